@@ -1,0 +1,41 @@
+# Everything runs in .venv, made on first use; a change of constraints or pyproject makes it anew.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: demo test lint bench chaos clean
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --constraint constraints.txt --editable ".[all]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(PIP) install --constraint constraints.txt --editable ".[test]"
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.base
+	$(PIP) install --constraint constraints.txt --editable ".[bench]"
+	touch $@
+
+demo: $(VENV)/.base
+	$(BIN)/python examples/partner_pages.py
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -m "not chaos"
+
+chaos: $(VENV)/.test
+	$(BIN)/python -m pytest -m chaos --timeout 3600
+
+bench: $(VENV)/.bench
+	$(BIN)/python bench/calls.py
+	$(BIN)/python bench/outage.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .redrive

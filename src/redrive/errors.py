@@ -1,0 +1,109 @@
+"""The exceptions of redrive.
+
+    RedriveError
+    ├── StatedVerdict       raised by users; the class names the kind
+    │   ├── Transient       will heal: repeat
+    │   ├── RateLimited     wait at least `retry_after`, then repeat
+    │   ├── Permanent       never repeat
+    │   ├── Reject          this record is bad: quarantine it, go on
+    │   └── Discard         drop this record, count it, no dead letter
+    └── CallError           raised by a Service; `.redrive` is the Failure
+        ├── RetriesExhausted    no exception of the user's own to re-raise: `.response` stayed bad
+        ├── CircuitOpen         nothing was sent; come back after `retry_in` seconds
+        └── QuotaExhausted      every key is cooling down until `resets_at`
+
+    PolicyWarning           a policy that is legal and will hurt
+
+Where the user's function raised, a Service re-raises that exception itself, with its Failure attached.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from redrive.model import Failure, Kind
+
+
+class RedriveError(Exception):
+    """Base of everything redrive raises or lets users raise."""
+
+
+class StatedVerdict(RedriveError):
+    """Base of the errors by which a user states the verdict himself."""
+
+    kind: ClassVar[Kind]
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        if retry_after is not None and not 0 <= retry_after < float("inf"):
+            raise ValueError(f"retry_after must be a finite number of seconds from 0 up, not {retry_after!r}")
+        super().__init__(message or str(self.kind))
+        self.retry_after = retry_after
+
+
+class Transient(StatedVerdict):
+    """The failure will heal: back off and repeat."""
+
+    kind = Kind.TRANSIENT
+
+
+class RateLimited(StatedVerdict):
+    """The other side asked for patience; `retry_after` is a floor for the wait."""
+
+    kind = Kind.RATE_LIMITED
+
+
+class Permanent(StatedVerdict):
+    """Repeating cannot help: stop and report."""
+
+    kind = Kind.PERMANENT
+
+
+class Reject(StatedVerdict):
+    """This record is bad, the rest is fine."""
+
+    kind = Kind.ROW
+
+
+class Discard(StatedVerdict):
+    """Nobody needs to look at this record."""
+
+    kind = Kind.DISCARD
+
+
+class CallError(RedriveError):
+    """A Service ended a call without an exception of the user's own to re-raise."""
+
+    def __init__(self, message: str = "", *, redrive: Failure | None = None) -> None:
+        super().__init__(message or (str(redrive) if redrive else ""))
+        self.redrive = redrive
+
+
+class RetriesExhausted(CallError):
+    """The function kept returning a bad response; `response` is the last one."""
+
+    def __init__(self, message: str = "", *, redrive: Failure | None = None, response: Any = None) -> None:
+        super().__init__(message, redrive=redrive)
+        self.response = response
+
+
+class CircuitOpen(CallError):
+    """The breaker let nothing through: the request was never sent."""
+
+    def __init__(self, message: str = "", *, redrive: Failure | None = None, retry_in: float = 0.0) -> None:
+        super().__init__(message, redrive=redrive)
+        self.retry_in = retry_in
+
+
+class QuotaExhausted(CallError):
+    """No key is viable before `resets_at`."""
+
+    def __init__(
+        self, message: str = "", *, redrive: Failure | None = None, resets_at: datetime | None = None
+    ) -> None:
+        super().__init__(message, redrive=redrive)
+        self.resets_at = resets_at
+
+
+class PolicyWarning(UserWarning):
+    """A policy that is legal but will hurt in production; the text says why."""

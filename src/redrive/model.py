@@ -1,0 +1,154 @@
+"""The frozen values that travel between the parts: what was judged, what was decided, what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+Scope = Literal["call", "row", "task"]
+
+
+class Kind(StrEnum):
+    """The bucket a failure falls into; it alone decides how redrive responds."""
+
+    RETRY_NOW = "retry_now"
+    TRANSIENT = "transient"
+    RATE_LIMITED = "rate_limited"
+    AMBIGUOUS = "ambiguous"
+    QUOTA = "quota"
+    AUTH = "auth"
+    PERMANENT = "permanent"
+    ROW = "row"
+    DISCARD = "discard"
+    RESOURCE = "resource"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a failure is, why, and by which rule."""
+
+    kind: Kind
+    reason: str
+    """One phrase a person can read."""
+    rule: str
+    """The name of the table entry or user rule that matched."""
+    retry_after: float | None = None
+    """Seconds the other side asked us to wait; None where it said nothing."""
+    detail: str | None = None
+    """What the other side said, secrets masked: it is what fixes a permanent error."""
+    status: int | None = None
+    """The HTTP status, where there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Decision: make another attempt after `wait` seconds."""
+
+    wait: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Decision: no further attempt. `spent` tells exhausted retries from an error that was never repeatable."""
+
+    why: str
+    spent: bool = False
+    retry_in: float | None = None
+    """Seconds after which a new call makes sense, where that is known."""
+
+
+Decision = Repeat | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a call, as it is logged, announced to hooks and kept in a `Failure`."""
+
+    service: str
+    endpoint: str
+    attempt: int
+    """Counted from 1."""
+    outcome: str
+    """`success`, the verdict's kind, or `circuit_open`."""
+    latency_ms: float
+    status: int | None = None
+    error: str | None = None
+    """The class of the exception, where there was one."""
+    key_id: str | None = None
+    """The last four characters of the credential in use."""
+    wait_s: float | None = None
+    """How long until the next attempt; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a call ended without a result; travels as the attribute `redrive` of the error the caller sees."""
+
+    service: str
+    endpoint: str
+    attempts: tuple[Attempt, ...]
+    elapsed: float
+    verdict: Verdict
+    why: str
+    """Why there was no further attempt."""
+    advice: str
+    """What a person should do now."""
+    retry_in: float | None = None
+
+    def __str__(self) -> str:
+        count = len(self.attempts)
+        tries = "1 attempt" if count == 1 else f"{count} attempts"
+        said = f" ({self.verdict.detail})" if self.verdict.detail else ""
+        return (
+            f"service {self.service!r}, {self.endpoint}: {tries} in {self.elapsed:.1f} s; "
+            f"{self.verdict.kind}: {self.verdict.reason}{said}; {self.why}. {self.advice}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerChanged:
+    """Event: a circuit moved from one state to another."""
+
+    service: str
+    before: str
+    after: str
+    retry_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCooled:
+    """Event: a credential is out of use until `until`."""
+
+    service: str
+    key_id: str
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRefreshed:
+    """Event: a token was fetched anew; `generation` counts the fetches."""
+
+    service: str
+    key_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """Event: a call ended in an error for its caller, or would have but for a fallback."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackUsed:
+    """Event: the caller was given the fallback instead of this failure."""
+
+    failure: Failure
+
+
+Event = Attempt | BreakerChanged | KeyCooled | TokenRefreshed | CallFailed | FallbackUsed
