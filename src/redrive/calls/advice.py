@@ -1,0 +1,24 @@
+"""What a person should do about a failure, by its kind."""
+
+from __future__ import annotations
+
+from redrive.model import Kind, Stop, Verdict
+
+ADVICE = {
+    Kind.RETRY_NOW: "Transactions keep colliding: make them shorter, or touch rows in one order everywhere.",
+    Kind.TRANSIENT: "The service did not heal in time: check that it is up, then run again.",
+    Kind.RATE_LIMITED: "Send fewer requests, or ask for a higher limit.",
+    Kind.AMBIGUOUS: "Repeating did not help: ask the service's owner, or look for what is special about this request.",
+    Kind.QUOTA: "Add a key to the pool, ask for more quota, or wait for the reset.",
+    Kind.AUTH: "Check or renew the credential.",
+    Kind.PERMANENT: "Fix the request or the code: repeating it cannot help.",
+    Kind.ROW: "Look at this one record: the rest is not affected.",
+    Kind.DISCARD: "Nothing to do: the record was dropped on purpose.",
+    Kind.RESOURCE: "Use smaller batches, or give the process more memory.",
+}
+
+
+def advise(verdict: Verdict, stop: Stop) -> str:
+    """One or two sentences."""
+    text = ADVICE[verdict.kind]
+    return text if stop.retry_in is None else f"{text} Come back in {stop.retry_in:.1f} s."

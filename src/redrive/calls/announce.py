@@ -1,0 +1,64 @@
+"""One structured line per attempt, and events to whoever listens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+
+from redrive.model import Attempt, Event
+
+Hook = Callable[[Event], None]
+
+ATTEMPTS = logging.getLogger("redrive.attempts")
+EVENTS = logging.getLogger("redrive.events")
+
+# Hooks for every service of the program, called after a service's own.
+everywhere: list[Hook] = []
+
+
+def on_event(hook: Hook) -> Callable[[], None]:
+    """Call `hook` with every event of every service; returns the function that ends it."""
+    if not callable(hook):
+        raise TypeError(f"on_event needs a function that takes an event, not {type(hook).__name__}")
+    everywhere.append(hook)
+    return lambda: everywhere.remove(hook) if hook in everywhere else None
+
+
+class Announcer:
+    """Where one service's events go."""
+
+    __slots__ = ("hooks",)
+
+    def __init__(self, hook: Hook | None) -> None:
+        if hook is not None and not callable(hook):
+            raise TypeError(f"on_event needs a function that takes an event, not {type(hook).__name__}")
+        self.hooks = () if hook is None else (hook,)
+
+    def event(self, event: Event) -> None:
+        """Tell the hooks. A hook that fails harms nobody but is seen."""
+        for hook in (*self.hooks, *everywhere):
+            try:
+                hook(event)
+            except Exception:
+                EVENTS.exception("an on_event hook failed on %s", type(event).__name__)
+
+    def attempt(self, attempt: Attempt) -> None:
+        """Log one attempt, then tell the hooks."""
+        level = logging.INFO if attempt.outcome == "success" else logging.WARNING
+        if ATTEMPTS.isEnabledFor(level):
+            what = attempt.status or attempt.error or "ok"
+            after = "" if attempt.wait_s is None else f", next in {attempt.wait_s:.2f} s"
+            ATTEMPTS.log(
+                level,
+                "%s %s attempt %d: %s (%s) in %.1f ms%s",
+                attempt.service,
+                attempt.endpoint,
+                attempt.attempt,
+                attempt.outcome,
+                what,
+                attempt.latency_ms,
+                after,
+                extra=asdict(attempt),
+            )
+        self.event(attempt)

@@ -1,0 +1,81 @@
+"""The breaker's shell: its lock, its clock, and what it announces. No lock is held while user code runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from redrive.clock import Clock, Random
+from redrive.model import BreakerChanged, Event
+from redrive.policy.breaker import Breaker, Machine, Permit, State
+
+T = TypeVar("T")
+
+
+class Circuit:
+    """One service's circuit. `closed` and `generation` are read without a lock by untroubled calls."""
+
+    def __init__(
+        self, options: Breaker, *, service: str, clock: Clock, random: Random, announce: Callable[[Event], None]
+    ) -> None:
+        self.slow = options.slow
+        self.closed = True
+        self.generation = 0
+        self._service = service
+        self._clock = clock
+        self._announce = announce
+        self._lock = threading.Lock()
+        self._machine = Machine(options, random)
+
+    @property
+    def state(self) -> State:
+        """Where the circuit stands."""
+        return self._machine.state
+
+    def admit(self) -> Permit | None:
+        """Leave for one attempt, or None."""
+        return self._moving(lambda machine, now: machine.admit(now))
+
+    def retry_in(self) -> float:
+        """Seconds until an attempt may be let through."""
+        with self._lock:
+            return self._machine.retry_in(self._clock.monotonic())
+
+    def succeeded(self, permit: Permit, latency: float) -> None:
+        """Report an attempt that the service answered; one that took too long is a failure."""
+        if self.slow is not None and latency >= self.slow:
+            self.failed(permit)
+        else:
+            self._moving(lambda machine, now: machine.succeeded(permit, now))
+
+    def count_successes(self, successes: int, at: float) -> None:
+        """Report successes of untroubled calls in bulk."""
+        with self._lock:
+            self._machine.count_successes(successes, at)
+
+    def failed(self, permit: Permit) -> None:
+        """Report an attempt for whose failure the service is to blame."""
+        self._moving(lambda machine, now: machine.failed(permit, now))
+
+    def released(self, permit: Permit) -> None:
+        """Give back a permit whose attempt said nothing about the service."""
+        self._moving(lambda machine, _: machine.released(permit))
+
+    def reset(self) -> None:
+        """Close the circuit by hand."""
+        self._moving(lambda machine, _: machine.reset())
+
+    def _moving(self, change: Callable[[Machine, float], T]) -> T:
+        machine = self._machine
+        with self._lock:
+            before = machine.state
+            now = self._clock.monotonic()
+            result = change(machine, now)
+            after = machine.state
+            self.generation = machine.generation
+            self.closed = after is State.CLOSED
+            retry_in = machine.retry_in(now) if after is State.OPEN else None
+        if after is not before:
+            self._announce(BreakerChanged(self._service, before, after, retry_in))
+        return result

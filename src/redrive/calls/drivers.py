@@ -1,0 +1,121 @@
+"""Two performers of the flow: one in a thread, one in a coroutine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any
+
+from redrive.calls import testmode
+from redrive.calls.flow import Steps
+from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
+from redrive.classify.signals import is_stop_signal
+from redrive.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a driver performs for the flow."""
+
+    attempt: Callable[[Invoke], Any]
+    """Calls the user's function; the async driver is given one that returns an awaitable."""
+    fallback: Callable[[Exception], Any]
+    clock: Clock
+
+
+def drive(steps: Steps, work: Work) -> Outcome:
+    """Perform the flow in this thread."""
+    reply: Any = None
+    try:
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+            reply = perform(step, work)
+    finally:
+        steps.close()  # an interrupt in the middle gives back what the flow holds
+        del reply  # an error would hold this frame, and the frame the error
+
+
+def perform(step: Step, work: Work) -> Outcome | None:
+    try:
+        match step:
+            case Invoke():
+                return Returned(work.attempt(step))
+            case Wait(seconds):
+                if (shortened := shortest(seconds)) > 0:
+                    work.clock.sleep(shortened)
+            case Refresh(keeper, seen):
+                keeper.refresh(seen)
+            case Discard(response):
+                response.close()
+            case Substitute(error):
+                return Returned(work.fallback(error))
+    except Exception as error:
+        return _failed(step, error)
+    return None
+
+
+async def adrive(steps: Steps, work: Work) -> Outcome:
+    """Perform the flow in this coroutine."""
+    reply: Any = None
+    try:
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+            reply = await aperform(step, work)
+    finally:
+        steps.close()
+        del reply
+
+
+async def aperform(step: Step, work: Work) -> Outcome | None:
+    try:
+        match step:
+            case Invoke():
+                return Returned(await work.attempt(step))
+            case Wait(seconds):
+                if (shortened := shortest(seconds)) > 0:
+                    await work.clock.asleep(shortened)
+            case Refresh(keeper, seen):
+                await keeper.arefresh(seen)
+            case Discard(response):
+                closing = response.aclose() if hasattr(response, "aclose") else response.close()
+                if isawaitable(closing):
+                    await closing
+            case Substitute(error):
+                substitute = work.fallback(error)
+                return Returned(await substitute if isawaitable(substitute) else substitute)
+    except Exception as error:
+        return _failed(step, error)
+    return None
+
+
+def _failed(step: Step, error: Exception) -> Outcome | None:
+    if is_stop_signal(error):
+        raise error
+    if isinstance(step, Discard):
+        return None  # a response that cannot even be closed is not worth a call
+    return Raised(error)
+
+
+def shortest(seconds: float) -> float:
+    """The wait as the test mode allows it."""
+    longest = testmode.active().longest_wait
+    return seconds if longest is None else min(seconds, longest)
+
+
+def unwrap(outcome: Outcome) -> Any:
+    """Hand the outcome to the caller."""
+    if isinstance(outcome, Returned):
+        return outcome.value
+    try:
+        raise outcome.error
+    finally:
+        del outcome  # no cycle through this frame

@@ -1,0 +1,341 @@
+"""The one path of a call that met trouble, as a generator that says what to do next.
+
+    attempt → classify → report to breaker and credentials → decide → announce → wait → attempt …
+
+It performs nothing itself: a driver invokes, sleeps, refreshes and closes, in a thread or in a coroutine. Order,
+outermost first: total time, retry, breaker, time of one attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from redrive.calls import testmode
+from redrive.calls.advice import advise
+from redrive.calls.core import Core
+from redrive.calls.credentials import Credentials, Grant, TokenKeeper
+from redrive.calls.http import why_not_again
+from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
+from redrive.classify.http_verdict import redirect_pause
+from redrive.classify.responses import is_response_type, response_status
+from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
+from redrive.model import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
+from redrive.policy.breaker import Permit
+from redrive.policy.retry import Progress
+
+Steps = Generator[Step, Any, Outcome]
+
+# Kinds whose blame is the service's; all others are the request's, the key's or ours.
+_SERVICE_FAULTS = frozenset({Kind.TRANSIENT, Kind.AMBIGUOUS})
+
+
+@dataclass(frozen=True, slots=True)
+class NoKeyLeft(Stop):
+    """Every key of the pool is cooling down."""
+
+    resets_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One attempt as it went."""
+
+    outcome: Outcome
+    latency: float
+    permit: Permit | None = None
+    grant: Grant | None = None
+
+    @property
+    def failure(self) -> Any:
+        """The exception or response to be judged."""
+        return self.outcome.error if isinstance(self.outcome, Raised) else self.outcome.value
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A failed trial and its verdict."""
+
+    trial: Trial
+    verdict: Verdict
+
+
+class Call:
+    """The state of one logical call from its first trouble on."""
+
+    def __init__(
+        self,
+        core: Core,
+        endpoint: str,
+        *,
+        began: float,
+        timeout: float | None,
+        returns_responses: bool,
+        has_fallback: bool,
+    ) -> None:
+        self._core = core
+        self._endpoint = endpoint
+        self._began = began
+        self._timeout = timeout
+        self._returns_responses = returns_responses
+        self._has_fallback = has_fallback
+        self._retry = core.retry
+        self._most_attempts = testmode.active().attempts or core.retry.attempts
+        self._attempts: list[Attempt] = []
+        self._free = 0  # repeats with another key or a new token; their number has limits of its own
+        self._ambiguous = 0
+        self._previous_wait: float | None = None
+        self._refreshed: set[int] = set()
+        self._renewal: Refresh | None = None
+
+    def run(self, first: Trial | None) -> Steps:
+        """Go on from the first attempt, or from before it; the generator's value is the call's outcome."""
+        self._core.began()
+        last: Judged | None = None
+        ready: Trial | None = first
+        while True:
+            trial = ready or (yield from self._attempt())
+            if isinstance(trial, Stop):
+                return (yield from self._give_up(trial, last))
+            verdict = self._judge(trial.outcome)
+            self._report(trial, verdict)
+            if verdict is None:
+                return (yield from self._succeed(trial))
+            decision = self._decide(trial, verdict)
+            self._note(trial, verdict.kind, verdict.status, decision)
+            last = Judged(trial, verdict)
+            if isinstance(decision, Stop):
+                return (yield from self._give_up(decision, last))
+            if isinstance(trial.outcome, Returned):
+                yield Discard(trial.outcome.value)
+            ready = yield from self._prepare(decision)
+
+    # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _attempt(self) -> Generator[Step, Any, Trial | Stop]:
+        """Ask credentials and breaker for leave, then invoke; a Stop where one of them refuses."""
+        circuit = self._core.circuit
+        if circuit is not None and (retry_in := circuit.retry_in()) > 0:
+            return self._circuit_open(retry_in)
+        grant = yield from self._credential()
+        if isinstance(grant, Trial | Stop):
+            return grant
+        permit = None
+        if circuit is not None and (permit := circuit.admit()) is None:
+            return self._circuit_open(circuit.retry_in())
+        began = self._core.clock.monotonic()
+        try:
+            outcome = yield Invoke(len(self._attempts) + 1, grant, self._attempt_timeout())
+        except BaseException:  # the driver was cancelled or interrupted: the attempt says nothing
+            if circuit is not None and permit is not None:
+                circuit.released(permit)
+            raise
+        return Trial(outcome, self._core.clock.monotonic() - began, permit, grant)
+
+    def _credential(self) -> Generator[Step, Any, Grant | Trial | Stop | None]:
+        credentials = self._core.credentials
+        if credentials is None:
+            return None
+        while True:
+            found = credentials.pick()
+            if isinstance(found, Grant):
+                return found
+            if isinstance(found, TokenKeeper):
+                began = self._core.clock.monotonic()
+                failed = yield Refresh(found, found.state.generation)
+                if failed is not None:
+                    return Trial(failed, self._core.clock.monotonic() - began)
+            elif found < self._left():
+                yield Wait(found)  # all keys are told to pause for a moment: not worth an error
+            else:
+                return self._no_key_left(credentials)
+
+    def _attempt_timeout(self) -> float | None:
+        return None if self._timeout is None else max(0.001, min(self._timeout, self._left()))
+
+    # ── judge, report, decide ────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge(self, outcome: Outcome) -> Verdict | None:
+        classifier, now = self._core.classifier, self._core.clock.now()
+        if isinstance(outcome, Raised):
+            return classifier.classify(outcome.error, "call", now=now)
+        return classifier.judge(outcome.value, now=now)
+
+    def _report(self, trial: Trial, verdict: Verdict | None) -> None:
+        circuit, permit = self._core.circuit, trial.permit
+        if circuit is None or permit is None:
+            return
+        if verdict is None:
+            circuit.succeeded(permit, trial.latency)
+        elif verdict.kind in _SERVICE_FAULTS or (verdict.status or 0) >= 500:
+            self._core.tally.fold(self._core.clock.monotonic())  # a failure rate needs the successes so far
+            circuit.failed(permit)
+        else:
+            circuit.released(permit)
+
+    def _decide(self, trial: Trial, verdict: Verdict) -> Decision:
+        if verdict.kind is Kind.AMBIGUOUS:
+            self._ambiguous += 1
+        decision = self._credential_decision(trial, verdict) or self._retry_decision(verdict)
+        if isinstance(decision, Stop):
+            return decision
+        idempotent = self._core.idempotent is True
+        if refusal := why_not_again(trial.failure, verdict, idempotent=idempotent):
+            return Stop(refusal, retry_in=verdict.retry_after)
+        return decision
+
+    def _credential_decision(self, trial: Trial, verdict: Verdict) -> Decision | None:
+        """Rotate, refresh or pause the key in use; None where the error does not belong to it."""
+        credentials, grant = self._core.credentials, trial.grant
+        if credentials is None or grant is None:
+            return None
+        if verdict.kind is Kind.RATE_LIMITED and (verdict.status or 429) == 429 and verdict.retry_after is not None:
+            credentials.paused(grant, verdict.retry_after)
+        if verdict.kind is Kind.QUOTA:
+            credentials.drained(grant, verdict.retry_after)
+            if self._free >= credentials.size:  # a reset that lies in the past would rotate for ever
+                return self._no_key_left(credentials)
+            return self._freely(f"key …{grant.key_id} is used up, another takes over")
+        if verdict.kind is Kind.AUTH:
+            keeper = credentials.keeper(grant)
+            if keeper is None or grant.slot in self._refreshed:
+                credentials.refused(grant)
+                return Stop("the key was refused" if keeper is None else "the fresh token was refused too")
+            self._refreshed.add(grant.slot)
+            self._renewal = Refresh(keeper, grant.generation)
+            return self._freely("the token is refreshed")
+        return None
+
+    def _freely(self, why: str) -> Decision:
+        """A repeat that is no retry: not charged to attempts or budget, but bound by the call's time."""
+        if self._left() <= 0:
+            return Stop(f"the {self._retry.within:g} s of the call are used", spent=True)
+        self._free += 1
+        return Repeat(0.0, why)
+
+    def _retry_decision(self, verdict: Verdict) -> Decision:
+        made = len(self._attempts) + 1 - self._free
+        progress = Progress(made, self._elapsed(), self._ambiguous, self._previous_wait)
+        decision = self._retry.decide(verdict, progress, self._core.random)
+        if isinstance(decision, Stop):
+            return decision
+        if made >= self._most_attempts:
+            return Stop(f"all {self._most_attempts} attempts are used", spent=True, retry_in=verdict.retry_after)
+        circuit = self._core.circuit
+        if circuit is not None and (retry_in := circuit.retry_in()) > decision.wait:
+            return Stop("the circuit opened", spent=True, retry_in=retry_in)
+        if not self._core.may_repeat():
+            return Stop("the service's retry budget is spent", spent=True, retry_in=verdict.retry_after)
+        return decision
+
+    def _prepare(self, decision: Repeat) -> Generator[Step, Any, Trial | None]:
+        """Do what stands between two attempts; a failed refresh stands in for the attempt it prevented."""
+        if self._renewal is not None:
+            renewal, self._renewal = self._renewal, None
+            began = self._core.clock.monotonic()
+            failed = yield renewal
+            if failed is not None:
+                self._refreshed.clear()  # nothing was refreshed: the next 401 may try again
+                return Trial(failed, self._core.clock.monotonic() - began)
+        elif decision.wait > 0:
+            self._previous_wait = decision.wait
+            yield Wait(decision.wait)
+        return None
+
+    # ── endings ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _succeed(self, trial: Trial) -> Steps:
+        if self._core.credentials is not None and trial.grant is not None and self._core.credentials.blamed:
+            self._core.credentials.succeeded(trial.grant)
+        result = trial.failure
+        self._note(trial, "success", response_status(result) if is_response_type(type(result)) else None, None)
+        pause = redirect_pause(result, self._core.clock.now())
+        if pause is not None and pause < self._left():
+            yield Wait(pause)  # a redirect that says when it may be followed
+        return trial.outcome
+
+    def _circuit_open(self, retry_in: float) -> Stop:
+        if not self._attempts:
+            self._core.tally.refused("circuit_open")
+            self._core.announcer.attempt(Attempt(self._core.name, self._endpoint, 1, "circuit_open", 0.0))
+        return Stop("the circuit is open", spent=True, retry_in=retry_in)
+
+    def _no_key_left(self, credentials: Credentials) -> NoKeyLeft:
+        resets_at = credentials.next_reset()
+        retry_in = max(0.0, (resets_at - self._core.clock.now()).total_seconds())
+        return NoKeyLeft(f"no key is left before {resets_at:%Y-%m-%d %H:%M:%S %Z}", True, retry_in, resets_at)
+
+    def _give_up(self, stop: Stop, last: Judged | None) -> Steps:
+        """The call's outcome where there is no further attempt, or the user's fallback in its place."""
+        verdict = last.verdict if last else Verdict(Kind.TRANSIENT, stop.why, "circuit_open", stop.retry_in)
+        failure = Failure(
+            service=self._core.name,
+            endpoint=self._endpoint,
+            attempts=tuple(self._attempts),
+            elapsed=self._elapsed(),
+            verdict=verdict,
+            why=stop.why,
+            advice=advise(verdict, stop),
+            retry_in=stop.retry_in,
+        )
+        self._core.announcer.event(CallFailed(failure))
+        outcome = self._final(stop, failure, last)
+        attach(failure, outcome.error if isinstance(outcome, Raised) else outcome.value)
+        if isinstance(outcome, Raised) and stop.spent and self._has_fallback:
+            self._core.tally.fell_back()
+            self._core.announcer.event(FallbackUsed(failure))
+            substitute: Outcome = yield Substitute(outcome.error)
+            return substitute
+        return outcome
+
+    def _final(self, stop: Stop, failure: Failure, last: Judged | None) -> Outcome:
+        """What the caller gets: the user's own exception or response where there is one, else one of ours."""
+        if isinstance(stop, NoKeyLeft):
+            empty = QuotaExhausted(redrive=failure, resets_at=stop.resets_at)
+            empty.__cause__ = last.trial.outcome.error if last and isinstance(last.trial.outcome, Raised) else None
+            return Raised(empty)
+        if last is None:
+            return Raised(CircuitOpen(redrive=failure, retry_in=stop.retry_in or 0.0))
+        outcome = last.trial.outcome
+        if isinstance(outcome, Raised) or self._returns_responses or not stop.spent:
+            return outcome
+        return Raised(RetriesExhausted(redrive=failure, response=outcome.value))
+
+    # ── bookkeeping ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _note(self, trial: Trial, outcome: str, status: int | None, decision: Decision | None) -> None:
+        raised = isinstance(trial.outcome, Raised)
+        attempt = Attempt(
+            service=self._core.name,
+            endpoint=self._endpoint,
+            attempt=len(self._attempts) + 1,
+            outcome=str(outcome),
+            latency_ms=trial.latency * 1000,
+            status=status,
+            error=type(trial.failure).__name__ if raised else None,
+            key_id=trial.grant.key_id if trial.grant else None,
+            wait_s=decision.wait if isinstance(decision, Repeat) else None,
+        )
+        self._attempts.append(attempt)
+        self._core.tally.attempted(attempt.outcome, trial.latency, repeat=attempt.attempt > 1)
+        self._core.announcer.attempt(attempt)
+
+    def _elapsed(self) -> float:
+        return self._core.clock.monotonic() - self._began
+
+    def _left(self) -> float:
+        return self._retry.within - self._elapsed()
+
+
+def attach(failure: Failure, carrier: Any) -> None:
+    """Let the error or response the caller sees tell the story: as `.redrive`, and as a note under its traceback."""
+    with suppress(Exception):  # a class with slots keeps its secret; its own message is still raised
+        carrier.redrive = failure
+    if isinstance(carrier, Exception) and not isinstance(carrier, CallError):  # ours say it in their message
+        mark = f"redrive: service {failure.service!r}"
+        # An exception object that is raised again and again gets the latest story, not all of them.
+        carrier.__notes__ = [note for note in getattr(carrier, "__notes__", ()) if not note.startswith(mark)]
+        carrier.add_note(f"redrive: {failure}")

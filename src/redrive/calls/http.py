@@ -1,0 +1,89 @@
+"""What HTTP says about repeating a request: whether it may have had its effect, whether its body can be sent again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.model import Verdict
+
+# By RFC 9110, repeating these has the effect of sending them once.
+IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+
+# Answers by which the server says that it did not act on the request.
+REFUSALS = frozenset({401, 403, 408, 425, 429})
+
+# Errors of the connect phase: the request provably never left.
+NEVER_LEFT = frozenset(
+    {
+        "httpx.ConnectError",
+        "httpx.ConnectTimeout",
+        "httpx.PoolTimeout",
+        "httpx.UnsupportedProtocol",
+        "requests.ConnectTimeout",
+        "urllib3.ConnectTimeoutError",
+        "urllib3.NameResolutionError",
+        "urllib3.NewConnectionError",
+        "aiohttp.ClientConnectorError",
+        "aiohttp.ConnectionTimeoutError",
+        "builtins.ConnectionRefusedError",
+        "socket.gaierror",
+    }
+)
+
+
+def why_not_again(failure: Any, verdict: Verdict, *, idempotent: bool) -> str | None:
+    """Why the request behind an error or response must not be sent again; None where it may, or there is none."""
+    request = _request_of(failure)
+    if request is None or _never_left(failure):
+        return None
+    if not _replayable(request):
+        return "the request's body was a stream that cannot be sent again; pass bytes instead"
+    if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request):
+        return None
+    if verdict.status in REFUSALS or (verdict.status is not None and verdict.retry_after is not None):
+        return None
+    return (
+        f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the server; "
+        'send one (Service(idempotent="key")) or declare the service idempotent'
+    )
+
+
+def _request_of(failure: Any) -> Any:
+    """The request with its method, as httpx and requests attach it to errors and responses; aiohttp's info likewise."""
+    for holder in (failure, getattr(failure, "response", None)):
+        for attribute in ("request", "request_info"):
+            try:
+                request = getattr(holder, attribute, None)
+            except RuntimeError:  # httpx's property refuses to answer while unset
+                continue
+            if isinstance(getattr(request, "method", None), str):
+                return request
+    return None
+
+
+def _has_key(request: Any) -> bool:
+    return any(str(name).lower() == "idempotency-key" for name in getattr(request, "headers", None) or ())
+
+
+def _never_left(failure: Any) -> bool:
+    seen = 0
+    while isinstance(failure, BaseException) and seen < 5:
+        if any(_qualified(cls) in NEVER_LEFT for cls in type(failure).__mro__):
+            return True
+        inner = getattr(failure, "reason", None) or (failure.args[0] if failure.args else None)
+        failure, seen = inner, seen + 1
+    return False
+
+
+def _qualified(cls: type) -> str:
+    return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+
+
+def _replayable(request: Any) -> bool:
+    if hasattr(
+        request, "stream"
+    ):  # httpx: bytes in memory, or a multipart form of seekable files (its length is known)
+        kind = type(request.stream).__name__
+        return kind == "ByteStream" or (kind == "MultipartStream" and "content-length" in request.headers)
+    body = getattr(request, "body", None)  # requests: it notes where a file's reading began
+    return body is None or isinstance(body, bytes | str) or isinstance(getattr(request, "_body_position", None), int)

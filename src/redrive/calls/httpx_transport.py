@@ -1,0 +1,187 @@
+"""A service below an httpx client, sync or async."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, cast
+
+from redrive.calls.apply import Apply
+from redrive.calls.runner import Runner
+from redrive.calls.target import Target
+from redrive.extras import needs
+
+with needs("http"):
+    import httpx
+
+
+class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Sends requests through a service; one object serves `httpx.Client` and `httpx.AsyncClient`.
+
+    Bodies are read inside the attempt, so that a connection that breaks in the middle of one is repeated too.
+    A response that stays bad is handed back as any other, with the story as its attribute `redrive`.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        transport: httpx.BaseTransport | httpx.AsyncBaseTransport | None,
+        *,
+        apply: str,
+        stream: bool,
+    ) -> None:
+        self._runner = runner
+        self._given = transport
+        self._own_sync: httpx.HTTPTransport | None = None
+        self._own_async: httpx.AsyncHTTPTransport | None = None
+        self._apply = Apply.parse(apply)
+        self._stream = stream
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response: httpx.Response = self._runner.run(_target(request), self._send, (request,), {})
+        return response
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response: httpx.Response = await self._runner.arun(_target(request), self._asend, (request,), {})
+        return response
+
+    def _send(
+        self,
+        request: httpx.Request,
+        *,
+        credential: str | None = None,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> httpx.Response:
+        self._prepare(request, credential, timeout, idempotency_key)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            response = self._sync_transport().handle_request(request)
+            response.request = request
+            if self._stream and response.status_code < 400:
+                return response
+            parts = []
+            try:
+                for part in cast("httpx.SyncByteStream", response.stream):
+                    parts.append(part)
+                    # A socket's read timeout starts anew with each byte of a body that drips.
+                    if deadline is not None and time.monotonic() > deadline:
+                        raise httpx.ReadTimeout(_too_slow(timeout))
+            finally:
+                response.close()
+        except httpx.RequestError as error:
+            error.request = request
+            raise
+        return _in_memory(response, b"".join(parts), request)
+
+    async def _asend(
+        self,
+        request: httpx.Request,
+        *,
+        credential: str | None = None,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> httpx.Response:
+        import asyncio
+
+        self._prepare(request, credential, timeout, idempotency_key)
+        try:
+            async with asyncio.timeout(timeout):
+                response = await self._async_transport().handle_async_request(request)
+                response.request = request
+                if self._stream and response.status_code < 400:
+                    return response
+                try:
+                    parts = [part async for part in cast("httpx.AsyncByteStream", response.stream)]
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise httpx.ReadTimeout(_too_slow(timeout), request=request) from None
+        except httpx.RequestError as error:
+            error.request = request
+            raise
+        return _in_memory(response, b"".join(parts), request)
+
+    def _prepare(self, request: httpx.Request, credential: str | None, timeout: float | None, key: str | None) -> None:
+        if credential is not None and self._apply.header is not None:
+            request.headers[self._apply.header] = self._apply.prefix + credential
+        elif credential is not None and self._apply.query is not None:
+            request.url = request.url.copy_set_param(self._apply.query, credential)
+        if key is not None:
+            request.headers.setdefault("Idempotency-Key", key)
+        if timeout is not None:
+            given = request.extensions.get("timeout", {})
+            limits = {phase: _shorter(given.get(phase), timeout) for phase in ("connect", "read", "write", "pool")}
+            request.extensions = {**request.extensions, "timeout": limits}
+
+    def _sync_transport(self) -> httpx.BaseTransport:
+        if isinstance(self._given, httpx.BaseTransport):
+            return self._given
+        if self._given is not None:
+            raise TypeError("this transport was made around an async one: use it with httpx.AsyncClient")
+        if self._own_sync is None:
+            self._own_sync = httpx.HTTPTransport()
+        return self._own_sync
+
+    def _async_transport(self) -> httpx.AsyncBaseTransport:
+        if isinstance(self._given, httpx.AsyncBaseTransport):
+            return self._given
+        if self._given is not None:
+            raise TypeError("this transport was made around a sync one: use it with httpx.Client")
+        if self._own_async is None:
+            self._own_async = httpx.AsyncHTTPTransport()
+        return self._own_async
+
+    def close(self) -> None:
+        if isinstance(self._given, httpx.BaseTransport):
+            self._given.close()
+        if self._own_sync is not None:
+            self._own_sync.close()
+
+    async def aclose(self) -> None:
+        if isinstance(self._given, httpx.AsyncBaseTransport):
+            await self._given.aclose()
+        if self._own_async is not None:
+            await self._own_async.aclose()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.close()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
+
+
+_FILLS = (("credential", 1), ("timeout", 1), ("idempotency_key", 1))
+
+
+def _target(request: httpx.Request) -> Target:
+    return Target(f"{request.method} {request.url.path}", _FILLS, returns_responses=True, limits_itself=True)
+
+
+def _too_slow(timeout: float | None) -> str:
+    return f"no complete answer within the {timeout:g} s of one attempt"
+
+
+def _shorter(given: Any, timeout: float) -> float:
+    return timeout if given is None else min(float(given), timeout)
+
+
+def _in_memory(response: httpx.Response, body: bytes, request: httpx.Request) -> httpx.Response:
+    """The same response with its body read, still encoded as it came: the client decodes it as usual."""
+    return httpx.Response(
+        response.status_code,
+        headers=response.headers,
+        stream=httpx.ByteStream(body),
+        extensions=response.extensions,
+        request=request,
+    )

@@ -1,0 +1,35 @@
+"""What a function gave back, told by its type: a plain value, something to await, a response, a generator."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from types import AsyncGeneratorType, GeneratorType, NoneType
+
+from redrive.classify.responses import is_response_type
+
+
+class Nature(Enum):
+    """What has to be done with a result."""
+
+    PLAIN = auto()
+    AWAITABLE = auto()
+    RESPONSE = auto()
+    GENERATOR = auto()
+
+
+# Types that need no second look; read in every call. Bounded, since programs can make types without end.
+plain_types: set[type] = {NoneType, bool, int, float, str, bytes, tuple, list, dict, set}
+_MOST_TYPES = 2_000
+
+
+def nature_of(cls: type) -> Nature:
+    """Look at a type once; plain ones are remembered."""
+    if issubclass(cls, GeneratorType | AsyncGeneratorType):
+        return Nature.GENERATOR
+    if hasattr(cls, "__await__"):
+        return Nature.AWAITABLE
+    if is_response_type(cls):
+        return Nature.RESPONSE
+    if len(plain_types) < _MOST_TYPES:
+        plain_types.add(cls)
+    return Nature.PLAIN

@@ -1,0 +1,41 @@
+"""`@redrive.retry`: the one-liner, a retry policy without the rest of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
+
+from redrive.calls.service import Service
+from redrive.calls.target import endpoint_of
+from redrive.classify.classifier import Classifier
+from redrive.policy.retry import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def retry(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def retry(*, classifier: Classifier | None = None, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def retry(
+    function: Callable[..., Any] | None = None, /, *, classifier: Classifier | None = None, **options: Any
+) -> Callable[..., Any]:
+    """Repeat a function where its error can heal; the options are those of `Retry`.
+
+    Each decorated function is a service of its own, without breaker or budget: use a `Service` where several
+    functions call the same system.
+    """
+    policy = Retry(**options)
+
+    def decorate(wrapped: Callable[P, R]) -> Callable[P, R]:
+        service = Service(endpoint_of(wrapped), retry=policy, breaker=None, budget=None, classifier=classifier)
+        return service(wrapped)
+
+    if function is None:
+        return decorate
+    if not callable(function):
+        raise TypeError(
+            f"@redrive.retry takes keyword options only, not {function!r}; write @redrive.retry(attempts=3)"
+        )
+    return decorate(function)

@@ -1,0 +1,232 @@
+"""Service: everything that stands between a pipeline and one system it calls."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random as chance
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from redrive.calls.announce import Announcer, Hook
+from redrive.calls.attempts import Attempts
+from redrive.calls.circuit import Circuit
+from redrive.calls.core import MISSING, Core, Idempotent, Options
+from redrive.calls.credentials import Credentials
+from redrive.calls.runner import Runner
+from redrive.calls.tally import Stats, Tally
+from redrive.calls.target import is_async, refuse_generator, target_of
+from redrive.classify.classifier import Classifier
+from redrive.clock import Clock, Random, SystemClock
+from redrive.errors import PolicyWarning
+from redrive.policy import checks
+from redrive.policy.breaker import Breaker, State
+from redrive.policy.budget import Ledger, RetryBudget
+from redrive.policy.keys import KeyPool
+from redrive.policy.retry import Retry
+from redrive.policy.token import Token
+from redrive.policy.window import RollingWindow
+
+if TYPE_CHECKING:
+    from redrive.calls.httpx_transport import ServiceTransport
+    from redrive.calls.requests_adapter import ServiceAdapter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Service:
+    """One system that is called, with the policies that make calls to it survive production.
+
+    Use it as a decorator, as `call`/`acall`, as `for attempt in service.attempts()`, or below an HTTP client.
+
+    retry        attempts and waits; None for a single attempt
+    breaker      when to stop calling; None for never
+    budget       the share of repeats; None for no limit
+    credentials  a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
+    classifier   rules beyond the built-in table
+    timeout      seconds of one attempt: enforced by the HTTP adapters and for async functions, given to a sync
+                 function that takes the keyword `timeout`
+    idempotent   False: a POST or PATCH is not repeated once it may have reached the server, unless it carries an
+                 Idempotency-Key; "key": the HTTP adapters send one per logical call; True: everything may be repeated
+    fallback     a value, or a function of the same arguments, for when the circuit is open or retries are spent
+    on_event     called with every event of this service
+    round_trip   seconds a call usually takes: policies are checked against it
+    sla          seconds the whole call may take: policies are checked against it
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        retry: Retry | None = Retry(),  # noqa: B008  # frozen
+        breaker: Breaker | None = Breaker(),  # noqa: B008
+        budget: RetryBudget | None = RetryBudget(),  # noqa: B008
+        credentials: KeyPool | Token | None = None,
+        classifier: Classifier | None = None,
+        timeout: float | None = None,
+        idempotent: Idempotent = False,
+        fallback: Any = MISSING,
+        on_event: Hook | None = None,
+        round_trip: float | None = None,
+        sla: float | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        _check_types(
+            name,
+            idempotent,
+            retry=retry,
+            breaker=breaker,
+            budget=budget,
+            credentials=credentials,
+            classifier=classifier,
+        )
+        for option, value in {"timeout": timeout, "round_trip": round_trip, "sla": sla}.items():
+            if value is not None:
+                checks.seconds(option, value, above=0)
+        self.name = name
+        self.retry = retry or Retry(attempts=1)
+        for concern in self.retry.concerns(timeout=timeout, round_trip=round_trip, sla=sla):
+            warnings.warn(f"service {name!r}: {concern}", PolicyWarning, stacklevel=2)
+        clock = clock or SystemClock()
+        random = random or chance.Random()
+        announcer = Announcer(on_event)
+        told = announcer.event
+        pool = KeyPool([credentials]) if isinstance(credentials, Token) else credentials
+        core = Core(
+            name=name,
+            retry=self.retry,
+            classifier=classifier or Classifier(),
+            circuit=Circuit(breaker, service=name, clock=clock, random=random, announce=told) if breaker else None,
+            ledger=Ledger(budget) if budget else None,
+            credentials=Credentials(pool, name, clock, told) if pool else None,
+            announcer=announcer,
+            clock=clock,
+            random=random,
+            idempotent=idempotent,
+            slice_seconds=_slice(breaker, budget),
+        )
+        self._use(core, Options(timeout=timeout, fallback=fallback))
+
+    def _use(self, core: Core, options: Options) -> None:
+        self._core = core
+        self._options = options
+        self._runner = Runner(core, options)
+
+    def __repr__(self) -> str:
+        worst = self.retry.worst_case(timeout=self._options.timeout)
+        return (
+            f"<Service {self.name!r}: {self.retry.attempts} attempts, at worst {worst:.1f} s, circuit {self.circuit}>"
+        )
+
+    def with_options(
+        self,
+        *,
+        timeout: float | None = None,
+        endpoint: str | None = None,
+        idempotency_key: str | None = None,
+        fallback: Any = MISSING,
+    ) -> Service:
+        """The same service, sharing all its state, with other settings for some of its calls."""
+        given: dict[str, Any] = {"endpoint": endpoint, "idempotency_key": idempotency_key}
+        if timeout is not None:
+            given["timeout"] = checks.seconds("timeout", timeout, above=0)
+        changes = {name: value for name, value in given.items() if value is not None}
+        if fallback is not MISSING:
+            changes["fallback"] = fallback
+        view = copy.copy(self)
+        view._use(self._core, replace(self._options, **changes))
+        return view
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function, `def` or `async def`."""
+        refuse_generator(function)
+        run, target = self._runner, target_of(function)
+        if is_async(function):
+
+            @functools.wraps(function)
+            async def aguarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+                return await run.arun(target, function, args, kwargs)
+
+            return cast("Callable[P, R]", aguarded)
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return run.run(target, function, args, kwargs)
+
+        return guarded
+
+    def call(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+        """Call a function through the service."""
+        result: R = self._runner.run(target_of(function), function, args, kwargs)
+        return result
+
+    async def acall(self, function: Callable[..., Awaitable[R]], /, *args: Any, **kwargs: Any) -> R:
+        """Call and await an async function through the service."""
+        result: R = await self._runner.arun(target_of(function), function, args, kwargs)
+        return result
+
+    def attempts(self) -> Attempts:
+        """For a block of code: `for attempt in service.attempts(): with attempt: …`; `async for` likewise."""
+        return Attempts(self._core, self._options)
+
+    def httpx_transport(
+        self, transport: Any = None, *, apply: str = "bearer", stream: bool = False
+    ) -> ServiceTransport:
+        """A transport for `httpx.Client` and `httpx.AsyncClient` alike, around `transport` or httpx's own.
+
+        apply   how the credential is sent: "bearer", a header's name, or "query:NAME"
+        stream  leave bodies unread, for large downloads: a connection that breaks in mid-body is then the caller's
+        """
+        from redrive.calls.httpx_transport import ServiceTransport
+
+        return ServiceTransport(self._runner, transport, apply=apply, stream=stream)
+
+    def requests_adapter(self, adapter: Any = None, *, apply: str = "bearer") -> ServiceAdapter:
+        """An adapter to mount on a `requests.Session`, around `adapter` or requests' own; `apply` as for httpx."""
+        from redrive.calls.requests_adapter import ServiceAdapter
+
+        return ServiceAdapter(self._runner, adapter, apply=apply)
+
+    @property
+    def circuit(self) -> State:
+        """Where the breaker stands."""
+        return State.CLOSED if self._core.circuit is None else self._core.circuit.state
+
+    def reset(self) -> None:
+        """Close the circuit by hand, after the cause was fixed."""
+        if self._core.circuit is not None:
+            self._core.circuit.reset()
+
+    def stats(self) -> Stats:
+        """Calls, attempts, successes, failures by outcome, repeats, fallbacks since the program began."""
+        return self._core.tally.stats()
+
+
+def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:
+    """How often successes must be counted for the shortest window in use to be exact to a slice of its own."""
+    spans = [options.window for options in (breaker, budget) if options is not None]
+    return min([Tally.SLICE, *(span / RollingWindow.SLICES for span in spans)])
+
+
+def _check_types(name: object, idempotent: object, **given: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"a Service needs a name, a non-empty string, not {name!r}")
+    if idempotent not in (True, False, "key"):
+        raise ValueError(f'idempotent must be True, False or "key", not {idempotent!r}')
+    for option, value in given.items():
+        if value is not None and not isinstance(value, _TYPES[option]):
+            names = " or ".join(cls.__name__ for cls in _TYPES[option])
+            raise TypeError(f"{option} must be a {names} or None, not {type(value).__name__}")
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "retry": (Retry,),
+    "breaker": (Breaker,),
+    "budget": (RetryBudget,),
+    "credentials": (KeyPool, Token),
+    "classifier": (Classifier,),
+}

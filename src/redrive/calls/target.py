@@ -1,0 +1,111 @@
+"""What is known about a function before it is called: its name, and which keywords redrive fills in."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redrive.calls.credentials import Grant
+
+# The keywords a service fills in where a function takes them and its caller did not pass them.
+FILLABLE = frozenset({"credential", "timeout", "idempotency_key"})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a service knows of a function it calls."""
+
+    endpoint: str
+    fills: tuple[tuple[str, int], ...] = ()
+    """Keywords to fill in, with their place in the signature."""
+    returns_responses: bool = False
+    """Whether a response that stays bad is handed back (HTTP adapters) or raised as RetriesExhausted (functions)."""
+    limits_itself: bool = False
+    """Whether it keeps to the `timeout` it is given, and says so with an error of its own library."""
+    takes_key: bool = field(init=False)
+    """Whether it is given an idempotency key."""
+    credential_place: int = field(init=False)
+    """The credential's place in the signature where it is all that is filled in, the case that must be fast; else -1."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "takes_key", any(name == "idempotency_key" for name, _ in self.fills))
+        alone = len(self.fills) == 1 and self.fills[0][0] == "credential"
+        object.__setattr__(self, "credential_place", self.fills[0][1] if alone else -1)
+
+    def fill(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        grant: Grant | None,
+        timeout: float | None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """The keywords for one attempt; what the caller passed himself stays."""
+        values = {"credential": grant and grant.value, "timeout": timeout, "idempotency_key": key}
+        wanted = (name for name, place in self.fills if place >= len(args))
+        return {**{name: values[name] for name in wanted if values[name] is not None}, **kwargs}
+
+
+# By code object: a lambda in a loop is a new function each time, with the same code.
+_known: dict[CodeType, Target] = {}
+
+
+def target_of(function: Callable[..., Any]) -> Target:
+    """Look at a function; cheap the second time."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return _examine(function)
+    target = _known.get(code)
+    if target is None:
+        target = _known[code] = _examine(function)
+    return target
+
+
+def _examine(function: Callable[..., Any]) -> Target:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some C functions do not tell
+        return Target(endpoint_of(function))
+    fills = tuple(
+        (parameter.name, sys.maxsize if parameter.kind is parameter.KEYWORD_ONLY else place)
+        for place, parameter in enumerate(parameters)
+        if parameter.name in FILLABLE and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    )
+    return Target(endpoint_of(function), fills)
+
+
+def endpoint_of(function: Callable[..., Any]) -> str:
+    """The name of a function, also behind functools.partial or an object with `__call__`."""
+    bare = innermost(function)
+    return getattr(bare, "__qualname__", None) or type(bare).__qualname__
+
+
+def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind functools.partial."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def refuse_generator(function: Callable[..., Any]) -> None:
+    """A generator runs after the call has returned, item by item: there is nothing to repeat by then."""
+    bare = innermost(function)
+    candidates = (bare, getattr(bare, "__call__", None))  # noqa: B004  # the method itself is examined, not called
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in candidates):
+        raise TypeError(
+            f"{endpoint_of(function)} is a generator function: after its first yield it cannot be repeated without "
+            "giving items twice; let the service guard the function that fetches one page, and yield from outside"
+        )
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it surely gives an awaitable; a False may still turn out otherwise at the call."""
+    bare = innermost(function)
+    method = getattr(bare, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(method)

@@ -1,0 +1,40 @@
+"""A credential that expires and can be fetched anew."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+
+class Token:
+    """A refreshable credential: `fetch` returns the token; it is called on first use and after a 401.
+
+    However many callers meet the same 401, one refresh is in flight; each of them then repeats once.
+    """
+
+    __slots__ = ("fetch",)
+
+    def __init__(self, fetch: Callable[[], str] | Callable[[], Awaitable[str]]) -> None:
+        if not callable(fetch):
+            raise TypeError(f"Token needs a function that returns the token, not {type(fetch).__name__}")
+        self.fetch = fetch
+
+
+class TokenState:
+    """The token in use and how often it was fetched."""
+
+    __slots__ = ("generation", "value")
+
+    def __init__(self) -> None:
+        self.value: str | None = None
+        self.generation = 0
+
+    def outdated(self, generation: int) -> bool:
+        """Whether a failure of that generation is old news: the token has been renewed since."""
+        return generation != self.generation
+
+    def renew(self, value: object) -> None:
+        """Take the token that was fetched."""
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"the token's fetch function must return a non-empty string, not {type(value).__name__}")
+        self.value = value
+        self.generation += 1

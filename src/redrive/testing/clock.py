@@ -1,0 +1,63 @@
+"""A clock that passes time at once and remembers how long it was asked to wait."""
+
+from __future__ import annotations
+
+import math
+import threading
+from datetime import UTC, datetime, timedelta
+
+
+class FakeClock:
+    """A `redrive.clock.Clock` without waiting: sleeping moves both clocks on and is noted in `sleeps`.
+
+    Time is one for everybody: two tasks that each sleep 10 s move it by 20 s.
+    """
+
+    def __init__(self, start: datetime | None = None) -> None:
+        start = start or datetime(2025, 1, 1, tzinfo=UTC)
+        if start.tzinfo is None:
+            raise ValueError(f"start must carry a time zone, not {start!r}")
+        self.sleeps: list[float] = []
+        """Every sleep asked for, in order, in seconds."""
+        self._lock = threading.Lock()
+        self._monotonic = 0.0
+        self._wall = start.astimezone(UTC)
+
+    def monotonic(self) -> float:
+        """Seconds since this clock was made; only `sleep`, `asleep` and `advance` move it."""
+        return self._monotonic
+
+    def now(self) -> datetime:
+        """The wall clock, in UTC with zone."""
+        return self._wall
+
+    def sleep(self, seconds: float) -> None:
+        """Note the sleep and move both clocks on, without blocking."""
+        self._pass(seconds, slept=True)
+
+    async def asleep(self, seconds: float) -> None:
+        """Like `sleep`, and let other tasks run once, as a real sleep would."""
+        import asyncio
+
+        self._pass(seconds, slept=True)
+        await asyncio.sleep(0)
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks on without counting it as a sleep."""
+        self._pass(seconds, slept=False)
+
+    def jump(self, seconds: float) -> None:
+        """Step the wall clock alone, forward or back, as a time server does."""
+        if not math.isfinite(seconds):
+            raise ValueError(f"a jump must be a finite number of seconds, not {seconds!r}")
+        with self._lock:
+            self._wall += timedelta(seconds=seconds)
+
+    def _pass(self, seconds: float, *, slept: bool) -> None:
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"time passes by a finite number of seconds from 0 up, not {seconds!r}")
+        with self._lock:
+            self._monotonic += seconds
+            self._wall += timedelta(seconds=seconds)
+            if slept:
+                self.sleeps.append(seconds)

@@ -1,0 +1,254 @@
+"""The breaker's state machine: a random walk against a model, then each rule by name."""
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from redrive.policy.breaker import Breaker, Machine, State
+
+OPTIONS = Breaker(failures=3, window=10.0, cooldown=5.0, probes=2, jitter=0.2, lease=4.0)
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Calls begin, end in any order, are lost, and time passes; a naive model says what must be true."""
+
+    permits = Bundle("permits")
+
+    @initialize(seed=st.integers(0, 10_000))
+    def start(self, seed):
+        self.machine = Machine(OPTIONS, random.Random(seed))
+        self.now = 100.0
+        self.failed_at = []
+        self.opened_at = None
+        self.probe = None  # (permit, since) while one is out
+        self.probed = 0
+        self.closed_permits = set()
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 3.9, 4.1, 6.1, 11.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    @rule(target=permits)
+    def a_call_begins(self):
+        before = self.machine.state
+        permit = self.machine.admit(self.now)
+        if before is State.CLOSED:
+            assert permit is not None
+            self.closed_permits.add(permit)
+            return permit
+        if permit is None:
+            if before is State.OPEN:
+                assert self.now < self.opened_at + 5.0 * 1.2
+            else:
+                assert self.probe is not None
+                assert self.now < self.probe[1] + OPTIONS.lease
+            return multiple()
+        if before is State.OPEN:
+            assert self.now >= self.opened_at + 5.0 * 0.8
+            self.probed = 0
+        else:
+            assert self.probe is None or self.now >= self.probe[1] + min(OPTIONS.lease, OPTIONS.cooldown / 10)
+        assert self.machine.state is State.HALF_OPEN
+        self.probe = (permit, self.now)
+        return permit
+
+    @rule(permit=consumes(permits))
+    def it_succeeds(self, permit):
+        before, valid = self.machine.state, permit.generation == self.machine.generation
+        self.machine.succeeded(permit, self.now)
+        if before is State.HALF_OPEN and valid:
+            self.probe, self.probed = None, self.probed + 1
+            expected = State.CLOSED if self.probed == OPTIONS.probes else State.HALF_OPEN
+            assert self.machine.state is expected
+            if expected is State.CLOSED:
+                self.failed_at = []
+        else:
+            assert self.machine.state is before
+
+    @rule(permit=consumes(permits))
+    def it_fails(self, permit):
+        before, valid = self.machine.state, permit.generation == self.machine.generation
+        self.machine.failed(permit, self.now)
+        if not valid:
+            assert self.machine.state is before
+        elif before is State.CLOSED:
+            self.failed_at = [at for at in [*self.failed_at, self.now] if self.now - at <= OPTIONS.window]
+            assert self.machine.state is (State.OPEN if len(self.failed_at) >= OPTIONS.failures else State.CLOSED)
+        else:
+            assert self.machine.state is State.OPEN
+        if before is not State.OPEN and self.machine.state is State.OPEN:
+            self.opened_at, self.probe = self.now, None
+
+    @rule(permit=consumes(permits))
+    def it_ends_neutral_or_cancelled(self, permit):
+        before, valid = self.machine.state, permit.generation == self.machine.generation
+        self.machine.released(permit)
+        assert self.machine.state is before
+        if before is State.HALF_OPEN and valid:
+            self.probe = None
+
+    @rule(permit=consumes(permits))
+    def it_is_lost(self, permit):
+        """Nothing is ever heard of it."""
+
+    @invariant()
+    def an_attempt_is_let_through_sooner_or_later(self):
+        if hasattr(self, "machine"):
+            assert 0 <= self.machine.retry_in(self.now) <= max(OPTIONS.cooldown * 1.2, OPTIONS.lease)
+
+
+Interleavings.TestCase.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
+TestInterleavings = Interleavings.TestCase
+
+
+class Chance:
+    """Always the middle."""
+
+    def uniform(self, low, high):
+        return (low + high) / 2
+
+
+def machine(**options):
+    return Machine(Breaker(**{"failures": 3, "window": 10, "cooldown": 5, **options}), Chance())
+
+
+def fail(breaker, times, now=0.0):
+    for _ in range(times):
+        breaker.failed(breaker.admit(now), now)
+
+
+def half_open(**options):
+    breaker = machine(**options)
+    fail(breaker, 3)
+    return breaker, breaker.admit(5.0)
+
+
+def test_it_opens_after_so_many_failures_within_the_window():
+    breaker = machine()
+    fail(breaker, 2)
+    assert breaker.state is State.CLOSED
+    fail(breaker, 1)
+    assert breaker.state is State.OPEN
+
+
+def test_failures_spread_wider_than_the_window_do_not_open_it():
+    breaker = machine()
+    for second in (0.0, 6.0, 12.0, 18.0):
+        fail(breaker, 1, second)
+    assert breaker.state is State.CLOSED
+
+
+def test_while_open_it_refuses_and_says_when_the_next_probe_is_due():
+    breaker = machine()
+    fail(breaker, 3)
+    assert breaker.admit(1.0) is None
+    assert breaker.retry_in(1.0) == pytest.approx(4.0)
+
+
+def test_half_open_lets_one_probe_through_at_a_time_and_closes_after_two():
+    breaker, first = half_open()
+    assert breaker.admit(5.0) is None
+    breaker.succeeded(first, 5.1)
+    assert breaker.state is State.HALF_OPEN
+    second = breaker.admit(5.2)
+    breaker.succeeded(second, 5.3)
+    assert breaker.state is State.CLOSED
+
+
+def test_one_failed_probe_reopens_it():
+    breaker, probe = half_open()
+    breaker.failed(probe, 5.1)
+    assert breaker.state is State.OPEN
+    assert breaker.retry_in(5.1) == pytest.approx(5.0)
+
+
+def test_a_neutral_outcome_in_half_open_neither_closes_nor_opens_and_returns_the_permit():
+    breaker, probe = half_open()
+    breaker.released(probe)
+    assert breaker.state is State.HALF_OPEN
+    assert breaker.admit(5.1) is not None
+
+
+def test_a_lost_probe_gives_way_after_its_lease_and_its_late_report_is_void():
+    breaker, lost = half_open(lease=10)
+    assert breaker.admit(5.0 + 9.9) is None
+    heir = breaker.admit(5.0 + 10.0)
+    assert heir is not None
+    breaker.failed(lost, 16.0)
+    assert breaker.state is State.HALF_OPEN
+    breaker.succeeded(heir, 16.0)
+    breaker.succeeded(breaker.admit(16.0), 16.0)
+    assert breaker.state is State.CLOSED
+
+
+def test_a_call_that_began_while_closed_changes_no_later_state():
+    breaker = machine()
+    early = [breaker.admit(0.0) for _ in range(2)]
+    fail(breaker, 3)
+    probe = breaker.admit(5.0)
+    breaker.failed(early[0], 5.0)
+    breaker.succeeded(early[1], 5.0)
+    assert breaker.state is State.HALF_OPEN
+    breaker.succeeded(probe, 5.0)
+    assert breaker.state is State.HALF_OPEN
+
+
+def test_cool_downs_of_clients_that_broke_together_are_spread():
+    waits = set()
+    for seed in range(200):
+        breaker = Machine(Breaker(failures=1, cooldown=30), random.Random(seed))
+        fail(breaker, 1)
+        waits.add(round(breaker.retry_in(0.0), 6))
+    assert len(waits) > 190
+    assert min(waits) >= 24
+    assert max(waits) <= 36
+    assert max(waits) - min(waits) > 10
+
+
+def test_by_rate_it_opens_only_once_enough_calls_were_seen():
+    breaker = machine(rate=0.5, minimum=10)
+    fail(breaker, 9)
+    assert breaker.state is State.CLOSED
+    fail(breaker, 1)
+    assert breaker.state is State.OPEN
+
+
+def test_by_rate_many_failures_among_many_more_successes_are_borne():
+    breaker = machine(rate=0.5, minimum=10)
+    breaker.count_successes(100, 0.0)
+    fail(breaker, 99)
+    assert breaker.state is State.CLOSED
+    fail(breaker, 1)
+    assert breaker.state is State.OPEN
+
+
+def test_it_can_be_closed_by_hand():
+    breaker = machine()
+    fail(breaker, 3)
+    breaker.reset()
+    assert breaker.admit(0.0) is not None
+    fail(breaker, 2)
+    assert breaker.state is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"failures": 0},
+        {"window": 0},
+        {"cooldown": -1},
+        {"probes": 0},
+        {"rate": 0},
+        {"rate": 1.1},
+        {"minimum": 0},
+        {"slow": 0},
+        {"jitter": 2},
+        {"lease": 0},
+    ],
+)
+def test_a_nonsense_breaker_is_refused(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        Breaker(**options)

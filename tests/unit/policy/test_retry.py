@@ -1,0 +1,180 @@
+"""The retry policy's decisions, and the policies it refuses or warns about."""
+
+import math
+import random
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from redrive.errors import PolicyWarning
+from redrive.model import Kind, Repeat, Stop, Verdict
+from redrive.policy.backoff import JITTERS
+from redrive.policy.retry import Progress, Retry
+
+CHANCE = random.Random(7)
+
+
+def verdict(kind=Kind.TRANSIENT, retry_after=None):
+    return Verdict(kind, "it broke", "test", retry_after)
+
+
+def decide(policy, kind=Kind.TRANSIENT, *, attempts=1, elapsed=0.0, ambiguous=0, retry_after=None):
+    return policy.decide(verdict(kind, retry_after), Progress(attempts, elapsed, ambiguous), CHANCE)
+
+
+@pytest.mark.parametrize("kind", [Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS])
+def test_what_can_heal_is_repeated(kind):
+    assert isinstance(decide(Retry(), kind), Repeat)
+
+
+@pytest.mark.parametrize("kind", [Kind.PERMANENT, Kind.ROW, Kind.DISCARD, Kind.RESOURCE, Kind.AUTH, Kind.QUOTA])
+def test_what_cannot_heal_is_not_repeated_and_does_not_count_as_spent(kind):
+    decision = decide(Retry(), kind)
+    assert isinstance(decision, Stop)
+    assert not decision.spent
+
+
+def test_attempts_are_bounded():
+    assert isinstance(decide(Retry(attempts=3), attempts=2), Repeat)
+    stop = decide(Retry(attempts=3), attempts=3)
+    assert isinstance(stop, Stop)
+    assert stop.spent
+
+
+def test_an_ambiguous_error_has_a_small_budget_of_its_own():
+    assert isinstance(decide(Retry(), Kind.AMBIGUOUS, attempts=2, ambiguous=2), Repeat)
+    assert isinstance(decide(Retry(), Kind.AMBIGUOUS, attempts=3, ambiguous=3), Stop)
+
+
+def test_the_deadline_is_checked_before_sleeping_with_the_time_inside_the_call_counted():
+    policy = Retry(base=4, cap=4, jitter="none", within=10)
+    assert isinstance(decide(policy, elapsed=5.9), Repeat)
+    stop = decide(policy, elapsed=6.0)
+    assert isinstance(stop, Stop)
+    assert "does not fit" in stop.why
+
+
+@given(st.floats(0, 1000), st.integers(0, 1000))
+def test_retry_after_is_a_floor_with_at_most_a_tenth_on_top_which_the_cap_does_not_shorten(retry_after, seed):
+    policy = Retry(base=0.1, cap=1, within=5000)
+    decision = policy.decide(verdict(Kind.RATE_LIMITED, retry_after), Progress(1, 0.0), random.Random(seed))
+    assert isinstance(decision, Repeat)
+    assert retry_after <= decision.wait <= retry_after * 1.1
+
+
+def test_retry_after_zero_is_not_absent():
+    assert decide(Retry(base=5, cap=5, jitter="none"), Kind.RATE_LIMITED, retry_after=0.0).wait == 0
+
+
+def test_a_retry_after_that_does_not_fit_fails_now_and_says_when_to_come_back():
+    stop = decide(Retry(within=180), Kind.RATE_LIMITED, retry_after=3600)
+    assert isinstance(stop, Stop)
+    assert stop.retry_in == 3600
+
+
+def test_a_retry_after_that_just_fits_is_obeyed():
+    policy = Retry(within=10)
+    for seed in range(100):
+        decision = policy.decide(verdict(Kind.RATE_LIMITED, 9.9), Progress(1, 0.0), random.Random(seed))
+        assert isinstance(decision, Repeat)
+        assert 9.9 <= decision.wait < 10
+
+
+def test_a_deadlock_is_repeated_almost_at_once():
+    assert all(decide(Retry(base=30), Kind.RETRY_NOW, attempts=n).wait <= 0.5 for n in range(1, 5))
+
+
+policies = st.builds(
+    Retry,
+    attempts=st.integers(1, 10),
+    base=st.floats(0, 10),
+    multiplier=st.floats(1, 5),
+    cap=st.floats(10, 100),
+    jitter=st.sampled_from([jitter for jitter in JITTERS if jitter != "fixed"]),
+    within=st.floats(0.1, 500),
+)
+
+
+@given(
+    policies,
+    st.lists(st.tuples(st.sampled_from(list(Kind)), st.none() | st.floats(0, 50)), max_size=30),
+    st.floats(0, 20),
+    st.integers(0, 99),
+)
+def test_a_call_never_waits_past_its_time_nor_repeats_beyond_its_attempts(policy, failures, inside, seed):
+    chance, elapsed, attempts, ambiguous, previous = random.Random(seed), 0.0, 0, 0, None
+    for kind, retry_after in failures:
+        attempts, elapsed, ambiguous = attempts + 1, elapsed + inside, ambiguous + (kind is Kind.AMBIGUOUS)
+        decision = policy.decide(verdict(kind, retry_after), Progress(attempts, elapsed, ambiguous, previous), chance)
+        if isinstance(decision, Stop):
+            break
+        assert attempts < policy.attempts
+        assert elapsed + decision.wait < policy.within
+        assert decision.wait >= (retry_after or 0)
+        elapsed, previous = elapsed + decision.wait, decision.wait
+    assert attempts <= policy.attempts
+
+
+@given(policies, st.floats(0.01, 30), st.integers(0, 99))
+def test_no_call_takes_longer_than_the_worst_case_that_was_computed(policy, timeout, seed):
+    chance, elapsed, previous = random.Random(seed), 0.0, None
+    for attempt in range(1, policy.attempts + 1):
+        elapsed += timeout
+        decision = policy.decide(verdict(), Progress(attempt, elapsed, 0, previous), chance)
+        if isinstance(decision, Stop):
+            break
+        elapsed, previous = elapsed + decision.wait, decision.wait
+    assume(math.isfinite(elapsed))
+    assert elapsed <= policy.worst_case(timeout=timeout) * (1 + 1e-9)
+
+
+def test_the_worst_case_of_the_defaults_is_fifteen_seconds_of_waiting():
+    assert Retry().worst_case() == 1 + 2 + 4 + 8
+    assert Retry().worst_case(timeout=10) == 1 + 2 + 4 + 8 + 5 * 10
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"attempts": 0}, "attempts must be a whole number of 1 or more, not 0"),
+        ({"attempts": 2.5}, "attempts must be a whole number of 1 or more, not 2.5"),
+        ({"base": -1}, "base must be a finite number of seconds of 0 or more, not -1"),
+        ({"base": math.nan}, "base must be a finite number of seconds of 0 or more, not nan"),
+        ({"cap": 0.5}, "cap must not be below base: 0.5 s is less than 1 s"),
+        ({"within": 0}, "within must be a finite number of seconds above 0, not 0"),
+        ({"within": math.inf}, "within must be a finite number of seconds above 0, not inf"),
+        ({"multiplier": 0.5}, "multiplier must be a finite number of 1 or more, not 0.5"),
+        ({"jitter": "some"}, "jitter must be one of none, equal, full, decorrelated, fixed, not 'some'"),
+        ({"ambiguous": -1}, "ambiguous must be a whole number of 0 or more, not -1"),
+        ({"on": ["permanent"]}, "permanent is never repeated as it is"),
+        ({"on": ["sometimes"]}, "sometimes is never repeated as it is"),
+    ],
+)
+def test_a_nonsense_policy_is_refused_in_one_sentence(options, sentence):
+    with pytest.raises(ValueError) as refusal:
+        Retry(**options)
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_which_verdicts_repeat_can_be_narrowed_by_name():
+    policy = Retry(on=["transient"])
+    assert isinstance(decide(policy, Kind.TRANSIENT), Repeat)
+    assert isinstance(decide(policy, Kind.AMBIGUOUS), Stop)
+
+
+def test_more_than_ten_attempts_and_a_fixed_delay_warn_and_say_why():
+    with pytest.warns(PolicyWarning, match="hides an outage"):
+        Retry(attempts=11)
+    with pytest.warns(PolicyWarning, match="come back together"):
+        Retry(jitter="fixed")
+
+
+def test_concerns_name_a_short_base_a_long_cap_and_a_worst_case_beyond_the_sla():
+    assert Retry().concerns(round_trip=0.2, sla=300, timeout=1) == []
+    (short,) = Retry(base=0.1).concerns(round_trip=0.4)
+    assert "shorter than the usual round trip" in short
+    cap, worst = Retry(cap=60).concerns(sla=10)
+    assert "beyond the SLA" in cap
+    assert "worst case of 15.0 s does not fit" in worst
