@@ -98,9 +98,7 @@ class CircuitOpen(CallError):
 class QuotaExhausted(CallError):
     """No key is viable before `resets_at`."""
 
-    def __init__(
-        self, message: str = "", *, redrive: Failure | None = None, resets_at: datetime | None = None
-    ) -> None:
+    def __init__(self, message: str = "", *, redrive: Failure | None = None, resets_at: datetime | None = None) -> None:
         super().__init__(message, redrive=redrive)
         self.resets_at = resets_at
 

@@ -6,19 +6,58 @@ import re
 
 MASK = "***"
 
+# `key` alone is Google's query parameter; a `sort_key` or `source_key` is no secret.
 _NAMES = (
-    r"(?:api[-_]?key|access[-_]?key|subscription[-_]?key|key|token|access[-_]?token|refresh[-_]?token|id[-_]?token|"
-    r"secret|client[-_]?secret|password|passwd|pwd|signature|sig|auth|authorization|credential|x-amz-[a-z-]+)"
+    r"(?:key|(?:[\w-]{1,40}[-_])?(?:"
+    r"(?:api|access|account|auth|client|encryption|private|secret|shared[-_]access|storage|subscription)[-_]?key|"
+    r"token|secret|passwd|password|passphrase|pwd|credentials?|signature)|"
+    r"\w{0,20}(?:apikey|token|secret|password)|sig|auth|authorization|cookie|set-cookie|x-amz-[a-z-]+)"
 )
+
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # -----BEGIN PRIVATE KEY----- …
+    (
+        re.compile(
+            r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----).*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)", re.DOTALL
+        ),
+        rf"\1 {MASK}",
+    ),
     # Authorization: Bearer abc / Basic abc
     (re.compile(r"\b(bearer|basic|digest|apikey)\s+[A-Za-z0-9._~+/=:-]{4,}", re.IGNORECASE), rf"\1 {MASK}"),
-    # scheme://user:password@host
-    (re.compile(r"(\w+://[^\s/:@]+):[^\s/@]+@"), rf"\1:{MASK}@"),
+    # scheme://user:password@host, and scheme://token@host
+    (re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]{0,200}):[^\s/'\"]{1,500}@", re.IGNORECASE), rf"\1:{MASK}@"),
+    (re.compile(r"\b(https?://)[^\s/:@'\"]{16,500}@", re.IGNORECASE), rf"\1{MASK}@"),
+    # password='a b', password="a b"
+    (re.compile(rf"""(?<![\w-])({_NAMES}\s?=\s?)(['"])(?:\\.|(?!\2).)*\2""", re.IGNORECASE), rf"\1\2{MASK}\2"),
     # ?api_key=abc&…, password=abc (also libpq keyword strings)
-    (re.compile(rf"\b({_NAMES})=[^\s&'\",;]+", re.IGNORECASE), rf"\1={MASK}"),
-    # "api_key": "abc"
-    (re.compile(rf"""(["']{_NAMES}["']\s*:\s*)(["'])(?:\\.|(?!\2).)*\2""", re.IGNORECASE), rf"\1\2{MASK}\2"),
+    (re.compile(rf"(?<![\w-])({_NAMES})=[^\s&'\",;]+", re.IGNORECASE), rf"\1={MASK}"),
+    # "api_key": "abc", also where the JSON is itself inside a JSON string
+    (
+        re.compile(
+            rf"""((\\?["']){_NAMES}\2\s*:\s*)(\\?["'])(?:(?!\3)(?:\\.|[^\\]))*(?:\3|\Z)""", re.IGNORECASE | re.DOTALL
+        ),
+        rf"\1\3{MASK}\3",
+    ),
+    # X-Api-Key: abc, as a line of headers
+    (
+        re.compile(
+            r"(?<![\w-])((?:x-)?api-?key|x-[a-z-]{0,30}token|authorization|(?:set-)?cookie)(\s*:\s*)[^\s'\"{\[]{8,}",
+            re.I,
+        ),
+        rf"\1\2{MASK}",
+    ),
+    # Tokens that show by their shape what they are.
+    (
+        re.compile(
+            r"\b(?:eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+            r"|(?:AKIA|ASIA)[0-9A-Z]{16}"
+            r"|AIza[\w-]{35}"
+            r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
+            r"|(?:sk|rk|pk)[-_][\w-]{16,}"
+            r"|xox[abeprs]-[\w-]{10,})"
+        ),
+        MASK,
+    ),
 )
 
 

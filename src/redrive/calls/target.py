@@ -31,7 +31,7 @@ class Target:
     takes_key: bool = field(init=False)
     """Whether it is given an idempotency key."""
     credential_place: int = field(init=False)
-    """The credential's place in the signature where it is all that is filled in, the case that must be fast; else -1."""
+    """Where in the signature the credential stands, if it alone is filled in (the case that must be fast); else -1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "takes_key", any(name == "idempotency_key" for name, _ in self.fills))

@@ -2,7 +2,8 @@
 
 from redrive.testing.answer import Answer
 from redrive.testing.clock import FakeClock
+from redrive.testing.mode import set_testing
 from redrive.testing.server import FaultyServer
 from redrive.testing.wire import Headers, Request
 
-__all__ = ["Answer", "FakeClock", "FaultyServer", "Headers", "Request"]
+__all__ = ["Answer", "FakeClock", "FaultyServer", "Headers", "Request", "set_testing"]

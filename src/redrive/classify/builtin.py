@@ -1,0 +1,108 @@
+"""What redrive knows by itself: its own errors, then codes, then types, then "unknown"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from redrive.classify.codes import verdict_by_code
+from redrive.classify.detail import error_detail, message
+from redrive.classify.look_through import look_through, stands_for_another
+from redrive.classify.names import type_names
+from redrive.classify.ours import verdict_on_ours
+from redrive.classify.responses import attribute
+from redrive.classify.tables.drivers import NO_CODE_TEXTS
+from redrive.classify.tables.entry import Entry
+from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TYPES
+from redrive.model import Kind, Scope, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A verdict of the built-in table, and how firm its ground is."""
+
+    verdict: Verdict
+    basis: Literal["code", "type", "unknown"]
+    level: int = 0
+    """How far below the error the decisive one lies; 0 is the error itself."""
+    nearness: int = 0
+    """How far up its ancestors the decisive class is; 0 is the class itself."""
+
+
+def find(error: BaseException, scope: Scope, now: datetime, unknown: Kind | None) -> Found:
+    """The built-in verdict on an exception."""
+    if ours := verdict_on_ours(error, now):
+        # As near as a class can be, save the error's own.
+        return Found(ours, "code")
+    chain = look_through(error)
+    return (
+        _by_certificate(chain, scope)
+        or _by_code(chain, scope, now)
+        or _by_lost_connection(error)
+        or _by_type(chain, scope)
+        or _unknown(error, scope, unknown)
+    )
+
+
+def _by_certificate(chain: tuple[BaseException, ...], scope: Scope) -> Found | None:
+    for level, error in enumerate(chain):
+        names = type_names(type(error))
+        if name := next((name for name in CERTIFICATE_TYPES if name in names), None):
+            verdict = Verdict(CERTIFICATE.kind(scope), CERTIFICATE.phrase, f"type.{name}", detail=error_detail(error))
+            return Found(verdict, "code", level)
+    return None
+
+
+def _by_code(chain: tuple[BaseException, ...], scope: Scope, now: datetime) -> Found | None:
+    for level, error in enumerate(chain):
+        if verdict := verdict_by_code(error, scope, now):
+            return Found(verdict, "code", level)
+    return None
+
+
+def _by_lost_connection(error: BaseException) -> Found | None:
+    """SQLAlchemy knows of each driver how it says that the connection is gone."""
+    if attribute(error, "connection_invalidated") is not True:
+        return None
+    rule, reason = "sqlalchemy.connection_invalidated", "database connection lost"
+    return Found(Verdict(Kind.TRANSIENT, reason, rule, detail=error_detail(error)), "code")
+
+
+def _by_type(chain: tuple[BaseException, ...], scope: Scope) -> Found | None:
+    """The nearest class that the table names, first of the error that has something to say, then outwards."""
+    speaker = 0
+    while speaker + 1 < len(chain) and stands_for_another(chain[speaker]):
+        speaker += 1
+    for level in range(speaker, -1, -1):
+        if found := _type_of(chain[level], level, scope):
+            return found
+    return None
+
+
+def _type_of(error: BaseException, level: int, scope: Scope) -> Found | None:
+    cls = type(error)
+    for nearness, name in enumerate(type_names(cls)):
+        entry, rule = _by_text(name, error), f"text.{name}"
+        if entry is None:
+            entry, rule = TYPES.get(name), f"type.{name}"
+        if entry is not None:
+            reason = entry.phrase if nearness == 0 else f"{entry.phrase} ({cls.__name__})"
+            verdict = Verdict(entry.kind(scope), reason, rule, detail=error_detail(error))
+            return Found(verdict, "type", level, nearness)
+    return None
+
+
+def _by_text(name: str, error: BaseException) -> Entry | None:
+    patterns = NO_CODE_TEXTS.get(name)
+    if patterns is None:
+        return None
+    text = message(error)
+    return next((entry for pattern, entry in patterns if re.search(pattern, text, re.IGNORECASE)), None)
+
+
+def _unknown(error: BaseException, scope: Scope, unknown: Kind | None) -> Found:
+    kind = unknown or (Kind.AMBIGUOUS if scope == "task" else Kind.PERMANENT)
+    reason = f"unknown error {type(error).__name__}"
+    return Found(Verdict(kind, reason, "unknown", detail=error_detail(error)), "unknown")

@@ -1,0 +1,173 @@
+"""Name the bucket before anything else: built-in knowledge, and the user's rules over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import get_args
+
+from redrive.classify.builtin import Found, find
+from redrive.classify.codes import kafka_verdict, sqlstate_entry
+from redrive.classify.detail import message, shown
+from redrive.classify.http_verdict import http_verdict, is_failure
+from redrive.classify.look_through import look_through
+from redrive.classify.make_rule import ErrorTypes, Numbers, known_kind, make_rule
+from redrive.classify.read import sqlstate
+from redrive.classify.responses import Answer, is_response_type, read_response
+from redrive.classify.retry_after import retry_after
+from redrive.classify.rules import Facts, Match, Predicate, Rule, RuleBroke, match
+from redrive.classify.signals import is_stop_signal
+from redrive.model import Kind, Scope, Verdict
+
+_REPEATABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classifier:
+    """Turns failures into verdicts. Immutable: `rule` returns a new one."""
+
+    unknown: Kind | str | None = None
+    """The kind of an error nobody knows; by default permanent, and in a task ambiguous."""
+    rules: tuple[Rule, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.unknown is not None:
+            object.__setattr__(self, "unknown", known_kind(self.unknown))
+
+    def rule(
+        self,
+        error_type: ErrorTypes | None = None,
+        /,
+        *,
+        kind: Kind | str,
+        status: Numbers | None = None,
+        when: Predicate | None = None,
+        sqlstate: str | None = None,
+        errno: Numbers | None = None,
+        body: str | None = None,
+        reason: str | None = None,
+        name: str | None = None,
+    ) -> Classifier:
+        """A classifier that also knows: where all the given conditions hold, the failure is of this kind.
+
+        `status` and `errno` take one number or several, `sqlstate` a code or a prefix such as "23*", `body` a text
+        the response's body contains, `when` a function of the exception or response. Among rules the most specific
+        wins: more conditions, a longer SQLSTATE, a nearer class, the later one. A rule outranks the built-in table,
+        except that a base class alone does not outrank a nearer class or a code, nor a short SQLSTATE a longer one.
+        """
+        added = make_rule(
+            error_type,
+            kind=kind,
+            status=status,
+            when=when,
+            sqlstate=sqlstate,
+            errno=errno,
+            body=body,
+            reason=reason,
+            name=name,
+        )
+        return replace(self, rules=(*self.rules, added))
+
+    def classify(self, failure: object, scope: Scope = "call", *, now: datetime | None = None) -> Verdict:
+        """The verdict on an exception or a response.
+
+        `now` is what an HTTP date is compared with where the response has no Date of its own.
+        """
+        if scope not in get_args(Scope):
+            raise ValueError(f"scope must be one of {', '.join(get_args(Scope))}, not {scope!r}")
+        moment = datetime.now(UTC) if now is None else now if now.tzinfo else now.replace(tzinfo=UTC)
+        try:
+            if isinstance(failure, BaseException):
+                return self._judge_error(failure, scope, moment)
+            answer = read_response(failure)
+            if answer is not None:
+                return self._judge_answer(failure, answer, moment)
+            if verdict := kafka_verdict(failure):
+                facts = Facts(failure)
+                matches = self._matches(facts)
+                return _ruled(matches, verdict, facts, moment) if matches else verdict
+        except RuleBroke as broken:
+            return _broken(broken)
+        raise TypeError(f"only an exception or a response can be classified, not {type(failure).__name__}")
+
+    def judge(self, result: object, *, now: datetime) -> Verdict | None:
+        """The verdict on what a function returned; None where that is no response, or one nobody objects to."""
+        answer = read_response(result) if is_response_type(type(result)) else None
+        if answer is None:
+            return None
+        facts = Facts(result, answer=answer)
+        try:
+            matches = self._matches(facts)
+        except RuleBroke as broken:
+            return _broken(broken)
+        if matches:
+            return _ruled(matches, http_verdict(answer, now), facts, now)
+        return http_verdict(answer, now) if answer.status >= 400 else None
+
+    def _judge_error(self, error: BaseException, scope: Scope, now: datetime) -> Verdict:
+        if is_stop_signal(error):
+            raise TypeError(f"{type(error).__name__} is a signal to stop and is never classified")
+        unknown = None if self.unknown is None else Kind(self.unknown)
+        found = find(error, scope, now, unknown)
+        if not self.rules:
+            return found.verdict
+        facts = Facts.of_error(error, look_through(error))
+        matches = [matched for matched in self._matches(facts) if not _outranked(matched, found, facts)]
+        if not matches:
+            return found.verdict
+        reason = type(error).__name__ if found.basis == "unknown" else found.verdict.reason
+        return _ruled(matches, replace(found.verdict, reason=reason), facts, now)
+
+    def _judge_answer(self, response: object, answer: Answer, now: datetime) -> Verdict:
+        facts = Facts(response, answer=answer)
+        if matches := self._matches(facts):
+            return _ruled(matches, http_verdict(answer, now), facts, now)
+        if not is_failure(answer, now):
+            raise ValueError(f"a response with status {answer.status} is not a failure")
+        return http_verdict(answer, now)
+
+    def _matches(self, facts: Facts) -> list[Match]:
+        candidates = (match(rule, position, facts) for position, rule in enumerate(self.rules))
+        return [matched for matched in candidates if matched]
+
+
+def _outranked(matched: Match, found: Found, facts: Facts) -> bool:
+    """Whether the built-in table knows something more specific than the one condition of the rule."""
+    rule = matched.rule
+    if rule.conditions > 1 or found.basis == "unknown":
+        return False
+    if matched.nearness is not None:
+        if matched.nearness == 0:
+            return False
+        if found.basis == "code":
+            return True
+        if matched.level != found.level:
+            return found.level > matched.level
+        return found.nearness < matched.nearness
+    if rule.sqlstate is not None:
+        code = next((code for error in facts.chain if (code := sqlstate(error))), "")
+        known = sqlstate_entry(code)
+        return known is not None and rule.sqlstate_length < len(known[0].rstrip("*"))
+    return False
+
+
+def _ruled(matches: list[Match], known: Verdict, facts: Facts, now: datetime) -> Verdict:
+    """The best rule's verdict; what the built-in table read from the failure stays."""
+    rule = max(matches, key=lambda matched: matched.rank).rule
+    wait = None
+    if rule.kind in _REPEATABLE:
+        # The user calls it repeatable, so the server's wish counts whatever the status.
+        wait = known.retry_after
+        if wait is None and facts.answer is not None:
+            wait = retry_after(facts.answer.headers, now)
+    return replace(known, kind=rule.kind, reason=rule.reason or known.reason, rule=rule.name, retry_after=wait)
+
+
+def _broken(broken: RuleBroke) -> Verdict:
+    error = broken.error
+    return Verdict(
+        Kind.PERMANENT,
+        f"the predicate of {broken.rule.name} raised {type(error).__name__}",
+        broken.rule.name,
+        detail=shown(message(error)),
+    )

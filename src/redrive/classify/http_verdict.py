@@ -1,0 +1,44 @@
+"""The verdict on an HTTP answer."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from redrive.classify.detail import body_detail
+from redrive.classify.responses import Answer, is_response_type, read_response
+from redrive.classify.retry_after import retry_after
+from redrive.classify.tables.http import PHRASE, RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, USED_UP
+from redrive.model import Kind, Verdict
+
+_USED_UP = re.compile(rf"(?<![a-z])(?:{'|'.join(USED_UP)})(?![a-z])", re.IGNORECASE)
+
+
+def http_verdict(answer: Answer, now: datetime) -> Verdict:
+    """A Retry-After on an answer that can heal outranks the status; a used-up credential outranks both."""
+    status = answer.status
+    wait = retry_after(answer.headers, now) if status in RETRY_AFTER_COUNTS else None
+    used_up = _USED_UP.search(answer.body or "") if status == 403 else None
+    said = f"HTTP {status} {PHRASE.get(status, '')}".rstrip()
+    if used_up:
+        kind, rule, reason = Kind.QUOTA, "http.403.quota", f"{said}: {used_up[0]}"
+    elif wait is not None:
+        kind, rule, reason = Kind.RATE_LIMITED, f"http.{status}.retry_after", f"{said}, Retry-After {wait:g} s"
+    elif status in STATUS:
+        kind, rule, reason = STATUS[status], f"http.{status}", said
+    else:
+        kind, rule, reason = STATUS_CLASS.get(status // 100, Kind.PERMANENT), f"http.{status // 100}xx", said
+    return Verdict(kind, reason, rule, retry_after=wait, detail=body_detail(answer.body), status=status)
+
+
+def is_failure(answer: Answer, now: datetime) -> bool:
+    """A success, or a redirect that does not ask us to wait, is none."""
+    if answer.status < 400:
+        return answer.status >= 300 and retry_after(answer.headers, now) is not None
+    return True
+
+
+def redirect_pause(response: object, now: datetime) -> float | None:
+    """Seconds a redirect asks its client to wait before following it."""
+    answer = read_response(response) if is_response_type(type(response)) else None
+    return retry_after(answer.headers, now) if answer is not None and 300 <= answer.status < 400 else None

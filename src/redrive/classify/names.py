@@ -1,0 +1,35 @@
+"""Foreign classes are known by their names, so that nothing is imported the program has not imported itself."""
+
+from __future__ import annotations
+
+_LIBRARY_OF_MODULE: dict[str, str] = {
+    "_csv": "csv",
+    "_duckdb": "duckdb",
+    "_lzma": "lzma",
+    "_pickle": "pickle",
+    "_queue": "queue",
+    "_struct": "struct",
+    "cimpl": "confluent_kafka",
+}
+"""Extension modules that give their classes another home than the one people import them from."""
+
+
+def type_names(cls: type) -> tuple[str, ...]:
+    """`library.Class` for the class and its ancestors, nearest first; a builtin is its bare name.
+
+    The library is the first part of the module: `httpx._exceptions.ReadTimeout` is `httpx.ReadTimeout`.
+    """
+    return tuple(_name(ancestor) for ancestor in cls.__mro__)
+
+
+def libraries(cls: type) -> frozenset[str]:
+    """The libraries that the class and its ancestors come from; builtins come from none."""
+    return frozenset(name.partition(".")[0] for name in type_names(cls) if "." in name)
+
+
+def _name(cls: type) -> str:
+    # A class may carry anything as its __module__.
+    module = str(cls.__module__).partition(".")[0]
+    if module == "builtins":
+        return cls.__qualname__
+    return f"{_LIBRARY_OF_MODULE.get(module, module)}.{cls.__qualname__}"

@@ -1,0 +1,54 @@
+"""The verdict on redrive's own errors: those that users raise to state it, and those of a service further in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from redrive.classify.detail import message, shown
+from redrive.errors import CircuitOpen, QuotaExhausted, RetriesExhausted, StatedVerdict
+from redrive.model import Kind, Verdict
+
+_NEVER_REPEATED = frozenset({Kind.PERMANENT, Kind.ROW, Kind.DISCARD})
+
+
+def verdict_on_ours(error: BaseException, now: datetime) -> Verdict | None:
+    """None for every error that is not redrive's."""
+    if isinstance(error, StatedVerdict):
+        kind = Kind(error.kind)
+        return Verdict(kind, shown(message(error)) or str(kind), f"stated.{kind}", retry_after=error.retry_after)
+    if isinstance(error, CircuitOpen):
+        return Verdict(
+            Kind.TRANSIENT,
+            "circuit of another service open",
+            "redrive.CircuitOpen",
+            retry_after=error.retry_in,
+            detail=shown(message(error)),
+        )
+    if isinstance(error, QuotaExhausted):
+        return Verdict(
+            Kind.QUOTA,
+            "every key of another service used up",
+            "redrive.QuotaExhausted",
+            retry_after=_seconds_until(error.resets_at, now),
+            detail=shown(message(error)),
+        )
+    if isinstance(error, RetriesExhausted):
+        return _spent(error)
+    return None
+
+
+def _spent(error: RetriesExhausted) -> Verdict:
+    """Repeating was tried already: what it was about stays, a wish to repeat does not."""
+    rule, reason = "redrive.RetriesExhausted", "retries spent"
+    if error.redrive is None:
+        return Verdict(Kind.PERMANENT, reason, rule, detail=shown(message(error)))
+    last = error.redrive.verdict
+    kind = last.kind if last.kind in _NEVER_REPEATED else Kind.PERMANENT
+    return Verdict(kind, f"{reason}: {last.reason}", rule, detail=last.detail, status=last.status)
+
+
+def _seconds_until(moment: datetime | None, now: datetime) -> float | None:
+    if moment is None:
+        return None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (aware - now).total_seconds())

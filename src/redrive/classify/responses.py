@@ -1,0 +1,103 @@
+"""Reading an HTTP response of any library: its status, its headers, and its body if that is in memory already."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from redrive.classify.names import type_names
+
+_RESPONSE_TYPES: frozenset[str] = frozenset(
+    {
+        "aiohttp.ClientResponse",
+        "botocore.AWSResponse",
+        "http.HTTPResponse",
+        "httpx.Response",
+        "niquests.Response",
+        "requests.Response",
+        "urllib.addinfourl",
+        "urllib3.BaseHTTPResponse",
+        "urllib3.HTTPResponse",
+    }
+)
+
+# Where the libraries keep a body they have read; `False` or `None` while they have not.
+_BODY_ATTRIBUTES = ("_content", "_body")
+
+_BODY_LIMIT = 1_000_000
+
+
+class Answer(NamedTuple):
+    """What a server answered, as far as it can be known without reading on."""
+
+    status: int
+    headers: object = None
+    body: str | None = None
+
+
+def is_response_type(cls: type) -> bool:
+    """Whether instances of the class are responses of a library redrive knows."""
+    return not issubclass(cls, BaseException) and not _RESPONSE_TYPES.isdisjoint(type_names(cls))
+
+
+def response_status(value: object) -> int | None:
+    """The HTTP status of a response of any library; None for what is no response."""
+    return None if isinstance(value, BaseException) else status_of(value)
+
+
+def read_response(value: object) -> Answer | None:
+    """The answer a response holds. Nothing is read from the network and no stream is consumed."""
+    status = response_status(value)
+    if status is None:
+        return None
+    return Answer(status, attribute(value, "headers"), body_in_memory(value))
+
+
+def status_of(value: object) -> int | None:
+    """An integer `status_code`, or an integer `status` beside headers."""
+    status = attribute(value, "status_code")
+    if not _is_status(status):
+        status = attribute(value, "status")
+        if not _is_status(status) or attribute(value, "headers") is None:
+            return None
+    return int(status)
+
+
+def header(headers: object, name: str) -> str | None:
+    """The first value of a header, in any case of letters, from any kind of mapping."""
+    items = attribute(headers, "items")
+    try:
+        pairs: Any = items() if callable(items) else headers
+        for key, value in pairs:
+            if _text(key).lower() == name:
+                return _text(value)
+    except Exception:
+        # Headers are foreign objects; ones that cannot be walked say nothing.
+        return None
+    return None
+
+
+def body_in_memory(value: object) -> str | None:
+    """The body as text, if the library holds it already."""
+    for name in _BODY_ATTRIBUTES:
+        body = attribute(value, name)
+        if isinstance(body, str | bytes | bytearray):
+            return _text(body[:_BODY_LIMIT])
+    return None
+
+
+def attribute(value: object, name: str) -> Any:
+    """The attribute, or None: foreign objects raise all sorts of things when asked for one."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
+
+
+def _is_status(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 999
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "replace")
+    return str(value)

@@ -1,0 +1,74 @@
+"""Retry-After: how long the server asks us to wait (RFC 9110, 10.2.3)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from math import isfinite
+
+from redrive.classify.responses import header
+
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_TIME = r"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
+_DATES = (
+    # Sun, 06 Nov 1994 08:49:37 GMT
+    re.compile(
+        rf"[a-z]{{3}}, +(?P<day>[0-9]{{1,2}}) (?P<month>[a-z]{{3}}) (?P<year>[0-9]{{4}}) {_TIME} (?:GMT|UTC)", re.I
+    ),
+    # Sunday, 06-Nov-94 08:49:37 GMT
+    re.compile(
+        rf"[a-z]{{6,9}}, (?P<day>[0-9]{{2}})-(?P<month>[a-z]{{3}})-(?P<year>[0-9]{{2}}) {_TIME} (?:GMT|UTC)", re.I
+    ),
+    # Sun Nov  6 08:49:37 1994
+    re.compile(rf"[a-z]{{3}} (?P<month>[a-z]{{3}}) +(?P<day>[0-9]{{1,2}}) {_TIME} (?P<year>[0-9]{{4}})", re.I),
+)
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+def retry_after(headers: object, now: datetime) -> float | None:
+    """The seconds a response's headers ask for; None where they ask for nothing that makes sense.
+
+    A date is compared with the response's own Date, so that a wrong clock on either side does not matter.
+    """
+    value = header(headers, "retry-after")
+    if value is None:
+        return None
+    sent = header(headers, "date")
+    return parse_retry_after(value, (parse_http_date(sent, now) if sent else None) or now)
+
+
+def parse_retry_after(value: str, now: datetime) -> float | None:
+    """Seconds from `now`, never negative; None for what is neither a number of seconds nor an HTTP date."""
+    value = value.strip()
+    if _SECONDS.fullmatch(value):
+        seconds = float(value)
+        return seconds if isfinite(seconds) else None
+    moment = parse_http_date(value, now)
+    return None if moment is None else max(0.0, (moment - now).total_seconds())
+
+
+def parse_http_date(value: str, now: datetime) -> datetime | None:
+    """A date in one of the three forms HTTP allows."""
+    for form in _DATES:
+        if match := form.fullmatch(value.strip()):
+            break
+    else:
+        return None
+    month, year = match["month"].lower(), int(match["year"])
+    if len(match["year"]) == 2:
+        year += now.year // 100 * 100
+        # RFC 9110, 5.6.7: more than 50 years ahead means the century before.
+        if year > now.year + 50:
+            year -= 100
+    try:
+        return datetime(
+            year,
+            _MONTHS.index(month) + 1,
+            int(match["day"]),
+            int(match["hour"]),
+            int(match["minute"]),
+            59 if match["second"] == "60" else int(match["second"]),  # a datetime has no place for a leap second
+            tzinfo=UTC,
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""What happened: how attempts and events are shown to programs."""

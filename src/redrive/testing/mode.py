@@ -1,0 +1,36 @@
+"""Switches waiting off, so that a test of failures takes no longer than one of success."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from redrive.calls.testmode import TestMode, activate
+from redrive.policy import checks
+
+
+class _Restore:
+    """Ends the mode when used as a context manager."""
+
+    def __init__(self, before: TestMode) -> None:
+        self._before = before
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        activate(self._before)
+
+
+def set_testing(testing: bool = True, *, longest_wait: float = 0.0, attempts: int | None = None) -> _Restore:
+    """Cap every wait of every service in the program at `longest_wait` seconds, and its attempts if a number is given.
+
+    Lasts until `set_testing(False)`, or for a `with` block: `with set_testing(): …`.
+    """
+    if not testing:
+        return _Restore(activate(TestMode()))
+    checks.seconds("longest_wait", longest_wait, least=0)
+    if attempts is not None:
+        checks.count("attempts", attempts, least=1)
+    return _Restore(activate(TestMode(longest_wait, attempts)))

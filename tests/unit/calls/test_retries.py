@@ -1,0 +1,444 @@
+"""Retries as a caller meets them; the numbers are those of docs/semantics.md."""
+
+import asyncio
+import concurrent.futures
+import functools
+import gc
+import threading
+import weakref
+from datetime import timedelta
+from email.utils import format_datetime
+
+import httpx
+import pytest
+
+import redrive
+from redrive import Breaker, Retry, RetryBudget, Service
+from redrive.testing import Answer, FakeClock, FaultyServer, set_testing
+
+QUICK = Retry(base=0.001, cap=0.001)
+
+
+def response(status, **headers):
+    return httpx.Response(status, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+# ── 1: Retry-After ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_01_retry_after_in_seconds_is_a_floor_for_the_wait(service, clock, flaky):
+    fetch = flaky(response(429, Retry_After="7"), response(200))
+    assert service(retry=Retry(cap=1)).call(fetch).status_code == 200
+    assert 7 <= clock.sleeps[0] <= 7.7
+
+
+def test_01_retry_after_as_a_date_is_read_on_the_wall_clock(service, clock, flaky):
+    when = format_datetime(clock.now() + timedelta(seconds=20), usegmt=True)
+    fetch = flaky(response(503, Retry_After=when), response(200))
+    service().call(fetch)
+    assert 20 <= clock.sleeps[0] <= 22
+
+
+@pytest.mark.parametrize("value", ["soon", "-5", "1e9999", ""])
+def test_01_a_retry_after_that_makes_no_sense_leaves_the_normal_backoff(service, clock, flaky, value):
+    fetch = flaky(response(503, Retry_After=value), response(200))
+    service(retry=Retry(base=0.5, cap=0.5, jitter="none")).call(fetch)
+    assert clock.sleeps == [0.5]
+
+
+def test_01_a_retry_after_that_does_not_fit_fails_now_and_says_when_to_come_back(service, clock, flaky):
+    fetch = flaky(redrive.RateLimited(retry_after=3600))
+    with pytest.raises(redrive.RateLimited) as caught:
+        service().call(fetch)
+    assert fetch.calls == 1
+    assert clock.sleeps == []
+    assert caught.value.redrive.retry_in == 3600
+    assert "Come back in 3600.0 s" in caught.value.__notes__[0]
+
+
+def test_01_a_redirect_that_asks_for_patience_is_handed_on_after_it_and_not_repeated(service, clock, flaky):
+    fetch = flaky(response(303, Retry_After="4", Location="/done"))
+    assert service().call(fetch).status_code == 303
+    assert fetch.calls == 1
+    assert clock.sleeps == [4]
+
+
+# ── 2, 3: state of the backoff ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_02_decorrelated_jitter_begins_anew_with_each_call(service, clock, flaky):
+    shipfast = service(
+        retry=Retry(attempts=8, base=1, cap=1000, within=10_000, jitter="decorrelated"), breaker=None, budget=None
+    )
+    for _ in range(30):
+        clock.sleeps.clear()
+        with pytest.raises(TimeoutError):
+            shipfast.call(flaky(TimeoutError()))
+        assert 1 <= clock.sleeps[0] <= 3
+
+
+def test_03_the_ten_thousandth_attempt_still_waits_no_longer_than_the_cap(service, clock, flaky):
+    with pytest.warns(redrive.PolicyWarning):
+        retry = Retry(attempts=2_000, base=0.1, cap=2, within=100_000)
+    with pytest.raises(TimeoutError):
+        service(retry=retry, breaker=None, budget=None).call(flaky(TimeoutError()))
+    assert len(clock.sleeps) == 1_999
+    assert max(clock.sleeps) <= 2
+
+
+# ── 4: the deadline ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_04_the_time_inside_the_function_counts_and_no_wait_overshoots(service, clock):
+    shipfast = service(retry=Retry(attempts=9, base=1, cap=4, jitter="none", within=10), breaker=None, budget=None)
+    began = clock.monotonic()
+
+    def slow():
+        clock.advance(2)
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError) as caught:
+        shipfast.call(slow)
+    # 2 + 1 + 2 + 2 + 2 = 9 s: the next wait of 4 s would end at 13.
+    assert clock.monotonic() - began == 9
+    assert "does not fit the 1.0 s left" in caught.value.redrive.why
+
+
+# ── 5: cancellation ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_05_an_order_to_stop_passes_untouched_and_counts_nowhere(service, flaky, signal):
+    shipfast = service(breaker=Breaker(failures=1))
+    stop = signal()
+    work = flaky(stop)
+    with pytest.raises(signal) as caught:
+        shipfast.call(work)
+    assert caught.value is stop
+    assert work.calls == 1
+    assert not getattr(stop, "__notes__", [])
+    assert shipfast.circuit == "closed"
+    assert shipfast.stats().failures == {}
+
+
+def test_05_a_cancelled_future_is_an_order_to_stop_too(service, flaky):
+    work = flaky(concurrent.futures.CancelledError())
+    with pytest.raises(concurrent.futures.CancelledError):
+        service(classifier=redrive.Classifier(unknown="transient")).call(work)
+    assert work.calls == 1
+
+
+async def test_05_a_cancelled_wait_for_does_not_go_on_in_the_background():
+    calls = 0
+
+    async def hang():
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(60)
+
+    shipfast = Service("shipfast", retry=QUICK, breaker=Breaker(failures=1))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(shipfast.acall(hang), 0.05)
+    await asyncio.sleep(0.05)
+    assert calls == 1
+    assert shipfast.circuit == "closed"
+    assert shipfast.stats().attempts == 0
+
+
+async def test_05_a_call_cancelled_while_it_waits_between_attempts_ends_there(flaky):
+    work = flaky(TimeoutError())
+    shipfast = Service("shipfast", retry=Retry(base=30, jitter="none"), breaker=None)
+
+    async def attempt():
+        return work()
+
+    task = asyncio.create_task(shipfast.acall(attempt))
+    while work.calls == 0:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.calls == 1
+
+
+# ── 6: async callables in disguise ───────────────────────────────────────────────────────────────────────────────
+
+
+class AsyncObject:
+    def __init__(self):
+        self.calls = 0
+
+    async def __call__(self, value):
+        self.calls += 1
+        if self.calls < 3:
+            raise TimeoutError
+        return value
+
+
+def hidden():
+    """A plain function that gives a coroutine."""
+    work = AsyncObject()
+    return lambda value: work(value)
+
+
+@pytest.mark.parametrize("make", [AsyncObject, lambda: functools.partial(AsyncObject()), hidden])
+@pytest.mark.parametrize("how", ["decorated", "call", "acall"])
+@pytest.mark.parametrize("keyed", [False, "key"])
+async def test_06_an_async_callable_is_repeated_however_it_is_hidden(make, how, keyed):
+    shipfast = Service("shipfast", retry=QUICK, idempotent=keyed)
+    work = make()
+    run = {"decorated": lambda: shipfast(work)(42), "call": lambda: shipfast.call(work, 42)}
+    result = await (run[how]() if how in run else shipfast.acall(work, 42))
+    assert result == 42
+    assert shipfast.stats().repeats == 2
+    assert shipfast.stats().calls in (1, 2)  # handed over from the thread's driver to the coroutine's, or not
+
+
+async def test_06_acall_takes_a_plain_function_as_well(service, flaky):
+    work = flaky(TimeoutError(), 7)
+    assert await service().acall(work) == 7
+    assert work.calls == 2
+
+
+# ── 7: generators ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pages():
+    yield 1
+
+
+async def apages():
+    yield 1
+
+
+class Pages:
+    def __call__(self):
+        yield 1
+
+
+@pytest.mark.parametrize("function", [pages, apages, functools.partial(pages), Pages()])
+def test_07_a_generator_function_is_refused_at_decoration_with_what_to_do(service, function):
+    with pytest.raises(TypeError, match=r"is a generator function: after its first yield .* yield from outside"):
+        service()(function)
+    with pytest.raises(TypeError, match="is a generator function"):
+        redrive.retry(function)
+
+
+def test_07_a_generator_function_is_refused_by_call_as_well(service):
+    with pytest.raises(TypeError, match="is a generator function"):
+        service().call(pages)
+
+
+def test_07_a_function_may_return_a_generator_it_has_made(service):
+    assert list(service().call(lambda: (n for n in range(3)))) == [0, 1, 2]
+
+
+# ── 8: exhaustion ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_08_after_exhaustion_the_callers_own_except_still_catches():
+    with FaultyServer() as server, httpx.Client(timeout=0.05) as client:
+        server.on("/", Answer(hang=True))
+        shipfast = Service("shipfast", retry=Retry(attempts=2, base=0.001, cap=0.001))
+        with pytest.raises(httpx.ReadTimeout) as caught:
+            shipfast.call(client.get, server.url + "/")
+        assert server.count("/") == 2
+    story = caught.value.redrive
+    assert [attempt.attempt for attempt in story.attempts] == [1, 2]
+    assert {attempt.error for attempt in story.attempts} == {"ReadTimeout"}
+    (note,) = caught.value.__notes__
+    for part in ("service 'shipfast'", "2 attempts in 0.", "timed out", "all 2 attempts are used", "run again"):
+        assert part in note
+
+
+def test_08_an_error_raised_again_and_again_tells_the_latest_story_only(service, flaky):
+    error = TimeoutError("the same object")
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            service(retry=Retry(attempts=2)).call(flaky(error))
+    assert len(error.__notes__) == 1
+
+
+class Witness:
+    """Lives as long as the frame of the failing function."""
+
+
+def leaks(run):
+    """Whether an exception that was caught and dropped leaves a cycle behind."""
+    witness = Witness()
+    gone = weakref.ref(witness)
+
+    def failing():
+        held = witness  # in this frame, which the error's traceback holds
+        raise TimeoutError(str(type(held)))
+
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            run(failing)
+        except TimeoutError:
+            pass
+        del failing, witness
+        return gone() is not None
+    finally:
+        gc.enable()
+
+
+def test_08_no_cycle_through_tracebacks_is_left_behind(service):
+    shipfast = service(retry=Retry(attempts=3))
+    assert not leaks(shipfast.call)
+
+    async def failing_async(function):
+        return function()
+
+    assert not leaks(lambda function: asyncio.run(shipfast.acall(failing_async, function)))
+
+    def in_a_block(function):
+        for attempt in shipfast.attempts():
+            with attempt:
+                function()
+
+    assert not leaks(in_a_block)
+
+
+# ── 9: nesting ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_09_nested_policies_of_one_service_do_not_multiply(service, flaky):
+    shipfast, work = service(breaker=None, budget=None, retry=Retry(attempts=3)), flaky(TimeoutError())
+    inner = shipfast(work)
+    middle = shipfast(lambda: inner())
+    with pytest.raises(TimeoutError):
+        shipfast.call(lambda: middle())
+    assert work.calls == 3
+
+
+async def test_09_nor_across_tasks_that_an_attempt_starts(service, flaky):
+    shipfast, work = service(breaker=None, budget=None, retry=Retry(attempts=3)), flaky(TimeoutError())
+
+    @shipfast
+    async def inner():
+        return work()
+
+    @shipfast
+    async def outer():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(inner())
+
+    with pytest.raises(BaseExceptionGroup):
+        await outer()
+    assert work.calls == 1  # the group's error is unknown, so the outer policy does not repeat it either
+
+
+def test_09_nor_in_a_block_inside_a_call(service, flaky):
+    shipfast, work = service(breaker=None, budget=None, retry=Retry(attempts=3)), flaky(TimeoutError())
+
+    def block():
+        for attempt in shipfast.attempts():
+            with attempt:
+                work()
+
+    with pytest.raises(TimeoutError):
+        shipfast.call(block)
+    assert work.calls == 3
+
+
+def test_09_policies_of_different_services_each_do_their_work(service, flaky):
+    inner, outer = service("inner", retry=Retry(attempts=2)), service("outer", retry=Retry(attempts=2))
+    work = flaky(TimeoutError())
+    with pytest.raises(TimeoutError) as caught:
+        outer.call(lambda: inner.call(work))
+    assert work.calls == 4
+    assert len(caught.value.__notes__) == 2
+
+
+# ── 13, 14: clocks ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_13_a_step_of_the_wall_clock_changes_no_duration(service, clock):
+    calls = 0
+
+    def work():
+        nonlocal calls
+        calls += 1
+        clock.jump(-86_400 if calls % 2 else 86_400)
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError) as caught:
+        service(retry=Retry(attempts=4, base=1, jitter="none"), breaker=None).call(work)
+    assert clock.sleeps == [1, 2, 4]
+    assert caught.value.redrive.elapsed == 7
+
+
+def test_14_waiting_can_be_switched_off_for_the_whole_program(flaky):
+    patient = Service("patient", retry=Retry(base=60, cap=60, jitter="none"))
+    with set_testing():
+        assert patient.call(flaky(TimeoutError(), TimeoutError(), "done")) == "done"
+
+
+def test_14_attempts_can_be_capped_as_well(flaky):
+    work = flaky(TimeoutError())
+    with set_testing(attempts=2), pytest.raises(TimeoutError):
+        Service("patient", retry=Retry(base=60)).call(work)
+    assert work.calls == 2
+
+
+@pytest.mark.parametrize("options", [{"longest_wait": -1}, {"attempts": 0}])
+def test_14_a_nonsense_test_mode_is_refused(options):
+    with pytest.raises(ValueError, match="must be"):
+        set_testing(**options)
+
+
+# ── 25: the budget ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_25_repeats_are_a_share_of_calls_with_a_reserve(service, flaky):
+    shipfast = service(budget=RetryBudget(ratio=0.1, reserve=3), breaker=None, retry=Retry(attempts=2))
+    for _ in range(50):
+        shipfast.call(flaky("fine"))
+    repeats = 0
+    for _ in range(50):
+        work = flaky(TimeoutError())
+        with pytest.raises(TimeoutError):
+            shipfast.call(work)
+        repeats += work.calls - 1
+    assert repeats == 3 + 10  # the reserve, and a tenth of a hundred calls
+    assert shipfast.stats().repeats == repeats
+
+
+def test_25_first_attempts_are_never_charged(service, flaky):
+    shipfast = service(budget=RetryBudget(ratio=0, reserve=0), breaker=None)
+    work = flaky(TimeoutError())
+    for _ in range(20):
+        with pytest.raises(TimeoutError) as caught:
+            shipfast.call(work)
+    assert work.calls == 20
+    assert "retry budget is spent" in caught.value.redrive.why
+
+
+def test_25_the_budget_is_shared_by_threads_to_the_last_token():
+    shipfast = Service(
+        "shipfast",
+        budget=RetryBudget(ratio=0, reserve=100),
+        breaker=None,
+        retry=Retry(attempts=9, base=0, cap=0),
+        clock=FakeClock(),
+    )
+
+    def hammer():
+        for _ in range(50):
+            with pytest.raises(TimeoutError):
+                shipfast.call(fail)
+
+    def fail():
+        raise TimeoutError
+
+    threads = [threading.Thread(target=hammer) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shipfast.stats().repeats == 100
+    assert shipfast.stats().calls == 400

@@ -1,0 +1,400 @@
+"""HTTP answers, as responses and as exceptions of every client, from a real server."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime
+from email.message import Message
+
+import aiohttp
+import httpx
+import pytest
+import requests
+import urllib3
+
+from redrive.classify import Classifier, classify, is_response_type, response_status
+from redrive.model import Kind
+
+NOW = datetime(2024, 5, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def httpx_response(url):
+    return httpx.get(url)
+
+
+def httpx_error(url):
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        httpx.get(url).raise_for_status()
+    return caught.value
+
+
+def requests_response(url):
+    return requests.get(url, timeout=10)
+
+
+def requests_error(url):
+    with pytest.raises(requests.HTTPError) as caught:
+        requests.get(url, timeout=10).raise_for_status()
+    return caught.value
+
+
+def urllib3_response(url):
+    return urllib3.request("GET", url, retries=False)
+
+
+def urllib_error(url):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(url, timeout=10)
+    return caught.value
+
+
+SYNC_CLIENTS = [httpx_response, httpx_error, requests_response, requests_error, urllib3_response, urllib_error]
+
+QUOTA_BODY = json.dumps(
+    {
+        "error": {
+            "code": 403,
+            "message": "The request cannot be completed because you have exceeded your quota.",
+            "errors": [{"domain": "youtube.quota", "reason": "quotaExceeded", "message": "Used up."}],
+        }
+    }
+).encode()
+INVALID_BODY = b'{"detail": [{"loc": ["body", "fee"], "msg": "Field required", "type": "missing"}]}'
+
+
+@pytest.mark.parametrize("client", SYNC_CLIENTS, ids=lambda client: client.__name__)
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "kind", "wait", "detail"),
+    [
+        (503, {}, b"down for maintenance", "transient", None, "down for maintenance"),
+        (503, {"retry-after": "0"}, b"", "rate_limited", 0.0, None),
+        (429, {"Retry-After": "7"}, b"", "rate_limited", 7.0, None),
+        (403, {}, QUOTA_BODY, "quota", None, "exceeded your quota"),
+        (422, {}, INVALID_BODY, "permanent", None, "body.fee: Field required"),
+        (401, {}, b"", "auth", None, None),
+    ],
+)
+def test_every_client_leads_to_the_same_verdict(answering, client, status, headers, body, kind, wait, detail):
+    failure = client(answering(status, headers, body))
+    verdict = classify(failure)
+    assert (verdict.kind, verdict.status, verdict.retry_after) == (kind, status, wait)
+    assert (detail in verdict.detail) if detail else (verdict.detail is None)
+    if isinstance(failure, urllib.error.HTTPError):
+        assert failure.read() == body, "the body must still be there for the caller"
+        failure.close()
+
+
+async def test_aiohttp_leads_to_the_same_verdict_too(answering):
+    async with aiohttp.ClientSession() as session, session.get(answering(403, {"Retry-After": "9"}, QUOTA_BODY)) as got:
+        await got.read()
+        verdict = classify(got)
+        assert (verdict.kind, verdict.retry_after, verdict.status) == ("quota", 9.0, 403)
+        with pytest.raises(aiohttp.ClientResponseError) as caught:
+            got.raise_for_status()
+    # aiohttp's error has the headers and not the body.
+    verdict = classify(caught.value)
+    assert (verdict.kind, verdict.retry_after, verdict.status) == ("rate_limited", 9.0, 403)
+
+
+async def test_an_aiohttp_error_without_headers_goes_by_its_status():
+    error = aiohttp.ClientResponseError(None, (), status=504, message="upstream silent")
+    verdict = classify(error)
+    assert (verdict.kind, verdict.status, verdict.detail) == ("transient", 504, "upstream silent")
+
+
+def test_a_page_instead_of_json_is_no_matter_of_its_status():
+    error = aiohttp.ContentTypeError(None, (), status=200, message="unexpected mimetype: text/html", headers={})
+    assert classify(error).rule == "type.aiohttp.ContentTypeError"
+    assert classify(error).kind is Kind.AMBIGUOUS
+
+
+def test_a_response_of_the_standard_library_is_one_too(answering):
+    url = answering(502, {}, b"")
+    connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    assert classify(response).rule == "http.502"
+    connection.close()
+    response.close()
+
+
+STATUS_KINDS = {
+    "auth": [401],
+    "permanent": [400, 402, 403, 405, 406, 407, 409, 411, 412, 413, 415, 418, 422, 423, 431, 451, 499],
+    "row": [404, 410],
+    "transient": [408, 425, 502, 503, 504],
+    "rate_limited": [429],
+    "ambiguous": [500, 501, 505, 507, 508, 511, 520, 529, 599],
+}
+
+
+@pytest.mark.parametrize(("status", "kind"), [(status, kind) for kind, all_ in STATUS_KINDS.items() for status in all_])
+@pytest.mark.parametrize("scope", ["call", "row", "task"])
+def test_the_status_decides_in_every_scope(status, kind, scope):
+    verdict = classify(httpx.Response(status), scope)
+    assert (verdict.kind, verdict.status) == (kind, status)
+    assert verdict.reason.startswith(f"HTTP {status}")
+
+
+def test_the_rule_names_the_status_or_its_class_and_the_reason_its_phrase():
+    assert classify(httpx.Response(503)).rule == "http.503"
+    assert classify(httpx.Response(503)).reason == "HTTP 503 Service Unavailable"
+    assert classify(httpx.Response(507)).rule == "http.5xx"
+    assert classify(httpx.Response(418)).rule == "http.4xx"
+    assert classify(httpx.Response(418)).reason == "HTTP 418"
+
+
+@pytest.mark.parametrize("status", [403, 408, 413, 425, 429, 500, 502, 503, 504, 529])
+def test_retry_after_counts_on_an_answer_that_can_heal(status):
+    verdict = classify(httpx.Response(status, headers={"retry-after": "3"}))
+    assert (verdict.kind, verdict.retry_after, verdict.status) == (Kind.RATE_LIMITED, 3.0, status)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 409, 410, 422])
+def test_retry_after_is_noise_on_an_answer_that_cannot(status):
+    with_header = classify(httpx.Response(status, headers={"retry-after": "3"}))
+    assert with_header == classify(httpx.Response(status))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_a_failure_only_with_retry_after(status):
+    verdict = classify(httpx.Response(status, headers={"Retry-After": "1"}))
+    assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, 1.0)
+    with pytest.raises(ValueError, match=f"status {status} is not a failure"):
+        classify(httpx.Response(status))
+
+
+@pytest.mark.parametrize("status", [100, 200, 201, 204, 206, 304])
+def test_a_success_is_not_a_failure(status):
+    with pytest.raises(ValueError, match="is not a failure"):
+        classify(httpx.Response(status))
+
+
+def test_an_error_raised_for_a_redirect_is_permanent():
+    request = httpx.Request("GET", "https://example.com/")
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        httpx.Response(302, request=request).raise_for_status()
+    verdict = classify(caught.value)
+    assert (verdict.kind, verdict.rule, verdict.status) == (Kind.PERMANENT, "http.3xx", 302)
+
+
+def test_a_redirect_beside_another_error_is_not_its_cause():
+    response = requests.Response()
+    response.status_code = 302
+    response.headers["Retry-After"] = "5"
+    assert (
+        classify(requests.TooManyRedirects("30 redirects", response=response)).rule == "type.requests.TooManyRedirects"
+    )
+
+
+def test_a_requests_error_without_a_response_goes_by_its_type():
+    assert classify(requests.HTTPError("no response")).rule == "type.requests.HTTPError"
+
+
+@pytest.mark.parametrize(
+    "value", ["soon", "-5", "1e9999", "", "  ", "nan", "inf", "Infinity", "0x10", "١٢", "5 s", "3,4"]
+)
+def test_a_retry_after_that_makes_no_sense_is_ignored(value):
+    headers = {"Retry-After": value.encode()}
+    assert classify(httpx.Response(503, headers=headers)) == classify(httpx.Response(503))
+    verdict = classify(httpx.Response(429, headers=headers))
+    assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, None)
+
+
+@pytest.mark.parametrize(
+    "date", ["Wed, 01 May 2024 12:01:30 GMT", "Wednesday, 01-May-24 12:01:30 GMT", "Wed May  1 12:01:30 2024"]
+)
+def test_an_http_date_in_any_of_the_three_forms_is_honoured(date):
+    verdict = classify(httpx.Response(503, headers={"Retry-After": date}), now=NOW)
+    assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, 90.0)
+
+
+def test_a_date_in_the_past_means_now_not_never():
+    verdict = classify(httpx.Response(503, headers={"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}), now=NOW)
+    assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, 0.0)
+
+
+def test_a_date_is_compared_with_the_servers_own_clock():
+    headers = {"Retry-After": "Wed, 01 May 2024 10:00:30 GMT", "Date": "Wed, 01 May 2024 10:00:00 GMT"}
+    assert classify(httpx.Response(503, headers=headers), now=NOW).retry_after == 30.0
+    headers["Date"] = "yesterday"
+    assert classify(httpx.Response(503, headers=headers), now=NOW).retry_after == 0.0
+
+
+def test_without_a_date_of_the_server_the_present_time_is_used():
+    verdict = classify(httpx.Response(503, headers={"Retry-After": "Wed, 01 Jan 2800 00:00:00 GMT"}))
+    assert verdict.retry_after > 3600 * 24 * 365 * 100
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"RETRY-AFTER": "4"},
+        {b"retry-after": b"4"},
+        [("Retry-After", "4")],
+        httpx.Headers({"Retry-After": "4"}),
+        requests.structures.CaseInsensitiveDict({"Retry-After": "4"}),
+        urllib3.HTTPHeaderDict({"Retry-After": "4"}),
+    ],
+    ids=lambda headers: f"{type(headers).__name__} {headers}",
+)
+def test_headers_are_found_in_any_mapping_and_any_case(headers):
+    class Response:
+        status_code = 503
+
+    response = Response()
+    response.headers = headers
+    assert classify(response).retry_after == 4.0
+
+
+def test_headers_that_cannot_be_walked_say_nothing():
+    class Response:
+        status = 503
+        headers = 17
+
+    assert classify(Response()).rule == "http.503"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("quotaExceeded", "rateLimitExceeded", "userRateLimitExceeded", "dailyLimitExceeded", "insufficient_quota"),
+        *("RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED"),
+    ],
+)
+def test_a_403_that_names_a_used_up_credential_is_quota(reason):
+    body = json.dumps({"error": {"status": reason}})
+    verdict = classify(httpx.Response(403, text=body))
+    assert (verdict.kind, verdict.rule) == (Kind.QUOTA, "http.403.quota")
+    assert reason in verdict.reason
+
+
+def test_quota_stays_quota_with_a_retry_after_and_keeps_the_wait():
+    verdict = classify(httpx.Response(403, text='{"reason": "quotaExceeded"}', headers={"Retry-After": "60"}))
+    assert (verdict.kind, verdict.retry_after) == (Kind.QUOTA, 60.0)
+
+
+def test_a_403_for_another_reason_is_permanent_and_other_statuses_do_not_become_quota():
+    assert classify(httpx.Response(403, text='{"reason": "insufficientPermissions"}')).kind is Kind.PERMANENT
+    assert classify(httpx.Response(403, text="myquotaExceededness")).kind is Kind.PERMANENT
+    assert classify(httpx.Response(400, text='{"reason": "quotaExceeded"}')).kind is Kind.PERMANENT
+    assert classify(httpx.Response(429, text='{"reason": "quotaExceeded"}')).kind is Kind.RATE_LIMITED
+
+
+def never():
+    raise AssertionError("the stream was read")
+    yield b""
+
+
+async def anever():
+    raise AssertionError("the stream was read")
+    yield b""
+
+
+class NeverRead(io.RawIOBase):
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        raise AssertionError("the stream was read")
+
+
+def unread_requests_response():
+    response = requests.Response()
+    response.status_code = 503
+    response.raw = NeverRead()
+    return response
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        httpx.Response(503, content=never()),
+        httpx.Response(503, content=anever()),
+        unread_requests_response(),
+        urllib3.HTTPResponse(NeverRead(), status=503, preload_content=False),
+    ],
+    ids=lambda response: type(response).__module__,
+)
+def test_an_unread_stream_is_not_read(response):
+    verdict = classify(response)
+    assert (verdict.kind, verdict.detail) == (Kind.TRANSIENT, None)
+
+
+async def test_an_unread_aiohttp_body_stays_unread(answering):
+    async with aiohttp.ClientSession() as session, session.get(answering(403, {}, QUOTA_BODY)) as got:
+        assert classify(got).kind is Kind.PERMANENT
+        assert await got.read() == QUOTA_BODY
+        assert classify(got).kind is Kind.QUOTA
+
+
+def test_the_body_of_an_http_error_in_memory_is_shown_and_left_in_place():
+    body = io.BytesIO(b'xx{"reason": "quotaExceeded"}')
+    body.read(2)
+    error = urllib.error.HTTPError("https://example.com/", 403, "Forbidden", Message(), body)
+    assert classify(error).kind is Kind.QUOTA
+    assert error.read() == b'{"reason": "quotaExceeded"}'
+    error.close()
+    assert classify(error).kind is Kind.PERMANENT
+
+
+def test_an_http_error_without_a_body_goes_by_its_status():
+    error = urllib.error.HTTPError("https://example.com/", 410, "Gone", Message(), None)
+    assert classify(error).rule == "http.410"
+    error.close()
+
+
+class ApiError(Exception):
+    def __init__(self, status_code, body=None):
+        self.status_code = status_code
+        self.body = body
+
+
+def test_an_api_clients_own_exception_goes_by_the_status_it_carries():
+    verdict = classify(ApiError(422, '{"message": "fee must be a number"}'))
+    assert (verdict.kind, verdict.rule, verdict.detail) == (Kind.PERMANENT, "http.4xx", "fee must be a number")
+    assert classify(ApiError(200)).rule == "unknown"
+    assert classify(ApiError("503")).rule == "unknown"
+
+
+def test_the_status_of_a_response_is_read_from_any_client():
+    assert response_status(httpx.Response(204)) == 204
+    assert response_status(urllib3.HTTPResponse(status=500)) == 500
+    response = requests.Response()
+    assert response_status(response) is None
+    response.status_code = 201
+    assert response_status(response) == 201
+
+
+class Order:
+    status = 3
+
+
+class Job:
+    status_code = True
+    headers = ()
+
+
+@pytest.mark.parametrize("value", [None, 200, "200", {"status_code": 200}, Order(), Job(), ApiError(500)])
+def test_what_is_no_response_has_no_status(value):
+    assert response_status(value) is None
+
+
+def test_response_types_are_known_by_name():
+    class Mine(httpx.Response):
+        pass
+
+    known = (httpx.Response, Mine, requests.Response, aiohttp.ClientResponse, urllib3.HTTPResponse)
+    assert all(is_response_type(cls) for cls in (*known, http.client.HTTPResponse))
+    assert not any(is_response_type(cls) for cls in (dict, str, Order, urllib.error.HTTPError, httpx.Request))
+
+
+def test_a_classifier_can_call_a_success_a_failure():
+    picky = Classifier().rule(status=200, body='"error"', kind="row")
+    assert picky.classify(httpx.Response(200, text='{"error": "no such id"}')).kind is Kind.ROW
+    with pytest.raises(ValueError, match="is not a failure"):
+        picky.classify(httpx.Response(200, text="{}"))
