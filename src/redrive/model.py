@@ -99,11 +99,13 @@ class Failure:
     retry_in: float | None = None
 
     def __str__(self) -> str:
-        count = len(self.attempts)
-        tries = "1 attempt" if count == 1 else f"{count} attempts"
+        call = f"service {self.service!r}, {self.endpoint}"
+        if not self.attempts:
+            return f"{call}: {self.why}; nothing was sent (0 attempts in {self.elapsed:.1f} s). {self.advice}"
+        tries = "1 attempt" if len(self.attempts) == 1 else f"{len(self.attempts)} attempts"
         said = f" ({self.verdict.detail})" if self.verdict.detail else ""
         return (
-            f"service {self.service!r}, {self.endpoint}: {tries} in {self.elapsed:.1f} s; "
+            f"{call}: {tries} in {self.elapsed:.1f} s; "
             f"{self.verdict.kind}: {self.verdict.reason}{said}; {self.why}. {self.advice}"
         )
 

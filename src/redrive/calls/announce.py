@@ -47,7 +47,7 @@ class Announcer:
         """Log one attempt, then tell the hooks."""
         level = logging.INFO if attempt.outcome == "success" else logging.WARNING
         if ATTEMPTS.isEnabledFor(level):
-            what = attempt.status or attempt.error or "ok"
+            what = attempt.status or attempt.error or ("ok" if attempt.outcome == "success" else "not sent")
             after = "" if attempt.wait_s is None else f", next in {attempt.wait_s:.2f} s"
             ATTEMPTS.log(
                 level,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any
+from typing import Any, cast
 
 from redrive.calls import testmode
 from redrive.calls.flow import Steps
@@ -32,12 +32,11 @@ def drive(steps: Steps, work: Work) -> Outcome:
             try:
                 step = steps.send(reply)
             except StopIteration as end:
-                outcome: Outcome = end.value
-                return outcome
+                return cast("Outcome", end.value)
             reply = perform(step, work)
     finally:
         steps.close()  # an interrupt in the middle gives back what the flow holds
-        del reply  # an error would hold this frame, and the frame the error
+        del reply  # the error's traceback holds this frame: it must not hold the error
 
 
 def perform(step: Step, work: Work) -> Outcome | None:
@@ -67,8 +66,7 @@ async def adrive(steps: Steps, work: Work) -> Outcome:
             try:
                 step = steps.send(reply)
             except StopIteration as end:
-                outcome: Outcome = end.value
-                return outcome
+                return cast("Outcome", end.value)
             reply = await aperform(step, work)
     finally:
         steps.close()

@@ -1,0 +1,435 @@
+"""Keys and tokens as callers meet them; the numbers are those of docs/semantics.md."""
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+import redrive
+from redrive import Breaker, KeyPool, QuotaExhausted, Retry, Service, Token
+from redrive.model import KeyCooled, TokenRefreshed
+from redrive.testing import FakeClock
+
+QUOTA = {"error": {"errors": [{"reason": "quotaExceeded"}], "code": 403}}
+
+
+class Api:
+    """Answers by credential, as a server would."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.seen = []
+
+    def __call__(self, *, credential):
+        self.seen.append(credential)
+        answer = self.answers.get(credential, 200)
+        if callable(answer):
+            answer = answer()
+        response = answer if isinstance(answer, httpx.Response) else httpx.Response(answer)
+        response.request = httpx.Request("GET", "http://partner/")
+        return response.raise_for_status()
+
+    async def later(self, *, credential):
+        await asyncio.sleep(0)
+        return self(credential=credential)
+
+
+def used_up(**headers):
+    return httpx.Response(403, json=QUOTA, headers=headers)
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_function_that_takes_a_credential_is_given_the_first_key(service):
+    api = Api()
+    service(credentials=KeyPool(["key-aaaa", "key-bbbb"])).call(api)
+    assert api.seen == ["key-aaaa"]
+
+
+def test_a_credential_the_caller_passes_himself_stays(service):
+    api = Api()
+    service(credentials=KeyPool(["key-aaaa"])).call(api, credential="mine")
+    assert api.seen == ["mine"]
+
+
+def test_a_used_up_key_is_rotated_at_once_and_rested_until_its_reset(service, clock):
+    api = Api(**{"key-aaaa": used_up})
+    shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb"], resets="00:00 America/Los_Angeles"))
+    shipfast.call(api)
+    shipfast.call(api)
+    assert api.seen == ["key-aaaa", "key-bbbb", "key-bbbb"]
+    assert clock.sleeps == []
+    clock.advance(86_400)
+    api.answers.clear()
+    api.seen.clear()
+    shipfast.call(api)
+    assert api.seen == ["key-bbbb"]  # the least failed one is kept
+
+
+def test_rotation_is_not_charged_to_attempts_or_budget(service):
+    keys = [f"key-{n:04}" for n in range(12)]
+    api = Api(**dict.fromkeys(keys[:-1], used_up))
+    shipfast = service(
+        credentials=KeyPool(keys), retry=Retry(attempts=2), budget=redrive.RetryBudget(ratio=0, reserve=0)
+    )
+    shipfast.call(api)
+    assert api.seen == keys
+
+
+def test_no_key_left_is_a_clear_error_that_names_the_next_reset(service, clock):
+    api = Api(**{"key-aaaa": used_up, "key-bbbb": used_up})
+    shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb"], resets=7200))
+    with pytest.raises(QuotaExhausted) as spent:
+        shipfast.call(api)
+    assert spent.value.resets_at == clock.now() + timedelta(hours=2)
+    assert isinstance(spent.value.__cause__, httpx.HTTPStatusError)
+    for part in ("service 'shipfast'", "2 attempts", "no key is left before 2025-01-01 02:00:00 UTC", "Add a key"):
+        assert part in str(spent.value)
+    with pytest.raises(QuotaExhausted, match="nothing was sent"):
+        shipfast.call(api)
+    assert len(api.seen) == 2
+    clock.advance(7200)
+    api.answers.clear()
+    assert shipfast.call(api).status_code == 200
+
+
+def test_a_quota_answer_that_says_when_is_believed(service, clock):
+    api = Api(**{"key-aaaa": lambda: used_up(**{"Retry-After": "30"})})
+    shipfast = service(credentials=KeyPool(["key-aaaa"], resets=86_400))
+    with pytest.raises(QuotaExhausted) as spent:
+        shipfast.call(api)
+    assert spent.value.resets_at == clock.now() + timedelta(seconds=30)
+
+
+def test_a_reset_that_lies_in_the_past_does_not_rotate_for_ever(service):
+    api = Api(**{"key-aaaa": lambda: used_up(**{"Retry-After": "0"})})
+    with pytest.raises(QuotaExhausted):
+        service(credentials=KeyPool(["key-aaaa"])).call(api)
+    assert len(api.seen) <= 3
+
+
+def test_success_forgives(service):
+    answers = iter([401, 200, 200])
+    api = Api(**{"key-aaaa": lambda: next(answers)})
+    shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb"]))
+    with pytest.raises(httpx.HTTPStatusError):
+        shipfast.call(api)
+    shipfast.call(api)
+    assert api.seen == ["key-aaaa", "key-bbbb"]
+    api.answers["key-bbbb"] = 401
+    with pytest.raises(httpx.HTTPStatusError):
+        shipfast.call(api)
+    shipfast.call(api)  # both failed once: the first again, which forgives it
+    api.answers["key-bbbb"] = 200
+    shipfast.call(api)
+    assert api.seen[-2:] == ["key-aaaa", "key-aaaa"]
+
+
+def test_24_a_429_rests_the_key_and_a_503_breaks_the_host(service, clock):
+    limited = iter([httpx.Response(429, headers={"Retry-After": "5"})])
+    api = Api(**{"key-aaaa": lambda: next(limited, 200)})
+    seen = []
+    shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb"]), breaker=Breaker(failures=1), on_event=seen.append)
+    shipfast.call(api)
+    assert shipfast.circuit == "closed"
+    assert 5 <= clock.sleeps[0] <= 5.5
+    (cooled,) = [event for event in seen if isinstance(event, KeyCooled)]
+    assert cooled.key_id == "aaaa"
+    api.answers["key-bbbb"] = api.answers["key-aaaa"] = 503
+    with pytest.raises(httpx.HTTPStatusError):
+        shipfast.call(api)
+    assert shipfast.circuit == "open"
+    assert len([event for event in seen if isinstance(event, KeyCooled)]) == 1
+
+
+def test_24_while_the_only_key_pauses_other_callers_wait_instead_of_failing(service, clock):
+    limited = iter([httpx.Response(429, headers={"Retry-After": "5"})])
+    api = Api(**{"key-aaaa": lambda: next(limited, 200)})
+    once = service(credentials=KeyPool(["key-aaaa"]), retry=Retry(attempts=1))
+    with pytest.raises(httpx.HTTPStatusError):
+        once.call(api)
+    assert once.call(api).status_code == 200
+    assert clock.sleeps == [5]
+
+
+def test_logs_and_events_show_the_last_four_characters_only(service, caplog):
+    caplog.set_level("INFO", "redrive.attempts")
+    secret = "sk-live-hunter2-aaaa"
+    api = Api(**{secret: used_up})
+    seen = []
+    service(credentials=KeyPool([secret, "sk-live-hunter2-bbbb"]), on_event=seen.append).call(api)
+    assert [record.key_id for record in caplog.records] == ["aaaa", "bbbb"]
+    assert "hunter2" not in caplog.text + repr(seen) + repr([vars(record) for record in caplog.records])
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Issuer:
+    """Issues token-1, token-2, …; only the newest one issued is good."""
+
+    def __init__(self):
+        self.issued = 0
+        self.lock = threading.Lock()
+
+    def fetch(self):
+        with self.lock:
+            self.issued += 1
+            return f"token-{self.issued:04}"
+
+    async def afetch(self):
+        await asyncio.sleep(0.01)
+        return self.fetch()
+
+    def accepts(self, credential):
+        return credential == f"token-{self.issued:04}"
+
+    def expire(self):
+        self.issued += 1
+
+
+def guarded_by(issuer):
+    def api(*, credential):
+        status = 200 if issuer.accepts(credential) else 401
+        response = httpx.Response(status, request=httpx.Request("GET", "http://partner/"))
+        return response.raise_for_status()
+
+    return api
+
+
+def test_a_token_is_fetched_on_first_use_and_kept(service):
+    issuer = Issuer()
+    shipfast = service(credentials=Token(issuer.fetch))
+    for _ in range(5):
+        shipfast.call(guarded_by(issuer))
+    assert issuer.issued == 1
+
+
+def test_23_a_401_refreshes_once_repeats_once_and_is_no_breaker_failure(service, clock):
+    issuer, seen = Issuer(), []
+    shipfast = service(
+        credentials=Token(issuer.fetch),
+        breaker=Breaker(failures=1),
+        budget=redrive.RetryBudget(ratio=0, reserve=0),
+        on_event=seen.append,
+    )
+    shipfast.call(guarded_by(issuer))
+    issuer.expire()
+    shipfast.call(guarded_by(issuer))
+    assert issuer.issued == 3
+    assert shipfast.circuit == "closed"
+    assert clock.sleeps == []
+    assert [event.generation for event in seen if isinstance(event, TokenRefreshed)] == [1, 2]
+
+
+def test_23_a_second_401_is_final(service):
+    issuer, calls = Issuer(), []
+
+    def never(*, credential):
+        calls.append(credential)
+        request = httpx.Request("GET", "http://partner/")
+        httpx.Response(401, request=request).raise_for_status()
+
+    with pytest.raises(httpx.HTTPStatusError) as final:
+        service(credentials=Token(issuer.fetch)).call(never)
+    assert calls == ["token-0001", "token-0002"]
+    assert "the fresh token was refused too" in final.value.redrive.why
+    assert "Check or renew the credential" in final.value.redrive.advice
+
+
+def test_23_a_403_does_not_refresh(service):
+    issuer = Issuer()
+
+    def forbidden(*, credential):
+        httpx.Response(403, request=httpx.Request("GET", "http://partner/")).raise_for_status()
+
+    with pytest.raises(httpx.HTTPStatusError):
+        service(credentials=Token(issuer.fetch)).call(forbidden)
+    assert issuer.issued == 1
+
+
+@pytest.mark.parametrize("fetch", ["fetch", "afetch"])
+async def test_23_a_401_storm_of_fifty_coroutines_causes_one_refresh(fetch):
+    issuer = Issuer()
+    shipfast = Service("shipfast", credentials=Token(getattr(issuer, fetch)))
+    refused, answered = 0, asyncio.Event()
+
+    async def api(*, credential):
+        nonlocal refused
+        good = issuer.accepts(credential)
+        if not good:
+            refused += 1
+            if refused == 50:
+                answered.set()  # nobody hears of his 401 before all have been refused
+            await answered.wait()
+        httpx.Response(200 if good else 401, request=httpx.Request("GET", "http://partner/")).raise_for_status()
+        return credential
+
+    await shipfast.acall(api)
+    issuer.expire()
+    results = await asyncio.gather(*(shipfast.acall(api) for _ in range(50)))
+    assert refused == 50
+    assert set(results) == {"token-0003"}
+    assert issuer.issued == 3  # the first, the one that expired it, and one refresh
+
+
+def test_23_a_401_storm_of_fifty_threads_causes_one_refresh():
+    issuer = Issuer()
+    shipfast = Service("shipfast", credentials=Token(issuer.fetch))
+    together = threading.Barrier(50, timeout=30)
+
+    def api(*, credential):
+        good = issuer.accepts(credential)
+        if not good:
+            together.wait()
+        httpx.Response(200 if good else 401, request=httpx.Request("GET", "http://partner/")).raise_for_status()
+        return credential
+
+    shipfast.call(api)
+    issuer.expire()
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(shipfast.call(api))) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(results) == {"token-0003"}
+    assert issuer.issued == 3
+
+
+async def test_23_a_storm_on_the_very_first_use_fetches_once():
+    issuer = Issuer()
+    shipfast = Service("shipfast", credentials=Token(issuer.afetch))
+    api = guarded_by(issuer)
+
+    async def later(*, credential):
+        return api(credential=credential)
+
+    await asyncio.gather(*(shipfast.acall(later) for _ in range(50)))
+    assert issuer.issued == 1
+
+
+def test_23_a_late_failure_of_the_old_token_does_not_refresh_again(service):
+    issuer = Issuer()
+    shipfast = service(credentials=Token(issuer.fetch))
+    api = guarded_by(issuer)
+    shipfast.call(api)
+    calls = 0
+
+    def slow(*, credential):
+        nonlocal calls
+        calls += 1
+        if calls == 1:  # while this request is under way, another caller meets the 401 and refreshes
+            issuer.expire()
+            _in_thread(lambda: shipfast.call(api))
+        httpx.Response(200 if calls == 2 else 401, request=httpx.Request("GET", "http://partner/")).raise_for_status()
+        return credential
+
+    assert shipfast.call(slow) == "token-0003"
+    assert issuer.issued == 3
+
+
+def _in_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+async def test_a_refresher_that_is_cancelled_hands_over_to_the_next():
+    entered, fetched = asyncio.Event(), 0
+
+    async def fetch():
+        nonlocal fetched
+        fetched += 1
+        if fetched == 1:
+            entered.set()
+            await asyncio.sleep(60)
+        return "token"
+
+    async def api(*, credential):
+        return credential
+
+    shipfast = Service("shipfast", credentials=Token(fetch))
+    first = asyncio.create_task(shipfast.acall(api))
+    await entered.wait()
+    others = [asyncio.create_task(shipfast.acall(api)) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    first.cancel()
+    assert await asyncio.gather(*others) == ["token"] * 5
+    assert fetched == 2
+
+
+def test_a_fetch_that_fails_is_an_attempt_that_failed(service, clock, flaky):
+    fetch = flaky(TimeoutError(), TimeoutError(), "token-9")
+    api = Api()
+    service(credentials=Token(fetch)).call(api)
+    assert fetch.calls == 3
+    assert len(clock.sleeps) == 2
+    assert api.seen == ["token-9"]
+
+
+def test_a_refresh_that_fails_may_be_tried_again(service, flaky):
+    fetch = flaky("old-token", TimeoutError(), "new-token")
+    api = Api(**{"old-token": 401})
+    service(credentials=Token(fetch)).call(api)
+    assert api.seen == ["old-token", "old-token", "new-token"]
+    assert fetch.calls == 3
+
+
+@pytest.mark.parametrize("token", ["", None, b"bytes"])
+def test_a_fetch_that_returns_no_token_is_said_so(service, token):
+    with pytest.raises(TypeError, match="must return a non-empty string"):
+        service(credentials=Token(lambda: token)).call(Api())
+
+
+def test_an_async_fetch_cannot_serve_a_synchronous_call(service):
+    async def fetch():
+        return "token"
+
+    with pytest.raises(TypeError, match="the token's fetch function is async"):
+        service(credentials=Token(fetch)).call(Api())
+
+
+def test_a_pool_of_accounts_refreshes_the_token_and_rotates_the_account(service):
+    first, second = Issuer(), Issuer()
+    drained = False
+
+    def api(*, credential):
+        request = httpx.Request("GET", "http://partner/")
+        if drained and credential.startswith("a:"):
+            response = used_up()
+            response.request = request
+            response.raise_for_status()
+        account = first if credential.startswith("a:") else second
+        good = account.accepts(credential[2:])
+        httpx.Response(200 if good else 401, request=request).raise_for_status()
+        return credential
+
+    shipfast = service(credentials=KeyPool([Token(lambda: "a:" + first.fetch()), Token(lambda: "b:" + second.fetch())]))
+    assert shipfast.call(api) == "a:token-0001"
+    first.expire()
+    assert shipfast.call(api) == "a:token-0003"
+    drained = True
+    assert shipfast.call(api) == "b:token-0001"
+    second.expire()
+    assert shipfast.call(api) == "b:token-0003"
+
+
+def test_a_huge_retry_after_on_a_key_is_no_overflow(service):
+    api = Api(**{"key-aaaa": lambda: httpx.Response(429, headers={"Retry-After": "9" * 30})})
+    shipfast = service(credentials=KeyPool(["key-aaaa"]))
+    with pytest.raises(httpx.HTTPStatusError):
+        shipfast.call(api)
+    with pytest.raises(QuotaExhausted):
+        shipfast.call(api)
+
+
+def test_a_daily_reset_is_named_in_utc(service):
+    clock = FakeClock(datetime(2026, 11, 15, 12, 0, tzinfo=UTC))
+    api = Api(**{"key-aaaa": used_up})
+    pool = KeyPool(["key-aaaa"], resets="00:00 America/Los_Angeles")
+    with pytest.raises(QuotaExhausted, match="2026-11-16 08:00:00 UTC"):
+        service(credentials=pool, clock=clock).call(api)
