@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from redrive.calls.target import Target
 from redrive.model import Verdict
 
 # By RFC 9110, repeating these has the effect of sending them once.
@@ -29,6 +30,13 @@ NEVER_LEFT = frozenset(
         "socket.gaierror",
     }
 )
+
+
+def http_target(method: str, path: str, *, keyed: bool) -> Target:
+    """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
+    filled = ("credential", "timeout", "idempotency_key") if keyed else ("credential", "timeout")
+    fills = tuple((name, 1) for name in filled)
+    return Target(f"{method} {path}", fills, returns_responses=True, limits_itself=True)
 
 
 def why_not_again(failure: Any, verdict: Verdict, *, idempotent: bool) -> str | None:

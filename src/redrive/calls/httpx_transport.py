@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, cast
 
 from redrive.calls.apply import Apply
+from redrive.calls.http import http_target
 from redrive.calls.runner import Runner
-from redrive.calls.target import Target
 from redrive.extras import needs
 
 with needs("http"):
@@ -38,11 +40,13 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._stream = stream
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response: httpx.Response = self._runner.run(_target(request), self._send, (request,), {})
+        target = http_target(request.method, request.url.path, keyed=self._runner.keyed)
+        response: httpx.Response = self._runner.run(target, self._send, (request,), {})
         return response
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response: httpx.Response = await self._runner.arun(_target(request), self._asend, (request,), {})
+        target = http_target(request.method, request.url.path, keyed=self._runner.keyed)
+        response: httpx.Response = await self._runner.arun(target, self._asend, (request,), {})
         return response
 
     def _send(
@@ -54,7 +58,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         idempotency_key: str | None = None,
     ) -> httpx.Response:
         self._prepare(request, credential, timeout, idempotency_key)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        began = time.monotonic()
         try:
             response = self._sync_transport().handle_request(request)
             response.request = request
@@ -65,14 +69,14 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
                 for part in cast("httpx.SyncByteStream", response.stream):
                     parts.append(part)
                     # A socket's read timeout starts anew with each byte of a body that drips.
-                    if deadline is not None and time.monotonic() > deadline:
+                    if timeout is not None and time.monotonic() - began > timeout:
                         raise httpx.ReadTimeout(_too_slow(timeout))
             finally:
                 response.close()
         except httpx.RequestError as error:
             error.request = request
             raise
-        return _in_memory(response, b"".join(parts), request)
+        return _in_memory(response, b"".join(parts), request, began)
 
     async def _asend(
         self,
@@ -85,6 +89,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         import asyncio
 
         self._prepare(request, credential, timeout, idempotency_key)
+        began = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
                 response = await self._async_transport().handle_async_request(request)
@@ -100,7 +105,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         except httpx.RequestError as error:
             error.request = request
             raise
-        return _in_memory(response, b"".join(parts), request)
+        return _in_memory(response, b"".join(parts), request, began)
 
     def _prepare(self, request: httpx.Request, credential: str | None, timeout: float | None, key: str | None) -> None:
         if credential is not None and self._apply.header is not None:
@@ -161,13 +166,6 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         await self.aclose()
 
 
-_FILLS = (("credential", 1), ("timeout", 1), ("idempotency_key", 1))
-
-
-def _target(request: httpx.Request) -> Target:
-    return Target(f"{request.method} {request.url.path}", _FILLS, returns_responses=True, limits_itself=True)
-
-
 def _too_slow(timeout: float | None) -> str:
     return f"no complete answer within the {timeout:g} s of one attempt"
 
@@ -176,12 +174,17 @@ def _shorter(given: Any, timeout: float) -> float:
     return timeout if given is None else min(float(given), timeout)
 
 
-def _in_memory(response: httpx.Response, body: bytes, request: httpx.Request) -> httpx.Response:
-    """The same response with its body read, still encoded as it came: the client decodes it as usual."""
-    return httpx.Response(
+def _in_memory(response: httpx.Response, body: bytes, request: httpx.Request, began: float) -> httpx.Response:
+    """The same response with its body at hand, still encoded as it came: the client decodes it as usual."""
+    held = httpx.Response(
         response.status_code,
         headers=response.headers,
         stream=httpx.ByteStream(body),
         extensions=response.extensions,
         request=request,
     )
+    if held.status_code >= 400:
+        with suppress(httpx.DecodingError):
+            held.read()  # the verdict needs what the server said
+            held.elapsed = timedelta(seconds=time.monotonic() - began)  # which httpx notes only as it reads
+    return held

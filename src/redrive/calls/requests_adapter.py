@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from redrive.calls.apply import Apply
+from redrive.calls.http import http_target
 from redrive.calls.runner import Runner
-from redrive.calls.target import Target
 from redrive.extras import needs
 
 with needs("requests"):
@@ -32,9 +32,8 @@ class ServiceAdapter(BaseAdapter):
     def send(  # type: ignore[override]  # BaseAdapter names the options one by one; they are passed on whole
         self, request: requests.PreparedRequest, **options: Any
     ) -> requests.Response:
-        fills = (("credential", 1), ("timeout", 1), ("idempotency_key", 1))
-        endpoint = f"{request.method} {urlsplit(request.url or '').path}"
-        target = Target(endpoint, fills, returns_responses=True)
+        path = urlsplit(request.url or "").path
+        target = http_target(request.method or "", path, keyed=self._runner.keyed)
         if options.get("timeout") is None:
             options.pop("timeout", None)  # leaves it to the service
         response: requests.Response = self._runner.run(target, self._send, (request,), options)

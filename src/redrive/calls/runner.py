@@ -52,6 +52,7 @@ class Runner:
         self.options = options
         self.gate: Circuit | _NoCircuit = core.circuit or _NoCircuit()
         self.slow = self.gate.slow or math.inf
+        self.keyed = core.idempotent == "key" or options.idempotency_key is not None
         self.run: Run = _straight(self)
         self.arun: ARun = _astraight(self)
 
@@ -136,8 +137,8 @@ def _straight(runner: Runner) -> Run:
     """
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
-    options, hooks, logged = runner.options, runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    keyed = runner.core.idempotent == "key" or options.idempotency_key is not None
+    options, keyed = runner.options, runner.keyed
+    hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
     mark, current, enter, leave = Inside(runner.core.name), inside.get, inside.set, inside.reset
 
     def run(target: Target, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -187,8 +188,8 @@ def _astraight(runner: Runner) -> ARun:
     """The straight way through, in a coroutine."""
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
-    options, hooks, logged = runner.options, runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    keyed = runner.core.idempotent == "key" or options.idempotency_key is not None
+    options, keyed = runner.options, runner.keyed
+    hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
     mark, current, enter = Inside(runner.core.name), inside.get, inside.set
 
     async def arun(target: Target, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,371 @@
+"""HTTP adapters against a real server that misbehaves; the numbers are those of docs/semantics.md."""
+
+import asyncio
+import io
+import socket
+
+import httpx
+import pytest
+import requests
+
+from redrive import CircuitOpen, Classifier, KeyPool, Retry, Service, Token
+from redrive.testing import Answer, FaultyServer
+
+QUICK = Retry(base=0.001, cap=0.002)
+
+
+@pytest.fixture
+def server():
+    with FaultyServer() as server:
+        yield server
+
+
+class Client:
+    """One way of sending requests through a service: by httpx, by httpx in a coroutine, or by requests."""
+
+    def __init__(self, kind, url):
+        self.kind, self.url = kind, url
+
+    def send(self, service, method, path, *, apply="bearer", **options):
+        if self.kind == "requests":
+            if "content" in options:
+                options["data"] = options.pop("content")
+            with requests.Session() as session:
+                session.mount("http://", service.requests_adapter(apply=apply))
+                return session.request(method, self.url + path, **options)
+        transport = service.httpx_transport(apply=apply)
+        if self.kind == "httpx":
+            with httpx.Client(transport=transport, base_url=self.url) as client:
+                return client.request(method, path, **options)
+
+        async def asend():
+            async with httpx.AsyncClient(transport=transport, base_url=self.url) as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(asend())
+
+
+@pytest.fixture(params=["httpx", "async httpx", "requests"])
+def client(request, server):
+    return Client(request.param, server.url)
+
+
+READ_TIMEOUTS = (httpx.ReadTimeout, requests.ReadTimeout)
+CONNECT_ERRORS = (httpx.ConnectError, requests.ConnectionError)
+
+
+def test_failures_then_success_are_one_answer_to_the_caller(client, server):
+    server.on("/orders", *Answer(503).times(2), Answer(json={"ok": True}))
+    response = client.send(Service("shipfast", retry=QUICK), "GET", "/orders")
+    assert response.json() == {"ok": True}
+    assert server.count("/orders") == 3
+
+
+def test_a_response_that_stays_bad_is_handed_back_with_its_story(client, server):
+    server.on("/orders", Answer(503, json={"message": "down for maintenance"}))
+    response = client.send(Service("shipfast", retry=Retry(attempts=3, base=0.001, cap=0.001)), "GET", "/orders")
+    assert response.status_code == 503
+    assert response.json() == {"message": "down for maintenance"}
+    assert len(response.redrive.attempts) == 3
+    assert "down for maintenance" in str(response.redrive)
+
+
+def test_a_permanent_answer_is_not_repeated_and_keeps_what_the_server_said(client, server):
+    server.on("/orders", Answer(422, json={"detail": "fee must not be negative"}))
+    response = client.send(Service("shipfast", retry=QUICK), "POST", "/orders", json={"fee": -1})
+    assert response.status_code == 422
+    assert response.redrive.verdict.kind == "permanent"
+    assert response.redrive.verdict.detail == "fee must not be negative"
+    assert server.count("/orders") == 1
+
+
+@pytest.mark.parametrize("reset", ["before", "mid-body"])
+def test_a_connection_that_breaks_even_in_mid_body_is_repeated(client, server, reset):
+    server.on("/page", Answer(json=list(range(100)), reset=reset), Answer(json=[1]))
+    assert client.send(Service("shipfast", retry=QUICK), "GET", "/page").json() == [1]
+    assert server.count("/page") == 2
+
+
+def test_a_hang_is_cut_by_the_time_of_one_attempt(client, server):
+    server.on("/page", Answer(hang=True), Answer(json=[1]))
+    assert client.send(Service("shipfast", retry=QUICK, timeout=0.2), "GET", "/page").json() == [1]
+    assert server.count("/page") == 2
+
+
+def test_a_read_timeout_after_exhaustion_is_still_the_librarys_read_timeout(client, server):
+    server.on("/page", Answer(hang=True))
+    shipfast = Service("shipfast", retry=Retry(attempts=2, base=0.001, cap=0.001), timeout=0.1)
+    with pytest.raises(READ_TIMEOUTS) as caught:
+        client.send(shipfast, "GET", "/page")
+    assert "service 'shipfast', GET /page: 2 attempts" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", ["httpx", "async httpx"])
+def test_a_body_that_drips_is_cut_by_the_time_of_one_attempt(server, kind):
+    server.on("/page", Answer(body="x" * 200, drip=0.02), Answer(json=[1]))
+    client = Client(kind, server.url)
+    assert client.send(Service("shipfast", retry=QUICK, timeout=0.3), "GET", "/page").json() == [1]
+
+
+def test_an_open_circuit_sends_nothing(client, server):
+    server.on("/page", Answer(503))
+    shipfast = Service("shipfast", retry=Retry(attempts=5, base=0, cap=0))
+    client.send(shipfast, "GET", "/page")
+    with pytest.raises(CircuitOpen):
+        client.send(shipfast, "GET", "/page")
+    assert server.count("/page") == 5
+
+
+def test_rules_may_object_to_an_answer_that_looks_fine(client, server):
+    server.on("/job", Answer(202), Answer(202), Answer(json={"state": "done"}))
+    classifier = Classifier().rule(status=202, kind="transient", reason="not ready")
+    response = client.send(Service("shipfast", retry=QUICK, classifier=classifier), "GET", "/job")
+    assert response.json() == {"state": "done"}
+
+
+# ── 10: unknown outcomes ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_10_a_post_after_a_read_timeout_is_not_repeated(client, server):
+    server.on("/orders", Answer(hang=True))
+    with pytest.raises(READ_TIMEOUTS) as caught:
+        client.send(Service("shipfast", retry=QUICK, timeout=0.1), "POST", "/orders", json={"id": 7})
+    assert server.count("/orders") == 1
+    assert "a POST without an Idempotency-Key is not repeated" in caught.value.redrive.why
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_10_nor_after_an_answer_that_leaves_its_effect_open(client, server, status):
+    server.on("/orders", Answer(status))
+    assert client.send(Service("shipfast", retry=QUICK), "POST", "/orders").status_code == status
+    assert server.count("/orders") == 1
+
+
+def test_10_it_is_repeated_where_the_server_says_that_it_did_not_act(client, server):
+    server.on("/orders", Answer(429, retry_after=0), Answer(503, retry_after=0), Answer(201))
+    assert client.send(Service("shipfast", retry=QUICK), "POST", "/orders").status_code == 201
+
+
+def test_10_it_is_repeated_with_an_idempotency_key_of_the_callers_own(client, server):
+    server.on("/orders", Answer(502), Answer(201))
+    response = client.send(Service("shipfast", retry=QUICK), "POST", "/orders", headers={"Idempotency-Key": "order-17"})
+    assert response.status_code == 201
+    assert [request.headers.get("Idempotency-Key") for request in server.requests] == ["order-17"] * 2
+
+
+def test_10_it_is_repeated_where_the_service_is_declared_idempotent(client, server):
+    server.on("/search", Answer(502), Answer(json=[]))
+    assert client.send(Service("shipfast", retry=QUICK, idempotent=True), "POST", "/search").status_code == 200
+
+
+def test_10_it_is_repeated_where_it_provably_never_left():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        for kind in ("httpx", "async httpx", "requests"):
+            with pytest.raises(CONNECT_ERRORS) as caught:
+                Client(kind, url).send(Service("shipfast", retry=QUICK), "POST", "/orders", json={"id": 7})
+            assert len(caught.value.redrive.attempts) == 5
+
+
+def test_10_a_post_inside_a_guarded_function_is_held_to_the_same(server):
+    server.on("/orders", Answer(hang=True))
+    shipfast = Service("shipfast", retry=QUICK)
+    with httpx.Client(base_url=server.url, timeout=0.1) as client, pytest.raises(httpx.ReadTimeout):
+        shipfast.call(client.post, "/orders")
+    assert server.count("/orders") == 1
+
+
+# ── 11: idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def keys_seen(server, path="*"):
+    return [request.headers.get("Idempotency-Key") for request in server.requests if path in ("*", request.path)]
+
+
+def test_11_one_key_per_logical_call_also_across_credentials(client, server):
+    server.limit_keys({"key-aaaa": 0, "key-bbbb": None}, bearer=True)
+    server.on("/orders", Answer(502), Answer(201))
+    shipfast = Service("shipfast", retry=QUICK, idempotent="key", credentials=KeyPool(["key-aaaa", "key-bbbb"]))
+    assert client.send(shipfast, "POST", "/orders", json={}).status_code == 201
+    first = keys_seen(server)
+    assert len(first) == 3
+    assert len(set(first)) == 1
+    assert first[0]
+    client.send(shipfast, "POST", "/orders", json={})
+    assert keys_seen(server)[-1] not in first
+
+
+def test_11_a_function_may_ask_for_the_key(service, flaky):
+    outcome, seen = flaky(TimeoutError(), TimeoutError(), "done"), []
+
+    def work(*, idempotency_key):
+        seen.append(idempotency_key)
+        return outcome()
+
+    service().call(work)
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+    service().call(work)
+    assert seen[-1] != seen[0]
+
+
+def test_11_or_name_it(service):
+    seen = []
+
+    def work(*, idempotency_key):
+        seen.append(idempotency_key)
+
+    service().with_options(idempotency_key="order-17").call(work)
+    assert seen == ["order-17"]
+
+
+def test_11_requests_inside_a_guarded_function_keep_their_keys_from_attempt_to_attempt(server):
+    server.on("/orders", Answer(201))
+    server.on("/payments", Answer(502), Answer(201))
+    shipfast = Service("shipfast", retry=QUICK, idempotent="key")
+
+    with httpx.Client(base_url=server.url, transport=shipfast.httpx_transport()) as client:
+
+        @shipfast
+        def order():
+            client.post("/orders").raise_for_status()
+            client.post("/payments").raise_for_status()
+
+        order()
+    (first, second), (third, fourth) = keys_seen(server, "/orders"), keys_seen(server, "/payments")
+    assert first == second
+    assert third == fourth
+    assert first != third
+
+
+# ── 12: bodies and responses ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_12_a_body_that_can_be_read_once_is_not_sent_again(client, server):
+    server.on("/upload", Answer(503), Answer(200))
+
+    def parts():
+        yield b"one"
+
+    async def aparts():
+        yield b"one"
+
+    body = aparts() if client.kind == "async httpx" else parts()
+    response = client.send(Service("shipfast", retry=QUICK), "PUT", "/upload", content=body)
+    assert response.status_code == 503
+    assert "cannot be sent again" in response.redrive.why
+    assert server.count("/upload") == 1
+
+
+def test_12_bytes_and_files_are_sent_again_whole(client, server):
+    server.on("/upload", *Answer(503).times(2), Answer(200))
+    body = io.BytesIO(b"complete") if client.kind == "requests" else b"complete"
+    assert client.send(Service("shipfast", retry=QUICK), "PUT", "/upload", content=body).status_code == 200
+    assert [request.body for request in server.requests] == [b"complete"] * 3
+
+
+def test_12_discarded_responses_give_their_connection_back(client, server):
+    server.on("/page", *Answer(503, json=[0] * 1000).times(4), Answer(json=[1]))
+    assert client.send(Service("shipfast", retry=QUICK), "GET", "/page").json() == [1]
+    assert len({request.connection for request in server.requests}) == 1
+
+
+def test_12_so_do_those_of_a_guarded_function(server):
+    server.on("/page", *Answer(503, json=[0] * 100_000).times(3), Answer(json=[1]))
+    shipfast = Service("shipfast", retry=QUICK)
+    discarded = []
+
+    with httpx.Client(base_url=server.url) as client:
+
+        def fetch():
+            response = client.send(client.build_request("GET", "/page"), stream=True)
+            discarded.append(response)
+            return response
+
+        response = shipfast.call(fetch)
+        assert [old.is_closed for old in discarded] == [True, True, True, False]
+        response.close()
+
+
+# ── credentials on the wire ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("apply", "gate"),
+    [("bearer", {"bearer": True}), ("X-Api-Key", {"header": "X-Api-Key"}), ("query:key", {"query": "key"})],
+)
+def test_the_credential_is_applied_as_told_and_rotated(client, server, apply, gate):
+    server.limit_keys({"key-aaaa": 1, "key-bbbb": None}, **gate)
+    server.on("/page", Answer(json=[1]))
+    shipfast = Service("shipfast", retry=QUICK, credentials=KeyPool(["key-aaaa", "key-bbbb"]))
+    for _ in range(3):
+        assert client.send(shipfast, "GET", "/page?n=1", apply=apply).json() == [1]
+    assert server.count("/page") == 4
+    assert all(request.query["n"] == "1" for request in server.requests)
+
+
+def test_an_expired_token_is_refreshed_below_the_client(client, server):
+    server.require_token(uses=2)
+    server.on("/page", Answer(json=[1]))
+    shipfast = Service("shipfast", retry=QUICK, credentials=Token(server.issue_token))
+    for _ in range(5):
+        assert client.send(shipfast, "GET", "/page").json() == [1]
+    assert server.count("/page") == 5 + 2
+
+
+@pytest.mark.parametrize("apply", ["", "two words", "query:", "x:y"])
+def test_a_nonsense_way_of_applying_it_is_refused(apply):
+    with pytest.raises(ValueError, match="apply must be"):
+        Service("shipfast").httpx_transport(apply=apply)
+
+
+# ── httpx alone ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_streamed_download_is_left_to_its_caller(server):
+    server.on("/big", Answer(503, json={}), Answer(body=b"x" * 100_000))
+    shipfast = Service("shipfast", retry=QUICK)
+    with httpx.Client(transport=shipfast.httpx_transport(stream=True), base_url=server.url) as client:  # noqa: SIM117
+        with client.stream("GET", "/big") as response:
+            assert not response.is_stream_consumed
+            assert sum(len(part) for part in response.iter_bytes()) == 100_000
+
+
+def test_decoding_and_elapsed_work_as_without_redrive(server):
+    import gzip
+
+    server.on("/page", Answer(body=gzip.compress(b'{"a": 1}'), headers={"Content-Encoding": "gzip"}))
+    with httpx.Client(transport=Service("shipfast").httpx_transport(), base_url=server.url) as client:
+        response = client.get("/page")
+    assert response.json() == {"a": 1}
+    assert response.elapsed.total_seconds() > 0
+
+
+def test_one_transport_serves_both_clients_and_an_inner_one_can_be_given(server):
+    server.on("/page", Answer(json=[1]))
+    shipfast = Service("shipfast")
+    transport = shipfast.httpx_transport(httpx.HTTPTransport(retries=0))
+    with httpx.Client(transport=transport, base_url=server.url) as client:
+        assert client.get("/page").json() == [1]
+
+    async def misuse():
+        async with httpx.AsyncClient(transport=transport, base_url=server.url) as client:
+            await client.get("/page")
+
+    with pytest.raises(TypeError, match=r"use it with httpx\.Client"):
+        asyncio.run(misuse())
+
+
+def test_09_a_client_below_and_a_guard_above_do_not_multiply(server):
+    server.on("/page", Answer(503))
+    shipfast = Service("shipfast", retry=Retry(attempts=3, base=0.001, cap=0.001), breaker=None)
+    with httpx.Client(transport=shipfast.httpx_transport(), base_url=server.url) as client:
+
+        @shipfast
+        def page():
+            return client.get("/page").raise_for_status()
+
+        with pytest.raises(httpx.HTTPStatusError):
+            page()
+    assert server.count("/page") == 3
