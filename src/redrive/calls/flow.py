@@ -332,10 +332,10 @@ class Call:
 
 def attach(failure: Failure, carrier: Any) -> None:
     """Let the error or response the caller sees tell the story: as `.redrive`, and as a note under its traceback."""
-    with suppress(Exception):  # a class with slots keeps its secret; its own message is still raised
+    with suppress(Exception):  # a frozen class keeps its secret; it is raised all the same
         carrier.redrive = failure
-    if isinstance(carrier, Exception) and not isinstance(carrier, CallError):  # ours say it in their message
-        mark = f"redrive: service {failure.service!r}"
-        # An exception object that is raised again and again gets the latest story, not all of them.
-        carrier.__notes__ = [note for note in getattr(carrier, "__notes__", ()) if not note.startswith(mark)]
-        carrier.add_note(f"redrive: {failure}")
+        if isinstance(carrier, Exception) and not isinstance(carrier, CallError):  # ours say it in their message
+            mark = f"redrive: service {failure.service!r}"
+            # An exception object that is raised again and again tells the latest story, not all of them.
+            carrier.__notes__ = [note for note in getattr(carrier, "__notes__", ()) if not note.startswith(mark)]
+            carrier.add_note(f"redrive: {failure}")

@@ -1,0 +1,112 @@
+"""User code that must type-check under mypy --strict; it is checked by `make lint`, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import assert_type
+
+import httpx
+import requests
+
+import redrive
+from redrive.model import Event
+from redrive.observe.log import JsonFormatter
+from redrive.testing import Answer, FakeClock, FaultyServer, set_testing
+
+
+class BankDown(Exception): ...
+
+
+def hook(event: Event) -> None: ...
+
+
+shipfast = redrive.Service(
+    "shipfast",
+    retry=redrive.Retry(attempts=5, base=1.0, cap=60.0, jitter="full", within=180.0),
+    breaker=redrive.Breaker(failures=5, window=60.0, cooldown=30.0, probes=2),
+    budget=redrive.RetryBudget(ratio=0.1, reserve=10),
+    credentials=redrive.KeyPool(["k1", "k2"], resets="00:00 America/Los_Angeles"),
+    classifier=redrive.Classifier().rule(status=409, kind="row").rule(BankDown, kind="transient"),
+    timeout=10.0,
+    fallback=None,
+    on_event=hook,
+)
+
+
+@shipfast
+def fetch(page: int, *, credential: str = "") -> dict[str, int]:
+    return {"page": page}
+
+
+@shipfast
+async def afetch(page: int) -> list[int]:
+    return [page]
+
+
+assert_type(fetch(3), dict[str, int])
+
+
+async def use() -> None:
+    assert_type(await afetch(3), list[int])
+    assert_type(await shipfast.acall(afetch, 3), list[int])
+    async for attempt in shipfast.attempts():
+        with attempt:
+            await afetch(attempt.number)
+    async with httpx.AsyncClient(transport=shipfast.httpx_transport(apply="X-Api-Key")) as client:
+        await client.get("https://partner.example/")
+
+
+def block() -> dict[str, int] | None:
+    for attempt in shipfast.attempts():
+        with attempt:
+            return fetch(attempt.number)
+    return None
+
+
+@redrive.retry
+def load() -> int:
+    return 1
+
+
+@redrive.retry(attempts=3, base=0.5)
+def load_patiently(name: str) -> int:
+    return len(name)
+
+
+assert_type(load(), int)
+assert_type(load_patiently("x"), int)
+assert_type(shipfast.call(fetch, 1), dict[str, int])
+assert_type(shipfast.with_options(fallback=0).call(load), int)
+assert_type(redrive.classify(TimeoutError(), scope="task"), redrive.Verdict)
+assert_type(redrive.classify(TimeoutError()).kind, redrive.Kind)
+
+tokens: redrive.Token = redrive.Token(lambda: "token")
+
+
+async def fetch_token() -> str:
+    return "token"
+
+
+atokens: redrive.Token = redrive.Token(fetch_token)
+end: Callable[[], None] = redrive.on_event(hook)
+session = requests.Session()
+session.mount("https://", shipfast.requests_adapter(apply="query:key"))
+formatter = JsonFormatter()
+
+
+def handle(error: Exception) -> float | None:
+    if isinstance(error, redrive.CircuitOpen):
+        return error.retry_in
+    if isinstance(error, redrive.QuotaExhausted):
+        return None if error.resets_at is None else error.resets_at.timestamp()
+    return None
+
+
+def testing() -> None:
+    clock = FakeClock()
+    redrive.Service("x", clock=clock)
+    with set_testing(attempts=2), FaultyServer() as server:
+        server.on("/", Answer(503, retry_after=1), Answer(json={}))
+
+
+awaitable: Awaitable[list[int]] = afetch(1)

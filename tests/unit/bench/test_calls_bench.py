@@ -1,0 +1,70 @@
+"""The benchmark of calls runs, and says what it measured in a form that can be read by a program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[3] / "bench" / "calls.py"
+PEERS = ("tenacity", "stamina", "backoff", "pybreaker")
+GUARDS = {"bare", "hand-written loop", "redrive", "tenacity"}
+COST_KEYS = {"section", "name", "contains", "ns_per_call", "ns_added", "ratio_to_loop", "ratio_to_redrive"}
+THREAD_KEYS = {"section", "name", "work", "calls_per_s_1_thread", "calls_per_s_8_threads", "ratio_8_to_1"}
+
+pytestmark = pytest.mark.skipif(
+    not all(find_spec(peer) for peer in PEERS), reason="the peers are missing: pip install 'redrive[bench]'"
+)
+
+
+def run_quickly(*options):
+    command = [sys.executable, "-W", "error", BENCH, "--quick", *options]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.fixture(scope="module")
+def document():
+    return json.loads(run_quickly("--json"))
+
+
+def test_the_document_says_where_and_with_what_it_was_measured(document):
+    where = document["environment"]
+
+    assert document["benchmark"] == "calls"
+    assert document["quick"] is True
+    assert where.keys() == {"date", "machine", "python", "versions"}
+    assert where["versions"].keys() == {"redrive", *PEERS}
+    assert all(where["versions"].values())
+
+
+@pytest.mark.parametrize("section", ["sync", "async", "failing"])
+def test_each_cost_has_its_row_with_the_same_keys(document, section):
+    rows = [row for row in document["rows"] if row["section"] == section]
+
+    assert {row["name"] for row in rows} >= GUARDS
+    assert len({row["name"] for row in rows}) == len(rows)
+    assert all(row.keys() == COST_KEYS and row["contains"] and row["ns_per_call"] > 0 for row in rows)
+
+
+def test_threads_are_counted_with_and_without_time_inside_the_function(document):
+    rows = [row for row in document["rows"] if row["section"] == "threads"]
+
+    assert {row["work"] for row in rows} == {"returns at once", "sleeps 1 ms"}
+    assert {row["name"] for row in rows} == {"bare", "redrive", "tenacity+pybreaker"}
+    assert all(row.keys() == THREAD_KEYS and row["ratio_8_to_1"] > 0 for row in rows)
+
+
+def test_the_headline_compares_with_the_limit(document):
+    assert document["headline"].keys() == {"sync_ns_added", "async_ns_added", "limit_ns"}
+
+
+def test_the_tables_fit_a_hundred_columns_and_end_with_the_headline():
+    lines = run_quickly("--repeat", "1").rstrip().splitlines()
+
+    assert max(map(len, lines)) <= 100
+    assert lines[-1].startswith("a full Service adds ")
+    assert lines[-1].endswith("; limit 1,000 ns")

@@ -1,0 +1,487 @@
+"""A service as its user sees it: ways to call, fallbacks, what is logged and announced, what is refused."""
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+import pickle
+
+import httpx
+import pytest
+
+import redrive
+from redrive import Breaker, CircuitOpen, Classifier, KeyPool, Retry, RetryBudget, Service, Token
+from redrive.model import Attempt, CallFailed, FallbackUsed
+from redrive.observe.log import JsonFormatter
+from redrive.testing import Answer, FaultyServer
+
+# ── ways to call ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_decorated_function_keeps_its_name_signature_and_arguments(service):
+    @service()
+    def fetch(page: int, *, size: int = 10) -> str:
+        """Fetch a page."""
+        return f"{page}/{size}"
+
+    assert fetch(1, size=5) == "1/5"
+    assert fetch.__name__ == "fetch"
+    assert fetch.__doc__ == "Fetch a page."
+    assert list(inspect.signature(fetch).parameters) == ["page", "size"]
+
+
+def test_a_method_can_be_decorated(service, flaky):
+    work = flaky(TimeoutError(), "done")
+
+    class Partner:
+        @service()
+        def fetch(self, page):
+            return work(), self, page
+
+    partner = Partner()
+    assert partner.fetch(3) == ("done", partner, 3)
+
+
+async def test_an_async_function_stays_one(service, flaky):
+    work = flaky(TimeoutError(), "done")
+
+    @service()
+    async def fetch():
+        return work()
+
+    assert inspect.iscoroutinefunction(fetch)
+    assert await fetch() == "done"
+
+
+def test_a_block_is_repeated_until_it_succeeds(service, clock, flaky):
+    work, numbers = flaky(TimeoutError(), ConnectionResetError(), "done"), []
+    for attempt in service().attempts():
+        with attempt:
+            numbers.append(attempt.number)
+            result = work()
+    assert result == "done"
+    assert numbers == [1, 2, 3]
+    assert len(clock.sleeps) == 2
+
+
+def test_a_block_may_return_from_inside_and_is_counted(service, flaky):
+    shipfast, work = service(), flaky(TimeoutError(), "done")
+
+    def fetch():
+        for attempt in shipfast.attempts():
+            with attempt:
+                return work()
+        raise AssertionError("the loop ended without a result")
+
+    assert fetch() == "done"
+    assert shipfast.stats().successes == 1
+
+
+async def test_a_block_works_in_a_coroutine(service, flaky):
+    work = flaky(TimeoutError(), "done")
+    async for attempt in service().attempts():
+        with attempt:
+            result = work()
+    assert result == "done"
+
+
+def test_a_block_that_gives_up_raises_its_own_error_with_the_story(service, flaky):
+    work = flaky(TimeoutError("own"))
+
+    def fetch():
+        for attempt in service(retry=Retry(attempts=3)).attempts():
+            with attempt:
+                work()
+
+    with pytest.raises(TimeoutError, match="own") as caught:
+        fetch()
+    assert len(caught.value.redrive.attempts) == 3
+
+
+def test_a_block_sees_its_credential_and_is_refused_without_with(service):
+    shipfast = service(credentials=KeyPool(["key-aaaa"]), timeout=3)
+    (attempt,) = _entered(shipfast.attempts())
+    assert attempt.credential == "key-aaaa"
+    assert attempt.timeout == 3
+    with pytest.raises(RuntimeError, match="with attempt"):
+        for _ in shipfast.attempts():
+            pass
+
+
+def _entered(attempts):
+    seen = []
+    for attempt in attempts:
+        with attempt:
+            seen.append(attempt)
+    return seen
+
+
+def test_a_block_is_refused_by_an_open_circuit(service, flaky):
+    shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
+    with pytest.raises(TimeoutError):
+        shipfast.call(flaky(TimeoutError()))
+    with pytest.raises(CircuitOpen):
+        _entered(shipfast.attempts())
+
+
+def test_the_one_liner_with_and_without_options(flaky):
+    @redrive.retry
+    def plain():
+        return "plain"
+
+    work = flaky(TimeoutError(), TimeoutError(), "done")
+
+    @redrive.retry(attempts=2, base=0, cap=0)
+    def twice():
+        return work()
+
+    assert plain() == "plain"
+    with pytest.raises(TimeoutError):
+        twice()
+    assert work.calls == 2
+    with pytest.raises(TypeError, match="takes keyword options only"):
+        redrive.retry(3)
+
+
+async def test_the_one_liner_on_an_async_function_with_rules(flaky):
+    class BankDown(Exception):
+        pass
+
+    work = flaky(BankDown(), "done")
+
+    @redrive.retry(base=0, cap=0, classifier=Classifier().rule(BankDown, kind="transient"))
+    async def fetch():
+        return work()
+
+    assert await fetch() == "done"
+
+
+def test_a_function_that_takes_a_timeout_is_given_the_services(service):
+    @service(timeout=2.5)
+    def fetch(url, timeout=99):
+        return timeout
+
+    assert fetch("x") == 2.5
+    assert fetch("x", 7) == 7
+    assert fetch("x", timeout=8) == 8
+
+
+async def test_an_async_attempt_is_cut_at_its_timeout_and_repeated():
+    calls = 0
+
+    async def fetch():
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(60 if calls == 1 else 0)
+        return calls
+
+    assert await Service("shipfast", timeout=0.05, retry=Retry(base=0, cap=0)).acall(fetch) == 2
+
+
+def test_an_ambiguous_error_is_repeated_twice_and_no_more(service, flaky):
+    work = flaky(httpx.Response(500))
+    with pytest.raises(redrive.RetriesExhausted) as caught:
+        service().call(work)
+    assert work.calls == 3
+    assert caught.value.response.status_code == 500
+    for part in ("service 'shipfast'", "3 attempts", "HTTP 500", "Repeating did not help"):
+        assert part in str(caught.value)
+
+
+def test_a_response_nobody_can_repeat_away_is_an_answer_and_is_returned(service, flaky):
+    work = flaky(httpx.Response(404))
+    response = service().call(work)
+    assert response.status_code == 404
+    assert response.redrive.verdict.kind == "row"
+    assert work.calls == 1
+
+
+# ── fallbacks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fallback_value_takes_the_place_of_spent_retries_and_is_counted(service, flaky):
+    seen = []
+    shipfast = service(retry=Retry(attempts=2), fallback=None, on_event=seen.append)
+    assert shipfast.call(flaky(TimeoutError())) is None
+    assert shipfast.stats().fallbacks == 1
+    assert [type(event) for event in seen[-2:]] == [CallFailed, FallbackUsed]
+
+
+def test_a_fallback_function_gets_the_arguments_and_the_error_if_it_wants(service, flaky):
+    fail = flaky(TimeoutError("down"))
+
+    def fetch(page, *, size):
+        return fail()
+
+    shipfast = service(retry=Retry(attempts=1))
+    cached = shipfast.with_options(fallback=lambda page, size: (page, size))
+    assert cached.call(fetch, 3, size=10) == (3, 10)
+    telling = shipfast.with_options(fallback=lambda page, *, size, error: str(error))
+    assert telling(fetch)(3, size=10) == "down"
+    with pytest.raises(TimeoutError):
+        shipfast.call(fetch, 3, size=10)
+
+
+async def test_a_fallback_may_be_async(service, flaky):
+    async def fetch():
+        return flaky(TimeoutError())()
+
+    async def cached():
+        return "cached"
+
+    assert await service(retry=Retry(attempts=1), fallback=cached).acall(fetch) == "cached"
+
+
+def test_a_fallback_serves_while_the_circuit_is_open_but_never_hides_a_permanent_error(service, flaky):
+    shipfast = service(retry=Retry(attempts=1), breaker=Breaker(failures=1), fallback="cached")
+    assert shipfast.call(flaky(TimeoutError())) == "cached"
+    work = flaky("fresh")
+    assert shipfast.call(work) == "cached"
+    assert work.calls == 0
+    shipfast.reset()
+    with pytest.raises(ValueError):
+        shipfast.call(flaky(ValueError("a bug")))
+
+
+def test_a_fallback_that_fails_is_seen(service, flaky):
+    def broken():
+        raise LookupError("nothing cached")
+
+    with pytest.raises(LookupError):
+        service(retry=Retry(attempts=1), fallback=broken).call(flaky(TimeoutError()))
+
+
+# ── what is logged, announced and counted ────────────────────────────────────────────────────────────────────────
+
+
+def test_one_structured_line_per_attempt(service, clock, caplog, flaky):
+    caplog.set_level(logging.INFO, "redrive.attempts")
+    work = flaky(httpx.Response(503), TimeoutError(), "done")
+    shipfast = service(credentials=KeyPool(["key-aaaa"]))
+
+    def orders():
+        clock.advance(0.25)
+        return work()
+
+    shipfast.call(orders)
+    fields = ("endpoint", "attempt", "status", "error", "key_id", "latency_ms", "outcome", "wait_s")
+    lines = [{name: getattr(record, name) for name in fields} for record in caplog.records]
+    assert [line["attempt"] for line in lines] == [1, 2, 3]
+    assert [line["outcome"] for line in lines] == ["transient", "transient", "success"]
+    assert [line["status"] for line in lines] == [503, None, None]
+    assert [line["error"] for line in lines] == [None, "TimeoutError", None]
+    assert [line["wait_s"] for line in lines] == [*clock.sleeps, None]
+    assert {line["key_id"] for line in lines} == {"aaaa"}
+    assert all(line["latency_ms"] == pytest.approx(250) for line in lines)
+    assert all("orders" in line["endpoint"] for line in lines)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
+
+
+def test_an_untroubled_call_writes_its_line_too_where_somebody_reads(service, caplog, flaky):
+    service().call(flaky("quiet"))
+    assert caplog.records == []
+    caplog.set_level(logging.INFO, "redrive.attempts")
+    service().call(flaky("seen"))
+    (record,) = caplog.records
+    assert (record.outcome, record.attempt) == ("success", 1)
+
+
+def test_a_call_refused_by_the_circuit_writes_a_line(service, caplog, flaky):
+    shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
+    for _ in range(2):
+        with pytest.raises((TimeoutError, CircuitOpen)):
+            shipfast.call(flaky(TimeoutError()))
+    assert [record.outcome for record in caplog.records] == ["transient", "circuit_open"]
+    assert shipfast.stats().failures == {"transient": 1, "circuit_open": 1}
+
+
+def test_the_line_as_json(service, caplog, flaky):
+    with pytest.raises(TimeoutError):
+        service(retry=Retry(attempts=1)).call(flaky(TimeoutError()))
+    line = json.loads(JsonFormatter().format(caplog.records[0]))
+    assert line["service"] == "shipfast"
+    assert line["outcome"] == "transient"
+    assert line["error"] == "TimeoutError"
+    assert line["logger"] == "redrive.attempts"
+    assert line["time"].endswith("+00:00")
+
+
+def test_the_json_formatter_masks_secrets_and_serialises_anything():
+    record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "token=hunter2", "odd": {1, 2}})
+    line = json.loads(JsonFormatter().format(record))
+    assert "hunter2" not in json.dumps(line)
+    assert line["odd"] == "{1, 2}"
+
+
+def test_hooks_see_every_attempt_and_a_broken_hook_harms_nobody(service, caplog, flaky):
+    seen = []
+
+    def broken(event):
+        raise RuntimeError("hook")
+
+    end = redrive.on_event(seen.append)
+    try:
+        assert service(on_event=broken).call(flaky(TimeoutError(), "done")) == "done"
+    finally:
+        end()
+    service().call(flaky("unseen"))
+    assert [event.outcome for event in seen if isinstance(event, Attempt)] == ["transient", "success"]
+    assert "an on_event hook failed on Attempt" in caplog.text
+
+
+def test_counts_are_exact(service, flaky):
+    shipfast = service(retry=Retry(attempts=3), breaker=None)
+    for _ in range(100):
+        shipfast.call(flaky("fine"))
+    shipfast.call(flaky(TimeoutError(), "healed"))
+    with pytest.raises(ValueError):
+        shipfast.call(flaky(ValueError()))
+    stats = shipfast.stats()
+    assert (stats.calls, stats.attempts, stats.successes, stats.repeats) == (102, 103, 101, 1)
+    assert stats.failures == {"transient": 1, "permanent": 1}
+
+
+def test_views_of_a_service_share_its_state(service, flaky):
+    shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
+    with pytest.raises(TimeoutError) as caught:
+        shipfast.with_options(endpoint="orders").call(flaky(TimeoutError()))
+    assert caught.value.redrive.endpoint == "orders"
+    assert shipfast.circuit == "open"
+
+
+# ── errors and what is refused ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_permanent_error_names_service_attempts_time_and_what_to_do(service, flaky):
+    with pytest.raises(KeyError) as caught:
+        service().call(flaky(KeyError("fee")))
+    (note,) = caught.value.__notes__
+    for part in ("service 'shipfast'", "1 attempt in 0.0 s", "permanent", "are not repeated", "Fix the request"):
+        assert part in note
+
+
+def test_an_error_that_cannot_carry_the_story_is_raised_all_the_same(service):
+    class Frozen(Exception):
+        __slots__ = ()
+
+        def __setattr__(self, name, value):
+            raise AttributeError(name)
+
+    def fail():
+        raise Frozen
+
+    with pytest.raises(Frozen):
+        service().call(fail)
+
+
+def test_our_errors_survive_pickling(service, flaky):
+    shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
+    with pytest.raises(TimeoutError):
+        shipfast.call(flaky(TimeoutError()))
+    with pytest.raises(CircuitOpen) as caught:
+        shipfast.call(flaky("never"))
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value)
+    assert copy.retry_in == caught.value.retry_in
+    assert copy.redrive == caught.value.redrive
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"name": ""}, ValueError, "a Service needs a name"),
+        ({"name": None}, ValueError, "a Service needs a name"),
+        ({"retry": 3}, TypeError, "retry must be a Retry or None, not int"),
+        ({"breaker": "on"}, TypeError, "breaker must be a Breaker or None, not str"),
+        ({"budget": 0.1}, TypeError, "budget must be a RetryBudget or None, not float"),
+        ({"credentials": "key"}, TypeError, "credentials must be a KeyPool or Token or None, not str"),
+        ({"classifier": dict}, TypeError, "classifier must be a Classifier or None, not type"),
+        ({"timeout": 0}, ValueError, "timeout must be a finite number of seconds above 0"),
+        ({"timeout": -1}, ValueError, "timeout must be a finite number of seconds above 0"),
+        ({"sla": "soon"}, ValueError, "sla must be a finite number of seconds above 0"),
+        ({"idempotent": "maybe"}, ValueError, 'idempotent must be True, False or "key"'),
+        ({"on_event": 1}, TypeError, "on_event needs a function"),
+    ],
+)
+def test_a_nonsense_service_is_refused_in_one_sentence(options, error, sentence):
+    with pytest.raises(error) as refusal:
+        Service(**{"name": "shipfast", **options})
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_rule_with_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="transient"):
+        Classifier().rule(ValueError, kind="sometimes")
+
+
+def test_policies_that_will_hurt_are_warned_about_with_the_services_name():
+    with pytest.warns(redrive.PolicyWarning, match=r"service 'bank': base 0.1 s is shorter than the usual round trip"):
+        Service("bank", retry=Retry(base=0.1), round_trip=0.5)
+    with pytest.warns(redrive.PolicyWarning) as warned:
+        Service("bank", retry=Retry(base=20), sla=30, timeout=10)
+    assert any("does not fit the SLA of 30 s" in str(warning.message) for warning in warned)
+
+
+def test_a_service_shows_its_worst_case():
+    assert "5 attempts, at worst 65.0 s, circuit closed" in repr(Service("bank", timeout=10))
+
+
+def test_user_errors_state_the_verdict(service, clock, flaky):
+    assert service().call(flaky(redrive.Transient("restarting"), "done")) == "done"
+    for final in (redrive.Permanent("no"), redrive.Reject("bad row"), redrive.Discard("noise")):
+        work = flaky(final)
+        with pytest.raises(type(final)):
+            service().call(work)
+        assert work.calls == 1
+    with pytest.raises(ValueError, match="retry_after must be"):
+        redrive.RateLimited(retry_after=-1)
+
+
+def test_unknown_errors_are_seen_unless_one_service_says_otherwise(service, flaky):
+    class Odd(Exception):
+        pass
+
+    once, thrice = flaky(Odd()), flaky(Odd())
+    with pytest.raises(Odd):
+        service().call(once)
+    with pytest.raises(Odd):
+        service(classifier=Classifier(unknown="ambiguous")).call(thrice)
+    assert (once.calls, thrice.calls) == (1, 3)
+
+
+def test_everything_together_under_a_partial(service, flaky):
+    shipfast = service(
+        retry=Retry(), breaker=Breaker(), budget=RetryBudget(), credentials=Token(lambda: "token-1"), timeout=5
+    )
+
+    def fetch(kind, page, *, credential, timeout, idempotency_key):
+        return kind, page, credential, timeout, len(idempotency_key)
+
+    assert shipfast.call(functools.partial(fetch, "orders"), 7) == ("orders", 7, "token-1", 5, 36)
+
+
+def test_a_missing_extra_is_one_sentence_with_the_command(monkeypatch):
+    import sys
+
+    for module in ("redrive.calls.requests_adapter", "requests"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "requests", None)
+    with pytest.raises(ImportError, match=r"pip install 'redrive\[requests\]'"):
+        Service("shipfast").requests_adapter()
+
+
+async def test_fifty_tasks_share_one_service():
+    with FaultyServer() as server:
+        server.on("/page/*", Answer(503), Answer(json={"ok": True}))
+        shipfast = Service(
+            "shipfast",
+            retry=Retry(base=0.001, cap=0.01),
+            breaker=None,
+            budget=RetryBudget(ratio=1),
+        )
+        async with httpx.AsyncClient(transport=shipfast.httpx_transport(), base_url=server.url) as client:
+            results = await asyncio.gather(*(client.get(f"/page/{n}") for n in range(50)))
+        assert all(result.json() == {"ok": True} for result in results)
+        assert server.count() == 100

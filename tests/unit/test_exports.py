@@ -1,0 +1,77 @@
+"""The public surface, and what importing it costs."""
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+import redrive
+
+PUBLIC = {
+    "Breaker",
+    "CircuitOpen",
+    "Classifier",
+    "Discard",
+    "KeyPool",
+    "Kind",
+    "Permanent",
+    "PolicyWarning",
+    "QuotaExhausted",
+    "RateLimited",
+    "RedriveError",
+    "Reject",
+    "RetriesExhausted",
+    "Retry",
+    "RetryBudget",
+    "Service",
+    "Token",
+    "Transient",
+    "Verdict",
+    "classify",
+    "on_event",
+    "retry",
+}
+
+HEAVY = ["httpx", "requests", "sqlalchemy", "polars", "pydantic", "asyncio", "logging", "email", "json", "dataclasses"]
+
+
+def in_a_fresh_interpreter(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_the_public_names_are_exactly_these():
+    assert set(redrive.__all__) == PUBLIC
+    assert redrive.__all__ == sorted(redrive.__all__)
+    assert set(dir(redrive)) == PUBLIC | {"__version__"}
+
+
+def test_each_public_name_is_there_and_no_other():
+    for name in PUBLIC:
+        assert not isinstance(getattr(redrive, name), types.ModuleType)
+    with pytest.raises(AttributeError, match="Nonsense"):
+        redrive.Nonsense  # noqa: B018
+
+
+def test_classify_stays_the_function_after_its_package_is_imported():
+    program = "import redrive.classify.classifier, redrive; print(redrive.classify(TimeoutError()).kind)"
+    assert in_a_fresh_interpreter(program) == ["transient"]
+
+
+def test_importing_redrive_imports_nothing_heavy():
+    program = f"import sys, redrive; print(*[name for name in {HEAVY} if name in sys.modules])"
+    assert in_a_fresh_interpreter(program) == []
+
+
+def test_a_service_at_work_imports_no_library_the_program_has_not():
+    program = (
+        "import sys, redrive\n"
+        "service = redrive.Service('x', retry=redrive.Retry(attempts=2, base=0, cap=0))\n"
+        "def fail(): raise ConnectionResetError\n"
+        "try: service.call(fail)\n"
+        "except ConnectionResetError: pass\n"
+        "print(*[name for name in ('httpx', 'requests', 'sqlalchemy', 'polars', 'pydantic', 'asyncio', 'sqlite3')"
+        " if name in sys.modules])"
+    )
+    assert in_a_fresh_interpreter(program) == []
