@@ -12,13 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import repeat
-from textwrap import dedent, indent
 from typing import Any
 from unittest import mock
 
@@ -27,13 +25,14 @@ import measure
 import pybreaker
 import stamina
 import tenacity
+from measure import Contender, calls_for, compiled, fastest, throughput
 
 import redrive
 from redrive.testing import set_testing
 
 PACKAGES = ("redrive", "tenacity", "stamina", "backoff", "pybreaker")
 LIMIT_NS = 1_000
-BARE, LOOP, REDRIVE = "bare", "hand-written loop", "redrive"
+BARE, BARE_KEYED, LOOP, REDRIVE = "bare", "bare, given a key", "hand-written loop", "redrive"
 
 HEALS = (TimeoutError, ConnectionError)
 ATTEMPTS, BASE, CAP, WITHIN = 5, 1.0, 60.0, 180.0
@@ -43,15 +42,6 @@ NEVER = 10**9  # a breaker or budget that does its work but does not step in
 KEY = "bench-key-0001"
 
 ATTEMPT_LOG = logging.getLogger("redrive.attempts")
-
-TIMED = """
-{kind} block(times):
-    began = clock()
-    for _ in times:
-{statement}
-    {afterwards}
-    return clock() - began
-"""
 
 
 # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,72 +158,21 @@ def breaker(failures: int = FAILURES) -> pybreaker.CircuitBreaker:
 # ── contenders ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class Contender:
-    """One row: the statement a user would write, and what it stands for."""
-
-    name: str
-    contains: str
-    statement: str
-    names: dict[str, Any] = field(default_factory=dict)
-    afterwards: str = "pass"
-    """Timed with the calls: work a library put off while they ran."""
-    setting: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Put in force around a block, outside its time."""
-    over: str = BARE
-    """The row that does the same without a guard."""
-
-
-FULL = "decorated function of a Service with classification, retries, breaker, budget, 2 keys and counters"
 COUNTED = "service.stats()"  # successes are counted in bulk once a second, and that belongs to the price
 
 
 def sync_contenders() -> list[Contender]:
     service = full_service()
-    key = {"fetch": service(fetch_with_key)}
-    block = """
-        for attempt in service.attempts():
-            with attempt:
-                fetch(7)
-        """
-
-    def ours(name: str, contains: str, statement: str = "fetch(7)", **more: Any) -> Contender:
-        names = {"service": service, **more.pop("names", {"fetch": fetch})}
-        return Contender(name, contains, dedent(statement).strip(), names, COUNTED, **more)
-
     return [
-        Contender(BARE, "the function itself, which returns its argument", "fetch(7)", {"fetch": fetch}),
+        *contenders(fetch, fetch_with_key, hand_written(fetch)),
         Contender(
-            "bare, given a key",
-            "the same function with a keyword `credential`, passed by hand",
-            "fetch(7, credential=key)",
-            {"fetch": fetch_with_key, "key": KEY},
-        ),
-        Contender(
-            LOOP,
-            "for attempt in range(5): try, except two types, sleep with jitter",
-            "fetch(7)",
-            {"fetch": hand_written(fetch)},
-        ),
-        ours(REDRIVE, FULL, names={"fetch": service(fetch)}),
-        ours(
-            "redrive, gives key", "the same, of a function that is given its key", names=key, over="bare, given a key"
-        ),
-        ours("redrive, call", "service.call(fetch, 7) through the same Service", "service.call(fetch, 7)"),
-        ours("redrive, block", "for attempt in service.attempts(): with attempt: fetch(7)", block),
-        ours(
             "redrive, INFO log",
             "decorated, and the logger redrive.attempts at INFO, to a sink: a line per success",
-            names={"fetch": service(fetch)},
-            setting=lambda: level(ATTEMPT_LOG, logging.INFO),
-        ),
-        Contender(
-            "redrive.retry",
-            "the one-liner: classification, retries, counters (their bulk count, once a second, not in the time)",
             "fetch(7)",
-            {"fetch": redrive.retry(fetch)},
+            {"fetch": service(fetch), "service": service},
+            COUNTED,
+            lambda: level(ATTEMPT_LOG, logging.INFO),
         ),
-        *peers(fetch),
         Contender(
             "tenacity, block",
             "for attempt in Retrying(…): with attempt: fetch(7), the Retrying made once",
@@ -252,51 +191,55 @@ def sync_contenders() -> list[Contender]:
 
 
 def async_contenders() -> list[Contender]:
-    service = full_service()
-    block = """
-        async for attempt in service.attempts():
-            with attempt:
-                await fetch(7)
-        """
+    return contenders(afetch, afetch_with_key, ahand_written(afetch), wait="await ")
 
-    def ours(name: str, contains: str, statement: str = "await fetch(7)", **more: Any) -> Contender:
-        names = {"service": service, **more.pop("names", {"fetch": afetch})}
-        return Contender(name, contains, dedent(statement).strip(), names, COUNTED, **more)
+
+def contenders(function: Callable, keyed: Callable, looped: Callable, *, wait: str = "") -> list[Contender]:
+    """What there is for functions and coroutines alike; `wait` stands before a call that is awaited."""
+    service = full_service()
+    plain = f"{wait}fetch(7)"
+    call = f"{wait}service.{'acall' if wait else 'call'}(fetch, 7)"
+    block = f"{'async ' if wait else ''}for attempt in service.attempts():\n    with attempt:\n        {plain}"
+
+    def ours(name: str, contains: str, statement: str, fetch: Callable, over: str = BARE) -> Contender:
+        return Contender(name, contains, statement, {"fetch": fetch, "service": service}, COUNTED, over=over)
 
     return [
-        Contender(BARE, "await of the coroutine itself", "await fetch(7)", {"fetch": afetch}),
+        Contender(BARE, "the function itself, which returns its argument", plain, {"fetch": function}),
         Contender(
-            "bare, given a key",
+            BARE_KEYED,
             "the same with a keyword `credential`, passed by hand",
-            "await fetch(7, credential=key)",
-            {"fetch": afetch_with_key, "key": KEY},
+            f"{wait}fetch(7, credential=key)",
+            {"fetch": keyed, "key": KEY},
         ),
-        Contender(LOOP, "as above, with asyncio.sleep", "await fetch(7)", {"fetch": ahand_written(afetch)}),
-        ours(REDRIVE, FULL, names={"fetch": service(afetch)}),
+        Contender(LOOP, "for attempt in range(5): try, except two types, sleep", plain, {"fetch": looped}),
         ours(
-            "redrive, gives key",
-            "the same, of a function that is given its key",
-            names={"fetch": service(afetch_with_key)},
-            over="bare, given a key",
+            REDRIVE,
+            "decorated by a Service with classification, retries, breaker, budget, 2 keys and counters",
+            plain,
+            service(function),
         ),
-        ours("redrive, call", "await service.acall(fetch, 7)", "await service.acall(fetch, 7)"),
-        ours("redrive, block", "async for attempt in service.attempts(): with attempt: …", block),
-        Contender("redrive.retry", "the one-liner", "await fetch(7)", {"fetch": redrive.retry(afetch)}),
-        *(Contender(peer.name, peer.contains, f"await {peer.statement}", peer.names) for peer in peers(afetch)),
+        ours("redrive, gives key", "the same; the function is given its key", plain, service(keyed), BARE_KEYED),
+        ours("redrive, call", f"{call} through the same Service", call, function),
+        ours("redrive, block", "the body of `for attempt in service.attempts(): with attempt:`", block, function),
+        Contender(
+            "redrive.retry",
+            "the one-liner: classification, retries, counters (their bulk count, once a second, not in the time)",
+            plain,
+            {"fetch": redrive.retry(function)},
+        ),
+        *peers(function, plain),
     ]
 
 
-def peers(function: Callable) -> list[Contender]:
+def peers(function: Callable, plain: str) -> list[Contender]:
     """The libraries that retry, by their decorators; they look for themselves whether a function is async."""
+    with_tenacity = tenacity.retry(**tenacity_options())(function)
+    with_stamina = stamina.retry(**stamina_options())(function)
     return [
-        Contender(
-            "tenacity",
-            "@tenacity.retry with stop, wait and retry set",
-            "fetch(7)",
-            {"fetch": tenacity.retry(**tenacity_options())(function)},
-        ),
-        Contender("stamina", "@stamina.retry", "fetch(7)", {"fetch": stamina.retry(**stamina_options())(function)}),
-        Contender("backoff", "@backoff.on_exception with expo", "fetch(7)", {"fetch": with_backoff(function)}),
+        Contender("tenacity", "@tenacity.retry with stop, wait and retry set", plain, {"fetch": with_tenacity}),
+        Contender("stamina", "@stamina.retry", plain, {"fetch": with_stamina}),
+        Contender("backoff", "@backoff.on_exception with expo", plain, {"fetch": with_backoff(function)}),
     ]
 
 
@@ -387,7 +330,7 @@ def level(logger: logging.Logger, wanted: int) -> Iterator[None]:
         logger.setLevel(before)
 
 
-# ── timing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -399,63 +342,6 @@ class Effort:
     thread_rounds: int
     thread_calls: int
     """Calls of 1 ms per thread."""
-
-
-def compiled(contender: Contender, kind: str) -> Callable:
-    """A loop of its own for each contender, as timeit makes one: a shared loop would be tuned to its last function."""
-    source = TIMED.format(kind=kind, statement=indent(contender.statement, " " * 8), afterwards=contender.afterwards)
-    names = {"clock": time.perf_counter, **contender.names}
-    exec(compile(source, f"<{contender.name}>", "exec"), names)
-    return names["block"]
-
-
-def fastest(
-    contenders: Sequence[Contender], effort: Effort, *, runner: asyncio.Runner | None = None
-) -> dict[str, float]:
-    """Nanoseconds per call of each contender's fastest block."""
-
-    def seconds(name: str, calls: int) -> float:
-        with settings[name]():
-            made = blocks[name](repeat(None, calls))
-            return made if runner is None else runner.run(made)
-
-    blocks = {one.name: compiled(one, "def" if runner is None else "async def") for one in contenders}
-    settings = {one.name: one.setting for one in contenders}
-    calls = {name: calls_for(effort.block_seconds, lambda count, name=name: seconds(name, count)) for name in blocks}
-    best = dict.fromkeys(blocks, float("inf"))
-    for _ in range(effort.rounds):
-        for name, count in calls.items():
-            best[name] = min(best[name], seconds(name, count) / count)
-    return {name: value * 1e9 for name, value in best.items()}
-
-
-def calls_for(wanted: float, seconds: Callable[[int], float]) -> int:
-    """How many calls fill a block of the wanted length; finding out warms the contender up."""
-    count = 10
-    while (taken := seconds(count)) < wanted / 4:
-        count *= 4
-    return max(10, round(count * wanted / taken))
-
-
-def throughput(block: Callable, threads: int, calls: int) -> float:
-    """Calls per second of several threads, `calls` each, from their common start to the last one's end."""
-    ready = threading.Barrier(threads + 1)
-
-    def work() -> None:
-        ready.wait()
-        block(repeat(None, calls))
-
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    ready.wait()
-    began = time.perf_counter()
-    for worker in workers:
-        worker.join()
-    return threads * calls / (time.perf_counter() - began)
-
-
-# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def cost_rows(section: str, contenders: Sequence[Contender], ns: dict[str, float]) -> list[dict[str, Any]]:
@@ -520,12 +406,13 @@ def thread_row(work: str, contender: Contender, effort: Effort, *, slow: bool) -
 
 def measured(effort: Effort) -> list[dict[str, Any]]:
     plain, coroutines, failing = sync_contenders(), async_contenders(), failing_contenders(fetch_in_vain)
-    rows = cost_rows("sync", plain, fastest(plain, effort))
+    how = {"rounds": effort.rounds, "block_seconds": effort.block_seconds}
+    rows = cost_rows("sync", plain, fastest(plain, **how))
     with asyncio.Runner() as runner:
-        rows += cost_rows("async", coroutines, fastest(coroutines, effort, runner=runner))
+        rows += cost_rows("async", coroutines, fastest(coroutines, **how, runner=runner))
     with waits_off():
         check_attempts()
-        rows += cost_rows("failing", failing, fastest(failing, effort))
+        rows += cost_rows("failing", failing, fastest(failing, **how))
     return rows + thread_rows(effort)
 
 

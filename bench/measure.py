@@ -1,15 +1,21 @@
-"""What the benchmarks share: their options, where and with what they ran, and how they print."""
+"""What the benchmarks share: their options, where and with what they ran, how they time and how they print."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import platform
 import textwrap
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +73,98 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+# ── timing ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TIMED = """
+{kind} block(times):
+    began = clock()
+    for _ in times:
+{statement}
+    {afterwards}
+    return clock() - began
+"""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One row of a comparison: the statement a user would write, and what it stands for."""
+
+    name: str
+    contains: str
+    statement: str
+    names: dict[str, Any] = field(default_factory=dict)
+    afterwards: str = "pass"
+    """Timed with the calls: work a library put off while they ran."""
+    setting: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Put in force around a block, outside its time."""
+    over: str = "bare"
+    """The row that does the same without a guard."""
+
+
+def compiled(contender: Contender, kind: str) -> Callable:
+    """A loop of its own for each contender, as timeit makes one: a shared loop would be tuned to its last function."""
+    source = TIMED.format(
+        kind=kind, statement=textwrap.indent(contender.statement, " " * 8), afterwards=contender.afterwards
+    )
+    names = {"clock": time.perf_counter, **contender.names}
+    exec(compile(source, f"<{contender.name}>", "exec"), names)
+    return names["block"]
+
+
+def fastest(
+    contenders: Sequence[Contender], *, rounds: int, block_seconds: float, runner: asyncio.Runner | None = None
+) -> dict[str, float]:
+    """Nanoseconds per call of each contender's fastest block; with a runner, of statements that await.
+
+    Blocks take turns, round after round: whatever else the machine does, it does to all of them.
+    """
+
+    def seconds(name: str, calls: int) -> float:
+        with settings[name]():
+            made = blocks[name](repeat(None, calls))
+            return made if runner is None else runner.run(made)
+
+    blocks = {one.name: compiled(one, "def" if runner is None else "async def") for one in contenders}
+    settings = {one.name: one.setting for one in contenders}
+    calls = {name: calls_for(block_seconds, lambda count, name=name: seconds(name, count)) for name in blocks}
+    best = dict.fromkeys(blocks, float("inf"))
+    for _ in range(rounds):
+        for name, count in calls.items():
+            best[name] = min(best[name], seconds(name, count) / count)
+    return {name: value * 1e9 for name, value in best.items()}
+
+
+def calls_for(wanted: float, seconds: Callable[[int], float]) -> int:
+    """How many calls fill a block of the wanted length; finding out warms the contender up."""
+    count = 10
+    while (taken := seconds(count)) < wanted / 4:
+        count *= 4
+    return max(10, round(count * wanted / taken))
+
+
+def throughput(block: Callable, threads: int, calls: int) -> float:
+    """Calls per second of several threads, `calls` each, from the first one's start to the last one's end."""
+    ready = threading.Barrier(threads)
+    moments: list[float] = []
+
+    def work() -> None:
+        ready.wait()
+        # Each thread looks at the clock itself: the main one may have to wait for its turn until they are half done.
+        moments.append(time.perf_counter())
+        block(repeat(None, calls))
+        moments.append(time.perf_counter())
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return threads * calls / (max(moments) - min(moments))
+
+
+# ── printing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def heading(where: Mapping[str, Any]) -> str:

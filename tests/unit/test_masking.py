@@ -57,6 +57,7 @@ def test_a_planted_secret_does_not_come_through(shape, secret, before):
 )
 def test_a_token_known_by_its_shape_is_masked_in_plain_words(token):
     assert mask(f"Incorrect key provided: {token}.") == f"Incorrect key provided: {MASK}."
+    assert mask(f"refused {token}") == f"refused {MASK}"
 
 
 def test_a_private_key_is_masked_to_its_end():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 
 from redrive.model import Attempt, Event
 
@@ -12,6 +12,8 @@ Hook = Callable[[Event], None]
 
 ATTEMPTS = logging.getLogger("redrive.attempts")
 EVENTS = logging.getLogger("redrive.events")
+
+_FIELDS = tuple(field.name for field in fields(Attempt))
 
 # Hooks for every service of the program, called after a service's own.
 everywhere: list[Hook] = []
@@ -59,6 +61,6 @@ class Announcer:
                 what,
                 attempt.latency_ms,
                 after,
-                extra=asdict(attempt),
+                extra={name: getattr(attempt, name) for name in _FIELDS},
             )
         self.event(attempt)

@@ -41,12 +41,12 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         target = http_target(request.method, request.url.path, keyed=self._runner.keyed)
-        response: httpx.Response = self._runner.run(target, self._send, (request,), {})
+        response: httpx.Response = self._runner.guard(target, self._send)(request)
         return response
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         target = http_target(request.method, request.url.path, keyed=self._runner.keyed)
-        response: httpx.Response = await self._runner.arun(target, self._asend, (request,), {})
+        response: httpx.Response = await self._runner.aguard(target, self._asend)(request)
         return response
 
     def _send(

@@ -36,7 +36,7 @@ class ServiceAdapter(BaseAdapter):
         target = http_target(request.method or "", path, keyed=self._runner.keyed)
         if options.get("timeout") is None:
             options.pop("timeout", None)  # leaves it to the service
-        response: requests.Response = self._runner.run(target, self._send, (request,), options)
+        response: requests.Response = self._runner.guard(target, self._send)(request, **options)
         return response
 
     def _send(

@@ -7,7 +7,7 @@ key, calls the function, and appends one number to the tally.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from logging import INFO
 from types import CoroutineType
 from typing import Any, NamedTuple
@@ -37,14 +37,13 @@ class _NoCircuit:
     slow = None
 
 
-Run = Callable[[Target, Function, tuple[Any, ...], dict[str, Any]], Any]
-ARun = Callable[[Target, Function, tuple[Any, ...], dict[str, Any]], Coroutine[Any, Any, Any]]
+Guard = Callable[[Target, Function], Function]
 
 
 class Runner:
-    """One view of a service, ready to run functions: `run` in this thread, `arun` in a coroutine.
+    """One view of a service, ready to run functions.
 
-    Both take (target, function, args, kwargs). `run` gives an async function's awaitable.
+    `guard(target, function)` is the function as the service runs it, in a thread; `aguard` its like for coroutines.
     """
 
     def __init__(self, core: Core, options: Options) -> None:
@@ -53,8 +52,8 @@ class Runner:
         self.gate: Circuit | _NoCircuit = core.circuit or _NoCircuit()
         self.slow = self.gate.slow or math.inf
         self.keyed = core.idempotent == "key" or options.idempotency_key is not None
-        self.run: Run = _straight(self)
-        self.arun: ARun = _astraight(self)
+        self.guard: Guard = _straight(self)
+        self.aguard: Guard = _astraight(self)
 
     def settled(self, target: Target, result: Any, passage: Passage, ended: float) -> bool:
         """A success for which there is something to do; False where the flow has to look at it."""
@@ -129,11 +128,11 @@ class Passage(NamedTuple):
     grant: Grant | None
 
 
-def _straight(runner: Runner) -> Run:
+def _straight(runner: Runner) -> Guard:
     """The straight way through, in a thread.
 
-    A closure, since it is most of what redrive costs: a local name is read in a tenth of the time of an attribute
-    of an attribute.
+    Closures, since this is most of what redrive costs: a local name is read in a tenth of the time of an attribute
+    of an attribute. What a service's functions share is bound in the outer one, so that the inner is cheap to make.
     """
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
@@ -141,100 +140,107 @@ def _straight(runner: Runner) -> Run:
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
     mark, current, enter, leave = Inside(runner.core.name), inside.get, inside.set, inside.reset
 
-    def run(target: Target, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        grant = credentials.current if credentials else None
-        if not gate.closed or current() is not None or keyed or target.takes_key or (credentials and grant is None):
-            return runner.recover(Job(runner, target, function, args, kwargs), None)
-        generation = gate.generation
-        filled = kwargs
-        if target.fills:
-            if grant and target.credential_place >= len(args):
+    def guard(target: Target, function: Function) -> Function:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            grant = credentials.current if credentials else None
+            if not gate.closed or current() is not None or keyed or target.takes_key or (credentials and not grant):
+                return runner.recover(Job(runner, target, function, args, kwargs), None)
+            generation = gate.generation
+            if not target.fills:
+                filled = kwargs
+            elif grant and target.credential_place >= len(args):
                 filled = {"credential": grant.value, **kwargs}
             else:
                 filled = target.fill(args, kwargs, grant, options.timeout)
-        began = monotonic()
-        entered = enter(mark)
-        try:
-            result = function(*args, **filled)
-        except Exception as error:
-            trial = runner.trial(Raised(error), Passage(began, generation, grant))
-        else:
-            ended = monotonic()
-            if (
-                result.__class__ in plain_types
-                and ended - began < slow
-                and ended < tally.fold_at
-                and gate.generation == generation
-                and not (credentials and credentials.blamed)
-                and not (hooks or everywhere or logged(INFO))
-            ):
-                count(ended - began)
-                return result
-            passage = Passage(began, generation, grant)
-            if runner.settled(target, result, passage, ended):
-                return result
-            trial = runner.trial(Returned(result), passage)
-        finally:
-            leave(entered)
-        try:
-            return runner.recover(Job(runner, target, function, args, kwargs, began=began), trial)
-        finally:
-            del trial  # its error holds this frame: no cycle
+            began = monotonic()
+            entered = enter(mark)
+            try:
+                result = function(*args, **filled)
+            except Exception as error:
+                trial = runner.trial(Raised(error), Passage(began, generation, grant))
+            else:
+                ended = monotonic()
+                if (
+                    result.__class__ in plain_types
+                    and ended - began < slow
+                    and ended < tally.fold_at
+                    and gate.generation == generation
+                    and not (credentials and credentials.blamed)
+                    and not (hooks or everywhere or logged(INFO))
+                ):
+                    count(ended - began)
+                    return result
+                passage = Passage(began, generation, grant)
+                if runner.settled(target, result, passage, ended):
+                    return result
+                trial = runner.trial(Returned(result), passage)
+            finally:
+                leave(entered)
+            try:
+                return runner.recover(Job(runner, target, function, args, kwargs, began=began), trial)
+            finally:
+                del trial  # its error holds this frame: no cycle
 
-    return run
+        return guarded
+
+    return guard
 
 
-def _astraight(runner: Runner) -> ARun:
+def _astraight(runner: Runner) -> Guard:
     """The straight way through, in a coroutine."""
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
     options, keyed = runner.options, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    mark, current, enter = Inside(runner.core.name), inside.get, inside.set
+    mark, current, enter, leave = Inside(runner.core.name), inside.get, inside.set, inside.reset
 
-    async def arun(target: Target, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        grant = credentials.current if credentials else None
-        if not gate.closed or current() is not None or keyed or target.takes_key or (credentials and grant is None):
-            return await runner.arecover(Job(runner, target, function, args, kwargs), None)
-        generation = gate.generation
-        filled = kwargs
-        if target.fills:
-            if grant and target.credential_place >= len(args):
+    def guard(target: Target, function: Function) -> Function:
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            grant = credentials.current if credentials else None
+            if not gate.closed or current() is not None or keyed or target.takes_key or (credentials and not grant):
+                return await runner.arecover(Job(runner, target, function, args, kwargs), None)
+            generation = gate.generation
+            if not target.fills:
+                filled = kwargs
+            elif grant and target.credential_place >= len(args):
                 filled = {"credential": grant.value, **kwargs}
             else:
                 filled = target.fill(args, kwargs, grant, options.timeout)
-        began = monotonic()
-        enter(mark)
-        try:
-            result = function(*args, **filled)
-            if result.__class__ is CoroutineType and options.timeout is None:
+            began = monotonic()
+            entered = enter(mark)
+            try:
+                result = function(*args, **filled)
+                if result.__class__ is not CoroutineType or options.timeout is not None:
+                    result = settle(result, None if target.limits_itself else options.timeout)
                 result = await result
+            except Exception as error:
+                trial = runner.trial(Raised(error), Passage(began, generation, grant))
             else:
-                result = await settle(result, None if target.limits_itself else options.timeout)
-        except Exception as error:
-            trial = runner.trial(Raised(error), Passage(began, generation, grant))
-        else:
-            ended = monotonic()
-            if (
-                result.__class__ in plain_types
-                and ended - began < slow
-                and ended < tally.fold_at
-                and gate.generation == generation
-                and not (credentials and credentials.blamed)
-                and not (hooks or everywhere or logged(INFO))
-            ):
-                count(ended - began)
-                return result
-            passage = Passage(began, generation, grant)
-            if runner.settled(target, result, passage, ended):
-                return result
-            trial = runner.trial(Returned(result), passage)
-        finally:
-            # Not a reset to the token: a coroutine may be closed in another context than it began in.
-            enter(None)
-        try:
-            return await runner.arecover(Job(runner, target, function, args, kwargs, began=began), trial)
-        finally:
-            del trial
+                ended = monotonic()
+                if (
+                    result.__class__ in plain_types
+                    and ended - began < slow
+                    and ended < tally.fold_at
+                    and gate.generation == generation
+                    and not (credentials and credentials.blamed)
+                    and not (hooks or everywhere or logged(INFO))
+                ):
+                    count(ended - began)
+                    return result
+                passage = Passage(began, generation, grant)
+                if runner.settled(target, result, passage, ended):
+                    return result
+                trial = runner.trial(Returned(result), passage)
+            finally:
+                try:
+                    leave(entered)
+                except ValueError:  # the coroutine was closed in another context than it began in
+                    enter(None)
+            try:
+                return await runner.arecover(Job(runner, target, function, args, kwargs, began=began), trial)
+            finally:
+                del trial
 
-    return arun
+        return guarded
+
+    return guard

@@ -8,7 +8,7 @@ import random as chance
 import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 from redrive.calls.announce import Announcer, Hook
 from redrive.calls.attempts import Attempts
@@ -115,6 +115,8 @@ class Service:
         self._core = core
         self._options = options
         self._runner = Runner(core, options)
+        self._last: tuple[Any, Callable[..., Any]] = (None, _no_function)
+        self._alast: tuple[Any, Callable[..., Any]] = (None, _no_function)
 
     def __repr__(self) -> str:
         worst = self.retry.worst_case(timeout=self._options.timeout)
@@ -144,29 +146,24 @@ class Service:
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, `def` or `async def`."""
         refuse_generator(function)
-        run, target = self._runner, target_of(function)
-        if is_async(function):
-
-            @functools.wraps(function)
-            async def aguarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-                return await run.arun(target, function, args, kwargs)
-
-            return cast("Callable[P, R]", aguarded)
-
-        @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run.run(target, function, args, kwargs)
-
-        return guarded
+        guard = self._runner.aguard if is_async(function) else self._runner.guard
+        guarded = functools.wraps(function)(guard(target_of(function), function))
+        return cast("Callable[P, R]", guarded)
 
     def call(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
         """Call a function through the service."""
-        result: R = self._runner.run(target_of(function), function, args, kwargs)
+        last = self._last
+        if last[0] is not function:  # a loop calls the same function again and again
+            last = self._last = (function, self._runner.guard(target_of(function), function))
+        result: R = last[1](*args, **kwargs)
         return result
 
     async def acall(self, function: Callable[..., Awaitable[R]], /, *args: Any, **kwargs: Any) -> R:
         """Call and await an async function through the service."""
-        result: R = await self._runner.arun(target_of(function), function, args, kwargs)
+        last = self._alast
+        if last[0] is not function:
+            last = self._alast = (function, self._runner.aguard(target_of(function), function))
+        result: R = await last[1](*args, **kwargs)
         return result
 
     def attempts(self) -> Attempts:
@@ -204,6 +201,10 @@ class Service:
     def stats(self) -> Stats:
         """Calls, attempts, successes, failures by outcome, repeats, fallbacks since the program began."""
         return self._core.tally.stats()
+
+
+def _no_function(*_: Any, **__: Any) -> NoReturn:
+    raise TypeError("a service calls a function, not None")
 
 
 def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
 _LIBRARY_OF_MODULE: dict[str, str] = {
     "_csv": "csv",
     "_duckdb": "duckdb",
@@ -14,7 +17,7 @@ _LIBRARY_OF_MODULE: dict[str, str] = {
 """Extension modules that give their classes another home than the one people import them from."""
 
 
-def type_names(cls: type) -> tuple[str, ...]:
+def _type_names(cls: type) -> tuple[str, ...]:
     """`library.Class` for the class and its ancestors, nearest first; a builtin is its bare name.
 
     The library is the first part of the module: `httpx._exceptions.ReadTimeout` is `httpx.ReadTimeout`.
@@ -22,7 +25,7 @@ def type_names(cls: type) -> tuple[str, ...]:
     return tuple(_name(ancestor) for ancestor in cls.__mro__)
 
 
-def libraries(cls: type) -> frozenset[str]:
+def _libraries(cls: type) -> frozenset[str]:
     """The libraries that the class and its ancestors come from; builtins come from none."""
     return frozenset(name.partition(".")[0] for name in type_names(cls) if "." in name)
 
@@ -33,3 +36,8 @@ def _name(cls: type) -> str:
     if module == "builtins":
         return cls.__qualname__
     return f"{_LIBRARY_OF_MODULE.get(module, module)}.{cls.__qualname__}"
+
+
+# The classes a program raises are few and live long; the bound is for one that makes them without end.
+type_names: Callable[[type], tuple[str, ...]] = lru_cache(maxsize=2_000)(_type_names)
+libraries: Callable[[type], frozenset[str]] = lru_cache(maxsize=2_000)(_libraries)
