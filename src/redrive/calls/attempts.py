@@ -1,4 +1,4 @@
-"""`for attempt in service.attempts(): with attempt: …` — the flow with a block of code in place of a function."""
+"""`for attempt in service.attempts(): with attempt: …` — a block of code in place of a function."""
 
 from __future__ import annotations
 
@@ -7,36 +7,41 @@ from types import TracebackType
 from typing import NoReturn
 
 from redrive.calls.context import Inside, enclosing, inside, new_key
-from redrive.calls.core import Core, Options
+from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, aperform, perform, unwrap
-from redrive.calls.flow import Call, Steps
+from redrive.calls.flow import Call, Steps, Trial
+from redrive.calls.runner import Passage, Runner
 from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
+from redrive.calls.target import Target
 from redrive.classify.signals import is_stop_signal
+
+_TARGET = Target("attempts", returns_responses=True)
 
 
 class Attempts:
     """The attempts of one logical call, made one by one; ends after the first that succeeds."""
 
-    def __init__(self, core: Core, options: Options) -> None:
-        self._core = core
-        self._options = options
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def __iter__(self) -> Iterator[Block]:
-        return _Blocks(self._core, self._options)
+        return _Blocks(self._runner)
 
     def __aiter__(self) -> AsyncIterator[Block]:
-        return _Blocks(self._core, self._options)
+        return _Blocks(self._runner)
 
 
 class Block:
     """One attempt as a context manager; it swallows an error that will be repeated."""
 
-    def __init__(self, step: Invoke, mark: Inside, key: str | None, blocks: _Blocks) -> None:
-        self.number = step.number
-        self.credential = None if step.grant is None else step.grant.value
-        self.timeout = step.timeout
-        self.idempotency_key = key
-        self._mark = mark
+    __slots__ = ("_blocks", "_mark", "credential", "idempotency_key", "number", "timeout")
+
+    def __init__(self, blocks: _Blocks, number: int, grant: Grant | None, timeout: float | None) -> None:
+        self.number = number
+        self.credential = None if grant is None else grant.value
+        self.timeout = timeout
+        self.idempotency_key = blocks.key
+        self._mark = Inside(blocks.runner.core.name, blocks.outer, blocks.key)
         self._blocks = blocks
 
     def __enter__(self) -> Block:
@@ -48,7 +53,7 @@ class Block:
     ) -> bool:
         inside.set(self._mark.outer)
         if error is not None and (not isinstance(error, Exception) or is_stop_signal(error)):
-            self._blocks.steps.close()  # gives back what the flow holds
+            self._blocks.abandon()
             return False
         final = self._blocks.ended(Returned(None) if error is None else Raised(error))
         if isinstance(final, Raised) and final.error is not error:
@@ -57,29 +62,51 @@ class Block:
 
 
 class _Blocks:
-    """The loop's iterator: performs what stands between two blocks, and feeds the flow with how each ended."""
+    """The loop's iterator: performs what stands between two blocks, and feeds the flow with how each ended.
 
-    def __init__(self, core: Core, options: Options) -> None:
-        self._name = core.name
-        self._outer = inside.get()
+    The first block takes the straight way where that is open, and there is no flow until it fails.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.outer = inside.get()
+        self.key: str | None = None
+        self._in_block = False
+        self._steps: Steps | None = None
+        self._next: Step | None = None
+        self._passage: Passage | None = runner.passage()
+        if self._passage is None:
+            self._take_the_long_way()
+
+    def _take_the_long_way(self) -> None:
+        core, options = self.runner.core, self.runner.options
         nested = enclosing(core.name)
         if nested is not None:
-            self._key = nested.next_key("attempts")
-            self.steps = _once(core, options)
+            self.key = nested.next_key("attempts")
+            self._steps = self._once()
         else:
-            self._key = options.idempotency_key or (new_key() if core.idempotent == "key" else None)
-            self.steps = Call(
-                core,
-                options.endpoint or "attempts",
-                began=core.clock.monotonic(),
-                timeout=options.timeout,
-                returns_responses=True,
-                has_fallback=False,
-            ).run(None)
-        self._work = Work(_never, _never, core.clock)
-        self._next: Step | None = None
-        self._in_block = False
+            self.key = options.idempotency_key or (new_key() if self.runner.keyed else None)
+            self._steps = self._flow(core.clock.monotonic(), None)
         self._go_on(None)
+
+    def _flow(self, began: float, first: Trial | None) -> Steps:
+        options = self.runner.options
+        call = Call(
+            self.runner.core,
+            options.endpoint or _TARGET.endpoint,
+            began=began,
+            timeout=options.timeout,
+            returns_responses=True,
+            has_fallback=False,
+        )
+        return call.run(first)
+
+    def _once(self) -> Steps:
+        """A nested loop under the same service: the outer one does the repeating."""
+        credentials = self.runner.core.credentials
+        grant = None if credentials is None else credentials.current
+        outcome: Outcome = yield Invoke(1, grant, self.runner.options.timeout)
+        return outcome
 
     def __iter__(self) -> _Blocks:
         return self
@@ -88,49 +115,64 @@ class _Blocks:
         return self
 
     def __next__(self) -> Block:
-        while not isinstance(step := self._step(), Invoke):
-            if step is None:
+        while (block := self._block()) is None:
+            if self._next is None:
                 raise StopIteration
-            self._go_on(perform(step, self._work))
-        return self._open(step)
+            self._go_on(perform(self._next, self._work()))
+        return block
 
     async def __anext__(self) -> Block:
-        while not isinstance(step := self._step(), Invoke):
-            if step is None:
+        while (block := self._block()) is None:
+            if self._next is None:
                 raise StopAsyncIteration
-            self._go_on(await aperform(step, self._work))
-        return self._open(step)
+            self._go_on(await aperform(self._next, self._work()))
+        return block
 
-    def _step(self) -> Step | None:
+    def _block(self) -> Block | None:
+        """The next block, where one is due."""
         if self._in_block:
             raise RuntimeError("each attempt must be used as `with attempt:` inside the loop")
-        return self._next
+        if self._passage is not None:
+            self._in_block = True
+            return Block(self, 1, self._passage.grant, self.runner.options.timeout)
+        step = self._next
+        if isinstance(step, Invoke):
+            self._in_block = True
+            return Block(self, step.number, step.grant, step.timeout)
+        return None
 
-    def _open(self, step: Invoke) -> Block:
-        self._in_block = True
-        return Block(step, Inside(self._name, self._outer, self._key), self._key, self)
-
-    def ended(self, outcome: Outcome | None) -> Outcome | None:
-        """Tell the flow; its answer is the call's outcome where the call is over."""
+    def ended(self, outcome: Outcome) -> Outcome | None:
+        """Take in how a block ended; the answer is the call's outcome where the call is over."""
         self._in_block = False
+        if self._passage is None:
+            return self._send(outcome)
+        passage, self._passage = self._passage, None
+        if isinstance(outcome, Returned) and self.runner.settled(_TARGET, None, passage):
+            return outcome
+        self._steps = self._flow(passage.began, self.runner.trial(outcome, passage))
+        return self._send(None)
+
+    def abandon(self) -> None:
+        """Give back what the flow holds."""
+        if self._steps is not None:
+            self._steps.close()
+
+    def _go_on(self, answer: Outcome | None) -> None:
+        if (final := self._send(answer)) is not None:
+            unwrap(final)
+
+    def _send(self, answer: Outcome | None) -> Outcome | None:
+        assert self._steps is not None
         try:
-            self._next = self.steps.send(outcome)
+            self._next = self._steps.send(answer)
         except StopIteration as end:
             self._next = None
             final: Outcome = end.value
             return final
         return None
 
-    def _go_on(self, answer: Outcome | None) -> None:
-        if (final := self.ended(answer)) is not None:
-            unwrap(final)
-
-
-def _once(core: Core, options: Options) -> Steps:
-    """A nested loop under the same service: the outer one does the repeating."""
-    grant = None if core.credentials is None else core.credentials.current
-    outcome: Outcome = yield Invoke(1, grant, options.timeout)
-    return outcome
+    def _work(self) -> Work:
+        return Work(_never, _never, self.runner.core.clock)
 
 
 def _never(_: object) -> NoReturn:

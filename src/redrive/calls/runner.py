@@ -55,9 +55,18 @@ class Runner:
         self.guard: Guard = _straight(self)
         self.aguard: Guard = _astraight(self)
 
-    def settled(self, target: Target, result: Any, passage: Passage, ended: float) -> bool:
+    def passage(self) -> Passage | None:
+        """Leave to take the straight way, where it is open."""
+        credentials = self.core.credentials
+        grant = None if credentials is None else credentials.current
+        if not self.gate.closed or inside.get() is not None or self.keyed or (credentials and not grant):
+            return None
+        return Passage(self.core.clock.monotonic(), self.gate.generation, grant)
+
+    def settled(self, target: Target, result: Any, passage: Passage) -> bool:
         """A success for which there is something to do; False where the flow has to look at it."""
-        core, latency = self.core, ended - passage.began
+        core, ended = self.core, self.core.clock.monotonic()
+        latency = ended - passage.began
         if result.__class__ not in plain_types and not self._fine(result):
             return False
         if latency >= self.slow or passage.generation != self.gate.generation:
@@ -171,7 +180,7 @@ def _straight(runner: Runner) -> Guard:
                     count(ended - began)
                     return result
                 passage = Passage(began, generation, grant)
-                if runner.settled(target, result, passage, ended):
+                if runner.settled(target, result, passage):
                     return result
                 trial = runner.trial(Returned(result), passage)
             finally:
@@ -228,7 +237,7 @@ def _astraight(runner: Runner) -> Guard:
                     count(ended - began)
                     return result
                 passage = Passage(began, generation, grant)
-                if runner.settled(target, result, passage, ended):
+                if runner.settled(target, result, passage):
                     return result
                 trial = runner.trial(Returned(result), passage)
             finally:

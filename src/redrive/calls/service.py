@@ -168,7 +168,7 @@ class Service:
 
     def attempts(self) -> Attempts:
         """For a block of code: `for attempt in service.attempts(): with attempt: …`; `async for` likewise."""
-        return Attempts(self._core, self._options)
+        return Attempts(self._runner)
 
     def httpx_transport(
         self, transport: Any = None, *, apply: str = "bearer", stream: bool = False
