@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from http import HTTPStatus
 
 from redrive.classify.detail import body_detail
 from redrive.classify.responses import Answer, is_response_type, read_response
 from redrive.classify.retry_after import retry_after
-from redrive.classify.tables.http import PHRASE, RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, USED_UP
+from redrive.classify.tables.http import RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, USED_UP
 from redrive.model import Kind, Verdict
 
 _USED_UP = re.compile(rf"(?<![a-z])(?:{'|'.join(USED_UP)})(?![a-z])", re.IGNORECASE)
@@ -19,7 +20,7 @@ def http_verdict(answer: Answer, now: datetime) -> Verdict:
     status = answer.status
     wait = retry_after(answer.headers, now) if status in RETRY_AFTER_COUNTS else None
     used_up = _USED_UP.search(answer.body or "") if status == 403 else None
-    said = f"HTTP {status} {PHRASE.get(status, '')}".rstrip()
+    said = f"HTTP {status} {_phrase(status)}".rstrip()
     if used_up:
         kind, rule, reason = Kind.QUOTA, "http.403.quota", f"{said}: {used_up[0]}"
     elif wait is not None:
@@ -29,6 +30,13 @@ def http_verdict(answer: Answer, now: datetime) -> Verdict:
     else:
         kind, rule, reason = STATUS_CLASS.get(status // 100, Kind.PERMANENT), f"http.{status // 100}xx", said
     return Verdict(kind, reason, rule, retry_after=wait, detail=body_detail(answer.body), status=status)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def is_failure(answer: Answer, now: datetime) -> bool:

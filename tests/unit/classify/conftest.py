@@ -8,9 +8,9 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+import trustme
 
 Serve = Callable[..., str]
 
@@ -66,7 +66,7 @@ def untrusted_url() -> Iterator[str]:
     """A TLS server whose certificate nobody signed."""
     server = Quiet(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(Path(__file__).with_name("self_signed.pem"))
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     with running(server):
         yield f"https://127.0.0.1:{server.server_port}/"

@@ -145,7 +145,7 @@ def test_the_rule_names_the_status_or_its_class_and_the_reason_its_phrase():
     assert classify(httpx.Response(503)).reason == "HTTP 503 Service Unavailable"
     assert classify(httpx.Response(507)).rule == "http.5xx"
     assert classify(httpx.Response(418)).rule == "http.4xx"
-    assert classify(httpx.Response(418)).reason == "HTTP 418"
+    assert classify(httpx.Response(499)).reason == "HTTP 499"
 
 
 @pytest.mark.parametrize("status", [403, 408, 413, 425, 429, 500, 502, 503, 504, 529])
