@@ -17,11 +17,15 @@ with needs("http"):
     import httpx
 
 
+_ORIGIN = "redrive.origin"
+
+
 class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Sends requests through a service; one object serves `httpx.Client` and `httpx.AsyncClient`.
 
     Bodies are read inside the attempt, so that a connection that breaks in the middle of one is repeated too.
-    A response that stays bad is handed back as any other, with the story as its attribute `redrive`.
+    A response that stays bad is handed back as any other, with the story as its attribute `redrive`. The credential
+    does not follow a redirect to another host.
     """
 
     def __init__(
@@ -108,16 +112,25 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return _in_memory(response, b"".join(parts), request, began)
 
     def _prepare(self, request: httpx.Request, credential: str | None, timeout: float | None, key: str | None) -> None:
-        if credential is not None and self._apply.header is not None:
-            request.headers[self._apply.header] = self._apply.prefix + credential
-        elif credential is not None and self._apply.query is not None:
-            request.url = request.url.copy_set_param(self._apply.query, credential)
+        # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
+        origin = (request.url.scheme, request.url.host, request.url.port)
+        request.extensions = {_ORIGIN: origin, **request.extensions}
+        if request.extensions[_ORIGIN] != origin:
+            request.headers.pop(self._apply.header or "", None)  # the client has copied it to the redirect
+        elif credential is not None:
+            self._apply_credential(request, credential)
         if key is not None:
             request.headers.setdefault("Idempotency-Key", key)
         if timeout is not None:
             given = request.extensions.get("timeout", {})
             limits = {phase: _shorter(given.get(phase), timeout) for phase in ("connect", "read", "write", "pool")}
             request.extensions = {**request.extensions, "timeout": limits}
+
+    def _apply_credential(self, request: httpx.Request, credential: str) -> None:
+        if self._apply.header is not None:
+            request.headers[self._apply.header] = self._apply.prefix + credential
+        elif self._apply.query is not None:
+            request.url = request.url.copy_set_param(self._apply.query, credential)
 
     def _sync_transport(self) -> httpx.BaseTransport:
         if isinstance(self._given, httpx.BaseTransport):

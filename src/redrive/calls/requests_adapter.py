@@ -16,11 +16,15 @@ with needs("requests"):
     from requests.utils import rewind_body
 
 
+_ORIGIN = "redrive.origin"
+
+
 class ServiceAdapter(BaseAdapter):
     """Sends requests through a service: `session.mount("https://", service.requests_adapter())`.
 
     Unless the caller streams, bodies are read inside the attempt, so that a connection that breaks in the middle of
-    one is repeated too. A response that stays bad is handed back as any other, with the story as `redrive`.
+    one is repeated too. A response that stays bad is handed back as any other, with the story as `redrive`. The
+    credential does not follow a redirect to another host.
     """
 
     def __init__(self, runner: Runner, adapter: BaseAdapter | None, *, apply: str) -> None:
@@ -55,18 +59,31 @@ class ServiceAdapter(BaseAdapter):
         return response
 
     def _prepare(self, request: requests.PreparedRequest, credential: str | None, key: str | None) -> None:
-        if credential is not None and self._apply.header is not None:
-            request.headers[self._apply.header] = self._apply.prefix + credential
-        elif credential is not None and self._apply.query is not None:
-            request.url = _with_parameter(request.url or "", self._apply.query, credential)
+        # A redirect shares the hooks of the request it comes from, and so remembers where that was sent.
+        origin = _origin(request.url or "")
+        if request.hooks.setdefault(_ORIGIN, origin) != origin:
+            request.headers.pop(self._apply.header or "", None)  # the session has copied it to the redirect
+        elif credential is not None:
+            self._apply_credential(request, credential)
         if key is not None:
             request.headers.setdefault("Idempotency-Key", key)
         position = getattr(request, "_body_position", None)
         if isinstance(position, int) and request.body is not None and request.body.tell() != position:  # type: ignore[union-attr]
             rewind_body(request)  # a file that an earlier attempt has read
 
+    def _apply_credential(self, request: requests.PreparedRequest, credential: str) -> None:
+        if self._apply.header is not None:
+            request.headers[self._apply.header] = self._apply.prefix + credential
+        elif self._apply.query is not None:
+            request.url = _with_parameter(request.url or "", self._apply.query, credential)
+
     def close(self) -> None:
         self._inner.close()
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
 
 
 def _with_parameter(url: str, name: str, value: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from http import HTTPStatus
 
 from redrive.classify.detail import body_detail
 from redrive.classify.responses import Answer, is_response_type, read_response
@@ -33,6 +32,8 @@ def http_verdict(answer: Answer, now: datetime) -> Verdict:
 
 
 def _phrase(status: int) -> str:
+    from http import HTTPStatus
+
     try:
         return HTTPStatus(status).phrase
     except ValueError:

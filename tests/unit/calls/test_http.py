@@ -314,6 +314,21 @@ def test_an_expired_token_is_refreshed_below_the_client(client, server):
     assert server.count("/page") == 5 + 2
 
 
+@pytest.mark.parametrize("apply", ["bearer", "X-Api-Key", "query:key"])
+def test_the_credential_follows_a_redirect_at_home_but_not_abroad(client, server, apply):
+    with FaultyServer() as abroad:
+        abroad.on("/page", Answer(json=["abroad"]))
+        server.on("/there", Answer(302, headers={"Location": "/here"}))
+        server.on("/here", Answer(302, headers={"Location": abroad.url + "/page"}))
+        shipfast = Service("shipfast", credentials=KeyPool(["key-aaaa"]))
+        follow = {} if client.kind == "requests" else {"follow_redirects": True}
+        assert client.send(shipfast, "GET", "/there", apply=apply, **follow).json() == ["abroad"]
+        for request in server.requests:
+            assert "key-aaaa" in f"{request.headers!r} {request.query!r}"
+        (stranger,) = abroad.requests
+        assert "key-aaaa" not in f"{stranger.headers!r} {stranger.query!r}"
+
+
 @pytest.mark.parametrize("apply", ["", "two words", "query:", "x:y"])
 def test_a_nonsense_way_of_applying_it_is_refused(apply):
     with pytest.raises(ValueError, match="apply must be"):

@@ -73,7 +73,7 @@ def test_a_closed_port_is_transient_and_called_by_its_name(get, refused_port):
 def test_an_untrusted_certificate_is_permanent_and_says_so(get, untrusted_url):
     verdict = classify(failure_of(get, untrusted_url))
     assert (verdict.kind, verdict.reason) == (Kind.PERMANENT, "certificate check failed")
-    assert "self-signed certificate" in verdict.detail
+    assert "unable to get local issuer certificate" in verdict.detail
 
 
 @pytest.mark.parametrize("get", CLIENTS, ids=lambda get: get.__name__)
