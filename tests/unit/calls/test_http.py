@@ -88,7 +88,7 @@ def test_a_connection_that_breaks_even_in_mid_body_is_repeated(client, server, r
 
 def test_a_hang_is_cut_by_the_time_of_one_attempt(client, server):
     server.on("/page", Answer(hang=True), Answer(json=[1]))
-    assert client.send(Service("shipfast", retry=QUICK, timeout=0.2), "GET", "/page").json() == [1]
+    assert client.send(Service("shipfast", retry=QUICK, timeout=0.7), "GET", "/page").json() == [1]
     assert server.count("/page") == 2
 
 
@@ -104,7 +104,7 @@ def test_a_read_timeout_after_exhaustion_is_still_the_librarys_read_timeout(clie
 def test_a_body_that_drips_is_cut_by_the_time_of_one_attempt(server, kind):
     server.on("/page", Answer(body="x" * 200, drip=0.02), Answer(json=[1]))
     client = Client(kind, server.url)
-    assert client.send(Service("shipfast", retry=QUICK, timeout=0.3), "GET", "/page").json() == [1]
+    assert client.send(Service("shipfast", retry=QUICK, timeout=0.7), "GET", "/page").json() == [1]
 
 
 def test_an_open_circuit_sends_nothing(client, server):

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.classify import classify
+from redrive import classify
 from redrive.model import Kind
 
 

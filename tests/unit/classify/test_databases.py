@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg import errors as pg
 
-from redrive.classify import classify
+from redrive import classify
 from redrive.model import Kind
 
 SQLSTATES = {

@@ -6,7 +6,7 @@ import httpx
 import pydantic
 import pytest
 
-from redrive.classify import classify
+from redrive import classify
 from redrive.model import Kind
 
 

@@ -16,7 +16,8 @@ import pytest
 import requests
 import urllib3
 
-from redrive.classify import Classifier, classify, is_response_type, response_status
+from redrive import Classifier, classify
+from redrive.classify.responses import is_response_type, response_status
 from redrive.model import Kind
 
 NOW = datetime(2024, 5, 1, 12, 0, 0, tzinfo=UTC)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -71,11 +70,3 @@ def test_the_package_is_pure(path):
 def test_the_clock_is_asked_in_one_place():
     askers = [path.name for path in PACKAGE.rglob("*.py") if ".now(" in path.read_text()]
     assert askers == ["classifier.py"]
-
-
-def test_a_name_the_package_does_not_have_is_an_ordinary_error():
-    # The module by its path: the attribute `classify` of redrive is the function.
-    module = importlib.import_module("redrive.classify")
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        module.nothing  # noqa: B018
-    assert all(callable(getattr(module, name)) for name in module.__all__)

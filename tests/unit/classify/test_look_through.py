@@ -16,7 +16,7 @@ import requests
 import urllib3
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ProtocolError
 
-from redrive.classify import classify
+from redrive import classify
 from redrive.classify.look_through import look_through
 from redrive.model import Kind
 

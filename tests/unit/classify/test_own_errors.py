@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.classify import classify
+from redrive import classify
 from redrive.errors import (
     CircuitOpen,
     Discard,

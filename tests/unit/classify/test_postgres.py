@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from redrive.classify import Classifier, classify
+from redrive import Classifier, classify
 from redrive.model import Kind
 
 

@@ -6,7 +6,7 @@ import httpx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.classify import classify
+from redrive import classify
 from redrive.classify.detail import LIMIT
 from redrive.model import Kind, Verdict
 

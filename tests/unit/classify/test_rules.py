@@ -11,7 +11,7 @@ import pytest
 import requests
 from psycopg import errors as pg
 
-from redrive.classify import Classifier, classify
+from redrive import Classifier, classify
 from redrive.errors import Transient
 from redrive.model import Kind
 

@@ -10,7 +10,7 @@ import pytest
 from botocore.config import Config
 from confluent_kafka import KafkaError, KafkaException
 
-from redrive.classify import Classifier, classify
+from redrive import Classifier, classify
 from redrive.classify.tables.services import KAFKA
 from redrive.model import Kind
 

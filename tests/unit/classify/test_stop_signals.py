@@ -7,7 +7,8 @@ import concurrent.futures
 
 import pytest
 
-from redrive.classify import Classifier, classify, is_stop_signal
+from redrive import Classifier, classify
+from redrive.classify.signals import is_stop_signal
 
 STOP_SIGNALS = [
     KeyboardInterrupt(),

@@ -18,7 +18,7 @@ from redrive.testing import Answer, FaultyServer
 
 
 def test_the_public_names_are_exactly_these():
-    assert redrive.testing.__all__ == ["Answer", "FakeClock", "FaultyServer", "Headers", "Request"]
+    assert redrive.testing.__all__ == ["Answer", "FakeClock", "FaultyServer", "Headers", "Request", "set_testing"]
 
 
 def test_importing_redrive_does_not_load_the_test_tools():
