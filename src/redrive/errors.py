@@ -34,8 +34,11 @@ class StatedVerdict(RedriveError):
 
     kind: ClassVar[Kind]
 
-    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
-        if retry_after is not None and not 0 <= retry_after < float("inf"):
+    def __init__(self, message: object = "", *, retry_after: float | None = None) -> None:
+        if not isinstance(message, str):
+            name = type(self).__name__
+            raise TypeError(f"{name} takes a message, and seconds by name: {name}(retry_after={message!r})")
+        if retry_after is not None and not (isinstance(retry_after, int | float) and 0 <= retry_after < float("inf")):
             raise ValueError(f"retry_after must be a finite number of seconds from 0 up, not {retry_after!r}")
         super().__init__(message or str(self.kind))
         self.retry_after = retry_after

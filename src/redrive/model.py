@@ -42,6 +42,16 @@ class Verdict:
     """The HTTP status, where there was one."""
 
 
+def in_words(seconds: float) -> str:
+    """A duration as a person says it: 0.4 s, 31 s, 12 min, 8 h, 3 days."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for limit, unit, name in ((120, 1, "s"), (7_200, 60, "min"), (172_800, 3_600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86_400:.0f} days"
+
+
 @dataclass(frozen=True, slots=True)
 class Repeat:
     """Decision: make another attempt after `wait` seconds."""
@@ -58,6 +68,8 @@ class Stop:
     spent: bool = False
     retry_in: float | None = None
     """Seconds after which a new call makes sense, where that is known."""
+    advice: str | None = None
+    """What a person should do, where the reason for stopping says more than the kind of the error."""
 
 
 Decision = Repeat | Stop
@@ -99,14 +111,14 @@ class Failure:
     retry_in: float | None = None
 
     def __str__(self) -> str:
-        call = f"service {self.service!r}, {self.endpoint}"
+        call = f"service {self.service!r}" + ("" if self.endpoint == self.service else f", {self.endpoint}")
         if not self.attempts:
             return f"{call}: {self.why}; nothing was sent (0 attempts in {self.elapsed:.1f} s). {self.advice}"
         tries = "1 attempt" if len(self.attempts) == 1 else f"{len(self.attempts)} attempts"
-        said = f" ({self.verdict.detail})" if self.verdict.detail else ""
+        detail, reason = self.verdict.detail, self.verdict.reason
+        said = f" ({detail})" if detail and detail.lower() not in reason.lower() else ""
         return (
-            f"{call}: {tries} in {self.elapsed:.1f} s; "
-            f"{self.verdict.kind}: {self.verdict.reason}{said}; {self.why}. {self.advice}"
+            f"{call}: {tries} in {self.elapsed:.1f} s; {self.verdict.kind}: {reason}{said}; {self.why}. {self.advice}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.model import Kind, Stop, Verdict
+from redrive.model import Kind, Stop, Verdict, in_words
 
 ADVICE = {
     Kind.RETRY_NOW: "Transactions keep colliding: make them shorter, or touch rows in one order everywhere.",
@@ -17,8 +17,13 @@ ADVICE = {
     Kind.RESOURCE: "Use smaller batches, or give the process more memory.",
 }
 
+CIRCUIT_OPEN = "The service failed too often lately: look at it; the next probe finds out whether it is back."
+BUDGET_SPENT = "Too large a share of the calls fails: look at the service before adding load to it."
+EFFECT_UNKNOWN = "Find out whether it took effect before sending it again."
+NO_KEY_LEFT = ADVICE[Kind.QUOTA]
+
 
 def advise(verdict: Verdict, stop: Stop) -> str:
     """One or two sentences."""
-    text = ADVICE[verdict.kind]
-    return text if stop.retry_in is None else f"{text} Come back in {stop.retry_in:.1f} s."
+    text = stop.advice or ADVICE[verdict.kind]
+    return text if stop.retry_in is None else f"{text} Come back in {in_words(stop.retry_in)}."

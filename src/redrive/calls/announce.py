@@ -6,7 +6,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import fields
 
-from redrive.model import Attempt, Event
+from redrive.model import (
+    Attempt,
+    BreakerChanged,
+    CallFailed,
+    Event,
+    FallbackUsed,
+    KeyCooled,
+    TokenRefreshed,
+    in_words,
+)
 
 Hook = Callable[[Event], None]
 
@@ -27,6 +36,23 @@ def on_event(hook: Hook) -> Callable[[], None]:
     return lambda: everywhere.remove(hook) if hook in everywhere else None
 
 
+def _line(event: Event) -> tuple[int, str]:
+    match event:
+        case BreakerChanged(service, before, after, retry_in):
+            opened = "" if retry_in is None else f", next probe in {in_words(retry_in)}"
+            return logging.WARNING if after == "open" else logging.INFO, f"{service} circuit {before} → {after}{opened}"
+        case KeyCooled(service, key_id, until, reason):
+            return logging.WARNING, f"{service} key …{key_id} rests until {until:%Y-%m-%d %H:%M:%S %Z}: {reason}"
+        case TokenRefreshed(service, key_id, _):
+            return logging.INFO, f"{service} token …{key_id} fetched"
+        case FallbackUsed(failure):
+            return logging.WARNING, f"{failure.service} {failure.endpoint} answered by its fallback: {failure.why}"
+        case CallFailed(failure):
+            return logging.DEBUG, f"failed: {failure}"  # its caller has the error itself
+        case _:
+            return logging.DEBUG, str(event)
+
+
 class Announcer:
     """Where one service's events go."""
 
@@ -38,7 +64,9 @@ class Announcer:
         self.hooks = () if hook is None else (hook,)
 
     def event(self, event: Event) -> None:
-        """Tell the hooks. A hook that fails harms nobody but is seen."""
+        """Log what is no attempt, then tell the hooks. A hook that fails harms nobody but is seen."""
+        if not isinstance(event, Attempt):
+            EVENTS.log(*_line(event))
         for hook in (*self.hooks, *everywhere):
             try:
                 hook(event)
@@ -50,13 +78,15 @@ class Announcer:
         level = logging.INFO if attempt.outcome == "success" else logging.WARNING
         if ATTEMPTS.isEnabledFor(level):
             what = attempt.status or attempt.error or ("ok" if attempt.outcome == "success" else "not sent")
+            key = "" if attempt.key_id is None else f" with key …{attempt.key_id}"
             after = "" if attempt.wait_s is None else f", next in {attempt.wait_s:.2f} s"
             ATTEMPTS.log(
                 level,
-                "%s %s attempt %d: %s (%s) in %.1f ms%s",
+                "%s %s attempt %d%s: %s (%s) in %.1f ms%s",
                 attempt.service,
                 attempt.endpoint,
                 attempt.attempt,
+                key,
                 attempt.outcome,
                 what,
                 attempt.latency_ms,

@@ -1,10 +1,15 @@
-"""How a credential is put on a request."""
+"""How a credential is put on a request, and kept out of what is said about it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from urllib.parse import urlencode, urlsplit
 
+from redrive.classify.look_through import look_through
+from redrive.masking import MASK
+
+_PORTS = {"http": 80, "https": 443}
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -17,8 +22,10 @@ class Apply:
     query: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Apply:
+    def parse(cls, text: object) -> Apply:
         """Read "bearer", a header's name, or "query:NAME"."""
+        if not isinstance(text, str):
+            raise TypeError(f'apply must be "bearer", a header\'s name or "query:NAME", not {text!r}')
         if text.lower() == "bearer":
             return cls(header="Authorization", prefix="Bearer ")
         kind, colon, name = text.partition(":")
@@ -27,3 +34,42 @@ class Apply:
         if not _HEADER_NAME.fullmatch(text):
             raise ValueError(f'apply must be "bearer", a header\'s name or "query:NAME", not {text!r}')
         return cls(header=text)
+
+    def headers(self, credential: str) -> dict[str, str]:
+        """The header to send."""
+        return {} if self.header is None else {self.header: self.prefix + credential}
+
+    def with_query(self, query: str, credential: str) -> str:
+        """The query to send; what the caller wrote stays as he wrote it."""
+        if self.query is None:
+            return query
+        return "&".join(filter(None, [query, urlencode({self.query: credential})]))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request goes."""
+
+    scheme: str
+    host: str
+    port: int | None
+
+    @classmethod
+    def of(cls, url: str) -> Origin:
+        """The origin of a URL, with the port that its scheme implies."""
+        parts = urlsplit(url)
+        return cls(parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme))
+
+    def trusts(self, other: Origin) -> bool:
+        """Whether a credential meant for here may go there: the same origin, or the same host by https instead."""
+        upgraded = (self.scheme, self.port, other.scheme, other.port) == ("http", 80, "https", 443)
+        return self == other or (self.host == other.host and upgraded)
+
+
+def scrub(error: Exception, secret: str | None) -> None:
+    """Take the secret out of the texts of an error and of those it wraps: libraries put whole URLs there."""
+    if secret is None:
+        return
+    for inner in look_through(error):
+        if any(isinstance(part, str) and secret in part for part in inner.args):
+            inner.args = tuple(part.replace(secret, MASK) if isinstance(part, str) else part for part in inner.args)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn
 
-from redrive.calls.context import Inside, enclosing, inside, new_key
+from redrive.calls.context import attempt_of, enclosing, inside, new_key
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, aperform, perform, unwrap
 from redrive.calls.flow import Call, Steps, Trial
@@ -15,7 +16,7 @@ from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
 from redrive.calls.target import Target
 from redrive.classify.signals import is_stop_signal
 
-_TARGET = Target("attempts", returns_responses=True)
+_TARGET = Target("block", returns_responses=True)
 
 
 class Attempts:
@@ -34,24 +35,26 @@ class Attempts:
 class Block:
     """One attempt as a context manager; it swallows an error that will be repeated."""
 
-    __slots__ = ("_blocks", "_mark", "credential", "idempotency_key", "number", "timeout")
+    __slots__ = ("_blocks", "_entered", "_mark", "credential", "idempotency_key", "number", "timeout")
 
     def __init__(self, blocks: _Blocks, number: int, grant: Grant | None, timeout: float | None) -> None:
         self.number = number
         self.credential = None if grant is None else grant.value
         self.timeout = timeout
         self.idempotency_key = blocks.key
-        self._mark = Inside(blocks.runner.core.name, blocks.outer, blocks.key)
+        self._mark = attempt_of(blocks.runner.core, grant, blocks.outer, blocks.key)
         self._blocks = blocks
 
     def __enter__(self) -> Block:
-        inside.set(self._mark)
+        self._entered = inside.set(self._mark)
         return self
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> bool:
-        inside.set(self._mark.outer)
+        self._mark.over = True
+        with suppress(ValueError):  # left in another context than it was entered in
+            inside.reset(self._entered)
         if error is not None and (not isinstance(error, Exception) or is_stop_signal(error)):
             self._blocks.abandon()
             return False
@@ -80,10 +83,10 @@ class _Blocks:
 
     def _take_the_long_way(self) -> None:
         core, options = self.runner.core, self.runner.options
-        nested = enclosing(core.name)
+        nested = enclosing(core)
         if nested is not None:
             self.key = nested.next_key("attempts")
-            self._steps = self._once()
+            self._steps = self._once(nested.grant)
         else:
             self.key = options.idempotency_key or (new_key() if self.runner.keyed else None)
             self._steps = self._flow(core.clock.monotonic(), None)
@@ -95,17 +98,16 @@ class _Blocks:
             self.runner.core,
             options.endpoint or _TARGET.endpoint,
             began=began,
-            timeout=options.timeout,
+            timeout=self.runner.timeout,
             returns_responses=True,
+            idempotent=self.runner.core.idempotent is True,
             has_fallback=False,
         )
         return call.run(first)
 
-    def _once(self) -> Steps:
+    def _once(self, grant: Grant | None) -> Steps:
         """A nested loop under the same service: the outer one does the repeating."""
-        credentials = self.runner.core.credentials
-        grant = None if credentials is None else credentials.current
-        outcome: Outcome = yield Invoke(1, grant, self.runner.options.timeout)
+        outcome: Outcome = yield Invoke(1, grant, self.runner.timeout)
         return outcome
 
     def __iter__(self) -> _Blocks:
@@ -134,7 +136,7 @@ class _Blocks:
             raise RuntimeError("each attempt must be used as `with attempt:` inside the loop")
         if self._passage is not None:
             self._in_block = True
-            return Block(self, 1, self._passage.grant, self.runner.options.timeout)
+            return Block(self, 1, self._passage.grant, self.runner.timeout)
         step = self._next
         if isinstance(step, Invoke):
             self._in_block = True

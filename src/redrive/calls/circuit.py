@@ -25,7 +25,7 @@ class Circuit:
         self._service = service
         self._clock = clock
         self._announce = announce
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a flow that is collected as garbage reports from wherever it happens to be
         self._machine = Machine(options, random)
 
     @property

@@ -1,37 +1,59 @@
-"""Which services this thread or task is inside of, so that nested policies do not multiply."""
+"""Which attempts this thread or task is inside of, so that nested policies do not multiply."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid4, uuid5
+
+if TYPE_CHECKING:
+    from redrive.calls.core import Core
+    from redrive.calls.credentials import Grant
 
 
 class Inside:
-    """One attempt under way. An inner call of the same service adds no attempts of its own to the outer one's."""
+    """One attempt under way. An inner call of the same service adds no attempts of its own to the outer one's.
 
-    __slots__ = ("_key", "_requests", "outer", "service")
+    Made in every call, hence without an __init__: what is not set is None.
+    """
 
-    def __init__(self, service: str, outer: Inside | None = None, key: str | None = None) -> None:
-        self.service = service
-        self.outer = outer
-        self._key = key
-        self._requests = 0
+    core: Core | None = None
+    grant: Grant | None = None
+    """The credential of the attempt: what is sent inside is sent with it, and blamed on it."""
+    outer: Inside | None = None
+    key: str | None = None
+    over = False
+    """A task that outlives the attempt it was started in is not inside of it any more."""
+    _requests: Counter[str] | None = None
 
     def next_key(self, request: str) -> str | None:
-        """An idempotency key for a request made inside: the same for the n-th such request of every attempt."""
-        if self._key is None:
+        """An idempotency key for a request made inside: the same for the same request in every attempt.
+
+        By what is sent, not by its place: an attempt may skip what an earlier one has done.
+        """
+        if self.key is None:
             return None
-        self._requests += 1
-        return str(uuid5(NAMESPACE_URL, f"{self._key} {self._requests} {request}"))
+        if self._requests is None:
+            self._requests = Counter()
+        self._requests[request] += 1
+        return str(uuid5(NAMESPACE_URL, f"{self.key} {request} {self._requests[request]}"))
+
+
+def attempt_of(core: Core, grant: Grant | None, outer: Inside | None, key: str | None) -> Inside:
+    """The mark of an attempt about to be made."""
+    mark = Inside()
+    mark.core, mark.grant, mark.outer, mark.key = core, grant, outer, key
+    return mark
 
 
 inside: ContextVar[Inside | None] = ContextVar("redrive_inside", default=None)
 
 
-def enclosing(service: str) -> Inside | None:
+def enclosing(core: Core) -> Inside | None:
     """The attempt of this service that is under way around us."""
     mark = inside.get()
-    while mark is not None and mark.service != service:
+    while mark is not None and (mark.core is not core or mark.over):
         mark = mark.outer
     return mark
 

@@ -47,8 +47,8 @@ def perform(step: Step, work: Work) -> Outcome | None:
             case Wait(seconds):
                 if (shortened := shortest(seconds)) > 0:
                     work.clock.sleep(shortened)
-            case Refresh(keeper, seen):
-                keeper.refresh(seen)
+            case Refresh(keeper, seen, patience):
+                keeper.refresh(seen, patience)
             case Discard(response):
                 response.close()
             case Substitute(error):
@@ -81,8 +81,8 @@ async def aperform(step: Step, work: Work) -> Outcome | None:
             case Wait(seconds):
                 if (shortened := shortest(seconds)) > 0:
                     await work.clock.asleep(shortened)
-            case Refresh(keeper, seen):
-                await keeper.arefresh(seen)
+            case Refresh(keeper, seen, patience):
+                await keeper.arefresh(seen, patience)
             case Discard(response):
                 closing = response.aclose() if hasattr(response, "aclose") else response.close()
                 if isawaitable(closing):
@@ -100,6 +100,8 @@ def _failed(step: Step, error: Exception) -> Outcome | None:
         raise error
     if isinstance(step, Discard):
         return None  # a response that cannot even be closed is not worth a call
+    if isinstance(step, Substitute) and error.__cause__ is None:
+        error.__cause__ = step.error  # a fallback that fails does not hide what it stood in for
     return Raised(error)
 
 

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from redrive.calls import testmode
-from redrive.calls.advice import advise
+from redrive.calls.advice import BUDGET_SPENT, CIRCUIT_OPEN, EFFECT_UNKNOWN, NO_KEY_LEFT, advise
 from redrive.calls.core import Core
-from redrive.calls.credentials import Credentials, Grant, TokenKeeper
+from redrive.calls.credentials import Credentials, Grant
 from redrive.calls.http import why_not_again
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
+from redrive.calls.tokens import TokenKeeper
 from redrive.classify.http_verdict import redirect_pause
 from redrive.classify.responses import is_response_type, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
 from redrive.policy.breaker import Permit
-from redrive.policy.retry import Progress
+from redrive.policy.retry import REPEATABLE, Progress, all_used
 
 Steps = Generator[Step, Any, Outcome]
 
@@ -54,6 +55,11 @@ class Trial:
         """The exception or response to be judged."""
         return self.outcome.error if isinstance(self.outcome, Raised) else self.outcome.value
 
+    def belongs_elsewhere(self, service: str) -> bool:
+        """Whether another service, called inside this attempt, has already answered for the error."""
+        story = getattr(self.failure, "redrive", None)
+        return isinstance(story, Failure) and story.service != service
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -74,18 +80,23 @@ class Call:
         began: float,
         timeout: float | None,
         returns_responses: bool,
+        idempotent: bool,
         has_fallback: bool,
+        counted: bool = False,
     ) -> None:
         self._core = core
         self._endpoint = endpoint
         self._began = began
         self._timeout = timeout
         self._returns_responses = returns_responses
+        self._idempotent = idempotent
+        self._counted = counted
         self._has_fallback = has_fallback
         self._retry = core.retry
         self._most_attempts = testmode.active().attempts or core.retry.attempts
         self._attempts: list[Attempt] = []
         self._free = 0  # repeats with another key or a new token; their number has limits of its own
+        self._rotations = 0
         self._ambiguous = 0
         self._previous_wait: float | None = None
         self._refreshed: set[int] = set()
@@ -93,11 +104,12 @@ class Call:
 
     def run(self, first: Trial | None) -> Steps:
         """Go on from the first attempt, or from before it; the generator's value is the call's outcome."""
-        self._core.began()
+        if not self._counted:
+            self._core.began()
         last: Judged | None = None
         ready: Trial | None = first
         while True:
-            trial = ready or (yield from self._attempt())
+            trial = ready or (yield from self._attempt(last))
             if isinstance(trial, Stop):
                 return (yield from self._give_up(trial, last))
             verdict = self._judge(trial.outcome)
@@ -108,26 +120,31 @@ class Call:
             self._note(trial, verdict.kind, verdict.status, decision)
             last = Judged(trial, verdict)
             if isinstance(decision, Stop):
+                if self._renewal is not None:
+                    yield self._renewal  # the next call shall not meet the same 401
                 return (yield from self._give_up(decision, last))
-            if isinstance(trial.outcome, Returned):
-                yield Discard(trial.outcome.value)
             ready = yield from self._prepare(decision)
 
     # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _attempt(self) -> Generator[Step, Any, Trial | Stop]:
-        """Ask credentials and breaker for leave, then invoke; a Stop where one of them refuses."""
+    def _attempt(self, last: Judged | None) -> Generator[Step, Any, Trial | Stop]:
+        """Ask credentials and breaker for leave, then invoke; a Stop where one of them refuses.
+
+        The response of the attempt before is let go at the last moment: if there is no other, it is the answer.
+        """
         circuit = self._core.circuit
         if circuit is not None and (retry_in := circuit.retry_in()) > 0:
-            return self._circuit_open(retry_in)
+            return self._never_sent(_circuit_open(retry_in), "circuit_open")
         grant = yield from self._credential()
         if isinstance(grant, Trial | Stop):
             return grant
         permit = None
         if circuit is not None and (permit := circuit.admit()) is None:
-            return self._circuit_open(circuit.retry_in())
-        began = self._core.clock.monotonic()
+            return self._never_sent(_circuit_open(circuit.retry_in()), "circuit_open")
         try:
+            if last is not None and isinstance(last.trial.outcome, Returned):
+                yield Discard(last.trial.outcome.value)
+            began = self._core.clock.monotonic()
             outcome = yield Invoke(len(self._attempts) + 1, grant, self._attempt_timeout())
         except BaseException:  # the driver was cancelled or interrupted: the attempt says nothing
             if circuit is not None and permit is not None:
@@ -139,19 +156,22 @@ class Call:
         credentials = self._core.credentials
         if credentials is None:
             return None
+        waited = False
         while True:
-            found = credentials.pick()
+            # Who has waited for a pause has waited, even if a test's clock says that no time has passed.
+            found = credentials.pick(pausing=waited)
             if isinstance(found, Grant):
                 return found
             if isinstance(found, TokenKeeper):
                 began = self._core.clock.monotonic()
-                failed = yield Refresh(found, found.state.generation)
+                failed = yield Refresh(found, 0, self._left())
                 if failed is not None:
                     return Trial(failed, self._core.clock.monotonic() - began)
             elif found < self._left():
                 yield Wait(found)  # all keys are told to pause for a moment: not worth an error
+                waited = True
             else:
-                return self._no_key_left(credentials)
+                return self._never_sent(self._no_key_left(credentials), Kind.QUOTA)
 
     def _attempt_timeout(self) -> float | None:
         return None if self._timeout is None else max(0.001, min(self._timeout, self._left()))
@@ -170,6 +190,8 @@ class Call:
             return
         if verdict is None:
             circuit.succeeded(permit, trial.latency)
+        elif trial.belongs_elsewhere(self._core.name):
+            circuit.released(permit)
         elif verdict.kind in _SERVICE_FAULTS or (verdict.status or 0) >= 500:
             self._core.tally.fold(self._core.clock.monotonic())  # a failure rate needs the successes so far
             circuit.failed(permit)
@@ -179,24 +201,30 @@ class Call:
     def _decide(self, trial: Trial, verdict: Verdict) -> Decision:
         if verdict.kind is Kind.AMBIGUOUS:
             self._ambiguous += 1
-        decision = self._credential_decision(trial, verdict) or self._retry_decision(verdict)
+        free = self._credential_decision(trial, verdict)
+        decision = free or self._retry_decision(verdict)
         if isinstance(decision, Stop):
             return decision
-        idempotent = self._core.idempotent is True
-        if refusal := why_not_again(trial.failure, verdict, idempotent=idempotent):
-            return Stop(refusal, retry_in=verdict.retry_after)
+        if refusal := why_not_again(trial.failure, verdict, idempotent=self._idempotent):
+            return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
+        if free is None and not self._core.may_repeat():
+            why = "the service's retry budget is spent"
+            return Stop(why, spent=True, retry_in=verdict.retry_after, advice=BUDGET_SPENT)
         return decision
 
     def _credential_decision(self, trial: Trial, verdict: Verdict) -> Decision | None:
         """Rotate, refresh or pause the key in use; None where the error does not belong to it."""
         credentials, grant = self._core.credentials, trial.grant
-        if credentials is None or grant is None:
+        if credentials is None or grant is None or trial.belongs_elsewhere(self._core.name):
             return None
         if verdict.kind is Kind.RATE_LIMITED and (verdict.status or 429) == 429 and verdict.retry_after is not None:
             credentials.paused(grant, verdict.retry_after)
         if verdict.kind is Kind.QUOTA:
             credentials.drained(grant, verdict.retry_after)
-            if self._free >= credentials.size:  # a reset that lies in the past would rotate for ever
+            found = credentials.pick()
+            none_in_time = isinstance(found, float) and found >= self._left()
+            self._rotations += 1
+            if none_in_time or self._rotations > credentials.size:  # a reset in the past would rotate for ever
                 return self._no_key_left(credentials)
             return self._freely(f"key …{grant.key_id} is used up, another takes over")
         if verdict.kind is Kind.AUTH:
@@ -205,7 +233,7 @@ class Call:
                 credentials.refused(grant)
                 return Stop("the key was refused" if keeper is None else "the fresh token was refused too")
             self._refreshed.add(grant.slot)
-            self._renewal = Refresh(keeper, grant.generation)
+            self._renewal = Refresh(keeper, grant.generation, self._left())
             return self._freely("the token is refreshed")
         return None
 
@@ -223,12 +251,10 @@ class Call:
         if isinstance(decision, Stop):
             return decision
         if made >= self._most_attempts:
-            return Stop(f"all {self._most_attempts} attempts are used", spent=True, retry_in=verdict.retry_after)
+            return Stop(all_used(self._most_attempts), spent=True, retry_in=verdict.retry_after)
         circuit = self._core.circuit
         if circuit is not None and (retry_in := circuit.retry_in()) > decision.wait:
-            return Stop("the circuit opened", spent=True, retry_in=retry_in)
-        if not self._core.may_repeat():
-            return Stop("the service's retry budget is spent", spent=True, retry_in=verdict.retry_after)
+            return Stop("the circuit opened", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN)
         return decision
 
     def _prepare(self, decision: Repeat) -> Generator[Step, Any, Trial | None]:
@@ -257,20 +283,25 @@ class Call:
             yield Wait(pause)  # a redirect that says when it may be followed
         return trial.outcome
 
-    def _circuit_open(self, retry_in: float) -> Stop:
+    def _never_sent(self, stop: Stop, outcome: str) -> Stop:
+        """Count and announce a call that ends before its first attempt."""
         if not self._attempts:
-            self._core.tally.refused("circuit_open")
-            self._core.announcer.attempt(Attempt(self._core.name, self._endpoint, 1, "circuit_open", 0.0))
-        return Stop("the circuit is open", spent=True, retry_in=retry_in)
+            self._core.tally.refused(outcome)
+            line = Attempt(self._core.name, self._endpoint, 1, outcome, 0.0, wait_s=stop.retry_in)
+            self._core.announcer.attempt(line)
+        return stop
 
     def _no_key_left(self, credentials: Credentials) -> NoKeyLeft:
         resets_at = credentials.next_reset()
         retry_in = max(0.0, (resets_at - self._core.clock.now()).total_seconds())
-        return NoKeyLeft(f"no key is left before {resets_at:%Y-%m-%d %H:%M:%S %Z}", True, retry_in, resets_at)
+        why = f"no key is left before {resets_at:%Y-%m-%d %H:%M:%S %Z}"
+        return NoKeyLeft(why, spent=True, retry_in=retry_in, advice=NO_KEY_LEFT, resets_at=resets_at)
 
     def _give_up(self, stop: Stop, last: Judged | None) -> Steps:
         """The call's outcome where there is no further attempt, or the user's fallback in its place."""
-        verdict = last.verdict if last else Verdict(Kind.TRANSIENT, stop.why, "circuit_open", stop.retry_in)
+        verdict = last.verdict if last else _nothing_to_judge(stop)
+        if verdict.kind is Kind.AMBIGUOUS and stop.spent:
+            verdict = replace(verdict, kind=Kind.PERMANENT)  # it had its chance
         failure = Failure(
             service=self._core.name,
             endpoint=self._endpoint,
@@ -278,7 +309,7 @@ class Call:
             elapsed=self._elapsed(),
             verdict=verdict,
             why=stop.why,
-            advice=advise(verdict, stop),
+            advice=advise(last.verdict if last else verdict, stop),
             retry_in=stop.retry_in,
         )
         self._core.announcer.event(CallFailed(failure))
@@ -300,7 +331,8 @@ class Call:
         if last is None:
             return Raised(CircuitOpen(redrive=failure, retry_in=stop.retry_in or 0.0))
         outcome = last.trial.outcome
-        if isinstance(outcome, Raised) or self._returns_responses or not stop.spent:
+        is_an_answer = last.verdict.kind not in REPEATABLE
+        if isinstance(outcome, Raised) or self._returns_responses or is_an_answer:
             return outcome
         return Raised(RetriesExhausted(redrive=failure, response=outcome.value))
 
@@ -328,6 +360,17 @@ class Call:
 
     def _left(self) -> float:
         return self._retry.within - self._elapsed()
+
+
+def _circuit_open(retry_in: float) -> Stop:
+    return Stop("the circuit is open", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN)
+
+
+def _nothing_to_judge(stop: Stop) -> Verdict:
+    """The verdict on a call of which nothing was sent."""
+    if isinstance(stop, NoKeyLeft):
+        return Verdict(Kind.QUOTA, stop.why, "no_key_left", stop.retry_in)
+    return Verdict(Kind.TRANSIENT, stop.why, "circuit_open", stop.retry_in)
 
 
 def attach(failure: Failure, carrier: Any) -> None:

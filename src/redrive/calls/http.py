@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
+from urllib.parse import urlsplit
 
 from redrive.calls.target import Target
+from redrive.classify.look_through import look_through
+from redrive.classify.names import type_names
 from redrive.model import Verdict
 
 # By RFC 9110, repeating these has the effect of sending them once.
@@ -12,6 +16,8 @@ IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELET
 
 # Answers by which the server says that it did not act on the request.
 REFUSALS = frozenset({401, 403, 408, 425, 429})
+
+KEY_SENT = "redrive.key_sent"
 
 # Errors of the connect phase: the request provably never left.
 NEVER_LEFT = frozenset(
@@ -26,17 +32,30 @@ NEVER_LEFT = frozenset(
         "urllib3.NewConnectionError",
         "aiohttp.ClientConnectorError",
         "aiohttp.ConnectionTimeoutError",
-        "builtins.ConnectionRefusedError",
+        "ConnectionRefusedError",
         "socket.gaierror",
     }
 )
 
 
-def http_target(method: str, path: str, *, keyed: bool) -> Target:
+def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
     filled = ("credential", "timeout", "idempotency_key") if keyed else ("credential", "timeout")
-    fills = tuple((name, 1) for name in filled)
-    return Target(f"{method} {path}", fills, returns_responses=True, limits_itself=True)
+    return Target(
+        f"{method} {urlsplit(url).path}",
+        tuple((name, 1) for name in filled),
+        returns_responses=True,
+        content=_content(method, url, body) if keyed else None,
+        limits_itself=True,
+    )
+
+
+def _content(method: str, url: str, body: object) -> str | None:
+    if isinstance(body, str):
+        body = body.encode()
+    if not isinstance(body, bytes | None):
+        return None
+    return f"{method} {url} {sha256(body or b'').hexdigest()}"
 
 
 def why_not_again(failure: Any, verdict: Verdict, *, idempotent: bool) -> str | None:
@@ -48,7 +67,7 @@ def why_not_again(failure: Any, verdict: Verdict, *, idempotent: bool) -> str | 
         return "the request's body was a stream that cannot be sent again; pass bytes instead"
     if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request):
         return None
-    if verdict.status in REFUSALS or (verdict.status is not None and verdict.retry_after is not None):
+    if verdict.status in REFUSALS or (verdict.status == 503 and verdict.retry_after is not None):
         return None
     return (
         f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the server; "
@@ -70,21 +89,17 @@ def _request_of(failure: Any) -> Any:
 
 
 def _has_key(request: Any) -> bool:
+    # The adapters send their key on a copy of the request, and leave a note on the request itself.
+    for notes in (getattr(request, "extensions", None), getattr(request, "hooks", None)):
+        if isinstance(notes, dict) and KEY_SENT in notes:
+            return True
     return any(str(name).lower() == "idempotency-key" for name in getattr(request, "headers", None) or ())
 
 
 def _never_left(failure: Any) -> bool:
-    seen = 0
-    while isinstance(failure, BaseException) and seen < 5:
-        if any(_qualified(cls) in NEVER_LEFT for cls in type(failure).__mro__):
-            return True
-        inner = getattr(failure, "reason", None) or (failure.args[0] if failure.args else None)
-        failure, seen = inner, seen + 1
-    return False
-
-
-def _qualified(cls: type) -> str:
-    return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+    if not isinstance(failure, BaseException):
+        return False
+    return any(not NEVER_LEFT.isdisjoint(type_names(type(inner))) for inner in look_through(failure))
 
 
 def _replayable(request: Any) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, cast
 
-from redrive.calls.apply import Apply
-from redrive.calls.http import http_target
+from redrive.calls.apply import Apply, Origin
+from redrive.calls.http import KEY_SENT, http_target
 from redrive.calls.runner import Runner
+from redrive.calls.target import Target
 from redrive.extras import needs
 
 with needs("http"):
@@ -31,26 +33,27 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def __init__(
         self,
         runner: Runner,
-        transport: httpx.BaseTransport | httpx.AsyncBaseTransport | None,
+        transport: object,
         *,
         apply: str,
         stream: bool,
     ) -> None:
+        if transport is not None and not isinstance(transport, httpx.BaseTransport | httpx.AsyncBaseTransport):
+            raise TypeError(f"transport must be an httpx transport or None, not {type(transport).__name__}")
         self._runner = runner
         self._given = transport
+        self._making = threading.Lock()
         self._own_sync: httpx.HTTPTransport | None = None
         self._own_async: httpx.AsyncHTTPTransport | None = None
         self._apply = Apply.parse(apply)
         self._stream = stream
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        target = http_target(request.method, request.url.path, keyed=self._runner.keyed)
-        response: httpx.Response = self._runner.guard(target, self._send)(request)
+        response: httpx.Response = self._runner.guard(self._guarded(request), self._send)(request)
         return response
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        target = http_target(request.method, request.url.path, keyed=self._runner.keyed)
-        response: httpx.Response = await self._runner.aguard(target, self._asend)(request)
+        response: httpx.Response = await self._runner.aguard(self._guarded(request), self._asend)(request)
         return response
 
     def _send(
@@ -61,10 +64,10 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         timeout: float | None = None,
         idempotency_key: str | None = None,
     ) -> httpx.Response:
-        self._prepare(request, credential, timeout, idempotency_key)
+        outgoing = self._outgoing(request, credential, timeout, idempotency_key)
         began = time.monotonic()
         try:
-            response = self._sync_transport().handle_request(request)
+            response = self._sync_transport().handle_request(outgoing)
             response.request = request
             if self._stream and response.status_code < 400:
                 return response
@@ -92,11 +95,11 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     ) -> httpx.Response:
         import asyncio
 
-        self._prepare(request, credential, timeout, idempotency_key)
+        outgoing = self._outgoing(request, credential, timeout, idempotency_key)
         began = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                response = await self._async_transport().handle_async_request(request)
+                response = await self._async_transport().handle_async_request(outgoing)
                 response.request = request
                 if self._stream and response.status_code < 400:
                     return response
@@ -105,50 +108,57 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
                 finally:
                     await response.aclose()
         except TimeoutError:
+            if timeout is None:
+                raise
             raise httpx.ReadTimeout(_too_slow(timeout), request=request) from None
         except httpx.RequestError as error:
             error.request = request
             raise
         return _in_memory(response, b"".join(parts), request, began)
 
-    def _prepare(self, request: httpx.Request, credential: str | None, timeout: float | None, key: str | None) -> None:
-        # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
-        origin = (request.url.scheme, request.url.host, request.url.port)
-        request.extensions = {_ORIGIN: origin, **request.extensions}
-        if request.extensions[_ORIGIN] != origin:
-            request.headers.pop(self._apply.header or "", None)  # the client has copied it to the redirect
-        elif credential is not None:
-            self._apply_credential(request, credential)
+    def _outgoing(
+        self, request: httpx.Request, credential: str | None, timeout: float | None, key: str | None
+    ) -> httpx.Request:
+        """A copy to be sent: what is put on it shows in nothing that shows the caller's request, redirects included."""
+        headers, url, extensions = request.headers.copy(), request.url, dict(request.extensions)
+        if credential is not None and extensions[_ORIGIN].trusts(Origin.of(str(url))):
+            headers.update(self._apply.headers(credential))
+            query = self._apply.with_query(url.query.decode("ascii"), credential)
+            url = url.copy_with(query=query.encode("ascii")) if query else url
         if key is not None:
-            request.headers.setdefault("Idempotency-Key", key)
+            headers.setdefault("Idempotency-Key", key)
+            request.extensions[KEY_SENT] = True
         if timeout is not None:
-            given = request.extensions.get("timeout", {})
-            limits = {phase: _shorter(given.get(phase), timeout) for phase in ("connect", "read", "write", "pool")}
-            request.extensions = {**request.extensions, "timeout": limits}
+            given = extensions.get("timeout", {})
+            phases = ("connect", "read", "write", "pool")
+            extensions["timeout"] = {phase: _shorter(given.get(phase), timeout) for phase in phases}
+        return httpx.Request(request.method, url, headers=headers, stream=request.stream, extensions=extensions)
 
-    def _apply_credential(self, request: httpx.Request, credential: str) -> None:
-        if self._apply.header is not None:
-            request.headers[self._apply.header] = self._apply.prefix + credential
-        elif self._apply.query is not None:
-            request.url = request.url.copy_set_param(self._apply.query, credential)
+    def _guarded(self, request: httpx.Request) -> Target:
+        # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
+        request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions}
+        body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.stream
+        return http_target(request.method, str(request.url), body, keyed=self._runner.keyed)
 
     def _sync_transport(self) -> httpx.BaseTransport:
         if isinstance(self._given, httpx.BaseTransport):
             return self._given
         if self._given is not None:
             raise TypeError("this transport was made around an async one: use it with httpx.AsyncClient")
-        if self._own_sync is None:
-            self._own_sync = httpx.HTTPTransport()
-        return self._own_sync
+        with self._making:
+            if self._own_sync is None:
+                self._own_sync = httpx.HTTPTransport()
+            return self._own_sync
 
     def _async_transport(self) -> httpx.AsyncBaseTransport:
         if isinstance(self._given, httpx.AsyncBaseTransport):
             return self._given
         if self._given is not None:
             raise TypeError("this transport was made around a sync one: use it with httpx.Client")
-        if self._own_async is None:
-            self._own_async = httpx.AsyncHTTPTransport()
-        return self._own_async
+        with self._making:
+            if self._own_async is None:
+                self._own_async = httpx.AsyncHTTPTransport()
+            return self._own_async
 
     def close(self) -> None:
         if isinstance(self._given, httpx.BaseTransport):
@@ -179,7 +189,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         await self.aclose()
 
 
-def _too_slow(timeout: float | None) -> str:
+def _too_slow(timeout: float) -> str:
     return f"no complete answer within the {timeout:g} s of one attempt"
 
 

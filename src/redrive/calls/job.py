@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from redrive.calls.context import Inside, enclosing, inside, new_key
+from redrive.calls.context import Inside, attempt_of, enclosing, inside, new_key
 from redrive.calls.core import MISSING
 from redrive.calls.flow import Call, Steps, Trial
 from redrive.calls.results import Nature, nature_of
@@ -47,7 +48,8 @@ class Job:
         self._outer = inside.get()
         self._under_way: Any = None
         self._began = runner.core.clock.monotonic() if began is None else began
-        self.nested = enclosing(runner.core.name) if self._outer is not None else None
+        self._counted = False
+        self.nested = enclosing(runner.core) if self._outer is not None else None
         self._key = self._make_key()
 
     def _make_key(self) -> str | None:
@@ -55,52 +57,67 @@ class Job:
         if options.idempotency_key is not None:
             return options.idempotency_key
         if self.nested is not None:
-            return self.nested.next_key(self._target.endpoint)
+            content = self._target.content
+            if content == "":  # a function: what it is called with is all that is known
+                content = f"{self._target.endpoint} {self._args!r} {self._kwargs!r}"
+            return None if content is None else self.nested.next_key(content)
         wanted = core.idempotent == "key" or self._target.takes_key
         return new_key() if wanted else None
 
     def steps(self, first: Trial | None) -> Steps:
         """The flow of this call."""
-        options = self._runner.options
+        options, core = self._runner.options, self._runner.core
         call = Call(
-            self._runner.core,
+            core,
             options.endpoint or self._target.endpoint,
             began=self._began,
-            timeout=options.timeout,
+            timeout=self._runner.timeout,
             returns_responses=self._target.returns_responses,
-            has_fallback=options.fallback is not MISSING,
+            # What an HTTP adapter is given as a key it sends; a function may do with it what it likes.
+            idempotent=core.idempotent is True or (self._target.returns_responses and self._key is not None),
+            counted=self._counted,
+            has_fallback=options.fallback is not MISSING and not self._target.returns_responses,
         )
+        self._counted = True
         return call.run(first)
 
     def attempt(self, step: Invoke | None) -> Any:
         """Call the function once; without a step, as part of an attempt of the same service around us."""
-        before = inside.get()
-        inside.set(self._mark())
+        mark = self._mark(step)
+        entered = inside.set(mark)
         try:
-            result = self._function(*self._args, **self._filled(step))
+            result = self._function(*self._args, **self._filled(mark, step))
         finally:
-            inside.set(before)
+            mark.over = True
+            inside.reset(entered)
         self.expect_value(result)
         return result
 
     async def aattempt(self, step: Invoke | None) -> Any:
         """The same in a coroutine, with the attempt's time enforced."""
-        before = inside.get()
-        inside.set(self._mark())
+        mark = self._mark(step)
+        entered = inside.set(mark)
         try:
             under_way, self._under_way = self._under_way, None
-            result = under_way if under_way is not None else self._function(*self._args, **self._filled(step))
-            timeout = self._runner.options.timeout if step is None else step.timeout
-            return await settle(result, None if self._target.limits_itself else timeout)
+            result = under_way if under_way is not None else self._function(*self._args, **self._filled(mark, step))
+            timeout = self._runner.timeout if step is None else step.timeout
+            result = await settle(result, None if self._target.limits_itself else timeout)
+            self.refuse_generator(result)
+            return result
         finally:
-            inside.set(before)
+            mark.over = True
+            with suppress(ValueError):  # the coroutine was closed in another context than it began in
+                inside.reset(entered)
 
     def expect_value(self, result: Any) -> None:
         """Make sure that a result is no promise of one."""
-        nature = nature_of(result.__class__)
-        if nature is Nature.AWAITABLE and self.nested is None:
+        if self.nested is None and nature_of(result.__class__) is Nature.AWAITABLE:
             raise TurnedOutAsync(result)
-        if nature is Nature.GENERATOR:
+        self.refuse_generator(result)
+
+    def refuse_generator(self, result: Any) -> None:
+        """A generator that the function made is its result; one that it is cannot be guarded."""
+        if nature_of(result.__class__) is Nature.GENERATOR:
             refuse_generator(self._function)
 
     def taking_over(self, awaitable: Any) -> Job:
@@ -117,17 +134,15 @@ class Job:
             return fallback(*self._args, **self._kwargs, error=error)
         return fallback(*self._args, **self._kwargs)
 
-    def _mark(self) -> Inside:
-        return Inside(self._runner.core.name, self._outer, self._key)
+    def _mark(self, step: Invoke | None) -> Inside:
+        grant = step.grant if step is not None else self.nested.grant if self.nested is not None else None
+        return attempt_of(self._runner.core, grant, self._outer, self._key)
 
-    def _filled(self, step: Invoke | None) -> dict[str, Any]:
+    def _filled(self, mark: Inside, step: Invoke | None) -> dict[str, Any]:
         if not self._target.fills:
             return self._kwargs
-        if step is None:
-            credentials = self._runner.core.credentials
-            grant = None if credentials is None else credentials.current
-            return self._target.fill(self._args, self._kwargs, grant, self._runner.options.timeout, self._key)
-        return self._target.fill(self._args, self._kwargs, step.grant, step.timeout, self._key)
+        timeout = self._runner.timeout if step is None else step.timeout
+        return self._target.fill(self._args, self._kwargs, mark.grant, timeout, self._key)
 
 
 async def settle(result: Any, timeout: float | None) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlsplit
 
-from redrive.calls.apply import Apply
-from redrive.calls.http import http_target
+from redrive.calls.apply import Apply, Origin, scrub
+from redrive.calls.http import KEY_SENT, http_target
 from redrive.calls.runner import Runner
 from redrive.extras import needs
 
@@ -27,7 +28,9 @@ class ServiceAdapter(BaseAdapter):
     credential does not follow a redirect to another host.
     """
 
-    def __init__(self, runner: Runner, adapter: BaseAdapter | None, *, apply: str) -> None:
+    def __init__(self, runner: Runner, adapter: object, *, apply: str) -> None:
+        if adapter is not None and not isinstance(adapter, BaseAdapter):
+            raise TypeError(f"adapter must be a requests adapter or None, not {type(adapter).__name__}")
         super().__init__()
         self._runner = runner
         self._inner = adapter or HTTPAdapter()
@@ -36,57 +39,61 @@ class ServiceAdapter(BaseAdapter):
     def send(  # type: ignore[override]  # BaseAdapter names the options one by one; they are passed on whole
         self, request: requests.PreparedRequest, **options: Any
     ) -> requests.Response:
-        path = urlsplit(request.url or "").path
-        target = http_target(request.method or "", path, keyed=self._runner.keyed)
-        if options.get("timeout") is None:
-            options.pop("timeout", None)  # leaves it to the service
-        response: requests.Response = self._runner.guard(target, self._send)(request, **options)
+        # A redirect shares the hooks of the request it comes from, and so remembers where that was sent.
+        request.hooks.setdefault(_ORIGIN, Origin.of(request.url or ""))
+        target = http_target(request.method or "", request.url or "", request.body, keyed=self._runner.keyed)
+        limit = options.pop("timeout", None)
+        send = functools.partial(self._send, limit=limit)
+        response: requests.Response = self._runner.guard(target, send)(request, **options)
         return response
 
     def _send(
         self,
         request: requests.PreparedRequest,
         *,
+        limit: Any,
         credential: str | None = None,
+        timeout: float | None = None,
         idempotency_key: str | None = None,
         stream: bool = False,
         **options: Any,
     ) -> requests.Response:
-        self._prepare(request, credential, idempotency_key)
-        response = self._inner.send(request, stream=stream, **options)
-        if not stream or response.status_code >= 400:
-            response.content  # noqa: B018  # reads the body
+        outgoing = self._outgoing(request, credential, idempotency_key)
+        try:
+            response = self._inner.send(outgoing, stream=stream, timeout=_shorter(limit, timeout), **options)
+            response.request, response.url = request, request.url or ""
+            if not stream or response.status_code >= 400:
+                response.content  # noqa: B018  # reads the body
+        except requests.RequestException as error:
+            error.request = request
+            scrub(error, credential)
+            raise
         return response
 
-    def _prepare(self, request: requests.PreparedRequest, credential: str | None, key: str | None) -> None:
-        # A redirect shares the hooks of the request it comes from, and so remembers where that was sent.
-        origin = _origin(request.url or "")
-        if request.hooks.setdefault(_ORIGIN, origin) != origin:
-            request.headers.pop(self._apply.header or "", None)  # the session has copied it to the redirect
-        elif credential is not None:
-            self._apply_credential(request, credential)
-        if key is not None:
-            request.headers.setdefault("Idempotency-Key", key)
+    def _outgoing(
+        self, request: requests.PreparedRequest, credential: str | None, key: str | None
+    ) -> requests.PreparedRequest:
+        """A copy to be sent: what is put on it shows in nothing that shows the caller's request, redirects included."""
         position = getattr(request, "_body_position", None)
         if isinstance(position, int) and request.body is not None and request.body.tell() != position:  # type: ignore[union-attr]
             rewind_body(request)  # a file that an earlier attempt has read
-
-    def _apply_credential(self, request: requests.PreparedRequest, credential: str) -> None:
-        if self._apply.header is not None:
-            request.headers[self._apply.header] = self._apply.prefix + credential
-        elif self._apply.query is not None:
-            request.url = _with_parameter(request.url or "", self._apply.query, credential)
+        outgoing = request.copy()
+        url = urlsplit(request.url or "")
+        if credential is not None and request.hooks[_ORIGIN].trusts(Origin.of(request.url or "")):
+            outgoing.headers.update(self._apply.headers(credential))
+            outgoing.url = url._replace(query=self._apply.with_query(url.query, credential)).geturl()
+        if key is not None:
+            outgoing.headers.setdefault("Idempotency-Key", key)
+            request.hooks[KEY_SENT] = True
+        return outgoing
 
     def close(self) -> None:
         self._inner.close()
 
 
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
-
-
-def _with_parameter(url: str, name: str, value: str) -> str:
-    parts = urlsplit(url)
-    kept = [(key, old) for key, old in parse_qsl(parts.query, keep_blank_values=True) if key != name]
-    return parts._replace(query=urlencode([*kept, (name, value)])).geturl()
+def _shorter(given: Any, timeout: float | None) -> Any:
+    """The caller's limit and the service's, phase by phase."""
+    if timeout is None:
+        return given
+    phases = given if isinstance(given, tuple) else (given, given)
+    return tuple(timeout if phase is None else min(phase, timeout) for phase in phases)

@@ -51,6 +51,8 @@ class Runner:
         self.options = options
         self.gate: Circuit | _NoCircuit = core.circuit or _NoCircuit()
         self.slow = self.gate.slow or math.inf
+        # No attempt may outlast the whole call.
+        self.timeout = None if options.timeout is None else min(options.timeout, core.retry.within)
         self.keyed = core.idempotent == "key" or options.idempotency_key is not None
         self.guard: Guard = _straight(self)
         self.aguard: Guard = _astraight(self)
@@ -124,6 +126,8 @@ class Runner:
         if job.nested is not None:
             return await job.aattempt(None)
         try:
+            if first is not None and isinstance(first.outcome, Returned):
+                job.refuse_generator(first.outcome.value)
             return unwrap(await adrive(job.steps(first), Work(job.aattempt, job.fall_back, self.core.clock)))
         finally:
             del first
@@ -145,9 +149,9 @@ def _straight(runner: Runner) -> Guard:
     """
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
-    options, keyed = runner.options, runner.keyed
+    core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    mark, current, enter, leave = Inside(runner.core.name), inside.get, inside.set, inside.reset
+    current, enter, leave = inside.get, inside.set, inside.reset
 
     def guard(target: Target, function: Function) -> Function:
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -160,7 +164,9 @@ def _straight(runner: Runner) -> Guard:
             elif grant and target.credential_place >= len(args):
                 filled = {"credential": grant.value, **kwargs}
             else:
-                filled = target.fill(args, kwargs, grant, options.timeout)
+                filled = target.fill(args, kwargs, grant, timeout)
+            mark = Inside()
+            mark.core, mark.grant = core, grant
             began = monotonic()
             entered = enter(mark)
             try:
@@ -184,6 +190,7 @@ def _straight(runner: Runner) -> Guard:
                     return result
                 trial = runner.trial(Returned(result), passage)
             finally:
+                mark.over = True
                 leave(entered)
             try:
                 return runner.recover(Job(runner, target, function, args, kwargs, began=began), trial)
@@ -199,9 +206,9 @@ def _astraight(runner: Runner) -> Guard:
     """The straight way through, in a coroutine."""
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
-    options, keyed = runner.options, runner.keyed
+    core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    mark, current, enter, leave = Inside(runner.core.name), inside.get, inside.set, inside.reset
+    current, enter, leave = inside.get, inside.set, inside.reset
 
     def guard(target: Target, function: Function) -> Function:
         async def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -214,13 +221,15 @@ def _astraight(runner: Runner) -> Guard:
             elif grant and target.credential_place >= len(args):
                 filled = {"credential": grant.value, **kwargs}
             else:
-                filled = target.fill(args, kwargs, grant, options.timeout)
+                filled = target.fill(args, kwargs, grant, timeout)
+            mark = Inside()
+            mark.core, mark.grant = core, grant
             began = monotonic()
             entered = enter(mark)
             try:
                 result = function(*args, **filled)
-                if result.__class__ is not CoroutineType or options.timeout is not None:
-                    result = settle(result, None if target.limits_itself else options.timeout)
+                if result.__class__ is not CoroutineType or timeout is not None:
+                    result = settle(result, None if target.limits_itself else timeout)
                 result = await result
             except Exception as error:
                 trial = runner.trial(Raised(error), Passage(began, generation, grant))
@@ -241,10 +250,11 @@ def _astraight(runner: Runner) -> Guard:
                     return result
                 trial = runner.trial(Returned(result), passage)
             finally:
-                try:
+                mark.over = True
+                try:  # noqa: SIM105  # suppress() would cost half as much as all the rest
                     leave(entered)
-                except ValueError:  # the coroutine was closed in another context than it began in
-                    enter(None)
+                except ValueError:
+                    pass  # the coroutine was closed in another context than it began in
             try:
                 return await runner.arecover(Job(runner, target, function, args, kwargs, began=began), trial)
             finally:

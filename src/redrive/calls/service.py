@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import random as chance
-import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from redrive.calls.announce import Announcer, Hook
 from redrive.calls.attempts import Attempts
@@ -17,10 +16,9 @@ from redrive.calls.core import MISSING, Core, Idempotent, Options
 from redrive.calls.credentials import Credentials
 from redrive.calls.runner import Runner
 from redrive.calls.tally import Stats, Tally
-from redrive.calls.target import is_async, refuse_generator, target_of
+from redrive.calls.target import is_async, refuse_generator, refuse_unless_callable, target_of
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
-from redrive.errors import PolicyWarning
 from redrive.policy import checks
 from redrive.policy.breaker import Breaker, State
 from redrive.policy.budget import Ledger, RetryBudget
@@ -48,10 +46,11 @@ class Service:
     credentials  a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
     classifier   rules beyond the built-in table
     timeout      seconds of one attempt: enforced by the HTTP adapters and for async functions, given to a sync
-                 function that takes the keyword `timeout`
+                 function that takes the keyword `timeout`; where the caller sets a limit, too, the shorter one holds
     idempotent   False: a POST or PATCH is not repeated once it may have reached the server, unless it carries an
                  Idempotency-Key; "key": the HTTP adapters send one per logical call; True: everything may be repeated
-    fallback     a value, or a function of the same arguments, for when the circuit is open or retries are spent
+    fallback     a value, or a function of the same arguments, for when the circuit is open or retries are spent;
+                 HTTP adapters and `attempts()` have no use for it
     on_event     called with every event of this service
     round_trip   seconds a call usually takes: policies are checked against it
     sla          seconds the whole call may take: policies are checked against it
@@ -78,6 +77,8 @@ class Service:
         _check_types(
             name,
             idempotent,
+            clock,
+            random,
             retry=retry,
             breaker=breaker,
             budget=budget,
@@ -90,9 +91,10 @@ class Service:
         self.name = name
         self.retry = retry or Retry(attempts=1)
         for concern in self.retry.concerns(timeout=timeout, round_trip=round_trip, sla=sla):
-            warnings.warn(f"service {name!r}: {concern}", PolicyWarning, stacklevel=2)
-        clock = clock or SystemClock()
-        random = random or chance.Random()
+            checks.warn(f"service {name!r}: {concern}")
+        clock = SystemClock() if clock is None else clock
+        # The module's own generator: it is seeded anew after a fork, so that workers do not wait in step.
+        random = chance if random is None else random
         announcer = Announcer(on_event)
         told = announcer.event
         pool = KeyPool([credentials]) if isinstance(credentials, Token) else credentials
@@ -115,14 +117,12 @@ class Service:
         self._core = core
         self._options = options
         self._runner = Runner(core, options)
-        self._last: tuple[Any, Callable[..., Any]] = (None, _no_function)
-        self._alast: tuple[Any, Callable[..., Any]] = (None, _no_function)
+        self._last = self._alast = _Last(_Last, _Last)
 
     def __repr__(self) -> str:
         worst = self.retry.worst_case(timeout=self._options.timeout)
-        return (
-            f"<Service {self.name!r}: {self.retry.attempts} attempts, at worst {worst:.1f} s, circuit {self.circuit}>"
-        )
+        limit = f"waits of at most {worst:.1f} s" if self._options.timeout is None else f"at worst {worst:.1f} s"
+        return f"<Service {self.name!r}: {self.retry.attempts} attempts, {limit}, circuit {self.circuit}>"
 
     def with_options(
         self,
@@ -132,11 +132,19 @@ class Service:
         idempotency_key: str | None = None,
         fallback: Any = MISSING,
     ) -> Service:
-        """The same service, sharing all its state, with other settings for some of its calls."""
-        given: dict[str, Any] = {"endpoint": endpoint, "idempotency_key": idempotency_key}
+        """The same service, sharing all its state, with other settings for some of its calls.
+
+        endpoint         the name in logs and errors
+        idempotency_key  the key of one logical call; a view kept for another call would send the same
+        """
+        changes: dict[str, Any] = {}
+        for name, text in {"endpoint": endpoint, "idempotency_key": idempotency_key}.items():
+            if text is not None:
+                if not isinstance(text, str) or not text.strip():
+                    raise ValueError(f"{name} must be a non-empty string, not {text!r}")
+                changes[name] = text
         if timeout is not None:
-            given["timeout"] = checks.seconds("timeout", timeout, above=0)
-        changes = {name: value for name, value in given.items() if value is not None}
+            changes["timeout"] = checks.seconds("timeout", timeout, above=0)
         if fallback is not MISSING:
             changes["fallback"] = fallback
         view = copy.copy(self)
@@ -145,6 +153,9 @@ class Service:
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, `def` or `async def`."""
+        refuse_unless_callable(function)
+        if isinstance(function, type):
+            raise TypeError(f"a service guards a function, not the class {function.__name__}; decorate its methods")
         refuse_generator(function)
         guard = self._runner.aguard if is_async(function) else self._runner.guard
         guarded = functools.wraps(function)(guard(target_of(function), function))
@@ -153,17 +164,19 @@ class Service:
     def call(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
         """Call a function through the service."""
         last = self._last
-        if last[0] is not function:  # a loop calls the same function again and again
-            last = self._last = (function, self._runner.guard(target_of(function), function))
-        result: R = last[1](*args, **kwargs)
+        if last.function is not function:  # a loop calls the same function again and again
+            refuse_unless_callable(function)
+            last = self._last = _Last(function, self._runner.guard(target_of(function), function))
+        result: R = last.guarded(*args, **kwargs)
         return result
 
     async def acall(self, function: Callable[..., Awaitable[R]], /, *args: Any, **kwargs: Any) -> R:
         """Call and await an async function through the service."""
         last = self._alast
-        if last[0] is not function:
-            last = self._alast = (function, self._runner.aguard(target_of(function), function))
-        result: R = await last[1](*args, **kwargs)
+        if last.function is not function:
+            refuse_unless_callable(function)
+            last = self._alast = _Last(function, self._runner.aguard(target_of(function), function))
+        result: R = await last.guarded(*args, **kwargs)
         return result
 
     def attempts(self) -> Attempts:
@@ -203,8 +216,11 @@ class Service:
         return self._core.tally.stats()
 
 
-def _no_function(*_: Any, **__: Any) -> NoReturn:
-    raise TypeError("a service calls a function, not None")
+class _Last(NamedTuple):
+    """The function that was last called, and its guard."""
+
+    function: Any
+    guarded: Callable[..., Any]
 
 
 def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:
@@ -213,11 +229,14 @@ def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:
     return min([Tally.SLICE, *(span / RollingWindow.SLICES for span in spans)])
 
 
-def _check_types(name: object, idempotent: object, **given: object) -> None:
+def _check_types(name: object, idempotent: object, clock: object, random: object, **given: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"a Service needs a name, a non-empty string, not {name!r}")
     if idempotent not in (True, False, "key"):
         raise ValueError(f'idempotent must be True, False or "key", not {idempotent!r}')
+    for option, value, method in (("clock", clock, "monotonic"), ("random", random, "uniform")):
+        if value is not None and not hasattr(value, method):
+            raise TypeError(f"{option} must have the methods of redrive.clock.{option.title()}, not be {value!r}")
     for option, value in given.items():
         if value is not None and not isinstance(value, _TYPES[option]):
             names = " or ".join(cls.__name__ for cls in _TYPES[option])

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redrive.calls.credentials import Grant, TokenKeeper
+    from redrive.calls.credentials import Grant
+    from redrive.calls.tokens import TokenKeeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Refresh:
 
     keeper: TokenKeeper
     seen: int
+    patience: float
+    """Seconds to wait for another caller's fetch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class Target:
     """Keywords to fill in, with their place in the signature."""
     returns_responses: bool = False
     """Whether a response that stays bad is handed back (HTTP adapters) or raised as RetriesExhausted (functions)."""
+    content: str | None = ""
+    """What tells one request inside an attempt from another; None where that cannot be told, and no key is sent."""
     limits_itself: bool = False
     """Whether it keeps to the `timeout` it is given, and says so with an error of its own library."""
     takes_key: bool = field(init=False)
@@ -52,18 +54,20 @@ class Target:
         return {**{name: values[name] for name in wanted if values[name] is not None}, **kwargs}
 
 
-# By code object: a lambda in a loop is a new function each time, with the same code.
-_known: dict[CodeType, Target] = {}
+# By code object: a lambda in a loop is a new function each time, with the same code. A method's bound and plain forms
+# share theirs but not their signature; wrappers of one decorator share theirs but not what they wrap.
+_known: dict[tuple[CodeType, type], Target] = {}
 
 
 def target_of(function: Callable[..., Any]) -> Target:
     """Look at a function; cheap the second time."""
-    code = getattr(function, "__code__", None)
-    if code is None:
+    kind = type(function)
+    if (kind is not FunctionType and kind is not MethodType) or hasattr(function, "__wrapped__"):
         return _examine(function)
-    target = _known.get(code)
+    key = (function.__code__, kind)
+    target = _known.get(key)
     if target is None:
-        target = _known[code] = _examine(function)
+        target = _known[key] = _examine(function)
     return target
 
 
@@ -72,10 +76,12 @@ def _examine(function: Callable[..., Any]) -> Target:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some C functions do not tell
         return Target(endpoint_of(function))
+    given = function.keywords if isinstance(function, functools.partial) else {}
     fills = tuple(
         (parameter.name, sys.maxsize if parameter.kind is parameter.KEYWORD_ONLY else place)
         for place, parameter in enumerate(parameters)
-        if parameter.name in FILLABLE and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        if parameter.name in FILLABLE - given.keys()
+        and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     )
     return Target(endpoint_of(function), fills)
 
@@ -91,6 +97,16 @@ def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func
     return function
+
+
+def refuse_unless_callable(function: object) -> None:
+    """Say what cannot be guarded, and what to do instead."""
+    if isinstance(function, classmethod | staticmethod | property):
+        raise TypeError(f"put the service below @{type(function).__name__}: it guards the function itself")
+    if inspect.iscoroutine(function):
+        raise TypeError("pass the async function itself, not a coroutine it gave: a coroutine can run only once")
+    if not callable(function):
+        raise TypeError(f"a service guards a function, not {function!r}")
 
 
 def refuse_generator(function: Callable[..., Any]) -> None:

@@ -34,7 +34,7 @@ class Found:
 def find(error: BaseException, scope: Scope, now: datetime, unknown: Kind | None) -> Found:
     """The built-in verdict on an exception."""
     if ours := verdict_on_ours(error, now):
-        # As near as a class can be, save the error's own.
+        # Like a code: only a rule on the error's own class outranks it.
         return Found(ours, "code")
     chain = look_through(error)
     return (

@@ -30,9 +30,13 @@ class Classifier:
     """The kind of an error nobody knows; by default permanent, and in a task ambiguous."""
     rules: tuple[Rule, ...] = ()
 
+    def __repr__(self) -> str:
+        unknown = "" if self.unknown is None else f"unknown={str(self.unknown)!r}"
+        return f"Classifier({unknown})" + "".join(f".{rule.name}" for rule in self.rules)
+
     def __post_init__(self) -> None:
         if self.unknown is not None:
-            object.__setattr__(self, "unknown", known_kind(self.unknown))
+            object.__setattr__(self, "unknown", known_kind(self.unknown, option="unknown"))
 
     def rule(
         self,

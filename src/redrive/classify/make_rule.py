@@ -52,14 +52,14 @@ def make_rule(
     return rule if name else _named(rule)
 
 
-def known_kind(kind: Kind | str) -> Kind:
+def known_kind(kind: Kind | str, *, option: str = "kind") -> Kind:
     """The kind of that name."""
     if not isinstance(kind, str):
-        raise TypeError(f"kind must be a redrive.Kind or its name, not {kind!r}")
+        raise TypeError(f"{option} must be a redrive.Kind or its name, not {kind!r}")
     try:
         return Kind(kind)
     except ValueError:
-        raise ValueError(f"kind must be one of {', '.join(Kind)}, not {kind!r}") from None
+        raise ValueError(f"{option} must be one of {', '.join(Kind)}, not {kind!r}") from None
 
 
 def _error_types(given: object) -> tuple[type[Exception], ...]:

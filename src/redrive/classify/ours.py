@@ -8,8 +8,6 @@ from redrive.classify.detail import message, shown
 from redrive.errors import CircuitOpen, QuotaExhausted, RetriesExhausted, StatedVerdict
 from redrive.model import Kind, Verdict
 
-_NEVER_REPEATED = frozenset({Kind.PERMANENT, Kind.ROW, Kind.DISCARD})
-
 
 def verdict_on_ours(error: BaseException, now: datetime) -> Verdict | None:
     """None for every error that is not redrive's."""
@@ -38,13 +36,12 @@ def verdict_on_ours(error: BaseException, now: datetime) -> Verdict | None:
 
 
 def _spent(error: RetriesExhausted) -> Verdict:
-    """Repeating was tried already: what it was about stays, a wish to repeat does not."""
-    rule, reason = "redrive.RetriesExhausted", "retries spent"
+    """What the response was, as if it were an exception that another service re-raised."""
+    rule, reason = "redrive.RetriesExhausted", "retries of another service spent"
     if error.redrive is None:
         return Verdict(Kind.PERMANENT, reason, rule, detail=shown(message(error)))
     last = error.redrive.verdict
-    kind = last.kind if last.kind in _NEVER_REPEATED else Kind.PERMANENT
-    return Verdict(kind, f"{reason}: {last.reason}", rule, detail=last.detail, status=last.status)
+    return Verdict(last.kind, f"{reason}: {last.reason}", rule, last.retry_after, last.detail, last.status)
 
 
 def _seconds_until(moment: datetime | None, now: datetime) -> float | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from datetime import UTC, datetime
+from typing import Any
 
 from redrive.masking import mask
 
@@ -17,13 +19,25 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        line = {
+        line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": mask(record.getMessage()),
         }
-        line.update({name: value for name, value in vars(record).items() if name not in _OWN and name not in line})
+        extra = {name: value for name, value in vars(record).items() if name not in _OWN and name not in line}
+        line.update(_shown(extra))
         if record.exc_info:
             line["traceback"] = mask(self.formatException(record.exc_info))
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _shown(value: Any) -> Any:
+    """The value as JSON can hold it and anybody may read it."""
+    if isinstance(value, dict):
+        return {str(name): _shown(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(inner) for inner in value]
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else str(value)
+    return value if value is None or isinstance(value, bool | int) else mask(str(value))

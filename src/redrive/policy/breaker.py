@@ -23,12 +23,15 @@ class State(StrEnum):
 class Breaker:
     """When to stop calling a service that is down, and how to find out that it is back.
 
-    failures    this many within `window` seconds open the circuit; ignored where `rate` is given
+    The circuit opens when, within `window` seconds, there were `failures` failures, which were at least `rate` of at
+    least `minimum` attempts.
+
+    failures    how many
     window      seconds
     cooldown    seconds the circuit stays open, give or take `jitter`
     probes      successes in half-open that close it; one probe is let through at a time
-    rate        share of failed calls in the window that opens the circuit, once `minimum` calls were seen
-    minimum     calls
+    rate        a service that is busy and mostly well is not cut off for its few failures; 0 to count only
+    minimum     attempts before a rate means anything
     slow        seconds: a success that took this long counts as a failure
     jitter      share of the cooldown, so that clients that broke together do not probe together
     lease       seconds after which a probe that was never heard of again is given up
@@ -38,8 +41,8 @@ class Breaker:
     window: float = 60.0
     cooldown: float = 30.0
     probes: int = 2
-    rate: float | None = None
-    minimum: int = 20
+    rate: float = 0.1
+    minimum: int = 1
     slow: float | None = None
     jitter: float = 0.2
     lease: float = 60.0
@@ -49,8 +52,7 @@ class Breaker:
         checks.seconds("window", self.window, above=0)
         checks.seconds("cooldown", self.cooldown, above=0)
         checks.count("probes", self.probes, least=1)
-        if self.rate is not None:
-            checks.share("rate", self.rate, zero=False)
+        checks.share("rate", self.rate, zero=True)
         checks.count("minimum", self.minimum, least=1)
         if self.slow is not None:
             checks.seconds("slow", self.slow, above=0)
@@ -107,7 +109,7 @@ class Machine:
 
     def succeeded(self, permit: Permit, now: float) -> None:
         """The service answered."""
-        if permit.generation != self.generation:
+        if permit.generation != self.generation or self.state is State.OPEN:
             return
         if self.state is State.CLOSED:
             self._seen.add(now, good=1)
@@ -140,14 +142,13 @@ class Machine:
             self._close()
 
     def _tripped(self, now: float) -> bool:
-        if self._options.rate is not None:
-            self._seen.add(now, bad=1)
-            good, bad = self._seen.totals(now)
-            calls = good + bad
-            return calls >= self._options.minimum and bad >= self._options.rate * calls
+        options = self._options
         self._failed_at.append(now)
-        full = len(self._failed_at) == self._options.failures
-        return full and now - self._failed_at[0] <= self._options.window
+        self._seen.add(now, bad=1)
+        if len(self._failed_at) < options.failures or now - self._failed_at[0] > options.window:
+            return False
+        good, bad = self._seen.totals(now)
+        return good + bad >= options.minimum and bad >= options.rate * (good + bad)
 
     def _open(self, now: float) -> None:
         spread = self._options.jitter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from zoneinfo import ZoneInfo
 
 from redrive.policy import checks
 from redrive.policy.token import Token
+
+# A reset is a date, and dates have an end.
+LONGEST_REST = 10 * 365 * 86_400.0
 
 _DAILY = re.compile(r"([01]\d|2[0-3]):([0-5]\d) (\S+)")
 
@@ -23,7 +27,8 @@ class KeyPool:
     __slots__ = ("_daily", "keys", "resets")
 
     def __init__(self, keys: Sequence[str | Token], *, resets: str | float | timedelta = 3600.0) -> None:
-        if isinstance(keys, str) or not all(isinstance(key, str | Token) and key for key in keys):
+        listed = isinstance(keys, Sequence) and not isinstance(keys, str | bytes)
+        if not listed or not all(isinstance(key, str | Token) and key for key in keys):
             raise TypeError("KeyPool takes a list of non-empty strings or Tokens")
         if not keys:
             raise ValueError("KeyPool needs at least one key")
@@ -34,7 +39,8 @@ class KeyPool:
         self._daily = _daily_reset(resets) if isinstance(resets, str) else None
         if self._daily is None:
             span = resets.total_seconds() if isinstance(resets, timedelta) else resets
-            checks.seconds("resets", span, above=0)  # type: ignore[arg-type]  # a str is a daily reset
+            if checks.seconds("resets", span, above=0) > LONGEST_REST:  # type: ignore[arg-type]  # a str is daily
+                raise ValueError("resets must be within ten years")
 
     def __repr__(self) -> str:
         return f"KeyPool({len(self.keys)} keys, resets={self.resets!r})"
@@ -69,45 +75,63 @@ class Slot:
     """The record of one key."""
 
     failures: int = 0
-    until: datetime | None = None
-    """Not to be used before."""
-    drained: bool = False
-    """Used up for its period, rather than told to pause for a moment."""
+    drained_until: datetime | None = None
+    """Used up for its period: by the wall clock, as resets are."""
+    paused_until: float = 0.0
+    """Told to slow down: monotonic, so that a step of the wall clock does not prolong it."""
+
+    def viable(self, now: datetime, moment: float) -> bool:
+        """Whether the key may be used."""
+        return (self.drained_until is None or self.drained_until <= now) and self.paused_until <= moment
 
 
 class Pool:
-    """Which key is next; its caller passes the time in and holds the lock."""
+    """Which key is next; its caller passes both clocks' time in and holds the lock."""
 
     def __init__(self, size: int) -> None:
         self._slots = [Slot() for _ in range(size)]
 
-    def pick(self, now: datetime) -> int | None:
-        """The viable key that failed least, the first of them where several did; None where all are cooling down."""
-        viable = [index for index, slot in enumerate(self._slots) if slot.until is None or slot.until <= now]
+    def pick(self, now: datetime, moment: float) -> int | None:
+        """The viable key that failed least, the first of them where several did; None where all are resting."""
+        viable = [index for index, slot in enumerate(self._slots) if slot.viable(now, moment)]
         return min(viable, key=lambda index: self._slots[index].failures, default=None)
 
-    def cool(self, index: int, until: datetime, *, drained: bool) -> None:
-        """Put a key out of use. A pause never shortens a longer cool-down."""
+    def drain(self, index: int, until: datetime) -> bool:
+        """Put a key out of use for its period; tells whether that is news."""
         slot = self._slots[index]
-        if slot.until is None or until > slot.until:
-            slot.until, slot.drained = until, drained
+        news = slot.drained_until is None or until > slot.drained_until
+        if news:
+            slot.drained_until = until
+        return news
+
+    def pause(self, index: int, until: float) -> None:
+        """Put a key out of use for a moment."""
+        slot = self._slots[index]
+        slot.paused_until = max(slot.paused_until, until)
 
     def blame(self, index: int) -> None:
         """The key failed: others come first from now on."""
         self._slots[index].failures += 1
 
     def forgive(self, index: int) -> None:
-        """A success clears the key's record; a cool-down that began meanwhile stands."""
+        """A success clears the key's record; a rest that began meanwhile stands."""
         self._slots[index].failures = 0
 
-    def failures(self, index: int) -> int:
-        """How often the key failed since its last success."""
-        return self._slots[index].failures
+    def blamed(self) -> bool:
+        """Whether any key has a record to be cleared."""
+        return any(slot.failures for slot in self._slots)
 
-    def next_viable(self) -> datetime:
-        """When the first of the cooling keys is good again; only asked while all of them cool."""
-        return min(slot.until for slot in self._slots if slot.until is not None)
+    def next_pause_ends(self, now: datetime) -> float | None:
+        """When the first key that is only pausing may be used; None where all are drained."""
+        return min((slot.paused_until for slot in self._slots if slot.viable(now, math.inf)), default=None)
 
-    def pause_ends(self) -> datetime | None:
-        """When the first key that is only pausing (not drained) is good again."""
-        return min((slot.until for slot in self._slots if slot.until is not None and not slot.drained), default=None)
+    def next_reset(self, now: datetime, moment: float) -> datetime:
+        """When the first key may be used; only asked while all of them rest."""
+        return min(
+            max(slot.drained_until or now, now + timedelta(seconds=_rest(slot.paused_until - moment)))
+            for slot in self._slots
+        )
+
+
+def _rest(seconds: float) -> float:
+    return min(max(0.0, seconds), LONGEST_REST)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypedDict
 
 from redrive.clock import Random
-from redrive.errors import PolicyWarning
 from redrive.model import Decision, Kind, Repeat, Stop, Verdict
 from redrive.policy import backoff, checks
 from redrive.policy.backoff import JITTERS, Jitter
@@ -19,6 +17,24 @@ REPEATABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.
 FLOOR_JITTER = 0.1
 # A deadlock's victim repeats almost at once: the other transaction is already through.
 SHORT_BASE, SHORT_CAP = 0.02, 0.5
+
+
+def all_used(attempts: int) -> str:
+    """Why there is no further attempt, in words."""
+    return "the one attempt is used" if attempts == 1 else f"all {attempts} attempts are used"
+
+
+class RetryOptions(TypedDict, total=False):
+    """The fields of `Retry` as keywords."""
+
+    attempts: int
+    base: float
+    multiplier: float
+    cap: float
+    jitter: Jitter
+    within: float
+    ambiguous: int
+    on: Iterable[Kind | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +79,8 @@ class Retry:
         checks.seconds("cap", self.cap, least=0)
         checks.seconds("within", self.within, above=0)
         checks.count("ambiguous", self.ambiguous, least=0)
-        if not isinstance(self.multiplier, int | float) or not 1 <= self.multiplier < math.inf:
-            raise ValueError(f"multiplier must be a finite number of 1 or more, not {self.multiplier!r}")
+        if not checks.finite(self.multiplier) or self.multiplier < 1:
+            raise ValueError(f"multiplier must be a finite number of 1 or more, not {checks.shown(self.multiplier)}")
         if self.cap < self.base:
             raise ValueError(f"cap must not be below base: {self.cap:g} s is less than {self.base:g} s")
         if self.jitter not in JITTERS:
@@ -74,23 +90,30 @@ class Retry:
 
     @staticmethod
     def _kinds(given: Iterable[Kind | str]) -> frozenset[Kind]:
-        names = (given,) if isinstance(given, str) else tuple(given)
+        names = (given,) if isinstance(given, str | type) or not isinstance(given, Iterable) else tuple(given)
+        if any(isinstance(name, type) for name in names):
+            raise TypeError(
+                "on takes kinds, not exception classes: redrive repeats by verdict; make the class one with "
+                'classifier=Classifier().rule(YourError, kind="transient")'
+            )
         unknown = sorted(str(name) for name in names if name not in REPEATABLE)
         if unknown:
-            allowed = ", ".join(sorted(REPEATABLE))
-            raise ValueError(f"on may hold {allowed}; {', '.join(unknown)} is never repeated as it is")
+            raise ValueError(f"on may hold {', '.join(sorted(REPEATABLE))}, not {', '.join(unknown)}")
         return frozenset(Kind(name) for name in names)
 
     def _warn(self) -> None:
         if self.attempts > 10:
-            text = f"{self.attempts} attempts: past ten, a retry hides an outage instead of bridging it"
-            warnings.warn(text, PolicyWarning, stacklevel=4)
+            checks.warn(f"{self.attempts} attempts: past ten, a retry hides an outage instead of bridging it")
         if self.jitter == "fixed" and self.attempts > 1:
-            text = f'jitter="fixed" makes all clients that failed together come back together every {self.base:g} s'
-            warnings.warn(text, PolicyWarning, stacklevel=4)
+            checks.warn(
+                f'jitter="fixed" makes all clients that failed together come back together every {self.base:g} s'
+            )
 
     def worst_case(self, *, timeout: float | None = None) -> float:
-        """The longest a call may take in seconds; without a `timeout` per attempt, only its waits can be known."""
+        """The longest a call may take in seconds, but for waits that the server asks for (`within` bounds those).
+
+        Without a `timeout` per attempt, only the waits can be known.
+        """
         inside = timeout or 0.0
         most = self.within + inside  # the last attempt may begin just before `within` ends
         total = self.attempts * inside
@@ -119,6 +142,10 @@ class Retry:
             worst = self.worst_case(timeout=timeout)
             if worst > sla:
                 found.append(f"the worst case of {worst:.1f} s does not fit the SLA of {sla:g} s")
+            elif self.within > sla and Kind.RATE_LIMITED in self.on:
+                found.append(
+                    f"within {self.within:g} s is beyond the SLA of {sla:g} s: a server that asks for patience uses it"
+                )
         return found
 
     def decide(self, verdict: Verdict, progress: Progress, random: Random) -> Decision:
@@ -126,7 +153,7 @@ class Retry:
         if verdict.kind not in self.on:
             return Stop(f"{verdict.kind} errors are not repeated", retry_in=verdict.retry_after)
         if progress.attempts >= self.attempts:
-            return Stop(f"all {self.attempts} attempts are used", spent=True, retry_in=verdict.retry_after)
+            return Stop(all_used(self.attempts), spent=True, retry_in=verdict.retry_after)
         if verdict.kind is Kind.AMBIGUOUS and progress.ambiguous > self.ambiguous:
             return Stop(f"the {self.ambiguous} repeats of an ambiguous error are used", spent=True)
         left = self.within - progress.elapsed

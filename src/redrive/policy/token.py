@@ -18,6 +18,9 @@ class Token:
             raise TypeError(f"Token needs a function that returns the token, not {type(fetch).__name__}")
         self.fetch = fetch
 
+    def __repr__(self) -> str:
+        return f"Token({getattr(self.fetch, '__qualname__', type(self.fetch).__qualname__)})"
+
 
 class TokenState:
     """The token in use and how often it was fetched."""

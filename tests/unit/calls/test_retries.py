@@ -54,7 +54,7 @@ def test_01_a_retry_after_that_does_not_fit_fails_now_and_says_when_to_come_back
     assert fetch.calls == 1
     assert clock.sleeps == []
     assert caught.value.redrive.retry_in == 3600
-    assert "Come back in 3600.0 s" in caught.value.__notes__[0]
+    assert "Come back in 60 min" in caught.value.__notes__[0]
 
 
 def test_01_a_redirect_that_asks_for_patience_is_handed_on_after_it_and_not_repeated(service, clock, flaky):
@@ -193,7 +193,7 @@ async def test_06_an_async_callable_is_repeated_however_it_is_hidden(make, how, 
     result = await (run[how]() if how in run else shipfast.acall(work, 42))
     assert result == 42
     assert shipfast.stats().repeats == 2
-    assert shipfast.stats().calls in (1, 2)  # handed over from the thread's driver to the coroutine's, or not
+    assert shipfast.stats().calls == 1
 
 
 async def test_06_acall_takes_a_plain_function_as_well(service, flaky):

@@ -292,7 +292,9 @@ def test_a_call_refused_by_the_circuit_writes_a_line(service, caplog, flaky):
     for _ in range(2):
         with pytest.raises((TimeoutError, CircuitOpen)):
             shipfast.call(flaky(TimeoutError()))
-    assert [record.outcome for record in caplog.records] == ["transient", "circuit_open"]
+    lines = [record for record in caplog.records if record.name == "redrive.attempts"]
+    assert [line.outcome for line in lines] == ["transient", "circuit_open"]
+    assert "shipfast circuit closed → open, next probe in" in caplog.text
     assert shipfast.stats().failures == {"transient": 1, "circuit_open": 1}
 
 

@@ -67,16 +67,13 @@ def test_used_up_keys_say_when_they_are_fresh_again():
     assert classify(QuotaExhausted()).retry_after is None
 
 
-@pytest.mark.parametrize(
-    ("inner", "outer"),
-    [("transient", "permanent"), ("auth", "permanent"), ("quota", "permanent"), ("row", "row"), ("discard", "discard")],
-)
-def test_spent_retries_are_not_repeated_by_the_next_layer(inner, outer):
-    last = Verdict(Kind(inner), "HTTP 503 Service Unavailable", "http.503", 9.0, "down", 503)
+@pytest.mark.parametrize("kind", ["transient", "auth", "quota", "row", "discard", "permanent"])
+def test_spent_retries_of_another_service_are_what_its_last_response_was(kind):
+    last = Verdict(Kind(kind), "HTTP 503 Service Unavailable", "http.503", 9.0, "down", 503)
     failure = Failure("bank", "GET /", (), 1.0, last, "attempts spent", "Try later.")
     verdict = classify(RetriesExhausted(redrive=failure))
-    assert (verdict.kind, verdict.retry_after, verdict.status, verdict.detail) == (outer, None, 503, "down")
-    assert verdict.reason == "retries spent: HTTP 503 Service Unavailable"
+    assert (verdict.kind, verdict.retry_after, verdict.status, verdict.detail) == (kind, 9.0, 503, "down")
+    assert verdict.reason == "retries of another service spent: HTTP 503 Service Unavailable"
 
 
 def test_spent_retries_without_a_story_are_permanent():

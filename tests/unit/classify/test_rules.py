@@ -273,5 +273,5 @@ def test_a_rule_of_the_wrong_types_is_refused_in_one_sentence(arguments, options
 
 
 def test_a_kind_of_the_unknown_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="kind must be one of retry_now, transient"):
+    with pytest.raises(ValueError, match="unknown must be one of retry_now, transient"):
         Classifier(unknown="maybe")

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from redrive.policy.breaker import Breaker, Machine, State
 
-OPTIONS = Breaker(failures=3, window=10.0, cooldown=5.0, probes=2, jitter=0.2, lease=4.0)
+OPTIONS = Breaker(failures=3, window=10.0, cooldown=5.0, probes=2, rate=0, jitter=0.2, lease=4.0)
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -208,6 +208,21 @@ def test_cool_downs_of_clients_that_broke_together_are_spread():
     assert max(waits) - min(waits) > 10
 
 
+def test_a_service_that_is_busy_and_mostly_well_is_not_cut_off_for_its_few_failures():
+    breaker = machine(failures=5, window=60, rate=0.1)
+    for second in range(300):  # 99 successes and a failure, every second, for five minutes
+        breaker.count_successes(99, float(second))
+        fail(breaker, 1, float(second))
+    assert breaker.state is State.CLOSED
+    for tick in range(300):  # then one call in five fails
+        breaker.count_successes(4, 300 + tick / 10)
+        fail(breaker, 1 if breaker.state is State.CLOSED else 0, 300 + tick / 10)
+    assert breaker.state is State.CLOSED  # not yet a tenth of the last minute's calls
+    for tick in range(100):
+        fail(breaker, 1 if breaker.state is State.CLOSED else 0, 330 + tick)
+    assert breaker.state is State.OPEN
+
+
 def test_by_rate_it_opens_only_once_enough_calls_were_seen():
     breaker = machine(rate=0.5, minimum=10)
     fail(breaker, 9)
@@ -241,7 +256,7 @@ def test_it_can_be_closed_by_hand():
         {"window": 0},
         {"cooldown": -1},
         {"probes": 0},
-        {"rate": 0},
+        {"rate": -0.1},
         {"rate": 1.1},
         {"minimum": 0},
         {"slow": 0},

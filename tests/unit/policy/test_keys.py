@@ -15,39 +15,55 @@ NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
 def test_the_first_key_is_used_until_it_fails_then_the_least_failed():
     pool = Pool(3)
-    assert pool.pick(NOON) == 0
+    assert pool.pick(NOON, 0) == 0
     pool.blame(0)
-    assert pool.pick(NOON) == 1
+    assert pool.pick(NOON, 0) == 1
     pool.blame(1)
     pool.blame(2)
-    assert pool.pick(NOON) == 0
+    assert pool.pick(NOON, 0) == 0
     pool.forgive(2)
-    assert pool.pick(NOON) == 2
+    assert pool.pick(NOON, 0) == 2
 
 
-def test_a_cooling_key_is_not_used_before_its_time():
+def test_a_drained_key_is_not_used_before_its_reset():
     pool = Pool(2)
-    pool.cool(0, NOON + timedelta(hours=1), drained=True)
-    assert pool.pick(NOON) == 1
-    pool.cool(1, NOON + timedelta(hours=2), drained=True)
-    assert pool.pick(NOON) is None
-    assert pool.next_viable() == NOON + timedelta(hours=1)
-    assert pool.pick(NOON + timedelta(hours=1)) == 0
+    assert pool.drain(0, NOON + timedelta(hours=1))
+    assert pool.pick(NOON, 0) == 1
+    pool.drain(1, NOON + timedelta(hours=2))
+    assert pool.pick(NOON, 0) is None
+    assert pool.next_pause_ends(NOON) is None
+    assert pool.next_reset(NOON, 0) == NOON + timedelta(hours=1)
+    assert pool.pick(NOON + timedelta(hours=1), 0) == 0
 
 
-def test_a_short_pause_does_not_end_a_long_cool_down():
+def test_a_key_drained_once_more_is_no_news():
     pool = Pool(1)
-    pool.cool(0, NOON + timedelta(hours=8), drained=True)
-    pool.cool(0, NOON + timedelta(seconds=5), drained=False)
-    assert pool.pick(NOON + timedelta(minutes=1)) is None
-    assert pool.pause_ends() is None
+    assert pool.drain(0, NOON + timedelta(hours=1))
+    assert not pool.drain(0, NOON + timedelta(hours=1))
 
 
-def test_a_late_success_does_not_end_a_cool_down():
+def test_a_pause_does_not_end_a_drain_and_says_when_it_ends():
+    pool = Pool(2)
+    pool.drain(0, NOON + timedelta(hours=8))
+    pool.pause(0, 5.0)
+    pool.pause(1, 7.0)
+    assert pool.pick(NOON, 6.0) is None
+    assert pool.next_pause_ends(NOON) == 7.0
+    assert pool.next_reset(NOON, 6.0) == NOON + timedelta(seconds=1)
+    assert pool.pick(NOON, 7.0) == 1
+
+
+def test_a_step_of_the_wall_clock_does_not_prolong_a_pause():
     pool = Pool(1)
-    pool.cool(0, NOON + timedelta(hours=8), drained=True)
+    pool.pause(0, 2.0)
+    assert pool.pick(NOON - timedelta(hours=1), 2.0) == 0
+
+
+def test_a_late_success_does_not_end_a_rest():
+    pool = Pool(1)
+    pool.drain(0, NOON + timedelta(hours=8))
     pool.forgive(0)
-    assert pool.pick(NOON) is None
+    assert pool.pick(NOON, 0) is None
 
 
 def test_a_daily_reset_is_the_next_such_time_in_its_zone():
@@ -94,6 +110,8 @@ def test_a_reset_may_be_a_duration(resets):
         (["a"], "00:00 ../../etc/passwd", "unknown time zone"),
         (["a"], 0, "resets must be a finite number of seconds above 0"),
         (["a"], timedelta(0), "resets must be a finite number of seconds above 0"),
+        (["a"], 1e12, "resets must be within ten years"),
+        (["a"], timedelta.max, "resets must be within ten years"),
     ],
 )
 def test_a_nonsense_pool_is_refused(keys, resets, sentence):
@@ -102,7 +120,7 @@ def test_a_nonsense_pool_is_refused(keys, resets, sentence):
     assert sentence in str(refusal.value)
 
 
-@pytest.mark.parametrize("keys", ["abc", [1], [""], [None]])
+@pytest.mark.parametrize("keys", ["abc", [1], [""], [None], None, {"a", "b"}, iter(["a"])])
 def test_keys_are_strings_or_tokens(keys):
     with pytest.raises(TypeError, match="list of non-empty strings or Tokens"):
         KeyPool(keys)

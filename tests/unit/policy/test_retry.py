@@ -144,11 +144,13 @@ def test_the_worst_case_of_the_defaults_is_fifteen_seconds_of_waiting():
         ({"cap": 0.5}, "cap must not be below base: 0.5 s is less than 1 s"),
         ({"within": 0}, "within must be a finite number of seconds above 0, not 0"),
         ({"within": math.inf}, "within must be a finite number of seconds above 0, not inf"),
+        ({"base": 10**400}, "base must be a finite number of seconds of 0 or more, not 1000"),
+        ({"multiplier": True}, "multiplier must be a finite number of 1 or more, not True"),
         ({"multiplier": 0.5}, "multiplier must be a finite number of 1 or more, not 0.5"),
         ({"jitter": "some"}, "jitter must be one of none, equal, full, decorrelated, fixed, not 'some'"),
         ({"ambiguous": -1}, "ambiguous must be a whole number of 0 or more, not -1"),
-        ({"on": ["permanent"]}, "permanent is never repeated as it is"),
-        ({"on": ["sometimes"]}, "sometimes is never repeated as it is"),
+        ({"on": ["permanent"]}, "on may hold ambiguous, rate_limited, retry_now, transient, not permanent"),
+        ({"on": ["sometimes"]}, "on may hold ambiguous, rate_limited, retry_now, transient, not sometimes"),
     ],
 )
 def test_a_nonsense_policy_is_refused_in_one_sentence(options, sentence):
@@ -178,3 +180,19 @@ def test_concerns_name_a_short_base_a_long_cap_and_a_worst_case_beyond_the_sla()
     cap, worst = Retry(cap=60).concerns(sla=10)
     assert "beyond the SLA" in cap
     assert "worst case of 15.0 s does not fit" in worst
+    (patience,) = Retry(base=1, cap=4).concerns(sla=30)
+    assert "a server that asks for patience uses it" in patience
+    assert Retry(base=1, cap=4, within=30).concerns(sla=30) == []
+
+
+def test_exception_classes_are_not_kinds():
+    with pytest.raises(TypeError, match="redrive repeats by verdict"):
+        Retry(on=TimeoutError)
+    with pytest.raises(TypeError, match="redrive repeats by verdict"):
+        Retry(on=[ValueError])
+
+
+def test_a_warning_points_at_the_users_own_line():
+    with pytest.warns(PolicyWarning) as warned:
+        Retry(attempts=11)
+    assert warned[0].filename == __file__
