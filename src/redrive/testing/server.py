@@ -223,12 +223,13 @@ class FaultyServer:
         return Decision(answer, answer.delay + wait)
 
     def _record(self, message: Message, connection: Connection) -> Request:
-        method, path, query, headers, body, _ = message
+        method, path, query, target, headers, body, _ = message
         self._numbers[path] += 1
         request = Request(
             method=method,
             path=path,
             query=query,
+            target=target,
             headers=headers,
             body=body,
             at=time.monotonic(),

@@ -53,6 +53,8 @@ class Request:
     """Percent-decoded, without the query."""
     query: dict[str, str]
     """Where a name is repeated, its last value."""
+    target: str
+    """Path and query as they were sent."""
     headers: Headers
     body: bytes = field(repr=False)
     at: float
@@ -75,6 +77,7 @@ class Message(NamedTuple):
     method: str
     path: str
     query: dict[str, str]
+    target: str
     headers: Headers
     body: bytes
     keep_alive: bool
@@ -121,7 +124,7 @@ class RequestParser:
                 self.wants_continue = False
             options = fields.get("connection", "").lower()
             keep_alive = "close" not in options if minor == "1" else "keep-alive" in options
-            yield Message(method, path, query, Headers(fields), body, keep_alive)
+            yield Message(method, path, query, target, Headers(fields), body, keep_alive)
 
     def _take_head(self) -> Waiting:
         buffer = self._buffer

@@ -1,6 +1,8 @@
 """Keys and tokens as callers meet them; the numbers are those of docs/semantics.md."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +12,7 @@ import pytest
 import redrive
 from redrive import Breaker, KeyPool, QuotaExhausted, Retry, Service, Token
 from redrive.model import KeyCooled, TokenRefreshed
-from redrive.testing import FakeClock
+from redrive.testing import FakeClock, set_testing
 
 QUOTA = {"error": {"errors": [{"reason": "quotaExceeded"}], "code": 403}}
 
@@ -434,3 +436,224 @@ def test_a_daily_reset_is_named_in_utc(service):
     pool = KeyPool(["key-aaaa"], resets="00:00 America/Los_Angeles")
     with pytest.raises(QuotaExhausted, match="2026-11-16 08:00:00 UTC"):
         service(credentials=pool, clock=clock).call(api)
+
+
+# ── whose credential, whose fault ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_24_what_another_service_has_answered_for_is_blamed_on_nobody_else(service):
+    inner = service("inner", retry=Retry(attempts=1), breaker=Breaker(failures=1), credentials=KeyPool(["inner-01"]))
+    outer = service(
+        "outer",
+        retry=Retry(attempts=1),
+        breaker=Breaker(failures=1),
+        credentials=KeyPool(["outer-01", "outer-02"]),
+    )
+    drained = Api(**{"inner-01": used_up})
+
+    @outer
+    def work(*, credential):
+        inner.call(drained)
+
+    with pytest.raises(QuotaExhausted):
+        work()
+
+    fine = Api()
+    outer.call(fine)
+    assert fine.seen == ["outer-01"]
+    assert outer.circuit == "closed"
+
+    broken = service("broken", retry=Retry(attempts=1), breaker=Breaker(failures=1))
+
+    def fail():
+        raise TimeoutError
+
+    for _ in range(3):
+        with pytest.raises((TimeoutError, redrive.CircuitOpen)):
+            outer.call(lambda: broken.call(fail))
+    assert broken.circuit == "open"
+    assert outer.circuit == "closed"
+
+
+def test_what_is_sent_inside_an_attempt_is_sent_with_its_credential(service):
+    shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb", "key-cccc"]))
+    api, seen = Api(**{"key-aaaa": used_up}), []
+
+    @shipfast
+    def inner(*, credential):
+        seen.append(credential)
+
+    @shipfast
+    def outer(*, credential):
+        _in_thread(lambda: shipfast.call(api))  # meanwhile another caller moves on to the next key
+        inner()
+        return credential
+
+    assert outer() == "key-aaaa"
+    assert seen == ["key-aaaa"]
+
+
+def test_each_account_is_tried_even_if_its_token_was_refreshed(service):
+    issued = []
+
+    def account(name):
+        def fetch():
+            issued.append(name)
+            return f"{name}-{issued.count(name)}"
+
+        return Token(fetch)
+
+    def api(*, credential):
+        name, number = credential.split("-")
+        response = httpx.Response(401) if number == "1" else used_up() if name != "c" else httpx.Response(200)
+        response.request = httpx.Request("GET", "http://partner/")
+        response.raise_for_status()
+        return credential
+
+    assert service(credentials=KeyPool([account("a"), account("b"), account("c")])).call(api) == "c-2"
+
+
+def test_an_exhausted_pool_says_so_in_verdict_line_and_counts(service, caplog):
+    shipfast = service(credentials=KeyPool(["key-aaaa"], resets=3600))
+    api = Api(**{"key-aaaa": used_up})
+    for _ in range(2):
+        with pytest.raises(QuotaExhausted) as spent:
+            shipfast.call(api)
+    assert spent.value.redrive.verdict.kind == "quota"
+    assert spent.value.redrive.attempts == ()
+    assert "Add a key to the pool" in str(spent.value)
+    assert "Come back in 60 min" in str(spent.value)
+    assert shipfast.stats().failures == {"quota": 2}
+    lines = [record for record in caplog.records if record.name == "redrive.attempts"]
+    assert [line.outcome for line in lines] == ["quota", "quota"]
+    assert lines[0].wait_s is None
+
+
+def test_many_who_meet_the_same_empty_key_tell_it_once():
+    together, seen = threading.Barrier(10, timeout=30), []
+
+    def api(*, credential):
+        together.wait()
+        response = used_up()
+        response.request = httpx.Request("GET", "http://partner/")
+        response.raise_for_status()
+
+    pool = KeyPool(["key-aaaa"], resets="00:00 America/Los_Angeles")
+    shipfast = Service("shipfast", credentials=pool, on_event=seen.append)
+
+    def call():
+        with pytest.raises(QuotaExhausted):
+            shipfast.call(api)
+
+    threads = [threading.Thread(target=call) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([event for event in seen if isinstance(event, KeyCooled)]) == 1
+
+
+def test_13_a_step_of_the_wall_clock_does_not_prolong_a_pause(service, clock):
+    limited = iter([httpx.Response(429, headers={"Retry-After": "2"})])
+    api = Api(**{"key-aaaa": lambda: next(limited, 200)})
+    shipfast = service(credentials=KeyPool(["key-aaaa"]), retry=Retry(attempts=1))
+    with pytest.raises(httpx.HTTPStatusError):
+        shipfast.call(api)
+    clock.jump(-3600)
+    assert shipfast.call(api).status_code == 200
+    assert clock.sleeps == [2]
+
+
+def test_14_a_pause_takes_no_time_in_tests(clock, service):
+    limited = iter([redrive.RateLimited(retry_after=3)])
+
+    def api(*, credential):
+        error = next(limited, None)
+        if error:
+            raise error
+        return "done"
+
+    with set_testing():
+        assert service(credentials=KeyPool(["key-aaaa"])).call(api) == "done"
+        assert Service("real clock", credentials=KeyPool(["key-aaaa"])).call(api) == "done"
+
+
+# ── fetches that would wait for themselves ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_fetch_that_calls_its_own_service_is_refused(service):
+    shipfast = service(credentials=Token(lambda: log_in()))
+
+    @shipfast
+    def log_in(*, credential=""):
+        return "token"
+
+    with pytest.raises(RuntimeError, match="calls the service it fetches for"):
+        shipfast.call(Api())
+
+
+async def test_so_is_an_async_one():
+    async def fetch():
+        return await shipfast.acall(log_in)
+
+    async def log_in(*, credential=""):
+        return "token"
+
+    shipfast = Service("shipfast", credentials=Token(fetch))
+    with pytest.raises(RuntimeError, match="calls the service it fetches for"):
+        await shipfast.acall(log_in)
+
+
+async def test_a_synchronous_call_in_the_loop_does_not_wait_for_a_coroutine_that_fetches():
+    fetched = 0
+
+    async def slow():
+        await asyncio.sleep(0.05)
+        return "slow"
+
+    def fetch():
+        nonlocal fetched
+        fetched += 1
+        return slow() if fetched == 1 else "quick"
+
+    async def api(*, credential):
+        return credential
+
+    shipfast = Service("shipfast", credentials=Token(fetch))
+    refreshing = asyncio.create_task(shipfast.acall(api))
+    await asyncio.sleep(0.02)
+    assert shipfast.call(lambda *, credential: credential) == "quick"
+    assert await refreshing in ("quick", "slow")
+
+
+def test_a_fetch_that_raises_stop_iteration_ends_no_loop(service):
+    def fetch():
+        raise StopIteration
+
+    shipfast = service(credentials=Token(fetch))
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        shipfast.call(Api())
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        list(shipfast.attempts())
+
+
+def test_a_fork_in_the_middle_of_a_fetch_does_not_wait_for_its_parent():
+    program = """
+import os, sys, threading, redrive
+entered, release = threading.Event(), threading.Event()
+def fetch():
+    if os.getpid() == parent:
+        entered.set(); release.wait(30)
+    return "token"
+parent = os.getpid()
+service = redrive.Service("shipfast", credentials=redrive.Token(fetch))
+call = lambda: service.call(lambda *, credential: credential)
+thread = threading.Thread(target=call); thread.start(); entered.wait(30)
+child = os.fork()
+if child == 0:
+    os._exit(0 if call() == "token" else 1)
+_, status = os.waitpid(child, 0)
+release.set(); thread.join()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)

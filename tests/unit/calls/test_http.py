@@ -8,7 +8,8 @@ import httpx
 import pytest
 import requests
 
-from redrive import CircuitOpen, Classifier, KeyPool, Retry, Service, Token
+from redrive import CircuitOpen, Classifier, KeyPool, Retry, RetryBudget, Service, Token
+from redrive.calls.apply import Origin
 from redrive.testing import Answer, FaultyServer
 
 QUICK = Retry(base=0.001, cap=0.002)
@@ -384,3 +385,168 @@ def test_09_a_client_below_and_a_guard_above_do_not_multiply(server):
         with pytest.raises(httpx.HTTPStatusError):
             page()
     assert server.count("/page") == 3
+
+
+# ── what must not happen ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_10_a_post_whose_answer_broke_off_is_not_repeated(client, server):
+    server.on("/orders", Answer(json=list(range(100)), reset="mid-body"))
+    with pytest.raises((httpx.RequestError, requests.RequestException)):
+        client.send(Service("shipfast", retry=QUICK), "POST", "/orders", json={})
+    assert server.count("/orders") == 1
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_10_a_retry_after_on_another_answer_than_503_does_not_say_that_nothing_was_done(client, server, status):
+    server.on("/orders", Answer(status, retry_after=0))
+    client.send(Service("shipfast", retry=QUICK), "POST", "/orders", json={})
+    assert server.count("/orders") == 1
+
+
+def test_11_a_request_sent_twice_by_its_caller_is_two_calls_with_two_keys(server):
+    server.on("/orders", Answer(201))
+    shipfast = Service("shipfast", idempotent="key")
+    with httpx.Client(transport=shipfast.httpx_transport(), base_url=server.url) as client:
+        request = client.build_request("POST", "/orders", json={"id": 1})
+        client.send(request)
+        client.send(request)
+    assert len(set(keys_seen(server))) == 2
+
+
+def test_11_an_attempt_that_skips_what_is_done_does_not_reuse_its_key(server):
+    written = {}
+
+    def deduplicating(request):
+        key, row = request.headers["Idempotency-Key"], request.json()["row"]
+        if row == "b" and request.number == 2:
+            return Answer(503)
+        return Answer(json={"row": written.setdefault(key, row)})
+
+    server.on("/rows", deduplicating)
+    shipfast, pending = Service("shipfast", retry=QUICK, idempotent="key"), ["a", "b", "c"]
+    with httpx.Client(transport=shipfast.httpx_transport(), base_url=server.url) as client:
+
+        @shipfast
+        def flush():
+            while pending:
+                client.post("/rows", json={"row": pending[0]}).raise_for_status()
+                pending.pop(0)
+
+        flush()
+    assert sorted(written.values()) == ["a", "b", "c"]
+
+
+def test_25_a_repeat_that_is_not_made_is_not_charged(client, server):
+    server.on("/orders", Answer(502))
+    server.on("/page", Answer(502), Answer(502), Answer(json=[1]))
+    shipfast = Service("shipfast", retry=QUICK, breaker=None, budget=RetryBudget(ratio=0, reserve=2))
+    for _ in range(5):
+        client.send(shipfast, "POST", "/orders", json={})
+    assert client.send(shipfast, "GET", "/page").json() == [1]
+
+
+def test_a_token_that_expired_under_a_streamed_upload_is_fresh_for_the_next_call(client, server):
+    server.require_token(uses=1)
+    server.on("/upload", Answer(200))
+    shipfast = Service("shipfast", retry=QUICK, credentials=Token(server.issue_token))
+
+    def upload():
+        async def aparts():
+            yield b"part"
+
+        body = aparts() if client.kind == "async httpx" else iter([b"part"])
+        return client.send(shipfast, "PUT", "/upload", content=body).status_code
+
+    assert [upload() for _ in range(4)] == [200, 401, 200, 401]
+
+
+@pytest.mark.parametrize("kind", ["httpx", "requests"])
+def test_a_header_credential_does_not_leave_the_host_it_is_mounted_for(server, kind):
+    with FaultyServer() as abroad:
+        abroad.on("/page", Answer(json=["abroad"]))
+        server.on("/here", Answer(302, headers={"Location": abroad.url + "/page"}))
+        shipfast = Service("shipfast", credentials=KeyPool(["key-aaaa"]))
+        if kind == "requests":
+            with requests.Session() as session:
+                session.mount(server.url, shipfast.requests_adapter(apply="X-Api-Key"))
+                session.get(server.url + "/here")
+        else:
+            mounts = {server.url: shipfast.httpx_transport(apply="X-Api-Key")}
+            with httpx.Client(mounts=mounts, follow_redirects=True) as client:
+                client.get(server.url + "/here")
+        assert "key-aaaa" in repr(server.requests[0].headers)
+        assert "key-aaaa" not in repr(abroad.requests[0].headers)
+
+
+def test_a_key_in_the_query_shows_in_no_log_and_no_error(client, server, caplog):
+    caplog.set_level("DEBUG")
+    server.on("/page", Answer(404))
+    server.on("/gone", Answer(reset="before"))
+    shipfast = Service("shipfast", retry=Retry(attempts=1), credentials=KeyPool(["hunter2-aaaa"]))
+    response = client.send(shipfast, "GET", "/page", apply="query:key")
+    assert server.requests[0].query == {"key": "hunter2-aaaa"}
+    with pytest.raises((httpx.HTTPStatusError, requests.HTTPError)) as refused:
+        response.raise_for_status()
+    with pytest.raises((httpx.RequestError, requests.RequestException)) as broken:
+        client.send(shipfast, "GET", "/gone", apply="query:key")
+    ours_and_theirs = "".join(
+        record.getMessage() for record in caplog.records if not record.name.startswith(("httpcore", "urllib3"))
+    )
+    shown = f"{response.url} {refused.value} {broken.value} {broken.value.__notes__} {ours_and_theirs}"
+    assert "hunter2" not in shown
+
+
+def test_the_callers_query_stays_as_he_wrote_it(client, server):
+    server.on("/page", Answer(json=[1]))
+    shipfast = Service("shipfast", credentials=KeyPool(["key-aaaa"]))
+    client.send(shipfast, "GET", "/page?b=2&flag&a=%2F&b=1", apply="query:key")
+    assert server.requests[0].target == "/page?b=2&flag&a=%2F&b=1&key=key-aaaa"
+
+
+@pytest.mark.parametrize("given", [None, 5, (5, 5), (None, 5)])
+def test_the_shorter_of_the_callers_and_the_services_timeout_holds_for_requests(server, given):
+    server.on("/page", Answer(hang=True))
+    shipfast = Service("shipfast", retry=Retry(attempts=1), timeout=0.1)
+    with requests.Session() as session:
+        session.mount("http://", shipfast.requests_adapter())
+        with pytest.raises(requests.ReadTimeout):
+            session.get(server.url + "/page", timeout=given)
+
+
+def test_a_fallback_does_not_stand_in_for_a_response(client, server):
+    server.on("/page", Answer(503))
+    shipfast = Service("shipfast", retry=Retry(attempts=5, base=0, cap=0), fallback={"cached": True})
+    assert client.send(shipfast, "GET", "/page").status_code == 503
+    with pytest.raises(CircuitOpen):
+        client.send(shipfast, "GET", "/page")
+
+
+def test_a_response_that_a_rule_objects_to_is_whole_when_it_is_handed_back(client, server):
+    server.on("/job", Answer(202, json={"state": "running"}))
+    classifier = Classifier().rule(status=202, kind="transient")
+    shipfast = Service("shipfast", retry=Retry(attempts=2, base=0, cap=0), classifier=classifier)
+    assert client.send(shipfast, "GET", "/job").json() == {"state": "running"}
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "trusted"),
+    [
+        ("https://api.example/a", "https://API.example:443/b", True),
+        ("http://api.example/a", "https://api.example/b", True),
+        ("https://api.example/a", "http://api.example/b", False),
+        ("http://api.example:8080/", "https://api.example/", False),
+        ("https://api.example/", "https://api.example:444/", False),
+        ("https://api.example/", "https://evil.example/", False),
+    ],
+)
+def test_an_origin_is_trusted_with_a_credential_only_at_home(here, there, trusted):
+    assert Origin.of(here).trusts(Origin.of(there)) is trusted
+
+
+@pytest.mark.parametrize("nonsense", [5, "transport"])
+def test_a_nonsense_transport_or_adapter_is_refused(nonsense):
+    with pytest.raises(TypeError, match="transport must be an httpx transport"):
+        Service("shipfast").httpx_transport(nonsense)
+    with pytest.raises(TypeError, match="adapter must be a requests adapter"):
+        Service("shipfast").requests_adapter(nonsense)

@@ -357,6 +357,42 @@ def test_09_policies_of_different_services_each_do_their_work(service, flaky):
     assert len(caught.value.__notes__) == 2
 
 
+async def test_09_a_task_that_outlives_its_attempt_repeats_for_itself(service, flaky):
+    shipfast, work, tasks = service(breaker=None), flaky(TimeoutError(), TimeoutError(), "done"), []
+    released = asyncio.Event()
+
+    @shipfast
+    async def inner():
+        return work()
+
+    async def later():
+        await released.wait()
+        return await inner()
+
+    @shipfast
+    async def outer():
+        tasks.append(asyncio.create_task(later()))
+
+    await outer()
+    released.set()
+    assert await tasks[0] == "done"
+    assert work.calls == 3
+
+
+def test_09_functions_of_one_name_are_not_one_service(flaky):
+    work = flaky(TimeoutError(), TimeoutError(), "done")
+
+    def make(function):
+        def load():
+            return function()
+
+        return redrive.retry(base=0, cap=0)(load)
+
+    with set_testing():
+        assert make(redrive.retry(base=0, cap=0)(make(work)))() == "done"
+    assert work.calls == 3
+
+
 # ── 13, 14: clocks ───────────────────────────────────────────────────────────────────────────────────────────────
 
 

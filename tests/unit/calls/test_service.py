@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import logging
+import math
 import pickle
 
 import httpx
@@ -187,6 +188,16 @@ def test_an_ambiguous_error_is_repeated_twice_and_no_more(service, flaky):
     assert caught.value.response.status_code == 500
     for part in ("service 'shipfast'", "3 attempts", "HTTP 500", "Repeating did not help"):
         assert part in str(caught.value)
+    assert caught.value.redrive.verdict.kind == "permanent"  # it had its chance
+    assert caught.value.redrive.attempts[-1].outcome == "ambiguous"
+
+
+def test_a_failing_post_in_a_function_is_no_answer_though_it_is_not_repeated():
+    with FaultyServer() as server, httpx.Client(base_url=server.url) as client:
+        server.on("/orders", Answer(503))
+        with pytest.raises(redrive.RetriesExhausted, match="a POST without an Idempotency-Key is not repeated"):
+            Service("shipfast").call(client.post, "/orders")
+        assert server.count("/orders") == 1
 
 
 def test_a_response_nobody_can_repeat_away_is_an_answer_and_is_returned(service, flaky):
@@ -195,6 +206,62 @@ def test_a_response_nobody_can_repeat_away_is_an_answer_and_is_returned(service,
     assert response.status_code == 404
     assert response.redrive.verdict.kind == "row"
     assert work.calls == 1
+
+
+def test_functions_behind_one_decorator_are_told_apart(service):
+    def logged(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    shipfast = service(credentials=KeyPool(["key-aaaa"]))
+
+    @shipfast
+    @logged
+    def ping():
+        return "pong"
+
+    @shipfast
+    @logged
+    def fetch(page, *, credential):
+        return page, credential
+
+    assert ping() == "pong"
+    assert fetch(1) == (1, "key-aaaa")
+
+
+def test_a_method_is_given_its_credential_bound_or_not(service):
+    class Partner:
+        def fetch(self, page, credential=None):
+            return page, credential
+
+    shipfast = service(credentials=KeyPool(["key-aaaa"]))
+    assert shipfast.call(Partner().fetch, 1) == (1, "key-aaaa")
+    assert shipfast(Partner.fetch)(Partner(), 2) == (2, "key-aaaa")
+    assert shipfast.call(Partner().fetch, 3, "mine") == (3, "mine")
+
+
+def test_what_a_partial_presets_stays(service):
+    def fetch(*, credential, timeout):
+        return credential, timeout
+
+    shipfast = service(credentials=KeyPool(["key-aaaa"]), timeout=5)
+    assert shipfast.call(functools.partial(fetch, credential="mine", timeout=60)) == ("mine", 60)
+    assert shipfast.call(functools.partial(fetch, timeout=60)) == ("key-aaaa", 60)
+
+
+def test_a_stop_iteration_of_the_functions_is_its_error(service, flaky):
+    with pytest.raises(StopIteration):
+        service().call(flaky(StopIteration()))
+
+
+def test_no_attempt_outlasts_the_whole_call(service):
+    def fetch(*, timeout):
+        return timeout
+
+    assert service(timeout=60, retry=Retry(within=20)).call(fetch) == 20
 
 
 # ── fallbacks ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -248,8 +315,9 @@ def test_a_fallback_that_fails_is_seen(service, flaky):
     def broken():
         raise LookupError("nothing cached")
 
-    with pytest.raises(LookupError):
-        service(retry=Retry(attempts=1), fallback=broken).call(flaky(TimeoutError()))
+    with pytest.raises(LookupError) as caught:
+        service(retry=Retry(attempts=1), fallback=broken).call(flaky(TimeoutError("the cause")))
+    assert str(caught.value.__cause__) == "the cause"
 
 
 # ── what is logged, announced and counted ────────────────────────────────────────────────────────────────────────
@@ -310,9 +378,11 @@ def test_the_line_as_json(service, caplog, flaky):
 
 
 def test_the_json_formatter_masks_secrets_and_serialises_anything():
-    record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "token=hunter2", "odd": {1, 2}})
-    line = json.loads(JsonFormatter().format(record))
-    assert "hunter2" not in json.dumps(line)
+    extra = {"odd": {1, 2}, "dsn": "postgresql://etl:hunter2@db/lake", "deep": [{"url": "?key=hunter2"}], "n": math.nan}
+    record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "token=hunter2", **extra})
+    text = JsonFormatter().format(record)
+    line = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert "hunter2" not in text
     assert line["odd"] == "{1, 2}"
 
 
@@ -413,6 +483,68 @@ def test_a_nonsense_service_is_refused_in_one_sentence(options, error, sentence)
     assert "\n" not in str(refusal.value)
 
 
+async def agenerator():
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (None, "a service guards a function, not None"),
+        (5, "a service guards a function, not 5"),
+        (classmethod(len), "put the service below @classmethod"),
+        (staticmethod(len), "put the service below @staticmethod"),
+        (property(len), "put the service below @property"),
+        (dict, "not the class dict; decorate its methods"),
+    ],
+)
+def test_what_cannot_be_decorated_is_refused(service, function, sentence):
+    with pytest.raises(TypeError) as refusal:
+        service()(function)
+    assert sentence in str(refusal.value)
+
+
+async def test_what_cannot_be_called_is_refused(service):
+    for nonsense in (None, 5, "x"):
+        with pytest.raises(TypeError, match="a service guards a function"):
+            service().call(nonsense)
+        with pytest.raises(TypeError, match="a service guards a function"):
+            await service().acall(nonsense)
+    with pytest.raises(TypeError, match="is a generator function"):
+        await service().acall(agenerator)
+    coroutine = asyncio.sleep(0)
+    with pytest.raises(TypeError, match="not a coroutine it gave"):
+        service().call(coroutine)
+    await coroutine
+
+
+def test_habits_from_elsewhere_are_met_with_what_to_do(service):
+    with pytest.raises(TypeError, match=r"classifier=Classifier\(\).rule"):
+        redrive.retry(TimeoutError)
+    with pytest.raises(TypeError, match=r"RateLimited\(retry_after=30\)"):
+        redrive.RateLimited(30)
+    with pytest.raises(ValueError, match="retry_after must be"):
+        redrive.RateLimited(retry_after="3")
+    for options in ({"endpoint": ""}, {"endpoint": 5}, {"idempotency_key": " "}, {"timeout": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            service().with_options(**options)
+    with pytest.raises(TypeError, match=r"clock must have the methods of redrive\.clock\.Clock"):
+        Service("x", clock=5)
+    with pytest.raises(TypeError, match=r"random must have the methods of redrive\.clock\.Random"):
+        Service("x", random=5)
+
+
+def test_advice_follows_the_reason_for_stopping(service, flaky):
+    spent = service(budget=RetryBudget(ratio=0, reserve=0))
+    with pytest.raises(TimeoutError) as caught:
+        spent.call(flaky(TimeoutError()))
+    assert "look at the service before adding load" in caught.value.redrive.advice
+    tripped = service(breaker=Breaker(failures=1))
+    with pytest.raises(TimeoutError) as caught:
+        tripped.call(flaky(TimeoutError()))
+    assert "the next probe finds out" in caught.value.redrive.advice
+
+
 def test_a_rule_with_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="transient"):
         Classifier().rule(ValueError, kind="sometimes")
@@ -428,6 +560,7 @@ def test_policies_that_will_hurt_are_warned_about_with_the_services_name():
 
 def test_a_service_shows_its_worst_case():
     assert "5 attempts, at worst 65.0 s, circuit closed" in repr(Service("bank", timeout=10))
+    assert "5 attempts, waits of at most 15.0 s, circuit closed" in repr(Service("bank"))
 
 
 def test_user_errors_state_the_verdict(service, clock, flaky):
