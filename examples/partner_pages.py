@@ -70,7 +70,7 @@ def fetch_all(server: FaultyServer, partner: Partner, events: list[Event]) -> li
     service = redrive.Service(
         "partner",
         retry=redrive.Retry(base=0.1, cap=2.0),
-        breaker=redrive.Breaker(rate=0.5, minimum=20),
+        breaker=redrive.Breaker(failures=5, window=60.0, cooldown=30.0),
         credentials=redrive.KeyPool(
             [
                 redrive.Token(lambda: partner.log_in("north")),
@@ -123,7 +123,7 @@ def tell(pages: list[dict[str, object]], events: list[Event], requests: int, sec
 
 
 def main() -> None:
-    logging.getLogger("redrive.attempts").setLevel(logging.ERROR)  # the story below says it all
+    logging.getLogger("redrive").setLevel(logging.ERROR)  # the story below says it all
     print(f"Fetching {PAGES} pages from a partner with a bad day …")
     events: list[Event] = []
     began = time.monotonic()

@@ -132,6 +132,10 @@ class BreakerChanged:
     retry_in: float | None = None
 
 
+QUOTA_USED_UP = "quota used up"
+RATE_LIMITED = "rate limited"
+
+
 @dataclass(frozen=True, slots=True)
 class KeyCooled:
     """Event: a credential is out of use until `until`."""
@@ -140,6 +144,7 @@ class KeyCooled:
     key_id: str
     until: datetime
     reason: str
+    """QUOTA_USED_UP or RATE_LIMITED."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def service(partner, events):
     return Service(
         "partner",
         retry=Retry(base=0.01, cap=0.1, within=60),
-        breaker=Breaker(rate=0.5, minimum=20, cooldown=1),
+        breaker=Breaker(),
         credentials=KeyPool([partner.log_in("first"), partner.log_in("second")], resets="00:00 America/Los_Angeles"),
         timeout=5.0,  # cuts the hang; no honest answer takes that long, even on a machine that is busy
         on_event=events.append,

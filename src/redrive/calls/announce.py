@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from redrive.model import (
+    QUOTA_USED_UP,
     Attempt,
     BreakerChanged,
     CallFailed,
@@ -42,7 +43,8 @@ def _line(event: Event) -> tuple[int, str]:
             opened = "" if retry_in is None else f", next probe in {in_words(retry_in)}"
             return logging.WARNING if after == "open" else logging.INFO, f"{service} circuit {before} → {after}{opened}"
         case KeyCooled(service, key_id, until, reason):
-            return logging.WARNING, f"{service} key …{key_id} rests until {until:%Y-%m-%d %H:%M:%S %Z}: {reason}"
+            level = logging.WARNING if reason == QUOTA_USED_UP else logging.INFO
+            return level, f"{service} key …{key_id} rests until {until:%Y-%m-%d %H:%M:%S %Z}: {reason}"
         case TokenRefreshed(service, key_id, _):
             return logging.INFO, f"{service} token …{key_id} fetched"
         case FallbackUsed(failure):

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
 from redrive.masking import last_four
-from redrive.model import Event, KeyCooled, TokenRefreshed
+from redrive.model import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed
 from redrive.policy.keys import LONGEST_REST, KeyPool, Pool
 from redrive.policy.token import Token, TokenState
 
@@ -89,7 +89,7 @@ class Credentials:
             news = self._pool.drain(grant.slot, until)
         self.pick()
         if news:
-            self._announce(KeyCooled(self._service, grant.key_id, until, "quota used up"))
+            self._announce(KeyCooled(self._service, grant.key_id, until, QUOTA_USED_UP))
 
     def paused(self, grant: Grant, retry_after: float) -> None:
         """The key was told to slow down."""
@@ -98,7 +98,7 @@ class Credentials:
             self._pool.pause(grant.slot, self._clock.monotonic() + retry_after)
         self.pick()
         until = self._clock.now() + _span(retry_after)
-        self._announce(KeyCooled(self._service, grant.key_id, until, "rate limited"))
+        self._announce(KeyCooled(self._service, grant.key_id, until, RATE_LIMITED))
 
     def refused(self, grant: Grant) -> None:
         """The key was not accepted: prefer others."""
