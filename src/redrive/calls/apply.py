@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, quote_plus, urlencode, urlsplit
 
 from redrive.classify.look_through import look_through
 from redrive.masking import MASK
@@ -70,6 +70,14 @@ def scrub(error: Exception, secret: str | None) -> None:
     """Take the secret out of the texts of an error and of those it wraps: libraries put whole URLs there."""
     if secret is None:
         return
+    forms = {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
     for inner in look_through(error):
-        if any(isinstance(part, str) and secret in part for part in inner.args):
-            inner.args = tuple(part.replace(secret, MASK) if isinstance(part, str) else part for part in inner.args)
+        if any(isinstance(part, str) and form in part for part in inner.args for form in forms):
+            inner.args = tuple(_without(part, forms) for part in inner.args)
+
+
+def _without(part: object, forms: set[str]) -> object:
+    if isinstance(part, str):
+        for form in sorted(forms, key=len, reverse=True):
+            part = part.replace(form, MASK)
+    return part

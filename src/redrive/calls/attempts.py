@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn
 
-from redrive.calls.context import attempt_of, enclosing, inside, new_key
+from redrive.calls.context import attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, aperform, perform, unwrap
 from redrive.calls.flow import Call, Steps, Trial
@@ -59,9 +59,12 @@ class Block:
             self._blocks.abandon()
             return False
         final = self._blocks.ended(Returned(None) if error is None else Raised(error))
-        if isinstance(final, Raised) and final.error is not error:
-            unwrap(final)
-        return not isinstance(final, Raised)
+        try:
+            if isinstance(final, Raised) and final.error is not error:
+                unwrap(final)
+            return not isinstance(final, Raised)
+        finally:
+            del final  # no cycle through this frame
 
 
 class _Blocks:
@@ -72,7 +75,7 @@ class _Blocks:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self.outer = inside.get()
+        self.outer = innermost()
         self.key: str | None = None
         self._in_block = False
         self._steps: Steps | None = None
@@ -85,7 +88,6 @@ class _Blocks:
         core, options = self.runner.core, self.runner.options
         nested = enclosing(core)
         if nested is not None:
-            self.key = nested.next_key("attempts")
             self._steps = self._once(nested.grant)
         else:
             self.key = options.idempotency_key or (new_key() if self.runner.keyed else None)
@@ -160,8 +162,12 @@ class _Blocks:
             self._steps.close()
 
     def _go_on(self, answer: Outcome | None) -> None:
-        if (final := self._send(answer)) is not None:
-            unwrap(final)
+        final = self._send(answer)
+        try:
+            if final is not None:
+                unwrap(final)
+        finally:
+            del final, answer
 
     def _send(self, answer: Outcome | None) -> Outcome | None:
         assert self._steps is not None

@@ -33,7 +33,8 @@ class Inside:
         By what is sent, not by its place: an attempt may skip what an earlier one has done.
         """
         if self.key is None:
-            return None
+            outer = self.outer
+            return outer.next_key(request) if outer is not None and outer.core is self.core else None
         if self._requests is None:
             self._requests = Counter()
         self._requests[request] += 1
@@ -48,6 +49,14 @@ def attempt_of(core: Core, grant: Grant | None, outer: Inside | None, key: str |
 
 
 inside: ContextVar[Inside | None] = ContextVar("redrive_inside", default=None)
+
+
+def innermost() -> Inside | None:
+    """The attempt that is under way around us."""
+    mark = inside.get()
+    while mark is not None and mark.over:
+        mark = mark.outer
+    return mark
 
 
 def enclosing(core: Core) -> Inside | None:

@@ -37,9 +37,12 @@ class Credentials:
         self._lock = threading.Lock()
         self.size = len(pool.keys)
         self._pool = Pool(self.size)
-        self._keepers = [TokenKeeper(key, self._renewed) if isinstance(key, Token) else None for key in pool.keys]
+        self._keepers = [
+            TokenKeeper(key, slot, self._renewed) if isinstance(key, Token) else None
+            for slot, key in enumerate(pool.keys)
+        ]
         self.current: Grant | None = None
-        self.blamed = False  # whether any key has failures that a success should clear
+        self.blamed = False  # whether the current key has failures that a success should clear
         self.pick()
 
     def _renewed(self, state: TokenState) -> None:
@@ -49,12 +52,14 @@ class Credentials:
     def pick(self, *, pausing: bool = False) -> Grant | TokenKeeper | float:
         """A grant; or the keeper of a token that was never fetched; or, where no key is viable, the seconds to wait.
 
-        Only a pause is worth waiting for; a pool whose keys are all drained answers infinity. `pausing` takes a key
-        even while it pauses.
+        Only a pause is worth waiting for; a pool whose keys are all drained answers infinity. `pausing` takes the key
+        whose pause ends first as if it had ended.
         """
         with self._lock:
             now, moment = self._clock.now(), self._clock.monotonic()
-            slot = self._pool.pick(now, math.inf if pausing else moment)
+            slot = self._pool.pick(now, moment)
+            if slot is None and pausing:
+                slot = self._pool.pick_pausing(now)
             if slot is None:
                 self.current = None
                 ends = self._pool.next_pause_ends(now)
@@ -69,6 +74,7 @@ class Credentials:
                 value = keeper.state.value
                 grant = Grant(value, last_four(value), slot, keeper.state.generation)
             self.current = None if pausing else grant
+            self.blamed = self._pool.failures(slot) > 0
             return grant
 
     def next_reset(self) -> datetime:
@@ -84,8 +90,8 @@ class Credentials:
         """The key is used up: rotate until its reset, or until the time the server named."""
         now = self._clock.now()
         until = self._options.next_reset(now) if retry_after is None else now + _span(retry_after)
-        self._blame(grant)
         with self._lock:
+            self._pool.blame(grant.slot)
             news = self._pool.drain(grant.slot, until)
         self.pick()
         if news:
@@ -93,28 +99,24 @@ class Credentials:
 
     def paused(self, grant: Grant, retry_after: float) -> None:
         """The key was told to slow down."""
-        self._blame(grant)
         with self._lock:
+            self._pool.blame(grant.slot)
             self._pool.pause(grant.slot, self._clock.monotonic() + retry_after)
         self.pick()
         until = self._clock.now() + _span(retry_after)
         self._announce(KeyCooled(self._service, grant.key_id, until, RATE_LIMITED))
 
-    def refused(self, grant: Grant) -> None:
-        """The key was not accepted: prefer others."""
-        self._blame(grant)
+    def refused(self, slot: int) -> None:
+        """The key was not accepted, or its token could not be fetched: prefer others."""
+        with self._lock:
+            self._pool.blame(slot)
         self.pick()
 
     def succeeded(self, grant: Grant) -> None:
         """Success forgives."""
         with self._lock:
             self._pool.forgive(grant.slot)
-            self.blamed = self._pool.blamed()
-
-    def _blame(self, grant: Grant) -> None:
-        with self._lock:
-            self._pool.blame(grant.slot)
-            self.blamed = True
+            self.blamed = False
 
 
 def _span(seconds: float) -> timedelta:

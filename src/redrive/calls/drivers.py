@@ -27,6 +27,7 @@ class Work:
 def drive(steps: Steps, work: Work) -> Outcome:
     """Perform the flow in this thread."""
     reply: Any = None
+    step: Step | None = None
     try:
         while True:
             try:
@@ -36,7 +37,7 @@ def drive(steps: Steps, work: Work) -> Outcome:
             reply = perform(step, work)
     finally:
         steps.close()  # an interrupt in the middle gives back what the flow holds
-        del reply  # the error's traceback holds this frame: it must not hold the error
+        del reply, step  # the error's traceback holds this frame: it must not hold the error
 
 
 def perform(step: Step, work: Work) -> Outcome | None:
@@ -61,6 +62,7 @@ def perform(step: Step, work: Work) -> Outcome | None:
 async def adrive(steps: Steps, work: Work) -> Outcome:
     """Perform the flow in this coroutine."""
     reply: Any = None
+    step: Step | None = None
     try:
         while True:
             try:
@@ -70,7 +72,7 @@ async def adrive(steps: Steps, work: Work) -> Outcome:
             reply = await aperform(step, work)
     finally:
         steps.close()
-        del reply
+        del reply, step
 
 
 async def aperform(step: Step, work: Work) -> Outcome | None:
@@ -100,7 +102,7 @@ def _failed(step: Step, error: Exception) -> Outcome | None:
         raise error
     if isinstance(step, Discard):
         return None  # a response that cannot even be closed is not worth a call
-    if isinstance(step, Substitute) and error.__cause__ is None:
+    if isinstance(step, Substitute) and error.__cause__ is None and error is not step.error:
         error.__cause__ = step.error  # a fallback that fails does not hide what it stood in for
     return Raised(error)
 

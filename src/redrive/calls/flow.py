@@ -56,9 +56,15 @@ class Trial:
         return self.outcome.error if isinstance(self.outcome, Raised) else self.outcome.value
 
     def belongs_elsewhere(self, service: str) -> bool:
-        """Whether another service, called inside this attempt, has already answered for the error."""
-        story = getattr(self.failure, "redrive", None)
-        return isinstance(story, Failure) and story.service != service
+        """Whether another service, called inside this attempt, has already answered for the error or its cause."""
+        failure, depth = self.failure, 0
+        while failure is not None and depth < 5:
+            for holder in (failure, getattr(failure, "response", None)):
+                story = getattr(holder, "redrive", None)
+                if isinstance(story, Failure):
+                    return story.service != service
+            failure, depth = getattr(failure, "__cause__", None), depth + 1
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +164,38 @@ class Call:
             return None
         waited = False
         while True:
-            # Who has waited for a pause has waited, even if a test's clock says that no time has passed.
-            found = credentials.pick(pausing=waited)
+            # Who has waited has waited, also where a test has cut the wait short.
+            found = credentials.pick(pausing=waited and testmode.active().longest_wait is not None)
             if isinstance(found, Grant):
                 return found
             if isinstance(found, TokenKeeper):
-                began = self._core.clock.monotonic()
-                failed = yield Refresh(found, 0, self._left())
+                failed = yield from self._fetch(Refresh(found, 0, self._left()))
                 if failed is not None:
-                    return Trial(failed, self._core.clock.monotonic() - began)
+                    return failed
             elif found < self._left():
                 yield Wait(found)  # all keys are told to pause for a moment: not worth an error
                 waited = True
             else:
                 return self._never_sent(self._no_key_left(credentials), Kind.QUOTA)
+
+    def _fetch(self, refresh: Refresh) -> Generator[Step, Any, Trial | None]:
+        """Fetch a token; a failure stands in for the attempt it prevented, unless another account can take over."""
+        began = self._core.clock.monotonic()
+        failed = yield refresh
+        took = self._core.clock.monotonic() - began
+        if failed is None and self._left() <= 0:
+            failed = Raised(TimeoutError(f"the token took {took:.1f} s to fetch, and the call's time is over"))
+        if failed is None or self._core.credentials is None:
+            return None
+        self._core.credentials.refused(refresh.keeper.slot)
+        self._refreshed.discard(refresh.keeper.slot)  # nothing was refreshed: the next 401 may try again
+        self._rotations += 1
+        other = self._core.credentials.pick()
+        taken_over = isinstance(other, Grant) and other.slot != refresh.keeper.slot
+        taken_over = taken_over or (isinstance(other, TokenKeeper) and other is not refresh.keeper)
+        if taken_over and self._left() > 0 and self._rotations <= self._core.credentials.size:
+            return None
+        return Trial(failed, took)
 
     def _attempt_timeout(self) -> float | None:
         return None if self._timeout is None else max(0.001, min(self._timeout, self._left()))
@@ -205,7 +229,7 @@ class Call:
         decision = free or self._retry_decision(verdict)
         if isinstance(decision, Stop):
             return decision
-        if refusal := why_not_again(trial.failure, verdict, idempotent=self._idempotent):
+        if refusal := why_not_again(trial.failure, verdict, sender=self._core, idempotent=self._idempotent):
             return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
         if free is None and not self._core.may_repeat():
             why = "the service's retry budget is spent"
@@ -230,7 +254,7 @@ class Call:
         if verdict.kind is Kind.AUTH:
             keeper = credentials.keeper(grant)
             if keeper is None or grant.slot in self._refreshed:
-                credentials.refused(grant)
+                credentials.refused(grant.slot)
                 return Stop("the key was refused" if keeper is None else "the fresh token was refused too")
             self._refreshed.add(grant.slot)
             self._renewal = Refresh(keeper, grant.generation, self._left())
@@ -261,12 +285,8 @@ class Call:
         """Do what stands between two attempts; a failed refresh stands in for the attempt it prevented."""
         if self._renewal is not None:
             renewal, self._renewal = self._renewal, None
-            began = self._core.clock.monotonic()
-            failed = yield renewal
-            if failed is not None:
-                self._refreshed.clear()  # nothing was refreshed: the next 401 may try again
-                return Trial(failed, self._core.clock.monotonic() - began)
-        elif decision.wait > 0:
+            return (yield from self._fetch(renewal))
+        if decision.wait > 0:
             self._previous_wait = decision.wait
             yield Wait(decision.wait)
         return None

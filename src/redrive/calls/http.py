@@ -58,14 +58,17 @@ def _content(method: str, url: str, body: object) -> str | None:
     return f"{method} {url} {sha256(body or b'').hexdigest()}"
 
 
-def why_not_again(failure: Any, verdict: Verdict, *, idempotent: bool) -> str | None:
-    """Why the request behind an error or response must not be sent again; None where it may, or there is none."""
+def why_not_again(failure: Any, verdict: Verdict, *, sender: object, idempotent: bool) -> str | None:
+    """Why the request behind an error or response must not be sent again; None where it may, or there is none.
+
+    `sender` is the service that would repeat it: a key that another one has made would not be the same next time.
+    """
     request = _request_of(failure)
     if request is None or _never_left(failure):
         return None
     if not _replayable(request):
         return "the request's body was a stream that cannot be sent again; pass bytes instead"
-    if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request):
+    if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, sender):
         return None
     if verdict.status in REFUSALS or (verdict.status == 503 and verdict.retry_after is not None):
         return None
@@ -88,10 +91,10 @@ def _request_of(failure: Any) -> Any:
     return None
 
 
-def _has_key(request: Any) -> bool:
+def _has_key(request: Any, sender: object) -> bool:
     # The adapters send their key on a copy of the request, and leave a note on the request itself.
     for notes in (getattr(request, "extensions", None), getattr(request, "hooks", None)):
-        if isinstance(notes, dict) and KEY_SENT in notes:
+        if isinstance(notes, dict) and notes.get(KEY_SENT) is sender:
             return True
     return any(str(name).lower() == "idempotency-key" for name in getattr(request, "headers", None) or ())
 

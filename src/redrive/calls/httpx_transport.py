@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, cast
 
-from redrive.calls.apply import Apply, Origin
+from redrive.calls.apply import Apply, Origin, scrub
 from redrive.calls.http import KEY_SENT, http_target
 from redrive.calls.runner import Runner
 from redrive.calls.target import Target
@@ -80,8 +80,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
                         raise httpx.ReadTimeout(_too_slow(timeout))
             finally:
                 response.close()
-        except httpx.RequestError as error:
-            error.request = request
+        except Exception as error:
+            _own(error, request, credential)
             raise
         return _in_memory(response, b"".join(parts), request, began)
 
@@ -98,7 +98,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         outgoing = self._outgoing(request, credential, timeout, idempotency_key)
         began = time.monotonic()
         try:
-            async with asyncio.timeout(timeout):
+            # A little later than httpx's own limits, which know whether the request has left.
+            async with asyncio.timeout(None if timeout is None else timeout + min(0.1, timeout / 10)):
                 response = await self._async_transport().handle_async_request(outgoing)
                 response.request = request
                 if self._stream and response.status_code < 400:
@@ -111,8 +112,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             if timeout is None:
                 raise
             raise httpx.ReadTimeout(_too_slow(timeout), request=request) from None
-        except httpx.RequestError as error:
-            error.request = request
+        except Exception as error:
+            _own(error, request, credential)
             raise
         return _in_memory(response, b"".join(parts), request, began)
 
@@ -127,7 +128,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             url = url.copy_with(query=query.encode("ascii")) if query else url
         if key is not None:
             headers.setdefault("Idempotency-Key", key)
-            request.extensions[KEY_SENT] = True
+            request.extensions[KEY_SENT] = self._runner.core
         if timeout is not None:
             given = extensions.get("timeout", {})
             phases = ("connect", "read", "write", "pool")
@@ -136,7 +137,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def _guarded(self, request: httpx.Request) -> Target:
         # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
-        request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions}
+        request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions, KEY_SENT: None}
         body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.stream
         return http_target(request.method, str(request.url), body, keyed=self._runner.keyed)
 
@@ -187,6 +188,13 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         traceback: TracebackType | None = None,
     ) -> None:
         await self.aclose()
+
+
+def _own(error: Exception, request: httpx.Request, credential: str | None) -> None:
+    """Let the error speak of the caller's request, not of the copy with the credential on it."""
+    if isinstance(error, httpx.RequestError):
+        error.request = request
+    scrub(error, credential)
 
 
 def _too_slow(timeout: float) -> str:

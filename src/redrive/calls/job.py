@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from redrive.calls.context import Inside, attempt_of, enclosing, inside, new_key
+from redrive.calls.context import Inside, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.core import MISSING
 from redrive.calls.flow import Call, Steps, Trial
 from redrive.calls.results import Nature, nature_of
@@ -45,7 +48,7 @@ class Job:
         self._function = function
         self._args = args
         self._kwargs = kwargs
-        self._outer = inside.get()
+        self._outer = innermost()
         self._under_way: Any = None
         self._began = runner.core.clock.monotonic() if began is None else began
         self._counted = False
@@ -56,13 +59,24 @@ class Job:
         options, core = self._runner.options, self._runner.core
         if options.idempotency_key is not None:
             return options.idempotency_key
-        if self.nested is not None:
-            content = self._target.content
-            if content == "":  # a function: what it is called with is all that is known
-                content = f"{self._target.endpoint} {self._args!r} {self._kwargs!r}"
-            return None if content is None else self.nested.next_key(content)
+        if self.nested is not None and core.idempotent == "key":
+            return self._derived_key(self.nested)
         wanted = core.idempotent == "key" or self._target.takes_key
         return new_key() if wanted else None
+
+    def _derived_key(self, nested: Inside) -> str | None:
+        """The key of what is sent inside an attempt: the same in every attempt that sends the same."""
+        content = self._target.content
+        if content == "":  # a function
+            if not self._target.takes_key:
+                return None
+            if not plain((self._args, self._kwargs)):
+                raise TypeError(
+                    f"no idempotency key can be derived for {self._target.endpoint} inside an attempt of its service: "
+                    "its arguments are not plain values; pass idempotency_key yourself"
+                )
+            content = f"{self._target.endpoint} {self._args!r} {self._kwargs!r}"
+        return None if content is None else nested.next_key(content)
 
     def steps(self, first: Trial | None) -> Steps:
         """The flow of this call."""
@@ -155,6 +169,15 @@ async def settle(result: Any, timeout: float | None) -> Any:
 
     async with asyncio.timeout(timeout):
         return await result
+
+
+def plain(value: object) -> bool:
+    """Whether equal values surely look alike in text."""
+    if isinstance(value, list | tuple):
+        return all(map(plain, value))
+    if isinstance(value, dict):
+        return all(plain(inner) for pair in value.items() for inner in pair)
+    return value is None or isinstance(value, str | bytes | int | float | Decimal | date | time | timedelta | UUID)
 
 
 def _takes_error(function: Callable[..., Any]) -> bool:

@@ -41,7 +41,11 @@ class ServiceAdapter(BaseAdapter):
     ) -> requests.Response:
         # A redirect shares the hooks of the request it comes from, and so remembers where that was sent.
         request.hooks.setdefault(_ORIGIN, Origin.of(request.url or ""))
-        target = http_target(request.method or "", request.url or "", request.body, keyed=self._runner.keyed)
+        request.hooks[KEY_SENT] = None
+        # A multipart body has a random boundary: it does not tell what is sent.
+        multipart = "multipart/" in str(request.headers.get("Content-Type", ""))
+        body = request if multipart else request.body
+        target = http_target(request.method or "", request.url or "", body, keyed=self._runner.keyed)
         limit = options.pop("timeout", None)
         send = functools.partial(self._send, limit=limit)
         response: requests.Response = self._runner.guard(target, send)(request, **options)
@@ -62,10 +66,12 @@ class ServiceAdapter(BaseAdapter):
         try:
             response = self._inner.send(outgoing, stream=stream, timeout=_shorter(limit, timeout), **options)
             response.request, response.url = request, request.url or ""
+            response.connection = self  # type: ignore[assignment]  # auth flows send their second leg by it
             if not stream or response.status_code >= 400:
                 response.content  # noqa: B018  # reads the body
-        except requests.RequestException as error:
-            error.request = request
+        except Exception as error:
+            if isinstance(error, requests.RequestException):
+                error.request = request
             scrub(error, credential)
             raise
         return response
@@ -84,7 +90,7 @@ class ServiceAdapter(BaseAdapter):
             outgoing.url = url._replace(query=self._apply.with_query(url.query, credential)).geturl()
         if key is not None:
             outgoing.headers.setdefault("Idempotency-Key", key)
-            request.hooks[KEY_SENT] = True
+            request.hooks[KEY_SENT] = self._runner.core
         return outgoing
 
     def close(self) -> None:
@@ -95,5 +101,7 @@ def _shorter(given: Any, timeout: float | None) -> Any:
     """The caller's limit and the service's, phase by phase."""
     if timeout is None:
         return given
+    if not isinstance(given, int | float | tuple | None):
+        return given  # a urllib3.Timeout: its caller knows what he does
     phases = given if isinstance(given, tuple) else (given, given)
     return tuple(timeout if phase is None else min(phase, timeout) for phase in phases)

@@ -8,29 +8,29 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.policy.token import Token, TokenState
 
 
 class _Abandoned(Exception):
-    """The caller that was refreshing was cancelled; the next one takes over."""
+    """The fetch was cancelled; one of those who wait begins another."""
 
 
-# The keepers whose fetch runs around us: a fetch that needs its own token would wait for itself.
-_fetching: ContextVar[tuple[TokenKeeper, ...]] = ContextVar("redrive_fetching", default=())
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Flight:
-    """A fetch under way, who makes it, and whether that is us."""
+    """A fetch under way, for which keeper, and who makes it."""
 
-    outcome: Future[None]
-    process: int
-    thread: int
-    leading: bool
+    keeper: TokenKeeper
+    process: int = field(default_factory=os.getpid)
+    thread: int = field(default_factory=threading.get_ident)
+    outcome: Future[None] = field(default_factory=Future)
+
+
+# The fetches that run around us: one that needs its own token would wait for itself.
+_around: ContextVar[tuple[_Flight, ...]] = ContextVar("redrive_fetching", default=())
 
 
 class TokenKeeper:
@@ -40,49 +40,74 @@ class TokenKeeper:
     coroutines can wait for alike.
     """
 
-    def __init__(self, token: Token, renewed: Callable[[TokenState], None]) -> None:
+    def __init__(self, token: Token, slot: int, renewed: Callable[[TokenState], None]) -> None:
+        self.slot = slot
         self.state = TokenState()
         self._fetch = token.fetch
         self._renewed = renewed
         self._lock = threading.Lock()
         self._flight: _Flight | None = None
+        self._task: Any = None  # the loop itself holds its tasks only weakly
 
     def refresh(self, seen: int, patience: float) -> None:
         """Renew the token unless that has happened since generation `seen`."""
-        while (flight := self._join(seen)) is not None:
+        while (joined := self._join(seen)) is not None:
             try:
-                # A coroutine of this very thread is fetching: to wait for it would be to keep it from ending.
-                if flight.leading or flight.thread == threading.get_ident():
-                    with self._landing(flight) as landed:
-                        fetched = self._fetched()
-                        if isawaitable(fetched):
-                            _dispose(fetched)
-                            raise TypeError("the token's fetch function is async: call the service with `await acall`")
-                        landed.append(fetched)
-                    return
-                with suppress(_Abandoned):
-                    flight.outcome.result(patience)
+                if joined.leading:
+                    self._fetch_here(joined.flight)
+                elif joined.flight.thread == threading.get_ident():
+                    # A coroutine of this very thread is fetching: to wait for it would be to keep it from ending.
+                    self._fetch_here(_Flight(self))
+                else:
+                    with suppress(_Abandoned):
+                        joined.flight.outcome.result(patience)
             finally:
-                del flight  # it holds the error, whose traceback holds this frame
+                del joined  # it holds the error, whose traceback holds this frame
 
     async def arefresh(self, seen: int, patience: float) -> None:
-        """The same for coroutines; a blocking fetch is moved to a thread."""
+        """The same for coroutines. The fetch is a task of its own: who waits for it may be cancelled."""
         import asyncio
 
-        while (flight := self._join(seen)) is not None:
+        while (joined := self._join(seen)) is not None:
             try:
-                if flight.leading:
-                    with self._landing(flight) as landed:
-                        blocking = not iscoroutinefunction(self._fetch)
-                        fetched = await asyncio.to_thread(self._fetched) if blocking else self._fetched()
-                        landed.append(await fetched if isawaitable(fetched) else fetched)
-                    return
+                if joined.leading:
+                    self._task = asyncio.create_task(self._fetch_aside(joined.flight, patience))
                 with suppress(_Abandoned):
                     async with asyncio.timeout(patience):
-                        # Shielded: one waiting caller that is cancelled must not cancel the fetch of the others.
-                        await asyncio.shield(asyncio.wrap_future(flight.outcome))
+                        await asyncio.shield(asyncio.wrap_future(joined.flight.outcome))
             finally:
-                del flight
+                del joined
+
+    def _join(self, seen: int) -> _Joined | None:
+        """The fetch under way, or one that is ours to make; None where the token has been renewed since."""
+        if any(flight.keeper is self and not flight.outcome.done() for flight in _around.get()):
+            raise RuntimeError("the token's fetch function calls the service it fetches for; give it another one")
+        with self._lock:
+            if self.state.outdated(seen):
+                return None
+            if self._flight is not None and self._flight.process == os.getpid():  # a fork takes no fetch along
+                return _Joined(self._flight, leading=False)
+            self._flight = _Flight(self)
+            return _Joined(self._flight, leading=True)
+
+    def _fetch_here(self, flight: _Flight) -> None:
+        with self._landing(flight) as landed:
+            del flight
+            fetched = self._fetched()
+            if isawaitable(fetched):
+                _dispose(fetched)
+                raise TypeError("the token's fetch function is async: call the service with `await acall(…)`")
+            landed.append(fetched)
+
+    async def _fetch_aside(self, flight: _Flight, patience: float) -> None:
+        """Fetch for all who wait; a blocking function is moved to a thread. The flight carries what goes wrong."""
+        import asyncio
+
+        with suppress(Exception), self._landing(flight) as landed:
+            async with asyncio.timeout(patience):
+                blocking = not iscoroutinefunction(self._fetch)
+                fetched = await asyncio.to_thread(self._fetched) if blocking else self._fetched()
+                landed.append(await fetched if isawaitable(fetched) else fetched)
 
     def _fetched(self) -> Any:
         try:
@@ -90,47 +115,37 @@ class TokenKeeper:
         except StopIteration as error:  # it would end the loop or the generator we are called from
             raise RuntimeError("the token's fetch function raised StopIteration") from error
 
-    def _join(self, seen: int) -> _Flight | None:
-        """The fetch under way, or one that is ours to make; None where the token has been renewed since."""
-        if self in _fetching.get():
-            raise RuntimeError("the token's fetch function calls the service it fetches for; give it another one")
-        with self._lock:
-            if self.state.outdated(seen):
-                return None
-            flight = self._flight
-            if flight is not None and flight.process == os.getpid():  # a fork does not take a fetch along
-                return replace(flight, leading=False)
-            self._flight = _Flight(Future(), os.getpid(), threading.get_ident(), leading=True)
-            return self._flight
-
     @contextmanager
     def _landing(self, flight: _Flight) -> Iterator[list[Any]]:
         """Take what a fetch gives, and tell those who wait for it how it ended."""
         landed: list[Any] = []
-        entered = _fetching.set((*_fetching.get(), self))
+        entered = _around.set((*_around.get(), flight))
         try:
             yield landed
             with self._lock:
                 self.state.renew(landed.pop())
             self._renewed(self.state)
-            self._end(flight, None)
+            self._end(flight)
+            flight.outcome.set_result(None)
         except BaseException as error:
-            # A cancelled leader is no verdict on the token: those who wait elect a new one.
-            self._end(flight, error if isinstance(error, Exception) else _Abandoned())
+            self._end(flight)
+            # A fetch that was cancelled is no verdict on the token: those who wait begin another.
+            flight.outcome.set_exception(error if isinstance(error, Exception) else _Abandoned())
             raise
         finally:
-            _fetching.reset(entered)
+            _around.reset(entered)
             del flight
 
-    def _end(self, flight: _Flight, error: Exception | None) -> None:
-        if not flight.leading:
-            return
+    def _end(self, flight: _Flight) -> None:
         with self._lock:
-            self._flight = None
-        if error is None:
-            flight.outcome.set_result(None)
-        else:
-            flight.outcome.set_exception(error)
+            if self._flight is flight:
+                self._flight = None
+
+
+class _Joined(NamedTuple):
+    flight: _Flight
+    leading: bool
+    """Whether it is ours to make."""
 
 
 def _dispose(awaitable: Any) -> None:

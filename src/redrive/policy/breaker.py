@@ -126,7 +126,7 @@ class Machine:
 
     def failed(self, permit: Permit, now: float) -> None:
         """The service is to blame: 5xx, timeout, no connection, too slow."""
-        if permit.generation != self.generation:
+        if permit.generation != self.generation or self.state is State.OPEN:
             return
         if self.state is State.HALF_OPEN or self._tripped(now):
             self._open(now)

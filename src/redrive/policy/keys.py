@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from redrive.policy import checks
-from redrive.policy.token import Token
+from redrive.policy.token import Token, check_secret
 
 # A reset is a date, and dates have an end.
 LONGEST_REST = 10 * 365 * 86_400.0
@@ -32,6 +32,9 @@ class KeyPool:
             raise TypeError("KeyPool takes a list of non-empty strings or Tokens")
         if not keys:
             raise ValueError("KeyPool needs at least one key")
+        for key in keys:
+            if isinstance(key, str):
+                check_secret("a key of the pool", key)
         if len(set(keys)) != len(keys):
             raise ValueError("KeyPool was given the same key twice")
         self.keys = tuple(keys)
@@ -96,6 +99,11 @@ class Pool:
         viable = [index for index, slot in enumerate(self._slots) if slot.viable(now, moment)]
         return min(viable, key=lambda index: self._slots[index].failures, default=None)
 
+    def pick_pausing(self, now: datetime) -> int | None:
+        """Of the keys that are not drained, the one whose pause ends first."""
+        pausing = [index for index, slot in enumerate(self._slots) if slot.viable(now, math.inf)]
+        return min(pausing, key=lambda index: self._slots[index].paused_until, default=None)
+
     def drain(self, index: int, until: datetime) -> bool:
         """Put a key out of use for its period; tells whether that is news."""
         slot = self._slots[index]
@@ -117,9 +125,9 @@ class Pool:
         """A success clears the key's record; a rest that began meanwhile stands."""
         self._slots[index].failures = 0
 
-    def blamed(self) -> bool:
-        """Whether any key has a record to be cleared."""
-        return any(slot.failures for slot in self._slots)
+    def failures(self, index: int) -> int:
+        """How often the key failed since its last success."""
+        return self._slots[index].failures
 
     def next_pause_ends(self, now: datetime) -> float | None:
         """When the first key that is only pausing may be used; None where all are drained."""

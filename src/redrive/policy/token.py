@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 
+def check_secret(what: str, secret: str) -> None:
+    """Refuse what no header or query can carry, such as a line end from a file; the secret itself is not shown."""
+    if any(character.isspace() or not character.isprintable() for character in secret):
+        raise ValueError(f"{what} holds a space, a line end or a control character; strip it")
+
+
 class Token:
     """A refreshable credential: `fetch` returns the token; it is called on first use and after a 401.
 
@@ -39,5 +45,6 @@ class TokenState:
         """Take the token that was fetched."""
         if not isinstance(value, str) or not value:
             raise TypeError(f"the token's fetch function must return a non-empty string, not {type(value).__name__}")
+        check_secret("the token", value)
         self.value = value
         self.generation += 1

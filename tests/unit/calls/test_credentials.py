@@ -341,15 +341,14 @@ def _in_thread(work):
     thread.join()
 
 
-async def test_a_refresher_that_is_cancelled_hands_over_to_the_next():
-    entered, fetched = asyncio.Event(), 0
+async def test_who_waits_for_a_fetch_may_be_cancelled_the_fetch_goes_on():
+    entered, release, fetched = asyncio.Event(), asyncio.Event(), 0
 
     async def fetch():
         nonlocal fetched
         fetched += 1
-        if fetched == 1:
-            entered.set()
-            await asyncio.sleep(60)
+        entered.set()
+        await release.wait()
         return "token"
 
     async def api(*, credential):
@@ -359,10 +358,104 @@ async def test_a_refresher_that_is_cancelled_hands_over_to_the_next():
     first = asyncio.create_task(shipfast.acall(api))
     await entered.wait()
     others = [asyncio.create_task(shipfast.acall(api)) for _ in range(5)]
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    release.set()
     assert await asyncio.gather(*others) == ["token"] * 5
-    assert fetched == 2
+    assert fetched == 1
+
+
+async def test_a_fetch_that_hangs_is_bound_by_the_time_of_the_call():
+    async def fetch():
+        await asyncio.sleep(60)
+
+    async def api(*, credential):
+        return credential
+
+    shipfast = Service("shipfast", retry=Retry(within=0.2), credentials=Token(fetch))
+    with pytest.raises(TimeoutError):
+        await shipfast.acall(api)
+
+
+async def test_a_task_that_a_fetch_started_may_use_the_service_later():
+    tasks, api, fetches = [], Api(), 0
+
+    async def background():
+        await fetched.wait()
+        return await shipfast.acall(api.later)
+
+    async def fetch():
+        nonlocal fetches
+        fetches += 1
+        if fetches == 1:
+            tasks.append(asyncio.create_task(background()))
+        return f"token-{fetches}"
+
+    fetched = asyncio.Event()
+    shipfast = Service("shipfast", credentials=Token(fetch))
+    await shipfast.acall(api.later)
+    api.answers["token-1"] = 401
+    fetched.set()
+    assert (await tasks[0]).status_code == 200
+    assert api.seen == ["token-1", "token-1", "token-2"]
+
+
+def test_no_attempt_begins_after_a_fetch_that_took_all_the_time(service, clock):
+    api = Api()
+
+    def fetch():
+        clock.advance(60)
+        return "token"
+
+    with pytest.raises(TimeoutError, match="the call's time is over"):
+        service(retry=Retry(within=5), credentials=Token(fetch)).call(api)
+    assert api.seen == []
+
+
+def test_an_account_whose_token_cannot_be_fetched_does_not_stop_the_others(service, flaky):
+    bad, api = flaky(PermissionError("locked")), Api()
+    shipfast = service(credentials=KeyPool([Token(bad), Token(lambda: "good-token")]))
+    for _ in range(4):
+        shipfast.call(api)
+    assert api.seen == ["good-token"] * 4
+    assert bad.calls == 1
+
+
+def test_nor_one_whose_token_cannot_be_refreshed(service, flaky):
+    fetch = flaky("old-token", PermissionError("locked"))
+    api = Api(**{"old-token": 401})
+    service(credentials=KeyPool([Token(fetch), Token(lambda: "good-token")])).call(api)
+    assert api.seen == ["old-token", "good-token"]
+
+
+def test_a_call_waits_for_the_pause_that_ends_first_and_takes_that_key(service, clock):
+    waits = {"key-aaaa": iter([2, 2]), "key-bbbb": iter([100])}
+    seen = []
+
+    def api(*, credential):
+        seen.append((clock.monotonic(), credential))
+        seconds = next(waits[credential], None)
+        if seconds:
+            raise redrive.RateLimited(retry_after=seconds)
+        return credential
+
+    once = service(credentials=KeyPool(["key-aaaa", "key-bbbb"]), retry=Retry(attempts=1))
+    for _ in range(3):
+        with pytest.raises(redrive.RateLimited):
+            once.call(api)
+    assert once.call(api) == "key-aaaa"
+    assert seen[-1][0] >= 4
+
+
+@pytest.mark.parametrize("key", ["key\n", "two words", "tab\tbed", "bell\a"])
+def test_a_key_that_no_request_can_carry_is_refused_without_being_shown(service, key):
+    with pytest.raises(ValueError, match="strip it") as refusal:
+        KeyPool([key])
+    assert key not in str(refusal.value)
+    with pytest.raises(ValueError, match="strip it"):
+        service(credentials=Token(lambda: key)).call(Api())
 
 
 def test_a_fetch_that_fails_is_an_attempt_that_failed(service, clock, flaky):
@@ -462,6 +555,18 @@ def test_24_what_another_service_has_answered_for_is_blamed_on_nobody_else(servi
     outer.call(fine)
     assert fine.seen == ["outer-01"]
     assert outer.circuit == "closed"
+
+    refused = service("refused", retry=Retry(attempts=1))
+
+    @outer
+    def wrapped(*, credential):
+        response = refused.call(lambda: httpx.Response(401, request=httpx.Request("GET", "http://partner/")))
+        response.raise_for_status()
+
+    with pytest.raises(httpx.HTTPStatusError):
+        wrapped()
+    outer.call(fine)
+    assert fine.seen == ["outer-01"] * 2  # the 401 was not its key's
 
     broken = service("broken", retry=Retry(attempts=1), breaker=Breaker(failures=1))
 

@@ -7,7 +7,9 @@ import socket
 import httpx
 import pytest
 import requests
+from requests.auth import HTTPDigestAuth
 
+import redrive
 from redrive import CircuitOpen, Classifier, KeyPool, Retry, RetryBudget, Service, Token
 from redrive.calls.apply import Origin
 from redrive.testing import Answer, FaultyServer
@@ -437,6 +439,58 @@ def test_11_an_attempt_that_skips_what_is_done_does_not_reuse_its_key(server):
     assert sorted(written.values()) == ["a", "b", "c"]
 
 
+def test_11_a_key_of_another_service_does_not_make_a_repeat_safe(client, server):
+    server.on("/orders", Answer(hang=True))
+    shipfast = Service("shipfast", retry=Retry(attempts=2, base=0, cap=0), timeout=0.1, idempotent="key")
+
+    @redrive.retry(base=0, cap=0)
+    def order():
+        client.send(shipfast, "POST", "/orders", json={})
+
+    with pytest.raises(READ_TIMEOUTS):
+        order()
+    assert server.count("/orders") == 2
+    assert len(set(keys_seen(server))) == 1
+
+
+def test_11_nor_does_one_that_a_redirect_left_behind(server):
+    with FaultyServer() as abroad:
+        abroad.on("/orders", Answer(502))
+        server.on("/orders", Answer(307, headers={"Location": abroad.url + "/orders"}))
+        keyed, plain = Service("keyed", idempotent="key"), Service("plain", retry=QUICK)
+        mounts = {server.url: keyed.httpx_transport(), abroad.url: plain.httpx_transport()}
+        with httpx.Client(mounts=mounts, follow_redirects=True) as client:
+            client.post(server.url + "/orders", json={})
+        assert abroad.count("/orders") == 1
+
+
+def test_11_blocks_inside_a_call_keep_the_keys_of_what_they_send(server):
+    server.on("/rows", lambda request: Answer(502 if request.number == 2 else 201))
+    shipfast, pending = Service("shipfast", retry=QUICK, idempotent="key"), ["a", "b", "c"]
+    with httpx.Client(transport=shipfast.httpx_transport(), base_url=server.url) as client:
+
+        @shipfast
+        def flush():
+            while pending:
+                for attempt in shipfast.attempts():
+                    with attempt:
+                        assert attempt.idempotency_key is None
+                        client.post("/rows", json={"row": pending[0]}).raise_for_status()
+                pending.pop(0)
+
+        flush()
+    sent = [(request.json()["row"], request.headers["Idempotency-Key"]) for request in server.requests]
+    assert [row for row, _ in sent] == ["a", "b", "b", "c"]
+    assert len(set(sent)) == len({key for _, key in sent}) == 3
+
+
+def test_11_a_multipart_body_tells_nothing_and_gets_no_derived_key(client, server):
+    server.on("/upload", Answer(201))
+    shipfast = Service("shipfast", idempotent="key")
+    shipfast.call(lambda: client.send(shipfast, "POST", "/upload", files={"file": b"content"}))
+    assert keys_seen(server) == [None]
+
+
 def test_25_a_repeat_that_is_not_made_is_not_charged(client, server):
     server.on("/orders", Answer(502))
     server.on("/page", Answer(502), Answer(502), Answer(json=[1]))
@@ -495,6 +549,23 @@ def test_a_key_in_the_query_shows_in_no_log_and_no_error(client, server, caplog)
     )
     shown = f"{response.url} {refused.value} {broken.value} {broken.value.__notes__} {ours_and_theirs}"
     assert "hunter2" not in shown
+
+
+def test_nor_does_one_that_is_written_otherwise_in_a_url(client, server):
+    server.on("/gone", Answer(reset="before"))
+    shipfast = Service("shipfast", retry=Retry(attempts=1), credentials=KeyPool(["SeCr+et/Ab=="]))
+    with pytest.raises((httpx.RequestError, requests.RequestException)) as broken:
+        client.send(shipfast, "GET", "/gone", apply="query:key")
+    assert "SeCr" not in f"{broken.value!r} {broken.value.__notes__}"
+
+
+def test_the_second_leg_of_an_auth_flow_goes_through_the_service_too(server):
+    challenge = {"WWW-Authenticate": 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'}
+    server.on("/page", Answer(401, headers=challenge), Answer(503), Answer(json=[1]))
+    shipfast = Service("shipfast", retry=QUICK)
+    with requests.Session() as session:
+        session.mount("http://", shipfast.requests_adapter())
+        assert session.get(server.url + "/page", auth=HTTPDigestAuth("etl", "secret")).json() == [1]
 
 
 def test_the_callers_query_stays_as_he_wrote_it(client, server):

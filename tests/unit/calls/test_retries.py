@@ -305,6 +305,36 @@ def test_08_no_cycle_through_tracebacks_is_left_behind(service):
 
     assert not leaks(in_a_block)
 
+    def give_back(held, *, error):
+        raise error
+
+    assert not leaks(shipfast.with_options(fallback=give_back).call)
+
+
+def test_08_a_block_that_is_refused_leaves_no_cycle_either(service, flaky):
+    shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
+    with pytest.raises(TimeoutError):
+        shipfast.call(flaky(TimeoutError()))
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(redrive.CircuitOpen) as caught:
+            list(shipfast.attempts())
+        gone = weakref.ref(caught.value)
+        del caught
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_08_a_fallback_that_gives_the_error_back_does_not_make_it_its_own_cause(service, flaky):
+    def give_back(*, error):
+        raise error
+
+    with pytest.raises(TimeoutError) as caught:
+        service(retry=Retry(attempts=1), fallback=give_back).call(flaky(TimeoutError()))
+    assert caught.value.__cause__ is None
+
 
 # ── 9: nesting ───────────────────────────────────────────────────────────────────────────────────────────────────
 

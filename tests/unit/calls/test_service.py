@@ -252,6 +252,41 @@ def test_what_a_partial_presets_stays(service):
     assert shipfast.call(functools.partial(fetch, timeout=60)) == ("key-aaaa", 60)
 
 
+def test_a_function_inside_an_attempt_is_given_the_key_of_what_it_is_called_with(service, flaky):
+    outcome, seen = flaky(None, TimeoutError(), None), []
+    shipfast = service(idempotent="key")
+
+    def write(row, *, idempotency_key):
+        seen.append((row, idempotency_key))
+        outcome()
+
+    pending = ["a", "b"]
+
+    def flush():
+        while pending:
+            shipfast.call(write, pending[0])
+            pending.pop(0)
+
+    shipfast.call(flush)
+    assert [row for row, _ in seen] == ["a", "b", "b"]
+    assert len(set(seen)) == 2
+    with pytest.raises(TypeError, match="pass idempotency_key yourself"):
+        shipfast.call(lambda: shipfast.call(write, object()))
+
+
+def test_an_unkeyed_call_does_not_look_at_the_arguments_of_what_is_inside(service):
+    class Detached:
+        def __repr__(self):
+            raise RuntimeError("detached instance")
+
+    shipfast = service()
+
+    def write(row, *, idempotency_key):
+        return len(idempotency_key)
+
+    assert shipfast.call(lambda: shipfast.call(write, Detached())) == 36
+
+
 def test_a_stop_iteration_of_the_functions_is_its_error(service, flaky):
     with pytest.raises(StopIteration):
         service().call(flaky(StopIteration()))
