@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import random as chance
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -170,14 +170,14 @@ class Service:
         result: R = last.guarded(*args, **kwargs)
         return result
 
-    async def acall(self, function: Callable[..., Awaitable[R]], /, *args: Any, **kwargs: Any) -> R:
-        """Call and await an async function through the service."""
+    def acall(self, function: Callable[..., Awaitable[R]], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, R]:
+        """Call an async function through the service; await the result."""
         last = self._alast
         if last.function is not function:
             refuse_unless_callable(function)
             last = self._alast = _Last(function, self._runner.aguard(target_of(function), function))
-        result: R = await last.guarded(*args, **kwargs)
-        return result
+        coroutine: Coroutine[Any, Any, R] = last.guarded(*args, **kwargs)
+        return coroutine
 
     def attempts(self) -> Attempts:
         """For a block of code: `for attempt in service.attempts(): with attempt: …`; `async for` likewise."""
