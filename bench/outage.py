@@ -192,12 +192,13 @@ def main() -> None:
     options = parser.parse_args()
     plan = Plan(options.clients, options.think, warm_up=8.0, outage=5.0, watch=10.0, patience=45.0)
     if options.quick:
-        plan = Plan(min(options.clients, 20), think=0.2, warm_up=2.5, outage=0.5, watch=1.0, patience=2.0)
+        plan = Plan(min(options.clients, 20), think=0.2, warm_up=1.5, outage=0.5, watch=0.5, patience=1.0)
     logging.disable()  # thousands of attempts are meant to fail
     where = measure.environment("redrive")
     rows = [asyncio.run(experiment(name, plan)) for name in STRATEGIES]
     if options.json:
-        print(measure.document({**where, "plan": asdict(plan), "rows": rows}))
+        facts = {"benchmark": "outage", "quick": options.quick, "environment": where, "plan": asdict(plan)}
+        print(measure.document({**facts, "rows": rows}))
     else:
         print(measure.heading(where), report(plan, rows), sep="\n\n")
 

@@ -1,7 +1,7 @@
 """Runs a function for a service: straight through while nothing is wrong, by the flow once something is.
 
-The straight way takes no lock, writes no log and makes no object: it reads the circuit's state and the current
-key, calls the function, and appends one number to the tally.
+The straight way takes no lock and writes no log: it reads the circuit's state and the current key, marks the context,
+calls the function, and appends one number to the tally.
 """
 
 from __future__ import annotations
