@@ -313,6 +313,7 @@ def test_a_pool_that_is_empty_for_too_long_is_transient():
         with engine.connect():
             held.set()
             release.wait()
+        engine.dispose()  # in the thread that made the connection, as sqlite3 wants it
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -323,5 +324,4 @@ def test_a_pool_that_is_empty_for_too_long_is_transient():
         errors.append(error)
     release.set()
     thread.join()
-    engine.dispose()
     assert [classify(error).kind for error in errors] == [Kind.TRANSIENT]
