@@ -15,6 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No example is judged by how long it took: that would be a timing assert on a machine we do not know.
+settings.register_profile("redrive", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("redrive")
 
 PASSWORD = "correct-horse"
 
