@@ -106,10 +106,10 @@ def _never_left(failure: Any) -> bool:
 
 
 def _replayable(request: Any) -> bool:
-    if hasattr(
-        request, "stream"
-    ):  # httpx: bytes in memory, or a multipart form of seekable files (its length is known)
+    if hasattr(request, "stream"):
+        # httpx: bytes in memory, or a multipart form of seekable files, whose length is known.
         kind = type(request.stream).__name__
         return kind == "ByteStream" or (kind == "MultipartStream" and "content-length" in request.headers)
-    body = getattr(request, "body", None)  # requests: it notes where a file's reading began
+    # requests: bytes in memory, or a file, of which it notes where its reading began.
+    body = getattr(request, "body", None)
     return body is None or isinstance(body, bytes | str) or isinstance(getattr(request, "_body_position", None), int)

@@ -45,8 +45,9 @@ class Service:
     budget       the share of repeats; None for no limit
     credentials  a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
     classifier   rules beyond the built-in table
-    timeout      seconds of one attempt: enforced by the HTTP adapters and for async functions, given to a sync
-                 function that takes the keyword `timeout`; where the caller sets a limit, too, the shorter one holds
+    timeout      seconds of one attempt: enforced by the httpx transport and for async functions, given to requests as
+                 its own timeout (which a body that drips outlasts) and to a sync function that takes the keyword
+                 `timeout`; where the caller sets a limit, too, the shorter one holds
     idempotent   False: a POST or PATCH is not repeated once it may have reached the server, unless it carries an
                  Idempotency-Key; "key": the HTTP adapters send one per logical call; True: everything may be repeated
     fallback     a value, or a function of the same arguments, for when the circuit is open or retries are spent;
