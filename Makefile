@@ -32,6 +32,7 @@ test: lint
 
 chaos: $(VENV)/.test
 	$(BIN)/python -m pytest -m chaos --timeout 3600
+	REDRIVE_EXPLORE=1 $(BIN)/python -m pytest tests/unit/policy tests/unit/test_masking.py tests/unit/classify/test_properties.py --timeout 3600
 
 bench: $(VENV)/.bench
 	$(BIN)/python bench/calls.py

@@ -17,8 +17,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No example is judged by how long it took: that would be a timing assert on a machine we do not know.
-settings.register_profile("redrive", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No example is judged by how long it took: that would be a timing assert on a machine we do not know. `make test` draws
+# the same examples every time; `make chaos` draws new ones, and more.
+exploring = "REDRIVE_EXPLORE" in os.environ
+settings.register_profile(
+    "redrive",
+    deadline=None,
+    derandomize=not exploring,
+    max_examples=2_000 if exploring else 100,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("redrive")
 
 PASSWORD = "correct-horse"

@@ -14,6 +14,10 @@ _NAMES = (
     r"\w{0,20}(?:apikey|token|secret|password)|sig|auth|authorization|cookie|set-cookie|x-amz-[a-z-]+)"
 )
 
+# What follows is not itself a name whose secret is still to come, as in "bearer\nX-Api-Key: abc": to take the name for
+# the secret would leave the secret standing.
+_NO_NAME = r"""(?![\w-]+(?:\s?:\s|\s?=\s?['"]))"""
+
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # -----BEGIN PRIVATE KEY----- …
     (
@@ -23,14 +27,17 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\1 {MASK}",
     ),
     # Authorization: Bearer abc / Basic abc
-    (re.compile(r"\b(bearer|basic|digest|apikey)\s+[A-Za-z0-9._~+/=:-]{4,}", re.IGNORECASE), rf"\1 {MASK}"),
+    (
+        re.compile(rf"\b(bearer|basic|digest|apikey)\s+{_NO_NAME}[A-Za-z0-9._~+/=:-]{{4,}}", re.IGNORECASE),
+        rf"\1 {MASK}",
+    ),
     # scheme://user:password@host, and scheme://token@host
     (re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]{0,200}):[^\s/'\"]{1,500}@", re.IGNORECASE), rf"\1:{MASK}@"),
     (re.compile(r"\b(https?://)[^\s/:@'\"]{16,500}@", re.IGNORECASE), rf"\1{MASK}@"),
     # password='a b', password="a b"
     (re.compile(rf"""(?<![\w-])({_NAMES}\s?=\s?)(['"])(?:\\.|(?!\2).)*\2""", re.IGNORECASE), rf"\1\2{MASK}\2"),
     # ?api_key=abc&…, password=abc (also libpq keyword strings)
-    (re.compile(rf"(?<![\w-])({_NAMES})=[^\s&'\",;]+", re.IGNORECASE), rf"\1={MASK}"),
+    (re.compile(rf"(?<![\w-])({_NAMES})={_NO_NAME}[^\s&'\",;]+", re.IGNORECASE), rf"\1={MASK}"),
     # "api_key": "abc", also where the JSON is itself inside a JSON string
     (
         re.compile(
@@ -41,7 +48,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # X-Api-Key: abc, as a line of headers
     (
         re.compile(
-            r"(?<![\w-])((?:x-)?api-?key|x-[a-z-]{0,30}token|authorization|(?:set-)?cookie)(\s*:\s*)[^\s'\"{\[]{8,}",
+            r"(?<![\w-])((?:x-)?api-?key|x-[a-z-]{0,30}token|authorization|(?:set-)?cookie)(\s*:[ \t]*)"
+            rf"{_NO_NAME}[^\s'\"{{\[]{{8,}}",
             re.I,
         ),
         rf"\1\2{MASK}",

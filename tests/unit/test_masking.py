@@ -36,11 +36,40 @@ secrets = st.text(string.ascii_letters + string.digits + "-_", min_size=12, max_
 )
 
 
+# Whatever stands before a secret, pieces of other shapes above all, must not hide it from us.
+pieces = st.sampled_from(
+    [
+        "bearer",
+        "Basic",
+        "digest",
+        "apikey",
+        "password=",
+        "token:",
+        "key",
+        "secret ",
+        "https://",
+        "x-api-key",
+        "\n",
+        "'",
+        '"',
+    ]
+)
+contexts = st.lists(pieces | st.text(string.printable, max_size=8), max_size=5).map("".join)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@given(secret=secrets, before=st.text(string.printable, max_size=30))
+@given(secret=secrets, before=contexts)
 def test_a_planted_secret_does_not_come_through(shape, secret, before):
     assume(secret not in before)
     assert secret not in mask(before + "\n" + shape.format(secret))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("word", ["Bearer", "BASIC", "digest", "apikey"])
+@pytest.mark.parametrize("gap", [" ", "\n", " \n ", "\r\n"])
+def test_a_word_that_announces_a_secret_does_not_hide_the_name_of_the_next(shape, word, gap):
+    secret = "hunter2-hunter2"
+    assert secret not in mask(word + gap + shape.format(secret))
 
 
 @pytest.mark.parametrize(
