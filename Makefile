@@ -21,6 +21,7 @@ $(VENV)/.bench: $(VENV)/.base
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/partner_pages.py
+	$(BIN)/python examples/vendor_file.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -37,6 +38,7 @@ chaos: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python bench/calls.py
 	$(BIN)/python bench/outage.py
+	$(BIN)/python bench/letters.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .redrive

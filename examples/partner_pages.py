@@ -97,8 +97,8 @@ def show_progress(done: int) -> None:
             print(file=sys.stderr)
 
 
-def tell(pages: list[dict[str, object]], events: list[Event], requests: int, seconds: float) -> None:
-    """What happened, as a story with numbers."""
+def tell(pages: list[dict[str, object]], events: list[Event], requests: int, seconds: float) -> bool:
+    """What happened, as a story with numbers; whether every page came once and in order."""
     attempts = [event for event in events if isinstance(event, Attempt)]
     failed = Counter(attempt.outcome for attempt in attempts if attempt.outcome != "success")
     waited = sum(attempt.wait_s or 0 for attempt in attempts)
@@ -120,17 +120,19 @@ def tell(pages: list[dict[str, object]], events: list[Event], requests: int, sec
             print(f"  token …{event.key_id} fetched anew")
         elif isinstance(event, BreakerChanged):
             print(f"  circuit {event.before} → {event.after}")
+    return complete
 
 
-def main() -> None:
+def main() -> int:
     logging.getLogger("redrive").setLevel(logging.ERROR)  # the story below says it all
     print(f"Fetching {PAGES} pages from a partner with a bad day …")
     events: list[Event] = []
     began = time.monotonic()
     with FaultyServer() as server:
         pages = fetch_all(server, Partner(server), events)
-        tell(pages, events, server.count(), time.monotonic() - began)
+        complete = tell(pages, events, server.count(), time.monotonic() - began)
+    return 0 if complete else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

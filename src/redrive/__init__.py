@@ -12,18 +12,24 @@ if TYPE_CHECKING:
     from redrive.calls.retry import retry
     from redrive.calls.service import Service
     from redrive.classify.classifier import Classifier
+    from redrive.connect import Store, connect
+    from redrive.dlq.due import Schedule
     from redrive.errors import (
         CircuitOpen,
         Discard,
+        LetterError,
         Permanent,
         PolicyWarning,
         QuotaExhausted,
         RateLimited,
         RedriveError,
         Reject,
+        ReplayStopped,
         RetriesExhausted,
+        StoreError,
         Transient,
     )
+    from redrive.letters import Letter, NewLetter
     from redrive.model import Kind, Verdict
     from redrive.policy.breaker import Breaker
     from redrive.policy.budget import RetryBudget
@@ -40,20 +46,28 @@ __all__ = [
     "Discard",
     "KeyPool",
     "Kind",
+    "Letter",
+    "LetterError",
+    "NewLetter",
     "Permanent",
     "PolicyWarning",
     "QuotaExhausted",
     "RateLimited",
     "RedriveError",
     "Reject",
+    "ReplayStopped",
     "RetriesExhausted",
     "Retry",
     "RetryBudget",
+    "Schedule",
     "Service",
+    "Store",
+    "StoreError",
     "Token",
     "Transient",
     "Verdict",
     "classify",
+    "connect",
     "on_event",
     "retry",
 ]
@@ -63,11 +77,16 @@ _HOMES = {
     "Classifier": "classify.classifier",
     "KeyPool": "policy.keys",
     "Kind": "model",
+    "Letter": "letters",
+    "NewLetter": "letters",
     "Retry": "policy.retry",
     "RetryBudget": "policy.budget",
+    "Schedule": "dlq.due",
     "Service": "calls.service",
+    "Store": "connect",
     "Token": "policy.token",
     "Verdict": "model",
+    "connect": "connect",
     "on_event": "calls.announce",
     "retry": "calls.retry",
 }

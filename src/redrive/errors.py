@@ -7,10 +7,14 @@
     │   ├── Permanent       never repeat
     │   ├── Reject          this record is bad: quarantine it, go on
     │   └── Discard         drop this record, count it, no dead letter
-    └── CallError           raised by a Service; `.redrive` is the Failure
-        ├── RetriesExhausted    no exception of the user's own to re-raise: `.response` stayed bad
-        ├── CircuitOpen         nothing was sent; come back after `retry_in` seconds
-        └── QuotaExhausted      every key is cooling down until `resets_at`
+    ├── CallError           raised by a Service; `.redrive` is the Failure
+    │   ├── RetriesExhausted    no exception of the user's own to re-raise: `.response` stayed bad
+    │   ├── CircuitOpen         nothing was sent; come back after `retry_in` seconds
+    │   └── QuotaExhausted      every key is cooling down until `resets_at`
+    ├── StoreError          the store cannot do what was asked; `.kind` says whether to try again
+    │   └── SchemaMismatch      the database's schema is newer than this program, or older and not to be migrated
+    ├── ReplayStopped       a replay's target failed; `.report` says what was done before
+    └── LetterError         a letter, a filter or a note that cannot be used; nothing was changed
 
     PolicyWarning           a policy that is legal and will hurt
 
@@ -20,9 +24,12 @@ Where the user's function raised, a Service re-raises that exception itself, wit
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from redrive.model import Failure, Kind
+
+if TYPE_CHECKING:
+    from redrive.letters import ReplayReport
 
 
 class RedriveError(Exception):
@@ -104,6 +111,31 @@ class QuotaExhausted(CallError):
     def __init__(self, message: str = "", *, redrive: Failure | None = None, resets_at: datetime | None = None) -> None:
         super().__init__(message, redrive=redrive)
         self.resets_at = resets_at
+
+
+class StoreError(RedriveError):
+    """The store cannot do what was asked. `kind` tells what can heal from what needs a person."""
+
+    def __init__(self, message: str, *, kind: Kind = Kind.PERMANENT) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class SchemaMismatch(StoreError):
+    """The database and this program do not know the same schema."""
+
+
+class ReplayStopped(RedriveError):
+    """A replay's target failed for a reason that is not a record's. What was done before is kept, and in `report`."""
+
+    def __init__(self, message: str, *, kind: Kind = Kind.PERMANENT, report: ReplayReport | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.report = report
+
+
+class LetterError(RedriveError):
+    """What was asked of the dead letters makes no sense: an unknown id, a malformed filter, a missing note."""
 
 
 class PolicyWarning(UserWarning):

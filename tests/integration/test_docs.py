@@ -36,8 +36,6 @@ def test_the_code_of_a_page_runs_as_it_stands(page, tmp_path):
 def test_an_example_runs(example, tmp_path):
     done = run("-W", "error", str(example), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "NOT COMPLETE" not in done.stdout
-    assert "every one once and in order" in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -11,10 +11,11 @@ ROOT = Path(redrive.__file__).parent
 
 # From the ground up: a room may import from its own row and from those above it in this list.
 LAYERS = [
-    {"model", "errors", "clock", "config", "masking", "extras"},
+    {"model", "letters", "errors", "clock", "config", "masking", "extras"},
     {"classify", "policy"},
     {"calls", "store"},
     {"dlq", "observe"},
+    {"connect"},
     {"rows", "tasks", "streams", "engines"},
     {"alerts"},
     {"cli", "console", "testing"},

@@ -1,0 +1,127 @@
+"""`redrive.connect`: the store, with everything that lives in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from redrive.dlq.queue import DeadLetters
+from redrive.errors import StoreError
+from redrive.letters import QueueSize
+from redrive.store import migrate
+from redrive.store.database import PATIENCE, Database
+from redrive.store.dialect import Dialect
+from redrive.store.shared import SharedState
+
+DEFAULT = ".redrive/redrive.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreInfo:
+    """What a store is and holds."""
+
+    url: str
+    database: str
+    schema_version: str | None
+    known_version: str
+    size: QueueSize | None
+
+
+class Store:
+    """What lasts: one database that holds the letters and what processes share. Safe to use from many threads.
+
+    dlq     the dead letters
+    shared  what processes tell each other about services: `redrive.Service(…, store=store)`
+    """
+
+    def __init__(self, database: Database, *, redact: Iterable[str] = (), store_redacted: bool = False) -> None:
+        self.database = database
+        self.dlq = DeadLetters(database, redact=redact, store_redacted=store_redacted)
+        self.shared = SharedState(database)
+
+    def __repr__(self) -> str:
+        return f"<Store {self.database.name}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def info(self) -> StoreInfo:
+        """Where it is, which schema it has, how much it holds."""
+        found = self.database.read(migrate.version)
+        return StoreInfo(
+            url=self.database.name,
+            database=self.database.read(lambda connection: connection.dialect.name),
+            schema_version=found,
+            known_version=migrate.VERSION,
+            size=self.dlq.size() if found == migrate.VERSION else None,
+        )
+
+    def migrate(self) -> tuple[str | None, str]:
+        """Bring the schema up to date; the version before and after."""
+        return self.database.migrate()
+
+    def close(self) -> None:
+        """Let services that share this store go on alone, and close the connections; the store may be used again."""
+        self.shared.close()
+        self.database.close()
+
+
+def connect(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    migrate: bool | None = None,
+    redact: Iterable[str] = (),
+    store_redacted: bool = False,
+    patience: float = PATIENCE,
+) -> Store:
+    """Open a store: `sqlite:///…`, a path, or `postgresql://…`; without a URL, `.redrive/redrive.db`.
+
+    migrate         bring an older schema up to date; by default on SQLite, and on PostgreSQL only where it is asked for
+    redact          fields to mask in what people see, such as ["card_number", "*.ssn"]
+    store_redacted  mask them in the stored record, too
+    patience        seconds for which a database that restarts or is busy is waited for
+    """
+    dialect = _dialect(url)
+    store = Store(Database(dialect, patience=patience), redact=redact, store_redacted=store_redacted)
+    try:
+        store.database.prepare(migrating=dialect.migrates_itself if migrate is None else migrate)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _dialect(url: str | os.PathLike[str] | None) -> Dialect:
+    from redrive.store.sqlite import SqliteDialect
+
+    if url is None or (isinstance(url, str) and not url):
+        return SqliteDialect(Path(DEFAULT))
+    if not isinstance(url, str) or "://" not in url:
+        return SqliteDialect(Path(url))
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise StoreError(f"the store's URL cannot be read; write {_FORMS}") from None
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise StoreError("a store in memory would lose its letters with the process; name a file: sqlite:///x.db")
+        return SqliteDialect(Path(parsed.database))
+    if backend in {"postgresql", "postgres"}:
+        from redrive.store.postgres import PostgresDialect
+
+        return PostgresDialect(parsed)
+    raise StoreError(f"a store is SQLite or PostgreSQL, not {backend}; write {_FORMS}")
+
+
+_FORMS = "sqlite:///path/to/file.db or postgresql://user:password@host/database"

@@ -1,0 +1,1 @@
+"""Dead letters: kept whole, grouped by cause, edited and driven again."""

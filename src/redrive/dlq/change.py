@@ -1,0 +1,135 @@
+"""Deciding about letters: discard, escalate, reopen. Each change is in the audit log."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, literal, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from redrive.dlq.filters import Filter
+from redrive.errors import LetterError
+from redrive.letters import Changed, Status
+from redrive.store.schema import letter_audit, letter_claims, letters
+
+BATCH = 5_000
+_LONGEST_NOTE = 4_000
+
+# What a decision may start from: a letter that was settled is reopened before it is decided anew.
+_OPEN = (Status.PENDING, Status.ESCALATED)
+STARTS: Mapping[Status, tuple[Status, ...]] = {
+    Status.DISCARDED: _OPEN,
+    Status.ESCALATED: (Status.PENDING,),
+    Status.PENDING: (Status.DISCARDED, Status.ESCALATED, Status.REPROCESSED),
+}
+ACTIONS: Mapping[Status, str] = {
+    Status.DISCARDED: "discarded",
+    Status.ESCALATED: "escalated",
+    Status.PENDING: "reopened",
+}
+
+
+def checked_note(note: str | None, action: str) -> str:
+    """A note that says something."""
+    if not isinstance(note, str) or not note.strip():
+        raise LetterError(f"to {action} a letter needs a note that says why; nothing was changed")
+    return note.strip()[:_LONGEST_NOTE]
+
+
+@functools.cache
+def actor() -> str:
+    """Who is at work, for the audit log."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        name = "unknown"
+    return f"{name}@{socket.gethostname()}"
+
+
+def settle_batch(
+    connection: Connection, chosen: Filter, target: Status, note: str | None, *, after: int, top: int, now: datetime
+) -> tuple[Changed, int | None]:
+    """Change one batch of a selection; what was done, and where the next batch begins."""
+    ids = list(
+        connection.execute(
+            select(letters.c.id)
+            .where(chosen.where(), letters.c.id > after, letters.c.id <= top)
+            .order_by(letters.c.id)
+            .limit(BATCH)
+            .with_for_update()
+        ).scalars()
+    )
+    if not ids:
+        return Changed(), None
+    held = held_letters(connection, ids, now)
+    free = [one for one in ids if one not in held]
+    changed = _settle(connection, free, target, note, now)
+    return Changed(changed, len(free) - changed, len(held)), ids[-1]
+
+
+def held_letters(connection: Connection, ids: Sequence[int], now: datetime) -> set[int]:
+    """Those of these letters that a replay has in hand."""
+    claims = letter_claims.c
+    return set(
+        connection.execute(select(claims.letter_id).where(claims.letter_id.in_(ids), claims.until > now)).scalars()
+    )
+
+
+def _settle(connection: Connection, ids: Sequence[int], target: Status, note: str | None, now: datetime) -> int:
+    fit: list[ColumnElement[bool]] = [letters.c.id.in_(ids), letters.c.status.in_(STARTS[target])]
+    if target is Status.PENDING:
+        fit.append(_stands_alone(ids))
+    # The log first: it copies the status that the update is about to overwrite.
+    log(connection, fit, action=ACTIONS[target], after=target, note=note, now=now)
+    settled = None if target is Status.PENDING else now
+    values: dict[str, Any] = {"status": target, "resolution_note": note, "settled_at": settled}
+    return connection.execute(update(letters).where(*fit).values(values)).rowcount
+
+
+def _stands_alone(ids: Sequence[int]) -> ColumnElement[bool]:
+    """No pending letter of the same identity, and of several resolved ones only the newest is reopened."""
+    pending = letters.alias("pending_one")
+    newest = letters.alias("newer_one")
+    return ~(
+        select(literal(1)).where(pending.c.identity == letters.c.identity, pending.c.status == "pending").exists()
+        | select(literal(1))
+        .where(newest.c.identity == letters.c.identity, newest.c.id > letters.c.id, newest.c.id.in_(ids))
+        .exists()
+    )
+
+
+def log(
+    connection: Connection,
+    which: Sequence[ColumnElement[bool]],
+    *,
+    action: str,
+    after: str | None,
+    note: str | None,
+    now: datetime,
+) -> None:
+    """Write a line of the audit log for each of these letters."""
+    columns = letter_audit.c
+    connection.execute(
+        letter_audit.insert().from_select(
+            ["letter_id", "at", "action", "status_before", "status_after", "actor", "note"],
+            select(
+                letters.c.id,
+                literal(now, columns.at.type),
+                literal(action),
+                letters.c.status,
+                literal(after) if after else letters.c.status,
+                literal(actor()),
+                literal(note, columns.note.type),
+            ).where(*which),
+        )
+    )
+
+
+def top_id(connection: Connection) -> int:
+    """The newest letter's id: what comes later does not join a selection that began before."""
+    return int(connection.execute(select(func.coalesce(func.max(letters.c.id), 0))).scalar_one())

@@ -1,0 +1,182 @@
+"""Editing letters before a replay. The record as received is kept; the edited copy stands beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, null, select, update
+
+from redrive.dlq.change import actor, held_letters, top_id
+from redrive.dlq.edits import diff, expression, merge_patch
+from redrive.dlq.filters import Filter
+from redrive.dlq.find import fetch, must_exist
+from redrive.dlq.prepare import error_text
+from redrive.errors import LetterError
+from redrive.letters import Edit, EditReport, Letter, Status
+from redrive.store.database import Database
+from redrive.store.schema import letter_audit, letters
+
+BATCH = 500
+_OPEN = (Status.PENDING, Status.ESCALATED)
+_SHOWN = 10
+
+Change = Callable[[Any], Any]
+
+
+class _Missing:
+    """Tells "no record given" from a record that is None."""
+
+
+MISSING: Any = _Missing()
+
+
+def change_of(record: Any, patch: Any, source: str | None, undo: bool) -> Change | None:
+    """The one change that was asked for; None to go back to the record as received."""
+    given = [record is not MISSING, patch is not MISSING, source is not None, undo]
+    if sum(given) != 1:
+        raise LetterError("an edit is one of: a record, a patch, an expression, or undo")
+    if record is not MISSING:
+        return lambda _: record
+    if patch is not MISSING:
+        if not isinstance(patch, Mapping):
+            raise LetterError(f"a patch is an object of the fields to change, not {patch!r}")
+        return lambda before: merge_patch(before, patch)
+    if source is not None:
+        try:
+            return expression(source)
+        except ValueError as error:
+            raise LetterError(str(error)) from None
+    return None
+
+
+def edit_one(database: Database, letter_id: int, change: Change | None, note: str | None) -> Edit:
+    """Edit one letter."""
+
+    def work(connection: Connection) -> Edit:
+        must_exist(connection, (letter_id,))
+        connection.execute(select(letters.c.id).where(letters.c.id == letter_id).with_for_update())
+        letter = fetch(connection, [letter_id])[0]
+        if letter.status not in _OPEN:
+            raise LetterError(f"letter {letter_id} is {letter.status}; reopen it before it is edited")
+        if held_letters(connection, [letter_id], database.dialect.now(connection)):
+            raise LetterError(f"letter {letter_id} is in the hands of a replay; try again when that is done")
+        try:
+            made = _edit(letter, change)
+        except Exception as error:
+            raise LetterError(
+                f"letter {letter_id} cannot be edited so: {error_text(error)}; nothing was changed"
+            ) from error
+        _write(connection, [(letter, made)], note, undo=change is None)
+        return made
+
+    return database.write(work)
+
+
+def edit_many(
+    database: Database, chosen: Filter, change: Change | None, *, note: str | None, dry_run: bool
+) -> EditReport:
+    """Edit a selection, batch by batch; a letter on which the change raises is left alone and reported."""
+    chosen = chosen.but(status=chosen.status or _OPEN)
+    if settled := set(chosen.status or ()) - set(_OPEN):
+        raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is edited")
+    top = database.read(top_id)
+    total = EditReport(dry_run=dry_run, selected=0, changed=0, unchanged=0)
+    after = 0
+    while True:
+
+        def work(connection: Connection, after: int = after) -> tuple[EditReport, int | None]:
+            return _batch(connection, database, chosen, change, after=after, top=top, note=note, dry_run=dry_run)
+
+        part, last = database.read(work) if dry_run else database.write(work)
+        total = _sum(total, part)
+        if last is None:
+            return total
+        after = last
+
+
+def _batch(
+    connection: Connection,
+    database: Database,
+    chosen: Filter,
+    change: Change | None,
+    *,
+    after: int,
+    top: int,
+    note: str | None,
+    dry_run: bool,
+) -> tuple[EditReport, int | None]:
+    following = select(letters.c.id).where(chosen.where(), letters.c.id > after, letters.c.id <= top)
+    following = following.order_by(letters.c.id).limit(BATCH)
+    ids = list(connection.execute(following if dry_run else following.with_for_update()).scalars())
+    held = held_letters(connection, ids, database.dialect.now(connection))
+    made: list[tuple[Letter, Edit]] = []
+    failures: list[tuple[int, str]] = []
+    unchanged = 0
+    for letter in fetch(connection, [one for one in ids if one not in held]):
+        try:
+            edit = _edit(letter, change)
+        except Exception as error:
+            failures.append((letter.id, error_text(error)))
+            continue
+        if not diff(letter.payload, edit.after):
+            unchanged += 1
+        else:
+            made.append((letter, edit))
+    if made and not dry_run:
+        _write(connection, made, note, undo=change is None)
+    report = EditReport(
+        dry_run=dry_run,
+        selected=len(ids),
+        changed=len(made),
+        unchanged=unchanged,
+        held=len(held),
+        failed=len(failures),
+        failures=tuple(failures[:_SHOWN]),
+        previews=tuple(edit for _, edit in made[:_SHOWN]),
+    )
+    return report, ids[-1] if ids else None
+
+
+def _edit(letter: Letter, change: Change | None) -> Edit:
+    after = letter.record if change is None else change(letter.payload)
+    return Edit(id=letter.id, before=letter.record, after=after, changes=tuple(diff(letter.record, after)))
+
+
+def _write(connection: Connection, made: list[tuple[Letter, Edit]], note: str | None, *, undo: bool) -> None:
+    now = datetime.now(UTC)
+    for letter, edit in made:
+        connection.execute(
+            update(letters).where(letters.c.id == letter.id).values(edited_record=null() if undo else edit.after)
+        )
+    connection.execute(
+        letter_audit.insert(),
+        [
+            {
+                "letter_id": letter.id,
+                "at": now,
+                "action": "edit undone" if undo else "edited",
+                "status_before": str(letter.status),
+                "status_after": str(letter.status),
+                "actor": actor(),
+                "note": note,
+                # What was sent before this edit: an edit of an edit can be followed back to the record as received.
+                "detail": {"before": letter.payload},
+            }
+            for letter, _ in made
+        ],
+    )
+
+
+def _sum(total: EditReport, part: EditReport) -> EditReport:
+    return EditReport(
+        dry_run=total.dry_run,
+        selected=total.selected + part.selected,
+        changed=total.changed + part.changed,
+        unchanged=total.unchanged + part.unchanged,
+        held=total.held + part.held,
+        failed=total.failed + part.failed,
+        failures=(total.failures + part.failures)[:_SHOWN],
+        previews=(total.previews + part.previews)[:_SHOWN],
+    )

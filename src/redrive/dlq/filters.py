@@ -1,0 +1,189 @@
+"""Which letters are meant: one frozen value, checked where it is made, that becomes a WHERE clause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, false, true
+
+from redrive.dlq.prepare import checked_error_type, run_text, shortened, storable
+from redrive.errors import LetterError
+from redrive.letters import Status
+from redrive.store.schema import letters
+
+_SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_CAUSE = re.compile(r"[0-9a-f]{1,12}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """A selection of letters; every condition that is given must hold.
+
+    ids            these letters
+    pipeline       the name
+    cause          a fingerprint, or the beginning of one
+    error_type     where they were rejected
+    status         one or several; None for all
+    run_id         one run
+    source, key    where they came from; `position` likewise
+    since, until   rejected in this span: a datetime, a date, "today", or how long ago ("2d", "90min")
+    seen_since     failed (again) since
+    text           words of the error message, in any case
+    min_seen       failed at least so often
+    reprocessed_since, reprocess_count, edited, note    as the columns say
+    """
+
+    ids: tuple[int, ...] | None = None
+    pipeline: str | tuple[str, ...] | None = None
+    cause: str | None = None
+    error_type: str | tuple[str, ...] | None = None
+    status: str | tuple[str, ...] | None = None
+    run_id: UUID | str | None = None
+    source: str | None = None
+    key: str | None = None
+    position: str | None = None
+    since: datetime | str | timedelta | None = None
+    until: datetime | str | timedelta | None = None
+    seen_since: datetime | str | timedelta | None = None
+    reprocessed_since: datetime | str | timedelta | None = None
+    text: str | None = None
+    min_seen: int | None = None
+    attempts: int | None = None
+    reprocess_count: int | None = None
+    edited: bool | None = None
+    note: str | None = None
+
+    @classmethod
+    def of(cls, now: datetime, conditions: dict[str, Any]) -> Filter:
+        """A filter of keyword arguments, checked; ages are counted back from `now`."""
+        known = {one.name for one in fields(cls)}
+        if unknown := sorted(set(conditions) - known):
+            raise LetterError(f"there is no filter {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        given = {name: value for name, value in conditions.items() if value is not None}
+        for name in ("since", "until", "seen_since", "reprocessed_since"):
+            if name in given:
+                given[name] = moment(given[name], now, name)
+        if "ids" in given:
+            given["ids"] = _ids(given["ids"])
+        if "cause" in given and not (isinstance(given["cause"], str) and _CAUSE.fullmatch(given["cause"].lower())):
+            raise LetterError(
+                f"a cause is up to twelve hexadecimal digits, as `causes` shows them, not {given['cause']!r}"
+            )
+        if "run_id" in given:
+            given["run_id"] = UUID(cast(str, run_text(given["run_id"])))
+        for name, check in (("status", checked_status), ("error_type", checked_error_type), ("pipeline", str)):
+            if name in given:
+                given[name] = tuple(check(one) for one in _several(given[name]))
+        if "key" in given:
+            given["key"] = shortened(storable(str(given["key"])))
+        for name in ("min_seen", "attempts", "reprocess_count"):
+            if name in given and (not isinstance(given[name], int) or isinstance(given[name], bool)):
+                raise LetterError(f"{name} must be a whole number, not {given[name]!r}")
+        return cls(**given)
+
+    def but(self, **changes: Any) -> Filter:
+        """The same, but for these conditions."""
+        return replace(self, **changes)
+
+    def where(self) -> ColumnElement[bool]:
+        """The WHERE clause."""
+        return and_(true(), *self._conditions())
+
+    def _conditions(self) -> Iterable[ColumnElement[bool]]:
+        column = letters.c
+        if self.ids is not None:
+            yield column.id.in_(self.ids) if self.ids else false()
+        for name, value in (
+            ("pipeline_name", self.pipeline),
+            ("error_type", self.error_type),
+            ("status", self.status),
+        ):
+            if value is not None:
+                yield column[name].in_(_several(value))
+        if self.cause is not None:
+            cause = self.cause.lower()
+            # A range, where LIKE would not use the index.
+            yield (
+                and_(column.fingerprint >= cause, column.fingerprint < cause + "g")
+                if len(cause) < 12
+                else (column.fingerprint == cause)
+            )
+        for name, wanted in (
+            ("run_id", self.run_id),
+            ("source_table", self.source),
+            ("source_key", self.key),
+            ("position", self.position),
+            ("attempts", self.attempts),
+            ("reprocess_count", self.reprocess_count),
+        ):
+            if wanted is not None:
+                yield column[name] == wanted
+        yield from self._ranges()
+
+    def _ranges(self) -> Iterable[ColumnElement[bool]]:
+        column = letters.c
+        if self.since is not None:
+            yield column.rejected_at >= self.since
+        if self.until is not None:
+            yield column.rejected_at < self.until
+        if self.seen_since is not None:
+            yield column.last_seen >= self.seen_since
+        if self.reprocessed_since is not None:
+            yield column.last_reprocess >= self.reprocessed_since
+        if self.min_seen is not None:
+            yield column.seen >= self.min_seen
+        if self.edited is not None:
+            yield column.edited_record.is_not(None) if self.edited else column.edited_record.is_(None)
+        for name, words in (("error_message", self.text), ("resolution_note", self.note)):
+            if words is not None:
+                yield column[name].icontains(words, autoescape=True)
+
+
+def moment(value: datetime | str | timedelta, now: datetime, name: str = "since") -> datetime:
+    """A moment that was given as one, as an age ("2d", "90min"), as a date, or as "today" (UTC)."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise LetterError(f"{name} must have a time zone: {value!r} could be any of 24 moments")
+        return value.astimezone(UTC)
+    if isinstance(value, timedelta):
+        return now - value
+    words = value.strip().lower() if isinstance(value, str) else ""
+    if words == "today":
+        return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if span := _SPAN.fullmatch(words):
+        try:
+            return now - timedelta(seconds=int(span[1]) * _UNITS[span[2]])
+        except OverflowError:
+            raise LetterError(f"{name}: {value!r} is before the beginning of time") from None
+    try:
+        found = datetime.fromisoformat(words)
+    except ValueError:
+        raise LetterError(
+            f'{name} must be an age such as "2d" or "90min", a date such as "2026-11-30" or "today", not {value!r}'
+        ) from None
+    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def checked_status(status: str) -> Status:
+    """The status, if it is one."""
+    if status not in set(Status):
+        raise LetterError(f"there is no status {status!r}; it is one of {', '.join(Status)}")
+    return Status(status)
+
+
+def _ids(ids: Any) -> tuple[int, ...]:
+    listed = (ids,) if isinstance(ids, int) else tuple(ids)
+    for one in listed:
+        if not isinstance(one, int) or isinstance(one, bool) or not 0 < one < 1 << 63:
+            raise LetterError(f"a letter's id is a number of 1 or more, not {one!r}")
+    return listed
+
+
+def _several(value: Any) -> Sequence[str]:
+    return (value,) if isinstance(value, str) else tuple(value)

@@ -1,0 +1,81 @@
+"""Reading letters: one, a page, all of a selection, one record's history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, select
+
+from redrive.dlq.filters import Filter
+from redrive.errors import LetterError
+from redrive.letters import AuditEntry, Letter, Status
+from redrive.store.schema import letter_audit, letters
+
+PAGE = 1_000
+
+
+def fetch(connection: Connection, ids: list[int]) -> list[Letter]:
+    """Letters by id, oldest first; those that are not there are left out."""
+    return [
+        as_letter(row) for row in connection.execute(_letters().where(letters.c.id.in_(ids)).order_by(letters.c.id))
+    ]
+
+
+def page(connection: Connection, chosen: Filter, *, limit: int, after: int | None, newest_first: bool) -> list[Letter]:
+    """One page: a letter that comes or goes meanwhile neither shifts nor repeats the others."""
+    statement = _letters().where(chosen.where()).limit(limit)
+    if after is not None:
+        statement = statement.where(letters.c.id < after if newest_first else letters.c.id > after)
+    order = letters.c.id.desc() if newest_first else letters.c.id
+    return [as_letter(row) for row in connection.execute(statement.order_by(order))]
+
+
+def count(connection: Connection, chosen: Filter) -> int:
+    """How many letters match."""
+    return int(connection.execute(select(func.count()).select_from(letters).where(chosen.where())).scalar_one())
+
+
+def must_exist(connection: Connection, ids: tuple[int, ...]) -> None:
+    """Refuse ids that no letter has."""
+    there = set(connection.execute(select(letters.c.id).where(letters.c.id.in_(ids))).scalars())
+    if missing := [one for one in ids if one not in there]:
+        which = f"letter {missing[0]}" if len(missing) == 1 else f"letters {', '.join(map(str, missing[:5]))}"
+        raise LetterError(f"there is no {which}; nothing was changed")
+
+
+def audit(connection: Connection, ids: list[int]) -> list[AuditEntry]:
+    """What happened to these letters, oldest first."""
+    rows = connection.execute(select(letter_audit).where(letter_audit.c.letter_id.in_(ids)).order_by(letter_audit.c.id))
+    return [AuditEntry(**{name: value for name, value in row._mapping.items() if name != "id"}) for row in rows]
+
+
+def _letters() -> Select[Any]:
+    return select(letters, letters.c.edited_record.is_not(None).label("edited"))
+
+
+def as_letter(row: Row[Any]) -> Letter:
+    """A row as the value users see."""
+    return Letter(
+        id=row.id,
+        pipeline=row.pipeline_name,
+        run_id=row.run_id,
+        error_type=row.error_type,
+        error_message=row.error_message,
+        record=row.raw_record,
+        source=row.source_table,
+        key=row.source_key,
+        rejected_at=row.rejected_at,
+        reprocess_count=row.reprocess_count,
+        last_reprocess=row.last_reprocess,
+        status=Status(row.status),
+        note=row.resolution_note,
+        position=row.position,
+        fingerprint=row.fingerprint,
+        seen=row.seen,
+        last_seen=row.last_seen,
+        attempts=row.attempts,
+        edited=bool(row.edited),
+        edited_record=row.edited_record,
+        last_error=row.last_error,
+        settled_at=row.settled_at,
+    )

@@ -1,0 +1,228 @@
+"""A rejected record as the row it becomes: its error in words, its cause, its identity."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+
+from redrive.dlq.fingerprint import Fingerprint, fingerprint
+from redrive.dlq.redact import Redactor
+from redrive.errors import LetterError
+from redrive.letters import ErrorType, NewLetter
+from redrive.masking import mask
+from redrive.store.dialect import LetterRow
+from redrive.store.encoding import encode
+from redrive.store.types import utc_text
+
+_ERROR_TYPES = frozenset(ErrorType)
+_LONGEST_MESSAGE = 10_000
+_LONGEST_KEY = 500
+_REMEMBERED = 1_000  # messages: the same few make most of a batch
+_PARSING = (
+    "json",
+    "csv",
+    "zlib",
+    "gzip",
+    "zipfile",
+    "xml",
+    "pyarrow",
+    "_csv",
+    "simplejson",
+    "orjson",
+    "yaml",
+    "tomllib",
+)
+_SINKS = ("sqlalchemy", "psycopg", "psycopg2", "sqlite3", "duckdb", "pymysql", "asyncpg", "oracledb", "MySQLdb")
+
+
+_Place = tuple[str, str | None, str]
+"""Pipeline, source and cause: what the letters of a batch mostly have in common."""
+
+
+class Preparer:
+    """Makes rows of letters, and remembers the causes it met since it was last asked."""
+
+    def __init__(
+        self,
+        *,
+        now: datetime,
+        pipeline: str | None = None,
+        run_id: uuid.UUID | str | None = None,
+        source: str | None = None,
+        error_type: ErrorType | str | None = None,
+        redactor: Redactor,
+        store_redacted: bool = False,
+    ) -> None:
+        self.causes: dict[str, tuple[Fingerprint, str, str]] = {}
+        self._now = utc_text(now)
+        self._pipeline = pipeline
+        if pipeline is not None:
+            check_pipeline(pipeline)
+        self._run_id = run_text(run_id)
+        self._source = None if source is None else str(source)
+        self._error_type = None if error_type is None else checked_error_type(error_type)
+        self._redactor = redactor if store_redacted else None
+        self._described: dict[tuple[str, str | None], tuple[str, str, str]] = {}
+        self._roots: dict[_Place, tuple[Any, bytes]] = {}
+
+    def row(self, letter: NewLetter) -> LetterRow:
+        """The letter as a row."""
+        record = letter.record
+        pipeline = letter.pipeline or self._pipeline
+        if pipeline is not self._pipeline or pipeline is None:
+            check_pipeline(pipeline)
+            assert pipeline is not None
+        source = self._source if letter.source is None else str(letter.source)
+        if type(letter.attempts) is not int:
+            raise LetterError(f"attempts must be a whole number, not {letter.attempts!r}")
+        error_type, message, cause = self._error(letter)
+        if self._redactor is not None:
+            record = self._redactor.record(record)
+        raw = encode(record)
+        key = None if letter.key is None else shortened(storable(str(letter.key)))
+        position = None if letter.position is None else storable(str(letter.position))
+        rejected = self._now if letter.rejected_at is None else utc_text(_zoned(letter.rejected_at))
+        return LetterRow(
+            storable(pipeline),
+            self._run_id if letter.run_id is None else run_text(letter.run_id),
+            error_type,
+            message,
+            raw,
+            None if source is None else storable(source),
+            key,
+            rejected,
+            position,
+            cause,
+            self._identity((pipeline, source, cause), key, position, raw),
+            letter.attempts,
+            rejected,
+        )
+
+    def _error(self, letter: NewLetter) -> tuple[str, str, str]:
+        """Error type, message and cause."""
+        error = letter.error
+        if not isinstance(error, str) or self._redactor is not None:
+            return self._describe(letter)
+        known = self._described.get((error, letter.error_type))
+        if known is None:
+            known = self._describe(letter)
+            if len(self._described) < _REMEMBERED:
+                self._described[error, letter.error_type] = known
+        elif known[2] not in self.causes:
+            return self._describe(letter)
+        return known
+
+    def _describe(self, letter: NewLetter) -> tuple[str, str, str]:
+        error = letter.error
+        message = error if isinstance(error, str) else error_text(error)
+        error_type = letter.error_type or self._error_type
+        if error_type is None:
+            error_type = ErrorType.VALIDATION if isinstance(error, str) else error_type_of(error)
+        elif error_type not in _ERROR_TYPES:
+            raise LetterError(_unknown_error_type(error_type))
+        if self._redactor is not None:
+            message = self._redactor.text(message, letter.record)
+        message = storable(mask(message[:_LONGEST_MESSAGE]))
+        cause = fingerprint(error_type, message)
+        if cause.value not in self.causes:
+            self.causes[cause.value] = (cause, str(error_type), message)
+        return str(error_type), message, cause.value
+
+    def _identity(self, place: _Place, key: str | None, position: str | None, raw: str) -> bytes:
+        """The same record failing for the same cause has the same identity, in this run and in the next.
+
+        A key identifies a record whatever it holds. A position alone does not: line 7 of next week's file is another
+        record, which its content tells.
+
+        Three bytes stand for the place, five for the number at the end of the key, eight for everything. So records
+        that come one after the other are neighbours in the index; spread at random, they would touch all its pages.
+        """
+        root = self._roots.get(place)
+        if root is None:
+            if len(self._roots) > _REMEMBERED:
+                self._roots.clear()
+            digest = blake2b(repr(place).encode("utf-8", "surrogatepass"), digest_size=16)
+            root = self._roots[place] = (digest, digest.digest()[:3])
+        digest, start = root[0].copy(), root[1]
+        name = position if key is None else key
+        digest.update((f"p{position}\0{raw}" if key is None else f"k{key}").encode())
+        full: bytes = digest.digest()
+        number = "" if name is None else name[len(name.rstrip("0123456789")) :]
+        if not number.isascii() or not number:
+            return start + full[3:]
+        return start + int(number[-12:]).to_bytes(5, "big") + full[8:]
+
+
+def error_text(error: BaseException) -> str:
+    """An exception as a sentence: its class and what it says."""
+    try:
+        said = str(error)
+    except Exception as broken:
+        said = f"(its text cannot be had: {type(broken).__name__})"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def error_type_of(error: BaseException) -> ErrorType:
+    """Where an exception comes from, by its type; what tells nothing was raised by the transformation."""
+    module = type(error).__module__.partition(".")[0]
+    if isinstance(error, UnicodeError | EOFError) or module in _PARSING:
+        return ErrorType.PARSE
+    if module in _SINKS:
+        return ErrorType.SINK
+    if isinstance(error, ValueError) or module in {"pydantic", "pydantic_core", "dataframely", "redrive"}:
+        return ErrorType.VALIDATION
+    return ErrorType.TRANSFORM
+
+
+def checked_error_type(error_type: str) -> ErrorType:
+    """The error type, if it is one."""
+    if error_type not in _ERROR_TYPES:
+        raise LetterError(_unknown_error_type(error_type))
+    return ErrorType(error_type)
+
+
+def _unknown_error_type(error_type: object) -> str:
+    return f"there is no error type {error_type!r}; it is one of {', '.join(ErrorType)}"
+
+
+def run_text(run_id: uuid.UUID | str | None) -> str | None:
+    """A run's id as text; one that is no UUID is refused, since PostgreSQL's column could not hold it."""
+    if run_id is None or isinstance(run_id, uuid.UUID):
+        return None if run_id is None else str(run_id)
+    try:
+        return str(uuid.UUID(run_id))
+    except (ValueError, AttributeError, TypeError):
+        raise LetterError(
+            f"a run_id is a UUID, not {run_id!r}; for a name of your own: uuid.uuid5(uuid.NAMESPACE_URL, name)"
+        ) from None
+
+
+def check_pipeline(pipeline: object) -> None:
+    """Refuse what is no name."""
+    if not isinstance(pipeline, str) or not pipeline.strip() or len(pipeline) > _LONGEST_KEY:
+        raise LetterError(
+            f"a letter needs the name of its pipeline, a text of at most {_LONGEST_KEY} characters: "
+            "NewLetter(…, pipeline=…) or put(…, pipeline=…)"
+        )
+
+
+def shortened(key: str) -> str:
+    """A key that an index can hold; one that is too long is known by its beginning and a digest of it all."""
+    if len(key) <= _LONGEST_KEY:
+        return key
+    return f"{key[: _LONGEST_KEY - 40]}…{blake2b(key.encode(), digest_size=16).hexdigest()}"
+
+
+def storable(text: str) -> str:
+    """Text that both databases take: what is no character, NUL included, is shown by its escape."""
+    if text.isascii():
+        return text.replace("\0", "\\x00") if "\0" in text else text
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _zoned(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise LetterError(f"rejected_at must have a time zone: {moment!r} could be any of 24 moments")
+    return moment

@@ -1,0 +1,101 @@
+"""Putting letters: in bulk, counted by cause, each record once however often it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from sqlalchemy import Connection
+
+from redrive.dlq.fingerprint import Fingerprint
+from redrive.dlq.prepare import Preparer
+from redrive.errors import StoreError
+from redrive.letters import NewLetter, Stored
+from redrive.store.database import Database
+from redrive.store.dialect import LetterRow
+from redrive.store.schema import causes
+
+BATCH = 20_000
+_BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
+_LONGEST_SAMPLE = 500
+
+CauseFound = tuple[Fingerprint, str, str]
+"""A cause, its error type, and the message of one letter."""
+
+
+def put_all(database: Database, letters: Iterable[NewLetter], preparer: Preparer) -> Stored:
+    """Put letters batch by batch, each in one transaction. Where one fails, those before it are kept, and said."""
+    stored = Stored()
+    stream = iter(letters)
+    while batch := list(_batch(stream, preparer)):
+        found = tuple(preparer.causes.values())
+        preparer.causes.clear()
+
+        def work(
+            connection: Connection, batch: Sequence[LetterRow] = batch, found: Sequence[CauseFound] = found
+        ) -> Stored:
+            return put_rows(connection, database, batch, found)
+
+        try:
+            done = database.write(work)
+        except StoreError as error:
+            if stored.total:
+                error.args = (f"{error.args[0]} ({stored.total:,} letters before the fault are kept)",)
+            raise
+        stored = Stored(stored.new + done.new, stored.repeated + done.repeated)
+    return stored
+
+
+def put_rows(
+    connection: Connection,
+    database: Database,
+    rows: Sequence[LetterRow],
+    found: Sequence[CauseFound],
+) -> Stored:
+    """Put rows in the caller's transaction."""
+    dialect = database.dialect
+    add_causes(connection, database, found)
+    first: dict[bytes, LetterRow] = {}
+    later = [row for row in rows if first.setdefault(row.identity, row) is not row]
+    standing = dialect.put_new(connection, list(first.values()))
+    again = [row for row in first.values() if row.identity in standing] if standing else []
+    for sighting in _rounds(again + later):
+        dialect.see_again(connection, sighting)
+    return Stored(len(first) - len(again), len(again) + len(later))
+
+
+def add_causes(connection: Connection, database: Database, found: Sequence[CauseFound]) -> None:
+    """See that causes are known by what they have in common and by one example."""
+    if not found:
+        return
+    listed = [
+        {
+            "fingerprint": cause.value,
+            "version": cause.version,
+            "error_type": error_type,
+            "template": cause.template,
+            "sample": message[:_LONGEST_SAMPLE],
+        }
+        # One order for all writers, so that two that meet the same new causes wait for each other and do not deadlock.
+        for cause, error_type, message in sorted(found, key=lambda one: one[0].value)
+    ]
+    connection.execute(database.dialect.insert(causes).on_conflict_do_nothing(), listed)
+
+
+def _batch(stream: Iterator[NewLetter], preparer: Preparer) -> Iterator[LetterRow]:
+    size = 0
+    for letter in islice(stream, BATCH):
+        row = preparer.row(letter)
+        yield row
+        size += len(row.raw_record)
+        if size > _BATCH_BYTES:
+            return
+
+
+def _rounds(rows: Sequence[LetterRow]) -> Iterator[list[LetterRow]]:
+    """Rows in which no identity comes twice, in the order they came."""
+    while rows:
+        turn: dict[bytes, LetterRow] = {}
+        rest = [row for row in rows if turn.setdefault(row.identity, row) is not row]
+        yield list(turn.values())
+        rows = rest

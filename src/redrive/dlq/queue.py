@@ -1,0 +1,309 @@
+"""The dead-letter queue as users see it: `store.dlq`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from redrive.dlq import edit as editing
+from redrive.dlq import find as finding
+from redrive.dlq import retain, transfer
+from redrive.dlq.causes import find_causes
+from redrive.dlq.change import checked_note, settle_batch, top_id
+from redrive.dlq.claims import LEASE
+from redrive.dlq.due import Schedule
+from redrive.dlq.edit import MISSING
+from redrive.dlq.filters import Filter, moment
+from redrive.dlq.prepare import Preparer
+from redrive.dlq.put import put_all
+from redrive.dlq.redact import Redactor
+from redrive.dlq.replay import BATCH, Plan, Progress, Replay
+from redrive.dlq.target import Reprocesses, Target
+from redrive.errors import LetterError
+from redrive.letters import (
+    AuditEntry,
+    Cause,
+    Changed,
+    Edit,
+    EditReport,
+    ErrorType,
+    History,
+    Imported,
+    Letter,
+    NewLetter,
+    Purged,
+    QueueSize,
+    ReplayReport,
+    Status,
+    Stored,
+)
+from redrive.store.database import Database
+
+RETENTION = timedelta(days=30)
+
+
+class DeadLetters:
+    """Records that were rejected, kept with their raw form and their cause until they are sent back or given up.
+
+    Wherever `**filters` are taken, they are those of `redrive.dlq.filters.Filter`: ids, pipeline, cause, error_type,
+    status, run_id, source, key, position, since, until, seen_since, text, min_seen and so on.
+
+    `redact` names fields that `show` and the error messages mask; records are stored complete unless `store_redacted`.
+    """
+
+    def __init__(self, database: Database, *, redact: Iterable[str] = (), store_redacted: bool = False) -> None:
+        self._database = database
+        self.redactor = Redactor(redact)
+        self._store_redacted = store_redacted
+
+    # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(
+        self,
+        record: Any,
+        error: str | BaseException,
+        *,
+        pipeline: str,
+        key: str | None = None,
+        position: str | int | None = None,
+        source: str | None = None,
+        run_id: UUID | str | None = None,
+        error_type: ErrorType | str | None = None,
+        attempts: int = 1,
+    ) -> Stored:
+        """Quarantine one record. See `NewLetter` for what the arguments mean."""
+        letter = NewLetter(record, error, key, position, source, error_type=error_type, attempts=attempts)
+        return self.put_many([letter], pipeline=pipeline, run_id=run_id)
+
+    def put_many(
+        self,
+        letters: Iterable[NewLetter],
+        *,
+        pipeline: str | None = None,
+        run_id: UUID | str | None = None,
+        source: str | None = None,
+        error_type: ErrorType | str | None = None,
+    ) -> Stored:
+        """Quarantine many records: any number, from any iterable, in transactions of 20,000.
+
+        What a letter leaves out is taken from the arguments. A record that fails again for the same cause while its
+        letter is pending is counted there, so that repeating a batch does no harm.
+        """
+        preparer = Preparer(
+            now=_now(),
+            pipeline=pipeline,
+            run_id=run_id,
+            source=source,
+            error_type=error_type,
+            redactor=self.redactor,
+            store_redacted=self._store_redacted,
+        )
+        return put_all(self._database, letters, preparer)
+
+    # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, letter_id: int) -> Letter:
+        """One letter."""
+        chosen = Filter.of(_now(), {"ids": (letter_id,)})
+        found = self._database.read(lambda connection: finding.fetch(connection, list(chosen.ids or ())))
+        if not found:
+            raise LetterError(f"there is no letter {letter_id}")
+        return found[0]
+
+    def find(
+        self, *, limit: int = 100, after: int | None = None, newest_first: bool = True, **filters: Any
+    ) -> list[Letter]:
+        """One page of letters. The next page begins `after` the id of the last one."""
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
+        chosen = Filter.of(_now(), filters)
+        return self._database.read(
+            lambda connection: finding.page(connection, chosen, limit=limit, after=after, newest_first=newest_first)
+        )
+
+    def each(self, **filters: Any) -> Iterator[Letter]:
+        """All letters of a selection, oldest first, however many."""
+        after = 0
+        while found := self.find(limit=finding.PAGE, after=after, newest_first=False, **filters):
+            yield from found
+            after = found[-1].id
+
+    def count(self, **filters: Any) -> int:
+        """How many letters match."""
+        chosen = Filter.of(_now(), filters)
+        return self._database.read(lambda connection: finding.count(connection, chosen))
+
+    def causes(self, *, limit: int | None = None, **filters: Any) -> list[Cause]:
+        """Letters grouped by what is wrong with them, the most frequent first."""
+        now = _now()
+        chosen = Filter.of(now, filters)
+        return self._database.read(lambda connection: find_causes(connection, chosen, limit=limit, now=now))
+
+    def history(self, source_key: str) -> History:
+        """Every letter of one source key, and what happened to each."""
+        chosen = Filter.of(_now(), {"key": str(source_key)})
+
+        def work(connection: Connection) -> History:
+            found = finding.page(connection, chosen, limit=finding.PAGE, after=0, newest_first=False)
+            events = finding.audit(connection, [letter.id for letter in found])
+            return History(key=str(source_key), letters=tuple(found), events=tuple(events))
+
+        return self._database.read(work)
+
+    def audit(self, letter_id: int) -> list[AuditEntry]:
+        """What happened to one letter, oldest first."""
+        return self._database.read(lambda connection: finding.audit(connection, [letter_id]))
+
+    def size(self) -> QueueSize:
+        """How full the queue is."""
+        return self._database.read(lambda connection: retain.size(connection, self._database, now=_now()))
+
+    # ── deciding ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def discard(self, *, note: str, **filters: Any) -> Changed:
+        """Give letters up on purpose."""
+        return self._settle(Status.DISCARDED, checked_note(note, "discard"), filters)
+
+    def escalate(self, *, note: str, **filters: Any) -> Changed:
+        """Hand letters to a person."""
+        return self._settle(Status.ESCALATED, checked_note(note, "escalate"), filters)
+
+    def reopen(self, *, note: str | None = None, **filters: Any) -> Changed:
+        """Make settled letters pending again."""
+        return self._settle(Status.PENDING, note, filters)
+
+    def _settle(self, target: Status, note: str | None, filters: dict[str, Any]) -> Changed:
+        chosen = self._selection(filters, "discard, escalate or reopen")
+        top = self._database.read(top_id)
+        total, after = Changed(), 0
+        while True:
+
+            def work(connection: Connection, after: int = after) -> tuple[Changed, int | None]:
+                now = self._database.dialect.now(connection)
+                return settle_batch(connection, chosen, target, note, after=after, top=top, now=now)
+
+            part, last = self._database.write(work)
+            total = Changed(total.changed + part.changed, total.unfit + part.unfit, total.held + part.held)
+            if last is None:
+                return total
+            after = last
+
+    def _selection(self, filters: dict[str, Any], what: str) -> Filter:
+        """A filter that selects something: everything there is must be asked for by name."""
+        chosen = Filter.of(_now(), filters)
+        if chosen == Filter():
+            raise LetterError(f"to {what} letters, say which: by ids, pipeline, cause, status or any other filter")
+        if chosen.ids:
+            ids = chosen.ids
+            self._database.read(lambda connection: finding.must_exist(connection, ids))
+        return chosen
+
+    # ── editing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def edit(
+        self,
+        letter_id: int,
+        record: Any = MISSING,
+        *,
+        patch: Any = MISSING,
+        expression: str | None = None,
+        undo: bool = False,
+        note: str | None = None,
+    ) -> Edit:
+        """Change what a replay of this letter sends; the record as received is kept.
+
+        record      the whole record anew
+        patch       a JSON merge patch: fields to set, None to remove
+        expression  a Python expression of `record` that gives the new record
+        undo        back to the record as received
+        """
+        change = editing.change_of(record, patch, expression, undo)
+        Filter.of(_now(), {"ids": (letter_id,)})
+        return editing.edit_one(self._database, letter_id, change, note)
+
+    def edit_many(
+        self,
+        *,
+        patch: Any = MISSING,
+        expression: str | None = None,
+        undo: bool = False,
+        dry_run: bool = True,
+        note: str | None = None,
+        **filters: Any,
+    ) -> EditReport:
+        """Edit a selection; a preview unless `dry_run=False`."""
+        change = editing.change_of(MISSING, patch, expression, undo)
+        chosen = self._selection(filters, "edit")
+        return editing.edit_many(self._database, chosen, change, note=note, dry_run=dry_run)
+
+    # ── sending back ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(
+        self,
+        target: Reprocesses | Any,
+        *,
+        dry_run: bool = True,
+        canary: int | None = None,
+        limit: int | None = None,
+        due: bool | Schedule = False,
+        batch: int = BATCH,
+        note: str | None = None,
+        progress: Progress | None = None,
+        lease: float = LEASE,
+        **filters: Any,
+    ) -> ReplayReport:
+        """Send letters back through a target; pending ones unless the filters name a status.
+
+        target   a function of a list of records, or anything with `reprocess(records)`; see `Reprocesses`
+        dry_run  change nothing; a target that takes the keyword `dry_run` is asked what it would say
+        canary   first so many, and no more if one of them fails
+        limit    no more than so many
+        due      only letters whose next try is due by the schedule; they stay pending until their tries are used up,
+                 where otherwise a letter that fails again is escalated
+        batch    records per call of the target
+        lease    seconds after which the letters of a replay that was killed are free for the next
+        """
+        schedule = due if isinstance(due, Schedule) else Schedule() if due else None
+        chosen = Filter.of(_now(), filters)
+        if chosen.ids:
+            ids = chosen.ids
+            self._database.read(lambda connection: finding.must_exist(connection, ids))
+        plan = Plan(
+            chosen=chosen.but(status=chosen.status or (Status.PENDING,)),
+            limit=limit,
+            canary=canary,
+            batch=batch,
+            schedule=schedule,
+            lease=lease,
+            note=note,
+        )
+        replay = Replay(
+            self._database, Target.of(target), plan, dry_run=dry_run, redactor=self.redactor, progress=progress
+        )
+        return replay.go()
+
+    # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def purge(
+        self, *, older_than: timedelta | str | datetime = RETENTION, dry_run: bool = False, **filters: Any
+    ) -> Purged:
+        """Remove letters that were reprocessed or discarded longer ago than this; never any other."""
+        now = _now()
+        before = moment(older_than, now, "older_than")
+        return retain.purge(self._database, Filter.of(now, filters), before=before, dry_run=dry_run)
+
+    def export(self, **filters: Any) -> Iterator[str]:
+        """Letters as lines of NDJSON."""
+        return transfer.export_lines(self._database, Filter.of(_now(), filters))
+
+    def import_(self, lines: Iterable[str]) -> Imported:
+        """Take letters in that `export` wrote; those that are there already are left alone."""
+        return transfer.import_lines(self._database, lines)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

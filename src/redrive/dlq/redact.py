@@ -1,0 +1,197 @@
+"""What of a record may be shown: fields that the user named are masked wherever the record or its error is displayed.
+
+| pattern          | masks                                                                  |
+|------------------|------------------------------------------------------------------------|
+| `card_number`    | a field of that name, however deep                                     |
+| `*.ssn`          | a field of that name, but not at the top                               |
+| `customer.email` | that path from the top, through lists; also a flat key spelled like it |
+| `*_token`        | names that end so, however deep; `?` stands for one character          |
+
+Case does not matter. `*` alone between dots is any path of one step or more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from redrive.masking import MASK, mask
+from redrive.store.encoding import decode, encode
+
+# Shorter values are found in every message.
+_SHORTEST = 4
+
+_SCALARS = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID, type(None))
+
+# A value that pydantic cut short cannot be recognised: what is left of it may be the secret.
+_CUT_SHORT = re.compile(r"input_value=(?:(?!, input_type=)[^\n]){0,100}?\.\.\.(?:(?!, input_type=)[^\n]){0,100}")
+
+
+class Redactor:
+    """Masks the named fields of records, and their values in messages."""
+
+    __slots__ = ("_is_named", "fields")
+
+    def __init__(self, fields: Iterable[str]) -> None:
+        if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
+            raise TypeError(f"redact takes a list of field names, not {fields!r}")
+        self.fields = tuple(fields)
+        pattern = re.compile("|".join(map(_path_pattern, self.fields)), re.IGNORECASE | re.DOTALL)
+        # The paths of one record are those of the next.
+        self._is_named: Callable[[str], bool] = lru_cache(4_096)(lambda path: bool(pattern.fullmatch(path)))
+
+    def __repr__(self) -> str:
+        return f"Redactor({list(self.fields)!r})"
+
+    def record(self, value: Any) -> Any:
+        """The record with its named fields masked, and their values where other texts of it repeat them.
+
+        What has no name, as a line of text or a row without columns, is masked whole: who knows where the secret is.
+        """
+        if not self.fields:
+            return value
+        copy, secrets = self._part(value)
+        return _scrub(copy, secrets) if secrets else copy
+
+    def text(self, message: str, record: Any) -> str:
+        """The message without the values of the record's named fields, and without what looks like a credential."""
+        if self.fields:
+            message = _without(self._part(record)[1], _CUT_SHORT.sub(f"input_value={MASK}", message))
+        return mask(message)
+
+    def _part(self, value: Any) -> tuple[Any, list[str]]:
+        """A copy with the named fields masked, and what they held, the longest first: one may be part of another."""
+        parting = _Parting(self._is_named)
+        try:
+            copy = parting.copy(value, "")
+        except RecursionError:
+            copy = MASK
+        secrets = (secret for secret in parting.secrets if len(secret.strip()) >= _SHORTEST)
+        return copy, sorted(secrets, key=len, reverse=True)
+
+
+class _Parting:
+    """One walk through a record that masks what is named and remembers what it was."""
+
+    def __init__(self, is_named: Callable[[str], bool]) -> None:
+        self._is_named = is_named
+        self.secrets: set[str] = set()
+
+    def copy(self, value: Any, path: str) -> Any:
+        if isinstance(value, Mapping):
+            return {
+                key: self._field(each, f"{path}.{_name(key)}" if path else _name(key)) for key, each in value.items()
+            }
+        if type(value) in (list, tuple, set, frozenset):
+            return type(value)(self.copy(each, path) for each in value)
+        if isinstance(value, str | bytes):
+            return self._text(value, path)
+        if isinstance(value, _SCALARS):
+            return value if path or value is None or isinstance(value, bool) else self._hide(value)
+        plain = decode(encode(value))
+        # What an object shows of itself may well be its fields.
+        return self._hide(plain) if isinstance(plain, str | bytes) else self.copy(plain, path)
+
+    def _field(self, value: Any, path: str) -> Any:
+        if self._is_named(path):
+            self._remember(value)
+            return MASK
+        return self.copy(value, path)
+
+    def _text(self, text: str | bytes, path: str) -> Any:
+        document = _document(text)
+        if document is None:
+            return text if path else self._hide(text)
+        copy = self.copy(document, path)
+        if copy == document:
+            return text
+        shown = json.dumps(copy, ensure_ascii=False)
+        return shown if isinstance(text, str) else shown.encode(errors="surrogatepass")
+
+    def _hide(self, value: Any) -> str:
+        self._remember(value)
+        if isinstance(value, str | bytes):
+            return f"{MASK} ({len(value)} {'characters' if isinstance(value, str) else 'bytes'})"
+        return MASK
+
+    def _remember(self, value: Any) -> None:
+        for leaf in _leaves(value):
+            self.secrets.update(_spellings(leaf))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, str | bytes):
+        yield value
+        value = _document(value) or ()
+    elif isinstance(value, _SCALARS):
+        if value is not None and not isinstance(value, bool):
+            yield value
+        return
+    elif not isinstance(value, Mapping | list | tuple | set | frozenset):
+        value = [decode(encode(value))]
+    for each in value.values() if isinstance(value, Mapping) else value:
+        yield from _leaves(each)
+
+
+def _spellings(value: Any) -> Iterator[str]:
+    """How a message may show a value: as it is, as Python writes it, as JSON does."""
+    if isinstance(value, bytes):
+        yield repr(value)[2:-1]
+        value = value.decode(errors="replace")
+    if isinstance(value, str):
+        yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1])
+    else:
+        yield from (str(value), repr(value))
+    if isinstance(value, datetime):
+        yield value.isoformat()
+
+
+def _path_pattern(field: object) -> str:
+    if not isinstance(field, str):
+        raise TypeError(f"redact takes names of fields, not {field!r}")
+    steps = field.split(".")
+    if not all(step.strip() for step in steps):
+        raise ValueError(f"redact cannot read the field {field!r}: a name is missing")
+    patterns = [
+        ".+" if step == "*" else re.escape(step).replace(r"\*", "[^.]*").replace(r"\?", "[^.]") for step in steps
+    ]
+    anywhere = r"(?:.*\.)?" if len(steps) == 1 else ""
+    return anywhere + r"\.".join(patterns)
+
+
+def _name(key: object) -> str:
+    return key if isinstance(key, str) else key.decode(errors="replace") if isinstance(key, bytes) else str(key)
+
+
+def _document(text: str | bytes) -> dict[str, Any] | list[Any] | None:
+    """What a text holds, where that is JSON with names in it."""
+    if text.lstrip()[:1] not in ("{", "[", b"{", b"["):
+        return None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict | list) else None
+
+
+def _without(secrets: list[str], text: str) -> str:
+    for secret in secrets:  # one by one: a pattern of them all would be tried at every character
+        text = text.replace(secret, MASK)
+    return text
+
+
+def _scrub(value: Any, secrets: list[str]) -> Any:
+    """The value with the secrets taken out of its texts."""
+    if isinstance(value, str):
+        return _without(secrets, value)
+    if isinstance(value, dict):
+        return {key: _scrub(each, secrets) for key, each in value.items()}
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(_scrub(each, secrets) for each in value)
+    return value

@@ -1,0 +1,295 @@
+"""Replay: letters go back through a target; each is marked by what became of it.
+
+A replay works on a snapshot: what is rejected while it runs does not join. It claims a batch, sends it, and writes the
+results in one transaction, so that it may be killed anywhere and run again: what was sent and not yet marked is sent
+once more, to a target that is idempotent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from redrive.dlq.change import top_id
+from redrive.dlq.claims import LEASE, Claims, holders
+from redrive.dlq.due import Schedule
+from redrive.dlq.filters import Filter
+from redrive.dlq.find import fetch
+from redrive.dlq.fingerprint import fingerprint
+from redrive.dlq.redact import Redactor
+from redrive.dlq.results import mark
+from redrive.dlq.target import Target, TargetFailed
+from redrive.errors import LetterError, ReplayStopped, StoreError
+from redrive.letters import FailedCause, Letter, ReplayReport, Status
+from redrive.store.database import Database
+from redrive.store.schema import letters
+
+BATCH = 500
+_LOOK_AGAIN = 0.25
+_REPLAYABLE = {Status.PENDING, Status.ESCALATED}
+
+Answer = tuple[Letter, str | None]
+"""A letter, and why it failed; None where it did not."""
+Progress = Callable[[int, int], None]
+"""Called with how many letters are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to replay, and how far to go."""
+
+    chosen: Filter
+    limit: int | None = None
+    canary: int | None = None
+    batch: int = BATCH
+    schedule: Schedule | None = None
+    lease: float = LEASE
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "canary", "batch"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise LetterError(f"{name} must be a whole number of 1 or more, not {value!r}")
+        if settled := set(self.chosen.status or ()) - _REPLAYABLE:
+            raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is replayed")
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The report as it grows."""
+
+    attempted: int = 0
+    reprocessed: int = 0
+    failed: int = 0
+    seen_meanwhile: int = 0
+    stopped: str | None = None
+    causes: dict[str, FailedCause] = field(default_factory=dict)
+
+    def add_failure(self, letter: Letter, reason: str) -> None:
+        """Count why a letter failed."""
+        self.failed += 1
+        cause = fingerprint(letter.error_type, reason)
+        before = self.causes.get(cause.value)
+        self.causes[cause.value] = FailedCause(
+            fingerprint=cause.value,
+            message=cause.template,
+            count=before.count + 1 if before else 1,
+            sample=before.sample if before else reason,
+        )
+
+
+class Replay:
+    """One replay of a selection."""
+
+    def __init__(
+        self,
+        database: Database,
+        target: Target,
+        plan: Plan,
+        *,
+        dry_run: bool,
+        redactor: Redactor,
+        progress: Progress | None = None,
+    ) -> None:
+        self._dry = dry_run
+        self._database = database
+        self._target = target
+        self._plan = plan
+        self._redactor = redactor
+        self._progress = progress or (lambda done, total: None)
+        self._claims = Claims(database, lease=plan.lease)
+        self._tally = _Tally()
+        self._began = datetime.now(UTC)
+        self._top = 0
+        self._selected = 0
+        self._by_cause: dict[str, int] = {}
+        self._held: dict[int, datetime] = {}  # letters in other hands, and until when
+        self._alive = 0  # of those, the ones whose replay was seen to live
+
+    def go(self) -> ReplayReport:
+        """Run it, dry or not."""
+        return self._rehearse() if self._dry else self._run()
+
+    def _rehearse(self) -> ReplayReport:
+        """A dry run: reads, asks the target if it can rehearse, changes nothing."""
+        self._database.read(self._select)
+        if self._target.rehearses:
+            with self._saying_how_far():
+                for batch in self._batches(self._read):
+                    self._note_outcomes(batch, self._target.try_all(batch, dry_run=True))
+                    if self._canary_failed():
+                        break
+        return self._report()
+
+    def _run(self) -> ReplayReport:
+        """The real thing."""
+        self._database.read(self._select)
+        try:
+            with self._saying_how_far(), self._claims.kept_alive():
+                for batch in self._batches(self._claim):
+                    self._send(batch)
+                    if self._canary_failed():
+                        break
+                else:
+                    self._take_over()
+        finally:
+            with suppress(StoreError):  # a store that is lost is told by what failed first; the lease frees the rest
+                self._database.write(self._claims.release)
+        return self._report()
+
+    # ── what is next ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _select(self, connection: Connection) -> None:
+        self._top = top_id(connection)
+        rows = connection.execute(
+            select(letters.c.fingerprint, func.count().label("letters"))
+            .where(*self._conditions())
+            .group_by(letters.c.fingerprint)
+        )
+        self._by_cause = {row.fingerprint: row.letters for row in rows}
+        self._selected = sum(self._by_cause.values())
+
+    def _conditions(self) -> list[ColumnElement[bool]]:
+        due = [] if self._plan.schedule is None else [self._plan.schedule.due(self._began)]
+        return [self._plan.chosen.where(), letters.c.id <= self._top, *due]
+
+    def _batches(self, next_batch: Callable[[int, int], tuple[list[Letter], int | None]]) -> Iterable[list[Letter]]:
+        after: int | None = 0
+        self._progress(0, self._wanted())
+        while after is not None:
+            left = self._wanted() - self._tally.attempted
+            size = min(self._plan.batch, left)
+            if self._plan.canary is not None and not self._tally.attempted:
+                size = min(self._plan.canary, size)
+            if size <= 0:
+                return
+            batch, after = next_batch(after, size)
+            if batch:
+                yield batch
+                self._progress(self._tally.attempted, self._wanted())
+
+    def _wanted(self) -> int:
+        return self._selected if self._plan.limit is None else min(self._selected, self._plan.limit)
+
+    def _read(self, after: int, size: int) -> tuple[list[Letter], int | None]:
+        batch = self._database.read(lambda connection: fetch(connection, self._ids(connection, after, size)))
+        return batch, batch[-1].id if batch else None
+
+    def _claim(self, after: int, size: int) -> tuple[list[Letter], int | None]:
+        def work(connection: Connection) -> tuple[list[Letter], int | None, dict[int, datetime]]:
+            ids = self._ids(connection, after, size)
+            taken, others = self._take(connection, ids)
+            return taken, ids[-1] if ids else None, others
+
+        batch, last, others = self._database.write(work)
+        self._held.update(others)
+        return batch, last
+
+    def _ids(self, connection: Connection, after: int, size: int) -> list[int]:
+        following = select(letters.c.id).where(*self._conditions(), letters.c.id > after)
+        return list(connection.execute(following.order_by(letters.c.id).limit(size)).scalars())
+
+    def _take(self, connection: Connection, ids: Sequence[int]) -> tuple[list[Letter], dict[int, datetime]]:
+        """What could be claimed of these letters, and until when the others are in other hands."""
+        if not ids:
+            return [], {}
+        mine = self._claims.take(connection, ids)
+        # Whoever had them before may have settled them between our look and our claim.
+        still = select(letters.c.id).where(*self._conditions(), letters.c.id.in_(mine)).order_by(letters.c.id)
+        fit = set(connection.execute(still.with_for_update()).scalars())
+        if gone := mine - fit:
+            self._claims.release(connection, list(gone))
+        return fetch(connection, sorted(fit)), holders(connection, [one for one in ids if one not in mine])
+
+    def _take_over(self) -> None:
+        """See to the letters that were in other hands: a replay that lives renews its claims, a dead one does not."""
+        ends = time.monotonic() + self._plan.lease + 1
+        while self._held and time.monotonic() < ends and self._tally.attempted < self._wanted():
+            known = dict(self._held)
+            free = self._wanted() - self._tally.attempted
+            batch, others = self._database.write(
+                lambda connection, known=known, free=free: self._take(  # type: ignore[misc]
+                    connection, sorted(known)[: min(self._plan.batch, free)]
+                )
+            )
+            if batch:
+                self._send(batch)
+                self._progress(self._tally.attempted, self._wanted())
+            for one in sorted(known)[: min(self._plan.batch, free)]:
+                if one not in others:
+                    del self._held[one]
+                elif others[one] > known[one]:
+                    self._alive += 1
+                    del self._held[one]
+            if not batch:
+                time.sleep(min(_LOOK_AGAIN, self._plan.lease / 4))
+        self._alive += len(self._held)
+
+    # ── what becomes of it ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, batch: list[Letter]) -> None:
+        outcomes = self._target.try_all(batch, dry_run=False)
+        verdicts = self._note_outcomes(batch, outcomes)
+        marked = self._database.write(
+            lambda connection: mark(
+                connection,
+                verdicts,
+                ours=self._claims.release(connection, [letter.id for letter in batch]),
+                schedule=self._plan.schedule,
+                note=self._plan.note,
+            )
+        )
+        self._tally.seen_meanwhile += marked.seen_meanwhile
+        self._tally.reprocessed -= marked.seen_meanwhile
+
+    def _note_outcomes(self, batch: Sequence[Letter], outcomes: Sequence[str | None]) -> list[Answer]:
+        told = [
+            (letter, None if reason is None else self._redactor.text(reason, letter.payload))
+            for letter, reason in zip(batch, outcomes, strict=True)
+        ]
+        for letter, reason in told:
+            self._tally.attempted += 1
+            if reason is None:
+                self._tally.reprocessed += 1
+            else:
+                self._tally.add_failure(letter, reason)
+        return told
+
+    def _canary_failed(self) -> bool:
+        tally, canary = self._tally, self._plan.canary
+        if canary is None or tally.attempted > canary or not tally.failed:
+            return False
+        tally.stopped = f"canary: {tally.failed} of the first {tally.attempted} failed, the rest was not touched"
+        return True
+
+    @contextmanager
+    def _saying_how_far(self) -> Iterator[None]:
+        try:
+            yield
+        except TargetFailed as failed:
+            tally = self._tally
+            kept = f"{tally.reprocessed:,} letters were reprocessed and {tally.failed:,} failed again before"
+            tally.stopped = f"{failed}; {kept if not self._dry else 'a dry run'}, the rest stays as it was"
+            raise ReplayStopped(tally.stopped, kind=failed.verdict.kind, report=self._report()) from failed.error
+
+    def _report(self) -> ReplayReport:
+        tally = self._tally
+        return ReplayReport(
+            dry_run=self._dry,
+            selected=self._selected,
+            attempted=tally.attempted,
+            reprocessed=tally.reprocessed,
+            failed_again=tally.failed,
+            held=self._alive,
+            seen_meanwhile=tally.seen_meanwhile,
+            rehearsed=not self._dry or self._target.rehearses,
+            stopped=tally.stopped,
+            by_cause=tuple(sorted(tally.causes.values(), key=lambda cause: -cause.count)),
+            selected_by_cause=self._by_cause,
+        )

@@ -1,0 +1,101 @@
+"""How long letters are kept, and how many there are. What is pending or escalated is never purged."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, Select, delete, func, select
+
+from redrive.dlq.change import actor
+from redrive.dlq.filters import Filter
+from redrive.errors import LetterError
+from redrive.letters import Purged, QueueSize, Status
+from redrive.store.database import Database
+from redrive.store.schema import STATUSES, cause_hours, causes, letter_audit, letters
+
+BATCH = 2_000
+_SETTLED = (Status.REPROCESSED, Status.DISCARDED)
+
+
+def purge(database: Database, chosen: Filter, *, before: datetime, dry_run: bool) -> Purged:
+    """Remove letters that were settled before a moment, batch by batch; each batch is whole or not at all."""
+    if unsettled := set(chosen.status or ()) - set(_SETTLED):
+        raise LetterError(
+            f"a letter that is {min(unsettled)} is not settled and is never purged; discard it first, with a note"
+        )
+    chosen = chosen.but(status=chosen.status or _SETTLED)
+    column = letters.c
+    settled = func.coalesce(column.settled_at, column.rejected_at, type_=column.rejected_at.type)
+    old = select(column.id).where(chosen.where(), settled < before)
+    if dry_run:
+        counted = select(func.count()).select_from(old.subquery())
+        return Purged(int(database.read(lambda connection: connection.execute(counted).scalar_one())), dry_run=True)
+    removed = 0
+    while part := database.write(lambda connection: _purge_batch(connection, old, before)):
+        removed += part
+    database.write(lambda connection: _forget_causes(connection, database, before))
+    return Purged(removed, dry_run=False)
+
+
+def _purge_batch(connection: Connection, old: Select[tuple[int]], before: datetime) -> int:
+    # Two purges at once share the work instead of waiting for each other.
+    ids = list(connection.execute(old.order_by(letters.c.id).limit(BATCH).with_for_update(skip_locked=True)).scalars())
+    if not ids:
+        return 0
+    connection.execute(delete(letter_audit).where(letter_audit.c.letter_id.in_(ids)))
+    connection.execute(delete(letters).where(letters.c.id.in_(ids)))
+    connection.execute(
+        letter_audit.insert().values(
+            at=datetime.now(UTC),
+            action="purged",
+            actor=actor(),
+            note=f"{len(ids)} letters that were settled before {before:%Y-%m-%d %H:%M} UTC",
+        )
+    )
+    return len(ids)
+
+
+def _forget_causes(connection: Connection, database: Database, before: datetime) -> None:
+    """Drop hours that no letter is left of, and causes that no hour is left of."""
+    database.dialect.lock_causes(connection)  # a letter that is just being put refers to a cause it found there
+    column = cause_hours.c
+    empty = sum((column[status] for status in STATUSES[1:]), start=column[STATUSES[0]]) == 0
+    connection.execute(delete(cause_hours).where(empty, column.hour < before))
+    kept = select(column.fingerprint).where(column.fingerprint == causes.c.fingerprint).exists()
+    used = select(letters.c.id).where(letters.c.fingerprint == causes.c.fingerprint).exists()
+    connection.execute(delete(causes).where(~kept, ~used))
+
+
+def size(connection: Connection, database: Database, *, now: datetime) -> QueueSize:
+    """How full the queue is, from the counts by cause and hour."""
+    column = cause_hours.c
+    totals = connection.execute(
+        select(*(func.coalesce(func.sum(column[status]), 0).label(status) for status in STATUSES))
+    ).one()
+    by_status = {status: int(getattr(totals, status)) for status in STATUSES}
+    pending = select(column.pipeline_name, func.sum(column.pending)).group_by(column.pipeline_name)
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    rejected = sum((column[status] for status in STATUSES[1:]), start=column[STATUSES[0]])
+    fresh = select(column.pipeline_name, func.sum(rejected)).where(column.hour >= today).group_by(column.pipeline_name)
+    return QueueSize(
+        letters=sum(by_status.values()),
+        by_status=by_status,
+        pending_by_pipeline={name: int(count) for name, count in connection.execute(pending) if count},
+        new_today_by_pipeline={name: int(count) for name, count in connection.execute(fresh) if count},
+        oldest_pending=_oldest_pending(connection),
+        bytes=database.dialect.size(connection),
+    )
+
+
+def _oldest_pending(connection: Connection) -> datetime | None:
+    hours = select(func.min(cause_hours.c.hour, type_=cause_hours.c.hour.type)).where(cause_hours.c.pending > 0)
+    hour = connection.execute(hours).scalar()
+    if hour is None:
+        return None
+    column = letters.c
+    return connection.execute(
+        select(column.rejected_at)
+        .where(column.status == "pending", column.rejected_at >= hour, column.rejected_at < hour + timedelta(hours=1))
+        .order_by(column.rejected_at)
+        .limit(1)
+    ).scalar()

@@ -1,0 +1,112 @@
+"""What a replay sends letters to, and what it hears back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from redrive.classify.classifier import Classifier
+from redrive.dlq.prepare import error_text
+from redrive.errors import LetterError, RedriveError
+from redrive.letters import Letter
+from redrive.model import Kind, Verdict
+
+_classifier = Classifier()
+# The record's own fault; anything else is about the target, and the next record would meet it, too.
+_OF_THE_RECORD = {Kind.ROW, Kind.DISCARD}
+
+Outcome = str | BaseException | bool | None
+
+
+class Reprocesses(Protocol):
+    """Anything that can process records again; a row pipeline is one.
+
+    `reprocess` is given the records and answers for each, in order: None or True where it was accepted, an exception
+    or a text that says why where it was not. Answering nothing at all means that all were accepted. It must be
+    idempotent: after a crash a record may come again.
+    """
+
+    def reprocess(self, records: Sequence[Any]) -> Iterable[Outcome] | None:
+        """Process records that were rejected before."""
+
+
+class TargetFailed(RedriveError):
+    """The target failed for a reason that is not a record's; the replay stops and its letters stay as they were."""
+
+    def __init__(self, error: Exception, verdict: Verdict) -> None:
+        super().__init__(f"the target failed: {error_text(error)}")
+        self.error = error
+        self.verdict = verdict
+
+
+class WrongAnswer(LetterError):
+    """The target does not keep to what it must answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target, found out: how it is called, and whether it can rehearse."""
+
+    function: Callable[..., Any]
+    rehearses: bool
+    takes_letters: bool
+
+    @classmethod
+    def of(cls, target: object) -> Target:
+        """A target from an object with `reprocess`, or from a plain function."""
+        function = getattr(target, "reprocess", target)
+        if not callable(function):
+            raise LetterError(
+                f"a replay's target is a function of records, or an object with reprocess(records), not {target!r}"
+            )
+        keywords = _keywords(function)
+        return cls(function, "dry_run" in keywords, "letters" in keywords)
+
+    def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[str | None]:
+        """For each letter why it failed, or None. A record that makes the target raise is found by halving."""
+        try:
+            return self._call(letters, dry_run=dry_run)
+        except WrongAnswer:
+            raise
+        except Exception as error:
+            verdict = _classifier.classify(error, scope="row")
+            if verdict.kind not in _OF_THE_RECORD:
+                raise TargetFailed(error, verdict) from error
+            if len(letters) == 1:
+                return [error_text(error)]
+        middle = len(letters) // 2
+        return self.try_all(letters[:middle], dry_run=dry_run) + self.try_all(letters[middle:], dry_run=dry_run)
+
+    def _call(self, letters: Sequence[Letter], *, dry_run: bool) -> list[str | None]:
+        given: dict[str, Any] = {}
+        if self.rehearses:
+            given["dry_run"] = dry_run
+        if self.takes_letters:
+            given["letters"] = letters
+        outcomes = self.function([letter.payload for letter in letters], **given)
+        if outcomes is None:
+            return [None] * len(letters)
+        heard = [_reason(outcome) for outcome in outcomes]
+        if len(heard) != len(letters):
+            raise WrongAnswer(
+                f"the target answered {len(heard)} outcomes for {len(letters)} records; one each is needed"
+            )
+        return heard
+
+
+def _reason(outcome: Outcome) -> str | None:
+    if outcome is None or outcome is True:
+        return None
+    if isinstance(outcome, BaseException):
+        return error_text(outcome)
+    return str(outcome) if outcome else "the target did not accept it"
+
+
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some builtins have no signature
+        return set()
+    return {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}

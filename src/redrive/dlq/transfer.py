@@ -1,0 +1,204 @@
+"""Letters as NDJSON, one a line: out of one store and into another, losing nothing, doubling nothing."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from redrive.dlq.filters import Filter, checked_status
+from redrive.dlq.fingerprint import Fingerprint
+from redrive.dlq.prepare import checked_error_type, storable
+from redrive.dlq.put import CauseFound, add_causes
+from redrive.errors import LetterError, StoreError
+from redrive.letters import Imported
+from redrive.store.database import Database
+from redrive.store.encoding import decode, encode
+from redrive.store.schema import causes, letters
+from redrive.store.types import utc_text
+
+FORMAT = 1
+BATCH = 1_000
+
+# Everything but the id, which is each store's own. Records are kept in the encoding of the store.
+_COLUMNS = tuple(column.name for column in letters.columns if column.name != "id")
+_MOMENTS = {"rejected_at", "last_reprocess", "last_seen", "settled_at"}
+_NUMBERS = {"reprocess_count": 0, "seen": 1, "attempts": 0}  # and what they are at least
+_TEXTS = {"source_table", "source_key", "position", "resolution_note", "fingerprint", "last_error"}
+_NEEDED = {"pipeline_name", "error_type", "error_message", "raw_record", "rejected_at", "status", "identity"}
+
+
+def export_lines(database: Database, chosen: Filter) -> Iterator[str]:
+    """The letters of a selection, oldest first, a line each."""
+    after = 0
+    while True:
+
+        def work(connection: Connection, after: int = after) -> list[Any]:
+            statement = (
+                select(
+                    letters, letters.c.edited_record.is_not(None).label("edited"), causes.c.template, causes.c.version
+                )
+                .outerjoin(causes, causes.c.fingerprint == letters.c.fingerprint)
+                .where(chosen.where(), letters.c.id > after)
+                .order_by(letters.c.id)
+                .limit(BATCH)
+            )
+            return list(connection.execute(statement))
+
+        rows = database.read(work)
+        if not rows:
+            return
+        yield from (_line(row) for row in rows)
+        after = rows[-1].id
+
+
+def _line(row: Any) -> str:
+    plain = {
+        "format": FORMAT,
+        "pipeline_name": row.pipeline_name,
+        "run_id": str(row.run_id) if row.run_id else None,
+        "error_type": row.error_type,
+        "error_message": row.error_message,
+        **{name: utc_text(getattr(row, name)) if getattr(row, name) else None for name in sorted(_MOMENTS)},
+        **{name: getattr(row, name) for name in ("source_table", "source_key", "position", "status")},
+        **{name: getattr(row, name) for name in ("resolution_note", "fingerprint", "last_error")},
+        **{name: getattr(row, name) for name in sorted(_NUMBERS)},
+        "identity": row.identity.hex(),
+        "cause": {"template": row.template, "version": row.version} if row.template is not None else None,
+    }
+    text = json.dumps(plain, ensure_ascii=False)[:-1]
+    edited = f', "edited_record": {encode(row.edited_record)}' if row.edited else ""
+    return f'{text}, "raw_record": {encode(row.raw_record)}{edited}}}'
+
+
+def import_lines(database: Database, lines: Iterable[str]) -> Imported:
+    """Take letters in, batch by batch; those that are there already are left alone.
+
+    A line that cannot be read ends the import: everything before it is kept, and the error says so.
+    """
+    done = Imported()
+    batch: list[dict[str, Any]] = []
+
+    def store() -> None:
+        nonlocal done, batch
+        if batch:
+            added = database.write(lambda connection: _store(connection, database, batch))
+            done = Imported(done.new + added, done.known + len(batch) - added)
+            batch = []
+
+    try:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                batch.append(_read(line))
+            except LetterError as error:
+                store()
+                raise LetterError(
+                    f"line {number} {error}; {_said(done)} before it, and importing the whole file again is safe"
+                ) from None
+            if len(batch) >= BATCH:
+                store()
+        store()
+    except StoreError as error:
+        error.args = (f"{error.args[0]} ({_said(done)} before the fault)",)
+        raise
+    return done
+
+
+def _said(done: Imported) -> str:
+    known = f", {done.known:,} were there already" if done.known else ""
+    return f"{done.new:,} letters were imported{known}"
+
+
+def _read(line: str) -> dict[str, Any]:
+    """One line, checked: what reaches the database is of the right type."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        raise LetterError("is cut off, or is not JSON") from None
+    if not isinstance(found, dict) or not found.keys() >= _NEEDED:
+        raise LetterError("is not a letter that redrive exported")
+    if found.get("format") != FORMAT:
+        raise LetterError(f"is of format {found.get('format')!r}; this redrive reads format {FORMAT}")
+    try:
+        return _checked(found)
+    except (ValueError, TypeError, KeyError, LetterError):
+        raise LetterError("is not a letter that redrive exported") from None
+
+
+def _checked(found: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {name: _text(found.get(name)) for name in _TEXTS}
+    row["pipeline_name"], row["error_message"] = (
+        _text(found["pipeline_name"]) or "",
+        _text(found["error_message"]) or "",
+    )
+    row["fingerprint"] = row["fingerprint"] or ""
+    row["status"], row["error_type"] = (
+        str(checked_status(found["status"])),
+        str(checked_error_type(found["error_type"])),
+    )
+    row["identity"] = bytes.fromhex(found["identity"])
+    if not row["pipeline_name"] or len(row["identity"]) != 16:
+        raise ValueError
+    for name in _MOMENTS:
+        row[name] = None if found.get(name) is None else utc_text(datetime.fromisoformat(found[name]))
+    if row["rejected_at"] is None:
+        raise ValueError
+    row["last_seen"] = row["last_seen"] or row["rejected_at"]
+    row["run_id"] = None if found.get("run_id") is None else str(uuid.UUID(found["run_id"]))
+    for name, least in _NUMBERS.items():
+        row[name] = found.get(name, least)
+        if type(row[name]) is not int or not least <= row[name] < 1 << 31:
+            raise ValueError
+    # Through the encoding and back: what is stored is what this store would have written.
+    row["raw_record"] = encode(decode(json.dumps(found["raw_record"])))
+    row["edited_record"] = encode(decode(json.dumps(found["edited_record"]))) if "edited_record" in found else None
+    row["cause"] = _cause(found.get("cause"), row)
+    return row
+
+
+def _text(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and storable(value) == value):
+        return value
+    raise ValueError
+
+
+def _cause(found: Any, row: dict[str, Any]) -> CauseFound | None:
+    if not found:
+        return None
+    cause = Fingerprint(row["fingerprint"], str(found["template"]), int(found["version"]))
+    return cause, row["error_type"], row["error_message"]
+
+
+def _store(connection: Connection, database: Database, batch: Sequence[dict[str, Any]]) -> int:
+    known = _known(connection, [row["identity"] for row in batch])
+    new = []
+    for row in batch:
+        mark = (row["identity"], "pending" if row["status"] == "pending" else row["rejected_at"])
+        if mark not in known and (row["identity"], row["rejected_at"]) not in known:
+            known |= {mark, (row["identity"], row["rejected_at"])}
+            new.append(row)
+    found = {row["fingerprint"]: row["cause"] for row in new if row["cause"]}
+    add_causes(connection, database, list(found.values()))
+    if new:
+        database.dialect.add_letters(connection, _COLUMNS, [[row[name] for name in _COLUMNS] for row in new])
+    return len(new)
+
+
+def _known(connection: Connection, identities: Sequence[bytes]) -> set[tuple[bytes, str]]:
+    """The letters of these identities: when they were rejected, and which of them is pending."""
+    column = letters.c
+    rows = connection.execute(
+        select(column.identity, column.rejected_at, column.status).where(column.identity.in_(identities))
+    )
+    known = set()
+    for identity, rejected_at, status in rows:
+        known.add((identity, utc_text(rejected_at)))
+        if status == "pending":
+            known.add((identity, "pending"))
+    return known

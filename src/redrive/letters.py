@@ -1,0 +1,265 @@
+"""The values of the dead-letter queue: what is put, what is found, what a replay reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from redrive.dlq.edits import Change
+
+
+class ErrorType(StrEnum):
+    """Where in a pipeline a record was rejected."""
+
+    VALIDATION = "validation"
+    TRANSFORM = "transform"
+    SCHEMA = "schema"
+    PARSE = "parse"
+    SINK = "sink"
+    PAGE = "page"
+    MESSAGE = "message"
+    TASK = "task"
+    BATCH = "batch"
+
+
+class Status(StrEnum):
+    """What has become of a letter."""
+
+    PENDING = "pending"
+    REPROCESSED = "reprocessed"
+    DISCARDED = "discarded"
+    ESCALATED = "escalated"
+
+
+@dataclass(slots=True)
+class NewLetter:
+    """A record that was rejected, on its way to the queue. What is left out, `put_many` supplies.
+
+    record       as it was received, whatever it is
+    error        the exception, or what a person should read
+    key          what identifies the record at its source: the same key failing again is the same letter
+    position     where it was, "line 18" or an offset, where there is no key
+    source       the table or file it came from
+    error_type   where it was rejected; an exception tells by itself
+    attempts     how often it was tried before it was rejected
+    rejected_at  now, unless said otherwise
+    """
+
+    record: Any
+    error: str | BaseException
+    key: str | None = None
+    position: str | int | None = None
+    source: str | None = None
+    pipeline: str | None = None
+    run_id: UUID | str | None = None
+    error_type: ErrorType | str | None = None
+    attempts: int = 1
+    rejected_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A letter as it stands in the queue."""
+
+    id: int
+    pipeline: str
+    run_id: UUID | None
+    error_type: str
+    error_message: str
+    record: Any
+    """As it was received."""
+    source: str | None
+    key: str | None
+    rejected_at: datetime
+    reprocess_count: int
+    last_reprocess: datetime | None
+    status: Status
+    note: str | None
+    position: str | None
+    fingerprint: str
+    """Its cause: letters that failed for the same reason have the same."""
+    seen: int
+    """How often the record failed for this cause while the letter was pending."""
+    last_seen: datetime
+    attempts: int
+    edited: bool = False
+    edited_record: Any = None
+    last_error: str | None = None
+    """Why the last replay failed, where it did."""
+    settled_at: datetime | None = None
+    """When it was reprocessed, discarded or escalated."""
+
+    @property
+    def payload(self) -> Any:
+        """What a replay sends: the edited record where there is one."""
+        return self.edited_record if self.edited else self.record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One change of a letter: who, when, what."""
+
+    letter_id: int | None
+    at: datetime
+    action: str
+    status_before: str | None
+    status_after: str | None
+    actor: str | None
+    note: str | None
+    detail: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Letters that failed for the same reason."""
+
+    fingerprint: str
+    error_type: str
+    message: str
+    """The error with everything removed that differs from record to record: why these letters are one group."""
+    sample: str
+    """The error of one of them."""
+    count: int
+    """Letters, of the statuses asked for."""
+    by_status: Mapping[str, int]
+    seen: int
+    """Failures, repeats included."""
+    first_seen: datetime
+    last_seen: datetime
+    pipelines: tuple[str, ...]
+    trend: tuple[int, ...] = ()
+    """Failures a day, the last seven days, today last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What `put_many` did."""
+
+    new: int = 0
+    repeated: int = 0
+    """Failures of a record that has a pending letter of the same cause: counted there."""
+
+    @property
+    def total(self) -> int:
+        """Letters that were handed in."""
+        return self.new + self.repeated
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What became of the letters a change was asked for."""
+
+    changed: int = 0
+    unfit: int = 0
+    """Of another status than the change starts from, or standing again as another letter: left alone."""
+    held: int = 0
+    """In the hands of a replay: left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCause:
+    """Why letters failed again."""
+
+    fingerprint: str
+    message: str
+    count: int
+    sample: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """What a replay did, or, as a dry run, would do."""
+
+    dry_run: bool
+    selected: int
+    """Letters that matched when it began."""
+    attempted: int = 0
+    reprocessed: int = 0
+    """Accepted by the target; in a dry run: would be."""
+    failed_again: int = 0
+    held: int = 0
+    """In the hands of another replay that is alive: left to it."""
+    seen_meanwhile: int = 0
+    """Accepted, but the record failed anew while it was under way: still pending."""
+    rehearsed: bool = True
+    """False for a dry run whose target cannot be run without effect: it tells what is selected, no more."""
+    stopped: str | None = None
+    """Why it ended early."""
+    by_cause: tuple[FailedCause, ...] = ()
+    selected_by_cause: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def remaining(self) -> int:
+        """Letters that were selected and not attempted."""
+        return self.selected - self.attempted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSize:
+    """How full the queue is."""
+
+    letters: int
+    by_status: Mapping[str, int]
+    pending_by_pipeline: Mapping[str, int]
+    new_today_by_pipeline: Mapping[str, int]
+    oldest_pending: datetime | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One letter's edit: the record as received, as it would be sent, and what differs between them."""
+
+    id: int
+    before: Any
+    after: Any
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditReport:
+    """What a bulk edit did, or, as a preview, would do."""
+
+    dry_run: bool
+    selected: int
+    changed: int
+    unchanged: int
+    held: int = 0
+    """In the hands of a replay: left alone."""
+    failed: int = 0
+    """Letters on which the edit raised: left alone."""
+    failures: tuple[tuple[int, str], ...] = ()
+    """The first of them, with the reason."""
+    previews: tuple[Edit, ...] = ()
+    """The first edits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What a purge removed, or would remove."""
+
+    letters: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did."""
+
+    new: int = 0
+    known: int = 0
+    """Letters that were there already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Everything about one source key: its letters, oldest first, and what happened to them."""
+
+    key: str
+    letters: tuple[Letter, ...]
+    events: tuple[AuditEntry, ...]

@@ -1,0 +1,1 @@
+"""Where letters, runs and claims are kept: one contract, small dialects."""

@@ -1,0 +1,85 @@
+"""The seam between the rules and the two databases: the little that must differ."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from sqlalchemy import Connection, Engine, Table
+
+from redrive.model import Kind
+
+
+class LetterRow(NamedTuple):
+    """A new letter as both drivers take it: JSON and times as text, in the order of `PUT_COLUMNS`."""
+
+    pipeline_name: str
+    run_id: str | None
+    error_type: str
+    error_message: str
+    raw_record: str
+    source_table: str | None
+    source_key: str | None
+    rejected_at: str
+    position: str | None
+    fingerprint: str
+    identity: bytes
+    attempts: int
+    last_seen: str
+
+
+PUT_COLUMNS = LetterRow._fields
+
+
+class Collision(Exception):
+    """Two writers put the same letter at the same moment: the transaction is to run again."""
+
+
+class Dialect(Protocol):
+    """What a database must be able to do beyond the SQL both understand."""
+
+    where: str
+    """The database as a person may see it: no password."""
+
+    migrates_itself: bool
+    """Whether connecting may change the schema unasked: not where others share it."""
+
+    reading: Mapping[str, Any]
+    writing: Mapping[str, Any]
+    """The options of a connection that is to read one snapshot, and of one that is to write."""
+    errors: tuple[type[Exception], ...]
+    """What the driver raises where it is used directly."""
+
+    def engine(self) -> Engine:
+        """A pool of connections whose transactions keep the promises of `Database`."""
+
+    def insert(self, table: Table) -> Any:
+        """An INSERT that knows ON CONFLICT."""
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Let one process migrate at a time."""
+
+    def lock_causes(self, connection: Connection) -> None:
+        """Keep others from putting letters until the transaction ends."""
+
+    def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
+        """Add the letters whose identity has no pending letter yet; the identities that have one are given back, and
+        those letters are kept from changing until the transaction ends. Raises `Collision`.
+        """
+
+    def add_letters(self, connection: Connection, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Insert letters in bulk, the fast way, and see that their causes are counted. Raises `Collision`."""
+
+    def see_again(self, connection: Connection, rows: Sequence[LetterRow]) -> None:
+        """Count another sighting of letters that are pending; the letter shows the newest, the audit log keeps a raw
+        record that differed."""
+
+    def now(self, connection: Connection) -> datetime:
+        """The time by the one clock that all who share the database have in common."""
+
+    def size(self, connection: Connection) -> int:
+        """Bytes on disk."""
+
+    def advice(self, error: BaseException, kind: Kind) -> str | None:
+        """What a person can do about an error, where that is known."""

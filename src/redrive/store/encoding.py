@@ -1,0 +1,402 @@
+r"""Records as JSON text that gives back what went in, through PostgreSQL's `jsonb` as through SQLite's text.
+
+What JSON can hold is stored as itself, so that `raw_record->>'fee'` finds it. The rest is an object of one key:
+
+| value                                       | stored as                                                            |
+|---------------------------------------------|----------------------------------------------------------------------|
+| str, bool, None, list, dict with str keys   | themselves                                                           |
+| int of 64 bits, signed or unsigned          | itself                                                               |
+| larger int                                  | `{"$int": "18446744073709551616"}`, in hex beyond 2,000 bits         |
+| float                                       | itself: `12.5`                                                       |
+| NaN, inf, -0.0, floats with an exponent     | `{"$float": "nan"}`, `{"$float": "1e+16"}`                           |
+| complex                                     | `{"$complex": [1.5, -2.0]}`                                          |
+| Decimal                                     | `{"$decimal": "19.90"}`                                              |
+| bytes, bytearray, memoryview                | `{"$bytes": "/w=="}`, base64                                         |
+| str with NUL or a lone surrogate            | `{"$text": "a\\u0000b"}`, in which a backslash is doubled            |
+| datetime                                    | `{"$datetime": "2026-07-01T12:00:00+02:00[Europe/Berlin][fold=1]"}`  |
+| date, time                                  | `{"$date": "2026-07-01"}`, `{"$time": "12:00:00"}`                   |
+| timedelta                                   | `{"$timedelta": "-86400.500000"}`, in seconds                        |
+| UUID                                        | `{"$uuid": "9f0c..."}`                                               |
+| tuple, set, frozenset                       | `{"$tuple": [1, 2]}`, `{"$set": [...]}`, `{"$frozenset": [...]}`     |
+| dict with other keys, or with a `$key`      | `{"$map": [[key, value], ...]}`                                      |
+
+A datetime has its offset, zone and fold only where it has them: naive stays naive.
+
+These are reduced to what they hold, and come back as that plain value: an Enum member (its value), a subclass of str,
+int or another type above (that type), a dataclass, named tuple, pydantic model or anything else with keys (a dict), a
+numpy scalar or array (number or list), a deque (list), a path (text).
+
+Whatever is left becomes `{"$repr": "..."}` and comes back as that text: other objects, exceptions, the inner end of a
+cycle, what is nested deeper than 80 levels (250 where all are lists and dicts). Nothing is ever refused.
+
+A document that others wrote is given back as it is wherever its tags are not ours or make no sense.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import uuid
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import orjson
+
+# A map takes three levels of JSON for one of its own, and orjson writes 254: the second depth always fits.
+_DEPTHS = (250, 80)
+_DECIMAL_INT_BITS = 2_000  # CPython prints no int of more digits than a limit that may be set as low as 640
+
+_SIMPLE = frozenset({str, int, bool, type(None)})
+
+# A key that begins with `$`: it ends at a quote before a colon, or has escapes and is not worth a closer look.
+_DOLLAR_KEY = re.compile(r'"\$[^"\\]*(?:\\|":)')
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_TO_ESCAPE = re.compile("[\\\\\0\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\(\\|u[0-9a-f]{4})")
+_ISO = re.compile(r"([^\[]+)(?:\[([^\]=]+)\])?(\[fold=1\])?")
+# orjson reads an int beyond 64 bits as a float. Ours are tagged, but others write to these tables too.
+_LONG_NUMBER = re.compile(r"[\s:,\[-][0-9]{19}")
+
+_Json = dict[str, Any]
+
+
+def encode(value: object) -> str:
+    """The value as JSON text."""
+    if (type(value) is dict or type(value) is list) and _is_plain(value):
+        try:
+            text = orjson.dumps(value).decode()
+        except TypeError:  # a key that is no str, an int beyond 64 bits, a lone surrogate, a cycle
+            pass
+        else:
+            # One character is found faster than two, and most texts have neither of these.
+            has_dollar_key = "$" in text and _DOLLAR_KEY.search(text)
+            has_nul = "\\" in text and "\\u0000" in text
+            if not has_dollar_key and not has_nul:
+                return text
+    for depth in _DEPTHS:
+        try:
+            return orjson.dumps(_Nodes(depth).of(value)).decode()
+        except TypeError:  # deeper than orjson goes
+            continue
+    return orjson.dumps(_repr(value)).decode()
+
+
+def decode(text: str | bytes) -> Any:
+    """The value that was encoded; ValueError where the text is no JSON."""
+    if isinstance(text, bytes):
+        text = text.decode()
+    document = _parse(text)
+    if "$" not in text or '"$' not in text:
+        return document
+    try:
+        return _revive(document)
+    except RecursionError:  # deeper than anything of ours
+        return document
+
+
+def _is_plain(container: Any) -> bool:
+    """Whether JSON can hold all the values in there, but for the characters of texts and the size of ints.
+
+    orjson is no judge of that: it writes NaN as null, tuples, dates, UUIDs and subclasses its own way, and it has been
+    seen to crash on a dataclass with an unset slot. Nothing else may reach it.
+    """
+    pending, seen = [container], set()
+    for each in pending:
+        for value in each.values() if type(each) is dict else each:
+            kind = type(value)
+            if kind in _SIMPLE:
+                continue
+            if kind is float:
+                if not (1e-4 <= value < 1e16 or _keeps_its_digits(value)):
+                    return False
+            elif kind is not dict and kind is not list:
+                return False
+            elif id(value) not in seen:
+                seen.add(id(value))
+                pending.append(value)
+    return True
+
+
+def _keeps_its_digits(number: float) -> bool:
+    """Whether jsonb gives the float back: it writes exponents out, without a point, and drops the sign of zero."""
+    return 1e-4 <= abs(number) < 1e16 or repr(number) == "0.0"
+
+
+class _Nodes:
+    """Turns values into what JSON can hold, down to a depth."""
+
+    def __init__(self, deepest: int) -> None:
+        self._deepest = deepest
+        self._within: set[int] = set()
+
+    def of(self, value: Any) -> Any:
+        kind = type(value)
+        try:
+            leaf = _LEAVES.get(kind)
+            if leaf:
+                return leaf(value)
+            if id(value) in self._within:
+                return {"$repr": "<cycle>"}
+            if len(self._within) == self._deepest:
+                return _repr(value)
+            self._within.add(id(value))
+            try:
+                write = _CONTAINERS.get(kind)
+                return write(self, value) if write else self._other(value)
+            finally:
+                self._within.discard(id(value))
+        except Exception:  # whatever the user's own classes, or too deep a stack, have in store for us
+            return _repr(value)
+
+    def list_of(self, values: Iterable[Any]) -> list[Any]:
+        return list(map(self.of, values))
+
+    def tuple_of(self, values: Iterable[Any]) -> _Json:
+        return {"$tuple": list(map(self.of, values))}
+
+    def dict_of(self, values: dict[Any, Any]) -> _Json:
+        if all(isinstance(key, str) and key[:1] != "$" and _is_clean(key) for key in values):
+            return dict(zip(map(str.__str__, values), map(self.of, values.values()), strict=True))
+        return {"$map": list(map(list, zip(map(self._hashable, values), map(self.of, values.values()), strict=True)))}
+
+    def set_of(self, values: Iterable[Any]) -> _Json:
+        return {"$set": self._members(values)}
+
+    def frozenset_of(self, values: Iterable[Any]) -> _Json:
+        return {"$frozenset": self._members(values)}
+
+    def _members(self, values: Iterable[Any]) -> list[Any]:
+        # Sets have no order that lasts: equal sets shall give equal text.
+        return sorted(map(self._hashable, values), key=orjson.dumps)
+
+    def _hashable(self, value: Any) -> Any:
+        """A key or a member must be able to be one again; a frozen dataclass would come back as a dict."""
+        node = self.tuple_of(value) if isinstance(value, tuple) else self.of(value)
+        return node if _is_hashable(node) else _repr(value)
+
+    def _other(self, value: Any) -> Any:
+        """Reduce an object to what it holds."""
+        kind = type(value)
+        if isinstance(value, Enum):
+            return self.of(value.value)
+        if isinstance(value, BaseException | type):
+            return _repr(value)
+        for base, leaf in _LEAVES.items():
+            if isinstance(value, base):
+                return leaf(value)
+        if hasattr(kind, "_asdict"):  # a named tuple, or a row of SQLAlchemy
+            return self.dict_of(value._asdict())
+        for base, write in _CONTAINERS.items():
+            if isinstance(value, base):
+                return write(self, value)
+        if kind.__module__.partition(".")[0] == "numpy":
+            return self.of(_out_of_numpy(value))
+        if hasattr(kind, "model_dump"):  # pydantic
+            return self.of(value.model_dump())
+        if dataclasses.is_dataclass(value):
+            names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+            return self.dict_of({name: getattr(value, name) for name in names})
+        if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):  # a Mapping, or sqlite3.Row, which is none
+            return self.dict_of(dict(value))
+        return _repr(value)
+
+
+def _out_of_numpy(value: Any) -> Any:
+    if str(value.dtype).endswith(("ns]", "ps]", "fs]", "as]")):  # dates finer than Python's would be bare ints
+        return value.astype(str).tolist()
+    plain = value.tolist()
+    return repr(value) if type(plain) is type(value) else plain  # a long double stays one
+
+
+def _is_hashable(node: Any) -> bool:
+    if type(node) is not dict:
+        return type(node) is not list
+    tag, payload = next(iter(node.items()), ("", []))
+    if tag == "$tuple":
+        return all(map(_is_hashable, payload))
+    return tag == "$frozenset" or tag in _TEXT_READERS or tag == "$complex"
+
+
+def _is_clean(text: str) -> bool:
+    return "\0" not in text if text.isascii() else not _UNSTORABLE.search(text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return r"\\" if found[0] == "\\" else f"\\u{ord(found[0]):04x}"
+
+
+def _repr(value: object) -> _Json:
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return {"$repr": text if _is_clean(text) else _UNSTORABLE.sub(_escape, text)}
+
+
+def _write_text(text: str) -> Any:
+    text = str.__str__(text)
+    return text if _is_clean(text) else {"$text": _TO_ESCAPE.sub(_escape, text)}
+
+
+def _read_text(text: str) -> str:
+    return _ESCAPED.sub(lambda found: "\\" if found[1] == "\\" else chr(int(found[1][1:], 16)), text)
+
+
+def _write_int(number: int) -> Any:
+    number = int.__index__(number)
+    if -(2**63) <= number < 2**64:
+        return number
+    return {"$int": str(number) if number.bit_length() <= _DECIMAL_INT_BITS else hex(number)}
+
+
+def _write_float(number: float) -> Any:
+    number = float.__float__(number)
+    return number if _keeps_its_digits(number) else {"$float": repr(number)}
+
+
+def _write_complex(number: complex) -> Any:
+    return {"$complex": [_write_float(number.real), _write_float(number.imag)]}
+
+
+def _write_timedelta(span: timedelta) -> Any:
+    microseconds = span // timedelta(microseconds=1)
+    if type(span) is not timedelta and span != timedelta(microseconds=microseconds):
+        raise ValueError("a subclass that holds more than its base")
+    whole, rest = divmod(abs(microseconds), 1_000_000)
+    return {"$timedelta": f"{'-' if microseconds < 0 else ''}{whole}.{rest:06d}"}
+
+
+def _read_timedelta(text: str) -> timedelta:
+    whole, _, rest = text.partition(".")
+    sign = -1 if whole.startswith("-") else 1
+    return timedelta(seconds=int(whole), microseconds=sign * int(f"{rest:0<6.6}"))
+
+
+def _iso(base: type[datetime] | type[date] | type[time], moment: Any) -> str:
+    """ISO 8601, with the zone and fold it cannot express in brackets, as RFC 9557 has it."""
+    text = base.isoformat(moment)
+    if type(moment) is not base and moment.isoformat() != text:
+        raise ValueError("a subclass that holds more than its base, as pandas' nanoseconds")
+    zone = getattr(moment, "tzinfo", None)
+    if isinstance(zone, ZoneInfo) and zone.key:
+        text += f"[{zone.key}]"
+    return text + "[fold=1]" if getattr(moment, "fold", 0) else text
+
+
+def _read_iso(base: type[datetime] | type[time], text: str) -> Any:
+    found = _ISO.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    moment = base.fromisoformat(found[1])
+    if found[2]:
+        with suppress(KeyError, ValueError, OSError):  # a zone this machine does not know: the offset has to do
+            moment = moment.replace(tzinfo=ZoneInfo(found[2]))
+    return moment.replace(fold=1) if found[3] else moment
+
+
+_LEAVES: dict[type, Callable[[Any], Any]] = {
+    str: _write_text,
+    bool: lambda flag: flag,
+    int: _write_int,
+    float: _write_float,
+    type(None): lambda none: none,
+    Decimal: lambda number: {"$decimal": Decimal.__str__(number)},
+    datetime: lambda moment: {"$datetime": _iso(datetime, moment)},
+    date: lambda day: {"$date": _iso(date, day)},
+    time: lambda moment: {"$time": _iso(time, moment)},
+    timedelta: _write_timedelta,
+    uuid.UUID: lambda identifier: {"$uuid": str(identifier)},
+    bytes: lambda data: {"$bytes": b64encode(data).decode()},
+    bytearray: lambda data: {"$bytes": b64encode(data).decode()},
+    memoryview: lambda data: {"$bytes": b64encode(data.tobytes()).decode()},
+    complex: _write_complex,
+    PurePath: lambda path: _write_text(str(path)),
+}
+
+_CONTAINERS: dict[type, Callable[[_Nodes, Any], Any]] = {
+    dict: _Nodes.dict_of,
+    list: _Nodes.list_of,
+    tuple: _Nodes.tuple_of,
+    set: _Nodes.set_of,
+    frozenset: _Nodes.frozenset_of,
+    deque: _Nodes.list_of,
+}
+
+
+def _parse(text: str) -> Any:
+    if not (_LONG_NUMBER.search(text) or text[:1].isdigit()):
+        try:
+            return orjson.loads(text)
+        except ValueError:  # also for what JSON does not have but others write: NaN, lone surrogates
+            pass
+    try:
+        return json.loads(text, parse_int=_read_long_int)
+    except RecursionError:
+        raise ValueError("the document is nested too deep to be read") from None
+
+
+def _read_long_int(digits: str) -> int | Decimal:
+    try:
+        return int(digits)
+    except ValueError:  # more digits than CPython reads
+        return Decimal(digits)
+
+
+def _revive(node: Any) -> Any:
+    if type(node) is list:
+        return list(map(_revive, node))
+    if type(node) is not dict:
+        return node
+    if len(node) == 1:
+        [(tag, payload)] = node.items()
+        read = (
+            _TEXT_READERS.get(tag)
+            if type(payload) is str
+            else _LIST_READERS.get(tag)
+            if type(payload) is list
+            else None
+        )
+        if read:
+            try:
+                return read(payload)
+            except (ValueError, TypeError, ArithmeticError):
+                return node
+    return dict(zip(node, map(_revive, node.values()), strict=True))
+
+
+def _read_map(pairs: list[Any]) -> dict[Any, Any]:
+    if not all(type(pair) is list for pair in pairs):
+        raise ValueError("a map is made of pairs")
+    return {_revive(key): _revive(value) for key, value in pairs}
+
+
+_TEXT_READERS: dict[str, Callable[[str], Any]] = {
+    "$int": lambda text: int(text, 0),
+    "$float": float,
+    "$decimal": Decimal,
+    "$bytes": lambda text: b64decode(text, validate=True),
+    "$text": _read_text,
+    "$datetime": lambda text: _read_iso(datetime, text),
+    "$date": date.fromisoformat,
+    "$time": lambda text: _read_iso(time, text),
+    "$timedelta": _read_timedelta,
+    "$uuid": uuid.UUID,
+    "$repr": str,
+}
+
+_LIST_READERS: dict[str, Callable[[list[Any]], Any]] = {
+    "$complex": lambda parts: complex(*map(_revive, parts)),
+    "$tuple": lambda nodes: tuple(map(_revive, nodes)),
+    "$set": lambda nodes: set(map(_revive, nodes)),
+    "$frozenset": lambda nodes: frozenset(map(_revive, nodes)),
+    "$map": _read_map,
+}

@@ -1,0 +1,46 @@
+"""Brings a database to the schema this program knows, and refuses one that is newer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from redrive.errors import SchemaMismatch
+from redrive.store.schema import SCHEMA
+
+VERSION = "0001"
+"""The newest step under `migrations/versions`; a test keeps the two together."""
+VERSION_TABLE = "redrive_schema"
+SCRIPTS = str(Path(__file__).parent / "migrations")
+
+
+def version(connection: Connection) -> str | None:
+    """The version a database is at; None where it has no tables of ours."""
+    schema = SCHEMA if connection.dialect.name == "postgresql" else None
+    if not inspect(connection).has_table(VERSION_TABLE, schema=schema):
+        return None
+    where = f"{SCHEMA}.{VERSION_TABLE}" if schema else VERSION_TABLE
+    return connection.execute(text(f"SELECT version_num FROM {where}")).scalar()
+
+
+def is_current(found: str | None, *, where: str) -> bool:
+    """Whether nothing is to be done; a newer schema is refused."""
+    if found is not None and found > VERSION:
+        raise SchemaMismatch(
+            f"{where} has schema version {found}, and this redrive knows none beyond {VERSION}: "
+            "upgrade redrive (pip install --upgrade redrive); nothing was changed"
+        )
+    return found == VERSION
+
+
+def upgrade(connection: Connection) -> None:
+    """Run every step that is missing, in the caller's transaction."""
+    from alembic import command  # a quarter of a second that only a migration pays
+    from alembic.config import Config
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", SCRIPTS.replace("%", "%%"))
+    command.upgrade(config, "head")

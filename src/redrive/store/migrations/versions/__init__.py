@@ -1,0 +1,1 @@
+"""Each file is one step and is never changed once it was released."""

@@ -1,0 +1,133 @@
+"""PostgreSQL: the schema `pipeline`, COPY for what comes in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, text
+from sqlalchemy.dialects.postgresql import insert
+
+from redrive.extras import needs
+from redrive.model import Kind
+from redrive.store.dialect import PUT_COLUMNS, Collision, LetterRow
+from redrive.store.encoding import decode, encode
+
+with needs("postgres"):
+    import psycopg
+
+_SCHEMA_LOCK = 7_236_413_905_712  # any number that is ours: pg_advisory locks are known by number
+_COPIED_AT_ONCE = 256
+
+
+class PostgresDialect:
+    """See `Dialect`."""
+
+    migrates_itself = False
+    reading: Mapping[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    writing: Mapping[str, Any] = {"isolation_level": "READ COMMITTED"}
+    errors: tuple[type[Exception], ...] = (psycopg.Error,)
+
+    def __init__(self, url: URL) -> None:
+        self._url = url.set(drivername="postgresql+psycopg")
+        self.where = self._url.set(drivername="postgresql").render_as_string(hide_password=True)
+
+    def engine(self) -> Engine:
+        return create_engine(
+            self._url,
+            json_serializer=encode,
+            json_deserializer=decode,
+            # What is said in an error must not depend on where the server stands.
+            connect_args={"options": "-c timezone=UTC", "connect_timeout": 10},
+        )
+
+    def insert(self, table: Table) -> Any:
+        return insert(table)
+
+    def lock_schema(self, connection: Connection) -> None:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
+
+    def lock_causes(self, connection: Connection) -> None:
+        connection.execute(text("LOCK TABLE pipeline.causes IN SHARE ROW EXCLUSIVE MODE"))
+
+    def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
+        # Locked in one order, so that two batches of the same letters wait for each other instead of deadlocking.
+        found = connection.connection.cursor().execute(
+            """SELECT identity FROM pipeline.dead_letter_queue
+               WHERE identity = ANY(%s::uuid[]) AND (CASE WHEN status = 'pending' THEN 1 END) = 1
+               ORDER BY identity FOR UPDATE""",
+            ["{" + ",".join([row.identity.hex() for row in rows]) + "}"],
+        )
+        standing = {identity.bytes for (identity,) in found}
+        new = [row for row in rows if row.identity not in standing] if standing else rows
+        if new:
+            self.add_letters(connection, PUT_COLUMNS, new)
+        return standing
+
+    def add_letters(self, connection: Connection, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        try:
+            _copy(connection, "pipeline.dead_letter_queue", columns, rows)
+        except psycopg.errors.UniqueViolation as error:
+            if error.diag.constraint_name == "dead_letter_queue_identity":
+                raise Collision from error
+            raise
+
+    def see_again(self, connection: Connection, rows: Sequence[LetterRow]) -> None:
+        cursor = connection.connection.cursor()
+        cursor.execute(
+            f"""CREATE TEMPORARY TABLE IF NOT EXISTS seen_again ON COMMIT DROP
+                AS SELECT {",".join(PUT_COLUMNS)} FROM pipeline.dead_letter_queue WITH NO DATA"""
+        )
+        _copy(connection, "seen_again", PUT_COLUMNS, rows)
+        letter = "pipeline.dead_letter_queue AS letter"
+        same = "letter.identity = again.identity AND (CASE WHEN letter.status = 'pending' THEN 1 END) = 1"
+        cursor.execute(
+            f"""INSERT INTO pipeline.letter_audit (letter_id, at, action, status_before, status_after, detail)
+                SELECT letter.id, again.last_seen, 'superseded', letter.status, letter.status,
+                       jsonb_build_object('raw_record', letter.raw_record, 'edited_record', letter.edited_record)
+                FROM seen_again AS again JOIN {letter} ON {same}
+                WHERE letter.raw_record <> again.raw_record"""
+        )
+        cursor.execute(
+            f"""UPDATE {letter} SET seen = letter.seen + 1, last_seen = greatest(letter.last_seen, again.last_seen),
+                       run_id = again.run_id, error_message = again.error_message, position = again.position,
+                       attempts = again.attempts, raw_record = again.raw_record,
+                       edited_record = CASE WHEN letter.raw_record = again.raw_record THEN letter.edited_record END
+                FROM seen_again AS again WHERE {same}"""
+        )
+        cursor.execute("TRUNCATE seen_again")
+
+    def now(self, connection: Connection) -> datetime:
+        moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        return moment.astimezone(UTC)
+
+    def size(self, connection: Connection) -> int:
+        total = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relnamespace = 'pipeline'::regnamespace"
+        return int(connection.execute(text(f"{total} AND relkind = 'r'")).scalar_one() or 0)
+
+    def advice(self, error: BaseException, kind: Kind) -> str | None:
+        if kind is Kind.AUTH:
+            return "check the user and the password of the store's URL"
+        if kind is Kind.TRANSIENT:
+            return "see that the server runs and can be reached; running again is safe"
+        return None
+
+
+def _copy(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
+    identity = columns.index("identity")
+    with cursor.copy(f"COPY {table} ({','.join(columns)}) FROM STDIN") as copy:
+        for start in range(0, len(rows), _COPIED_AT_ONCE):  # the server reads one piece while we write the next
+            copy.write("".join([_line(row, identity) for row in rows[start : start + _COPIED_AT_ONCE]]))
+
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+def _line(row: Sequence[Any], identity: int) -> str:
+    fields = [
+        r"\N" if value is None else value.translate(_ESCAPES) if type(value) is str else str(value) for value in row
+    ]
+    fields[identity] = row[identity].hex()
+    return "\t".join(fields) + "\n"

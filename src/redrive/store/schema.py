@@ -1,0 +1,147 @@
+"""The tables, once for both databases. On PostgreSQL they live in the schema `pipeline`, on SQLite in the file."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    case,
+    text,
+)
+
+from redrive.store.types import Digest, Moment, RunId, Value
+
+SCHEMA = "pipeline"
+STATUSES = ("pending", "reprocessed", "discarded", "escalated")
+
+metadata = MetaData(schema=SCHEMA)
+_Id = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is SQLite's rowid
+
+letters = Table(
+    "dead_letter_queue",
+    metadata,
+    # The core columns: a team's own SQL counts on these names, in this order.
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("pipeline_name", Text, nullable=False),
+    Column("run_id", RunId),
+    Column("error_type", Text, nullable=False),
+    Column("error_message", Text, nullable=False),
+    Column("raw_record", Value, nullable=False),
+    Column("source_table", Text),
+    Column("source_key", Text),
+    Column("rejected_at", Moment, nullable=False),
+    Column("reprocess_count", Integer, nullable=False, server_default=text("0")),
+    Column("last_reprocess", Moment),
+    Column("status", Text, nullable=False, server_default=text("'pending'")),
+    Column("resolution_note", Text),
+    # Ours.
+    Column("position", Text),
+    Column("fingerprint", Text, nullable=False, server_default=text("''")),
+    Column("identity", Digest, nullable=False),
+    Column("seen", Integer, nullable=False, server_default=text("1")),
+    Column("last_seen", Moment, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("1")),
+    Column("edited_record", Value),
+    Column("last_error", Text),
+    Column("settled_at", Moment),
+    CheckConstraint(f"status IN {STATUSES}", name="dead_letter_queue_status"),
+    sqlite_autoincrement=True,  # an id is never used again: the audit log refers to it
+)
+
+# One pending letter per identity. Resolved ones are in the index as well, each with a NULL that equals no other.
+PENDING_MARK = case((letters.c.status == "pending", text("1")))
+Index("dead_letter_queue_identity", letters.c.identity, PENDING_MARK, unique=True)
+Index("dead_letter_queue_selection", letters.c.pipeline_name, letters.c.status, letters.c.fingerprint)
+Index("dead_letter_queue_rejected_at", letters.c.rejected_at)
+Index("dead_letter_queue_run_id", letters.c.run_id)
+_KEYED = letters.c.source_key.is_not(None)
+Index("dead_letter_queue_source_key", letters.c.source_key, sqlite_where=_KEYED, postgresql_where=_KEYED)
+
+causes = Table(
+    "causes",
+    metadata,
+    Column("fingerprint", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("error_type", Text, nullable=False),
+    Column("template", Text, nullable=False),
+    Column("sample", Text, nullable=False),
+)
+
+# How many letters of each status were rejected in an hour, kept by the database itself (see the migrations), so that
+# it is right whoever changes a letter. `seen` counts repeats too, in the hour in which they happened.
+cause_hours = Table(
+    "cause_hours",
+    metadata,
+    Column("fingerprint", Text, nullable=False),
+    Column("pipeline_name", Text, nullable=False),
+    Column("hour", Moment, nullable=False),
+    Column("pending", BigInteger, nullable=False, server_default=text("0")),
+    Column("reprocessed", BigInteger, nullable=False, server_default=text("0")),
+    Column("discarded", BigInteger, nullable=False, server_default=text("0")),
+    Column("escalated", BigInteger, nullable=False, server_default=text("0")),
+    Column("seen", BigInteger, nullable=False, server_default=text("0")),
+    Column("first_seen", Moment, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+    PrimaryKeyConstraint("fingerprint", "pipeline_name", "hour"),
+    sqlite_with_rowid=False,
+)
+Index("cause_hours_hour", cause_hours.c.hour)
+
+letter_audit = Table(
+    "letter_audit",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("letter_id", BigInteger),
+    Column("at", Moment, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("status_before", Text),
+    Column("status_after", Text),
+    Column("actor", Text),
+    Column("note", Text),
+    Column("detail", Value),
+    Index("letter_audit_letter_id", "letter_id"),
+)
+
+# Which replay has a letter in hand, and until when it is believed to be alive.
+letter_claims = Table(
+    "letter_claims",
+    metadata,
+    Column("letter_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Text, nullable=False),
+    Column("until", Moment, nullable=False),
+)
+
+# What each process last said of a service's circuit, by its own evidence (see `redrive.policy.fleet`); a reset by hand
+# is said by the host `*`. All times are by the database's clock.
+breakers = Table(
+    "breakers",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("process", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("retry_at", Moment),
+    Column("quorum", Integer, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    PrimaryKeyConstraint("service", "host", "process"),
+)
+
+# Keys are known by a digest and shown by their last four characters; the key itself is never stored.
+credentials = Table(
+    "credentials",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("key_digest", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("drained_until", Moment, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    PrimaryKeyConstraint("service", "key_digest"),
+)

@@ -1,0 +1,184 @@
+"""SQLite: one file, write-ahead log, one writer at a time who waits for his turn."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, create_engine, event, text
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from redrive.errors import StoreError
+from redrive.model import Kind
+from redrive.store.dialect import PUT_COLUMNS, LetterRow
+from redrive.store.encoding import decode, encode
+from redrive.store.schema import SCHEMA, STATUSES
+
+_BUSY_SECONDS = 30.0
+
+# FULL: a letter that was put survives a power failure, too. Pages of 8 KiB hold a dozen letters instead of six, which
+# makes inserting a fifth faster; the log is folded back every 32 MB instead of every 4, which spares index pages.
+_SETTINGS = (
+    "PRAGMA synchronous = FULL",
+    "PRAGMA cache_size = -65536",
+    "PRAGMA wal_autocheckpoint = 4000",
+    "PRAGMA journal_size_limit = 67108864",
+)
+
+
+class SqliteDialect:
+    """See `Dialect`."""
+
+    migrates_itself = True
+    reading: Mapping[str, Any] = {"redrive_writing": False}
+    writing: Mapping[str, Any] = {"redrive_writing": True}
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.where = str(path)
+
+    def engine(self) -> Engine:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make the directory of {self.where}: {error.strerror}") from error
+        engine = create_engine(
+            "sqlite://",
+            creator=self._connect,
+            poolclass=None,
+            json_serializer=encode,
+            json_deserializer=decode,
+            # The tables name their schema on PostgreSQL; a file has none.
+            execution_options={"schema_translate_map": {SCHEMA: None}},
+        )
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def _connect(self) -> sqlite3.Connection:
+        # Transactions are begun by `_begin` and by nobody else, hence isolation_level=None.
+        connection = sqlite3.connect(
+            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute("PRAGMA page_size = 8192")
+                connection.execute("PRAGMA journal_mode = WAL")
+            for setting in _SETTINGS:
+                connection.execute(setting)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def insert(self, table: Table) -> Any:
+        return insert(table)
+
+    def lock_schema(self, connection: Connection) -> None:
+        """A writing transaction is alone already."""
+
+    def lock_causes(self, connection: Connection) -> None:
+        """A writing transaction is alone already."""
+
+    def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
+        cursor = connection.connection.cursor()
+        cursor.execute("SELECT coalesce(max(id), 0) FROM dead_letter_queue")
+        newest = cursor.fetchone()
+        # Most letters are new, so they are not looked for first; those that are not leave a gap in the count.
+        cursor.executemany(f"{_insert(PUT_COLUMNS)} ON CONFLICT DO NOTHING", rows)
+        if cursor.rowcount == len(rows):
+            _count(cursor, PUT_COLUMNS, rows)
+            return ()
+        cursor.execute("SELECT identity FROM dead_letter_queue WHERE id > ?", newest or (0,))
+        added = {identity for (identity,) in cursor.fetchall()}
+        _count(cursor, PUT_COLUMNS, [row for row in rows if row.identity in added])
+        return {row.identity for row in rows} - added
+
+    def add_letters(self, connection: Connection, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        cursor = connection.connection.cursor()
+        cursor.executemany(_insert(columns), rows)
+        _count(cursor, columns, rows)
+
+    def see_again(self, connection: Connection, rows: Sequence[LetterRow]) -> None:
+        cursor = connection.connection.cursor()
+        pending = "identity = :identity AND CASE WHEN status = 'pending' THEN 1 END = 1"
+        values = [row._asdict() for row in rows]
+        cursor.executemany(
+            f"""INSERT INTO letter_audit (letter_id, at, action, status_before, status_after, detail)
+                SELECT id, :last_seen, 'superseded', status, status,
+                       json_object('raw_record', json(raw_record), 'edited_record', json(edited_record))
+                FROM dead_letter_queue WHERE {pending} AND raw_record <> :raw_record""",
+            values,
+        )
+        cursor.executemany(
+            f"""UPDATE dead_letter_queue SET seen = seen + 1, last_seen = max(last_seen, :last_seen),
+                       run_id = :run_id, error_message = :error_message, position = :position, attempts = :attempts,
+                       edited_record = CASE WHEN raw_record = :raw_record THEN edited_record END,
+                       raw_record = :raw_record
+                WHERE {pending}""",
+            values,
+        )
+
+    def now(self, connection: Connection) -> datetime:
+        return datetime.now(UTC)  # who shares a file shares a machine
+
+    def size(self, connection: Connection) -> int:
+        pages = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"))
+        log = self._path.with_name(self._path.name + "-wal")
+        return int(pages.scalar_one()) + (log.stat().st_size if log.exists() else 0)
+
+    def advice(self, error: BaseException, kind: Kind) -> str | None:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return {
+            sqlite3.SQLITE_FULL: "free some space and run again; everything committed before is kept",
+            sqlite3.SQLITE_READONLY: "the file or its directory is read-only; nothing was changed",
+            sqlite3.SQLITE_CANTOPEN: "see that the path is right and may be written",
+            sqlite3.SQLITE_NOTADB: "it is no SQLite database; name another file",
+            sqlite3.SQLITE_CORRUPT: "restore it from a backup, or recover it with sqlite3's .recover",
+            sqlite3.SQLITE_BUSY: "another process has been writing all this time; running again is safe",
+        }.get(code)
+
+
+def _begin(connection: Connection) -> None:
+    # A writer takes its turn before it reads: one that has read first is refused without waiting when others wrote.
+    writing = connection.get_execution_options().get("redrive_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _insert(columns: Sequence[str]) -> str:
+    return f"INSERT INTO dead_letter_queue ({','.join(columns)}) VALUES ({','.join('?' * len(columns))})"
+
+
+def _count(cursor: DBAPICursor, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Add new letters to `cause_hours`, as the trigger does on PostgreSQL."""
+    place = {name: columns.index(name) for name in columns}
+    groups: dict[tuple[str, str, str, str], list[Sequence[Any]]] = defaultdict(list)
+    fingerprint, pipeline, rejected = place["fingerprint"], place["pipeline_name"], place["rejected_at"]
+    status = place.get("status")
+    for row in rows:
+        hour = row[rejected][:13]
+        groups[row[fingerprint], row[pipeline], hour, "pending" if status is None else row[status]].append(row)
+    seen, last_seen = place.get("seen"), place["last_seen"]
+    for (cause, name, hour, group), members in groups.items():
+        counts = [len(members) if group == one else 0 for one in STATUSES]
+        cursor.execute(
+            _COUNT,
+            (
+                *(cause, name, f"{hour}:00:00.000000Z", *counts),
+                len(members) if seen is None else sum(row[seen] for row in members),
+                min(row[rejected] for row in members),
+                max(row[last_seen] for row in members),
+            ),
+        )
+
+
+_COUNT = f"""
+    INSERT INTO cause_hours (fingerprint, pipeline_name, hour, {", ".join(STATUSES)}, seen, first_seen, last_seen)
+    VALUES ({",".join("?" * 10)})
+    ON CONFLICT DO UPDATE SET {", ".join(f"{one} = {one} + excluded.{one}" for one in (*STATUSES, "seen"))},
+        first_seen = min(first_seen, excluded.first_seen), last_seen = max(last_seen, excluded.last_seen)"""

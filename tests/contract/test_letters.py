@@ -1,0 +1,258 @@
+"""Putting letters and finding them, on every store."""
+
+import datetime as dt
+import decimal
+import math
+import uuid
+
+import pytest
+from sqlalchemy import text
+
+import redrive
+from redrive.letters import ErrorType, Status
+
+UTC = dt.UTC
+
+
+def test_28_a_letter_keeps_the_record_as_received_and_everything_that_was_said_about_it(dlq):
+    run = uuid.uuid4()
+    record = {"fee": decimal.Decimal("1.10"), "raw": b"\xff\x00", "at": dt.date(2026, 7, 1), "n": math.inf, "x": "a\0b"}
+    dlq.put(
+        record,
+        ValueError("fee is negative"),
+        pipeline="vendor",
+        key="D-17",
+        position="line 18",
+        source="deliveries.csv",
+        run_id=run,
+        error_type="transform",
+        attempts=3,
+    )
+    (letter,) = dlq.find()
+    assert letter.record == record
+    assert type(letter.record["fee"]) is decimal.Decimal
+    assert letter.payload == record
+    assert (letter.pipeline, letter.key, letter.position, letter.source) == (
+        "vendor",
+        "D-17",
+        "line 18",
+        "deliveries.csv",
+    )
+    assert (letter.run_id, letter.error_type, letter.attempts) == (run, ErrorType.TRANSFORM, 3)
+    assert letter.error_message == "ValueError: fee is negative"
+    assert (letter.status, letter.seen, letter.reprocess_count, letter.note) == (Status.PENDING, 1, 0, None)
+    assert letter.rejected_at.tzinfo is not None
+    assert abs(letter.rejected_at - dt.datetime.now(UTC)) < dt.timedelta(minutes=1)
+    assert dlq.get(letter.id) == letter
+
+
+@pytest.mark.parametrize(
+    "record",
+    [None, "plain text", b"\x00\xff", 7, [1, 2], {}, "\ud800", math.nan, {"a": {"b": [None, {"c": b""}]}}, {1: 2}],
+    ids=repr,
+)
+def test_any_record_comes_back_as_it_was(dlq, record):
+    dlq.put(record, "bad", pipeline="p", position=1)
+    found = dlq.find()[0].record
+    assert found == record or (isinstance(record, float) and math.isnan(found))
+
+
+def test_a_record_of_ten_megabytes_is_kept(dlq):
+    record = {"blob": "x" * 10_000_000, "bytes": b"y" * 1_000_000}
+    dlq.put(record, "too large", pipeline="p")
+    assert dlq.find()[0].record == record
+
+
+def test_texts_that_no_database_can_hold_are_shown_by_their_escapes(dlq):
+    dlq.put({"a": 1}, "bad \0 and \ud800 here", pipeline="p\0q", key="k\0", position="\udfff", source="s\0")
+    (letter,) = dlq.find(key="k\\x00")
+    assert letter.error_message == r"bad \x00 and \ud800 here"
+    assert letter.pipeline == r"p\x00q"
+
+
+def test_32_the_same_record_failing_again_for_the_same_cause_is_one_letter_with_a_count(dlq, put):
+    first = put(3)
+    assert (first.new, first.repeated) == (3, 0)
+    second = put(3)
+    assert (second.new, second.repeated) == (0, 3)
+    assert [letter.seen for letter in dlq.find()] == [2, 2, 2]
+    assert dlq.count() == 3
+
+
+def test_a_repeat_shows_the_newest_run_and_the_first_rejection(dlq, put):
+    first, second = uuid.uuid4(), uuid.uuid4()
+    put(1, run_id=first)
+    before = dlq.find()[0]
+    put(1, run_id=second)
+    after = dlq.find()[0]
+    assert (after.run_id, after.rejected_at) == (second, before.rejected_at)
+    assert after.last_seen >= before.last_seen
+
+
+def test_another_cause_another_source_or_another_pipeline_is_another_letter(dlq, put):
+    put(1)
+    put(1, error="weight: missing")
+    put(1, source="other.csv")
+    put(1, pipeline="other")
+    assert dlq.count() == 4
+
+
+def test_a_record_that_failed_again_with_other_content_keeps_both(dlq):
+    for fee in ("N/A", "n/a"):
+        dlq.put({"fee": fee}, "fee: not a number", pipeline="vendor", key="D-1")
+    (letter,) = dlq.find()
+    assert letter.record == {"fee": "n/a"}
+    (entry,) = dlq.audit(letter.id)
+    assert entry.action == "superseded"
+    assert entry.detail["raw_record"] == {"fee": "N/A"}
+
+
+def test_29_the_same_key_twice_in_one_batch_is_one_letter_seen_twice(dlq):
+    stored = dlq.put_many(
+        [redrive.NewLetter({"v": version}, "bad", key="K") for version in range(3)], pipeline="vendor"
+    )
+    assert (stored.new, stored.repeated) == (1, 2)
+    (letter,) = dlq.find()
+    assert (letter.seen, letter.record) == (3, {"v": 2})
+    assert [entry.detail["raw_record"] for entry in dlq.audit(letter.id)] == [{"v": 0}, {"v": 1}]
+
+
+def test_without_a_key_the_same_line_with_other_content_is_another_letter(dlq):
+    for fee in ("N/A", "N/A", "n/a"):
+        dlq.put({"fee": fee}, "fee: not a number", pipeline="vendor", source="week.csv", position=7)
+    assert sorted(letter.seen for letter in dlq.find()) == [1, 2]
+
+
+def test_a_settled_letter_is_not_repeated_but_followed_by_a_new_one(dlq, put):
+    put(1)
+    dlq.discard(note="known", pipeline="vendor")
+    put(1)
+    assert {letter.status: letter.seen for letter in dlq.find()} == {Status.DISCARDED: 1, Status.PENDING: 1}
+
+
+def test_find_pages_are_stable_while_letters_come_and_go(dlq, put):
+    put(10)
+    first = dlq.find(limit=4)
+    put(5, start=10)
+    dlq.discard(ids=[first[0].id], note="gone")
+    second = dlq.find(limit=4, after=first[-1].id)
+    assert [letter.key for letter in first + second] == [f"D-{n}" for n in range(9, 1, -1)]
+
+
+def test_each_gives_all_letters_oldest_first(dlq, put):
+    put(2_500)
+    assert [letter.key for letter in dlq.each()] == [f"D-{n}" for n in range(2_500)]
+
+
+def test_find_filters_by_every_column(dlq):
+    run = uuid.uuid4()
+    dlq.put({"a": 1}, "fee: bad", pipeline="p1", key="k1", position="line 1", source="s1", run_id=run, attempts=2)
+    dlq.put({"a": 2}, "weight: worse 100%", pipeline="p2", key="k2", position="line 2", source="s2", error_type="sink")
+    one, two = (dlq.find(pipeline=name)[0] for name in ("p1", "p2"))
+    dlq.edit(one.id, patch={"a": 3})
+    dlq.escalate(ids=[two.id], note="Look at it")
+    now = dt.datetime.now(UTC)
+    for filters, expected in [
+        ({"ids": [one.id]}, {one.id}),
+        ({"pipeline": ["p1", "p2"]}, {one.id, two.id}),
+        ({"cause": one.fingerprint}, {one.id}),
+        ({"cause": two.fingerprint[:5]}, {two.id}),
+        ({"error_type": "sink"}, {two.id}),
+        ({"status": "escalated"}, {two.id}),
+        ({"status": ["pending", "escalated"]}, {one.id, two.id}),
+        ({"run_id": str(run)}, {one.id}),
+        ({"source": "s2"}, {two.id}),
+        ({"key": "k1"}, {one.id}),
+        ({"position": "line 2"}, {two.id}),
+        ({"since": "1h"}, {one.id, two.id}),
+        ({"until": "1h"}, set()),
+        ({"since": now + dt.timedelta(hours=1)}, set()),
+        ({"seen_since": dt.timedelta(hours=1)}, {one.id, two.id}),
+        ({"reprocessed_since": "1d"}, set()),
+        ({"text": "WORSE 100%"}, {two.id}),
+        ({"min_seen": 2}, set()),
+        ({"attempts": 2}, {one.id}),
+        ({"reprocess_count": 0}, {one.id, two.id}),
+        ({"edited": True}, {one.id}),
+        ({"edited": False}, {two.id}),
+        ({"note": "look"}, {two.id}),
+        ({"pipeline": "p1", "status": "escalated"}, set()),
+    ]:
+        assert {letter.id for letter in dlq.find(**filters)} == expected, filters
+        assert dlq.count(**filters) == len(expected), filters
+
+
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ({"piepline": "x"}, "no filter 'piepline'"),
+        ({"status": "open"}, "no status 'open'"),
+        ({"error_type": "weird"}, "no error type 'weird'"),
+        ({"cause": "xyz"}, "hexadecimal"),
+        ({"cause": ""}, "hexadecimal"),
+        ({"run_id": "run-7"}, "UUID"),
+        ({"since": "two days"}, "since must be an age"),
+        ({"since": dt.datetime(2026, 1, 1)}, "time zone"),
+        ({"ids": [0]}, "id is a number"),
+        ({"ids": ["17"]}, "id is a number"),
+        ({"min_seen": "3"}, "whole number"),
+        ({"limit": 0}, "limit must be"),
+    ],
+)
+def test_a_malformed_filter_is_refused_in_one_sentence(dlq, filters, says):
+    with pytest.raises(redrive.LetterError, match=says):
+        dlq.find(**filters)
+
+
+def test_an_unknown_id_is_refused_and_nothing_is_changed(dlq, put):
+    put(1)
+    (letter,) = dlq.find()
+    for change in (
+        lambda: dlq.get(9_999),
+        lambda: dlq.discard(ids=[letter.id, 9_999], note="x"),
+        lambda: dlq.edit(9_999, patch={}),
+        lambda: dlq.replay(lambda records: None, ids=[9_999], dry_run=False),
+    ):
+        with pytest.raises(redrive.LetterError, match="there is no letter 9999"):
+            change()
+    assert dlq.get(letter.id) == letter
+
+
+def test_secrets_in_an_error_are_masked_before_they_are_stored(dlq):
+    dlq.put({}, "GET https://x/?api_key=hunter2hunter2 failed", pipeline="p")
+    assert "hunter2" not in dlq.find()[0].error_message
+
+
+def test_a_history_shows_every_letter_of_a_key_and_what_happened_to_it(dlq, put):
+    put(2)
+    put(1, error="weight: missing")
+    dlq.discard(note="duplicate", key="D-0", text="weight")
+    history = dlq.history("D-0")
+    assert [letter.error_message for letter in history.letters] == ["fee: not a number", "weight: missing"]
+    assert [(event.action, event.note) for event in history.events] == [("discarded", "duplicate")]
+    assert dlq.history("nothing").letters == ()
+
+
+def test_a_letter_can_be_written_by_hand_with_the_core_columns(store, dlq):
+    table = "pipeline.dead_letter_queue" if "postgresql" in store.info().database else "dead_letter_queue"
+    statement = text(
+        f"INSERT INTO {table} (pipeline_name, error_type, error_message, raw_record)"
+        " VALUES ('by hand', 'validation', 'fee: bad', '{\"fee\": 1}')"
+    )
+    store.database.write(lambda connection: connection.execute(statement))
+    (letter,) = dlq.find()
+    assert (letter.pipeline, letter.record, letter.status, letter.fingerprint) == (
+        "by hand",
+        {"fee": 1},
+        Status.PENDING,
+        "",
+    )
+
+
+def test_a_letter_without_a_pipeline_or_with_a_naive_time_is_refused(dlq):
+    with pytest.raises(redrive.LetterError, match="pipeline"):
+        dlq.put_many([redrive.NewLetter({}, "bad")])
+    naive = redrive.NewLetter({}, "bad", rejected_at=dt.datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(redrive.LetterError, match="time zone"):
+        dlq.put_many([naive], pipeline="p")
+    assert dlq.count() == 0

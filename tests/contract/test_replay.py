@@ -1,0 +1,382 @@
+"""Sending letters back: dry runs, real ones, two at once, and what goes wrong."""
+
+import datetime as dt
+import threading
+
+import pytest
+from sqlalchemy import text, update
+
+import redrive
+from redrive.letters import Status
+from redrive.store.schema import letter_claims, letters
+
+UTC = dt.UTC
+
+
+class Shelf:
+    """A target that accepts what it can, keeps it by key, and remembers how often it was asked."""
+
+    def __init__(self, refuse=()):
+        self.kept = {}
+        self.calls = []
+        self.refuse = set(refuse)
+
+    def reprocess(self, records, *, dry_run=False):
+        self.calls.append(([record["id"] for record in records], dry_run))
+        answers = [
+            ValueError(f"{one['id']}: fee is no number") if one["id"] in self.refuse else None for one in records
+        ]
+        if not dry_run:
+            self.kept |= {one["id"]: one for one, answer in zip(records, answers, strict=True) if answer is None}
+        return answers
+
+
+def dump(store):
+    """Everything in the database, table by table."""
+
+    def work(connection):
+        on_postgres = connection.dialect.name == "postgresql"
+        tables = [
+            "dead_letter_queue",
+            "letter_audit",
+            "letter_claims",
+            "causes",
+            "cause_hours",
+            "breakers",
+            "credentials",
+        ]
+        return [
+            connection.execute(text(f"SELECT * FROM {'pipeline.' if on_postgres else ''}{table} ORDER BY 1, 2")).all()
+            for table in tables
+        ]
+
+    return store.database.read(work)
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_happen(store, dlq, put):
+    put(20)
+    before, shelf = dump(store), Shelf(refuse={"D-3", "D-4"})
+    report = dlq.replay(shelf, batch=6)
+    assert dump(store) == before
+    assert report.dry_run
+    assert report.rehearsed
+    assert (report.selected, report.attempted, report.reprocessed, report.failed_again) == (20, 20, 18, 2)
+    (cause,) = report.by_cause
+    assert (cause.count, "fee is no number" in cause.message) == (2, True)
+    assert all(dry_run for _, dry_run in shelf.calls)
+    assert shelf.kept == {}
+
+
+def test_a_dry_run_never_calls_a_target_that_cannot_rehearse(store, dlq, put):
+    put(3)
+    before = dump(store)
+    report = dlq.replay(lambda records: pytest.fail("it was called"))
+    assert (report.rehearsed, report.selected, report.attempted) == (False, 3, 0)
+    assert dump(store) == before
+
+
+def test_31_a_replay_marks_what_the_target_accepts_and_escalates_what_fails_again(dlq, put):
+    put(5)
+    shelf = Shelf(refuse={"D-2"})
+    report = dlq.replay(shelf, dry_run=False, note="parser fixed")
+    assert (report.dry_run, report.attempted, report.reprocessed, report.failed_again) == (False, 5, 4, 1)
+    assert set(shelf.kept) == {"D-0", "D-1", "D-3", "D-4"}
+    failed = dlq.find(key="D-2")[0]
+    assert (failed.status, failed.reprocess_count) == (Status.ESCALATED, 1)
+    assert failed.note == "failed again: ValueError: D-2: fee is no number"
+    assert failed.last_error == "ValueError: D-2: fee is no number"
+    assert failed.error_message == "fee: not a number"
+    good = dlq.find(key="D-0")[0]
+    assert (good.status, good.reprocess_count, good.note, good.last_error) == (
+        Status.REPROCESSED,
+        1,
+        "parser fixed",
+        None,
+    )
+    assert good.last_reprocess is not None
+    assert [entry.action for entry in dlq.audit(good.id)] == ["reprocessed"]
+    assert [(entry.action, entry.status_after) for entry in dlq.audit(failed.id)] == [("failed again", "escalated")]
+    assert dlq.count() == 5  # no second letter was bred
+
+
+def test_a_replay_sends_the_edited_record(dlq, put):
+    put(1)
+    dlq.edit(dlq.find()[0].id, patch={"fee": 0})
+    shelf = Shelf()
+    dlq.replay(shelf, dry_run=False)
+    assert shelf.kept == {"D-0": {"id": "D-0", "fee": 0}}
+
+
+def test_a_plain_function_serves_and_may_answer_in_several_ways(dlq, put):
+    put(6)
+    answers = [None, True, False, "no reason", ValueError("x"), KeyError("y")]
+    report = dlq.replay(lambda records: answers, dry_run=False)
+    assert (report.reprocessed, report.failed_again) == (2, 4)
+    errors = {letter.key: letter.last_error for letter in dlq.find()}
+    assert errors == {
+        "D-0": None,
+        "D-1": None,
+        "D-2": "the target did not accept it",
+        "D-3": "no reason",
+        "D-4": "ValueError: x",
+        "D-5": "KeyError: 'y'",
+    }
+
+
+def test_a_target_that_takes_letters_is_given_them(dlq, put):
+    put(2)
+    given = []
+
+    def target(records, *, letters):
+        given.extend(letter.key for letter in letters)
+
+    dlq.replay(target, dry_run=False)
+    assert given == ["D-0", "D-1"]
+
+
+def test_only_the_selection_is_replayed_and_no_more_than_the_limit(dlq, put):
+    put(10)
+    put(5, pipeline="other")
+    shelf = Shelf()
+    report = dlq.replay(shelf, pipeline="vendor", limit=4, dry_run=False)
+    assert (report.selected, report.attempted, report.remaining) == (10, 4, 6)
+    assert set(shelf.kept) == {"D-0", "D-1", "D-2", "D-3"}
+    assert dlq.count(status="pending", pipeline="other") == 5
+
+
+def test_31_what_arrives_while_a_replay_runs_does_not_join(dlq, put):
+    put(4)
+
+    def target(records):
+        put(4, start=100 + len(records))
+
+    report = dlq.replay(target, batch=2, dry_run=False)
+    assert (report.selected, report.attempted) == (4, 4)
+
+
+def test_a_canary_that_fails_stops_the_replay(dlq, put):
+    put(20)
+    report = dlq.replay(Shelf(refuse={"D-1"}), canary=3, dry_run=False)
+    assert (report.attempted, report.reprocessed, report.failed_again) == (3, 2, 1)
+    assert "1 of the first 3 failed" in report.stopped
+    assert dlq.count(status="pending") == 17
+
+
+def test_a_canary_that_passes_lets_the_rest_go(dlq, put):
+    put(20)
+    shelf = Shelf(refuse={"D-9"})
+    report = dlq.replay(shelf, canary=3, dry_run=False)
+    assert (report.attempted, report.failed_again, report.stopped) == (20, 1, None)
+    assert len(shelf.calls[0][0]) == 3
+
+
+def test_a_record_that_makes_the_target_raise_is_found_by_halving(dlq, put):
+    put(16)
+    calls = []
+
+    def target(records):
+        calls.append(len(records))
+        if any(record["id"] == "D-5" for record in records):
+            raise ValueError("cannot parse D-5")
+
+    report = dlq.replay(target, dry_run=False)
+    assert (report.reprocessed, report.failed_again) == (15, 1)
+    assert dlq.find(key="D-5")[0].last_error == "ValueError: cannot parse D-5"
+    assert len(calls) == 9  # 1 + 2·log₂(16)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ConnectionResetError("gone"), "transient"), (AttributeError("a bug"), "permanent"), (MemoryError(), "resource")],
+)
+def test_a_target_that_fails_as_such_stops_the_replay_and_the_rest_stays_pending(dlq, put, error, kind):
+    put(10)
+    calls = []
+
+    def target(records):
+        calls.append(len(records))
+        if len(calls) == 2:
+            raise error
+
+    with pytest.raises(redrive.ReplayStopped, match="4 letters were reprocessed") as stopped:
+        dlq.replay(target, batch=4, dry_run=False)
+    assert stopped.value.__cause__ is error
+    assert (stopped.value.kind, stopped.value.report.reprocessed) == (kind, 4)
+    assert dlq.count(status="pending") == 6
+    assert dlq.replay(Shelf(), dry_run=False).reprocessed == 6  # nothing is held back
+
+
+def test_a_target_that_answers_the_wrong_number_of_outcomes_changes_nothing(dlq, put):
+    put(3)
+    with pytest.raises(redrive.LetterError, match="2 outcomes for 3 records"):
+        dlq.replay(lambda records: [None, None], dry_run=False)
+    assert dlq.count(status="pending", reprocess_count=0) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"canary": -1}, "canary"),
+        ({"batch": "many"}, "batch"),
+        ({"status": "discarded"}, "reopen"),
+    ],
+)
+def test_a_malformed_replay_is_refused_in_one_sentence(dlq, put, options, says):
+    put(1)
+    with pytest.raises(redrive.LetterError, match=says):
+        dlq.replay(Shelf(), dry_run=False, **options)
+
+
+def test_a_target_that_is_none_is_refused(dlq):
+    with pytest.raises(redrive.LetterError, match="target"):
+        dlq.replay("vendor.py:pipeline")
+
+
+def test_an_escalated_letter_may_be_replayed_when_it_is_asked_for(dlq, put):
+    put(2)
+    dlq.escalate(note="x", key="D-0")
+    assert dlq.replay(Shelf(), dry_run=False).selected == 1
+    assert dlq.replay(Shelf(), status="escalated", dry_run=False).reprocessed == 1
+
+
+def test_two_replays_at_once_process_each_letter_once(dlq, put):
+    put(400)
+    seen, lock, reports = [], threading.Lock(), []
+    together = threading.Barrier(2)
+
+    def target(records):
+        with lock:
+            seen.extend(record["id"] for record in records)
+
+    def replay():
+        together.wait()
+        reports.append(dlq.replay(target, batch=7, dry_run=False))
+
+    threads = [threading.Thread(target=replay) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == sorted(f"D-{n}" for n in range(400))
+    assert sum(report.reprocessed for report in reports) == 400
+    assert dlq.count(status="reprocessed", reprocess_count=1) == 400
+
+
+def test_letters_of_a_replay_that_lives_are_left_to_it(dlq, put):
+    put(4)
+    inner = []
+
+    def target(records):
+        inner.append(dlq.replay(Shelf(), dry_run=False, lease=0.6))
+
+    outer = dlq.replay(target, batch=2, limit=2, dry_run=False, lease=0.3)
+    assert outer.reprocessed == 2
+    assert (inner[0].reprocessed, inner[0].held) == (2, 2)
+
+
+def claim_for_somebody_else(store, until):
+    def work(connection):
+        ids = connection.execute(letters.select()).scalars().all()
+        connection.execute(letter_claims.insert(), [{"letter_id": one, "owner": "dead", "until": until} for one in ids])
+
+    store.database.write(work)
+
+
+def test_letters_of_a_replay_that_died_are_taken_over_when_its_lease_is_out(store, dlq, put):
+    put(5)
+    claim_for_somebody_else(store, dt.datetime.now(UTC) + dt.timedelta(seconds=0.5))
+    report = dlq.replay(Shelf(), dry_run=False, lease=1)
+    assert (report.reprocessed, report.held) == (5, 0)
+
+
+def test_a_replay_that_lost_its_claims_writes_nothing(store, dlq, put):
+    put(3)
+
+    def target(records):
+        take_over = update(letter_claims).values(owner="somebody else")
+        store.database.write(lambda connection: connection.execute(take_over))
+
+    dlq.replay(target, dry_run=False)
+    assert dlq.count(status="pending", reprocess_count=0) == 3
+
+
+def test_a_letter_in_hand_is_neither_changed_nor_edited(dlq, put):
+    put(2)
+    first, second = (letter.id for letter in dlq.find(newest_first=False))
+    heard = []
+
+    def target(records):
+        heard.append(dlq.discard(ids=[first, second], note="x"))
+        with pytest.raises(redrive.LetterError, match="hands of a replay"):
+            dlq.edit(first, patch={})
+        heard.append(dlq.edit_many(patch={"a": 1}, pipeline="vendor", dry_run=False))
+
+    dlq.replay(target, limit=1, dry_run=False)
+    assert (heard[0].changed, heard[0].held) == (1, 1)
+    assert (heard[1].changed, heard[1].held) == (0, 1)
+
+
+def test_a_record_that_failed_anew_while_it_was_under_way_stays_pending(dlq, put):
+    put(2)
+
+    def target(records):
+        dlq.put(
+            {"id": "D-0", "fee": "still bad"},
+            "fee: not a number",
+            pipeline="vendor",
+            source="deliveries.csv",
+            key="D-0",
+        )
+
+    report = dlq.replay(target, dry_run=False)
+    assert (report.reprocessed, report.seen_meanwhile) == (1, 1)
+    letter = dlq.find(key="D-0")[0]
+    assert (letter.status, letter.record["fee"], letter.reprocess_count) == (Status.PENDING, "still bad", 1)
+
+
+def test_letters_are_tried_again_by_schedule_with_growing_distance_and_then_escalated(store, dlq, put):
+    put(1)
+    schedule = redrive.Schedule(tries=3, first=3_600, factor=2)
+
+    def later(hours):
+        """Move the letter's past back instead of waiting."""
+
+        def work(connection):
+            row = connection.execute(letters.select()).one()
+            moved = {
+                name: None if getattr(row, name) is None else getattr(row, name) - dt.timedelta(hours=hours)
+                for name in ("rejected_at", "last_reprocess")
+            }
+            connection.execute(update(letters).values(**moved))
+
+        store.database.write(work)
+
+    shelf = Shelf(refuse={"D-0"})
+    tried = []
+    for hours in (0.5, 0.6, 1.5, 0.6, 3.5, 0.6):
+        later(hours)
+        tried.append(dlq.replay(shelf, due=schedule, dry_run=False).attempted)
+    assert tried == [0, 1, 0, 1, 0, 1]
+    letter = dlq.find()[0]
+    assert (letter.status, letter.reprocess_count) == (Status.ESCALATED, 3)
+    assert dlq.replay(shelf, due=schedule, dry_run=False).selected == 0
+
+
+def test_a_letter_that_heals_by_schedule_is_reprocessed(store, dlq):
+    old = dt.datetime.now(UTC) - dt.timedelta(days=2)
+    dlq.put_many([redrive.NewLetter({"id": "x"}, "404", rejected_at=old)], pipeline="p")
+    assert dlq.replay(Shelf(), due=True, dry_run=False).reprocessed == 1
+
+
+@pytest.mark.parametrize("bad", [{"tries": 0}, {"first": -1}, {"factor": 0.5}])
+def test_a_malformed_schedule_is_refused(bad):
+    with pytest.raises(redrive.LetterError):
+        redrive.Schedule(**bad)
+
+
+def test_progress_is_told_from_nothing_to_all(dlq, put):
+    put(10)
+    told = []
+    dlq.replay(Shelf(), batch=4, dry_run=False, progress=lambda done, total: told.append((done, total)))
+    assert told == [(0, 10), (4, 10), (8, 10), (10, 10)]

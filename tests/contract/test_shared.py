@@ -1,0 +1,172 @@
+"""What processes share about services, on both databases. How it is carried and believed is tested where that is."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from redrive.policy.fleet import DrainedKey, Saying, Word
+
+NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
+
+
+class Clock:
+    """The database's clock, set by hand."""
+
+    def __init__(self):
+        self.now, self.read = NOON, 0
+
+    def __call__(self, connection):
+        self.read += 1
+        return self.now
+
+    def advance(self, seconds):
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock(store, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(store.database.dialect, "now", clock)
+    return clock
+
+
+@pytest.fixture
+def shared(store, clock):
+    return store.shared
+
+
+def says(saying, host="a", process="1", *, service="bank", ago=0.0, retry_in=30.0, quorum=2):
+    return Word(service, host, process, Saying(saying), ago, retry_in if saying == "open" else 0.0, quorum)
+
+
+def drained(digest="d1", *, service="bank", hours=1):
+    return DrainedKey(service, digest, f"…{digest}", NOON + timedelta(hours=hours))
+
+
+def words(shared, *services):
+    return list(shared.ask(services or ("bank",), keys=False).words)
+
+
+def keys(shared, *services):
+    return list(shared.ask(services or ("bank",), keys=True).drained)
+
+
+def test_22_what_is_said_comes_back_as_spans_by_the_one_clock_that_all_share(shared, clock):
+    shared.tell([says("open", ago=10, retry_in=30)], [])
+    clock.advance(4)
+    assert words(shared) == [says("open", ago=14, retry_in=26)]
+    clock.advance(100)
+    assert words(shared) == [says("open", ago=114, retry_in=0)]
+
+
+def test_as_long_as_nothing_was_said_the_clock_is_not_asked(shared, clock):
+    assert words(shared) == []
+    assert clock.read == 0
+
+
+def test_a_word_takes_the_place_of_the_last_one_of_the_same_process(shared):
+    shared.tell([says("open"), says("open", process="2"), says("open", "b")], [])
+    shared.tell([says("closed")], [])
+    assert sorted((word.host, word.process, word.saying) for word in words(shared)) == [
+        ("a", "1", "closed"),
+        ("a", "2", "open"),
+        ("b", "1", "open"),
+    ]
+
+
+def test_only_the_services_that_were_asked_for_are_heard_of(shared):
+    shared.tell([says("open"), says("open", service="exchange")], [drained(), drained(service="exchange")])
+    assert [word.service for word in words(shared, "exchange", "unheard of")] == ["exchange"]
+    assert [key.service for key in keys(shared, "exchange")] == ["exchange"]
+    assert len(words(shared, "bank", "exchange")) == 2
+
+
+def test_a_word_that_moves_nobody_any_more_is_forgotten_when_something_else_is_said(shared, clock):
+    shared.tell([says("open", process="old"), says("open", process="long", retry_in=7200)], [])
+    clock.advance(3601)
+    shared.tell([says("closed", service="exchange")], [])
+    assert len(words(shared)) == 2
+    shared.tell([says("closed", process="new")], [])
+    assert sorted(word.process for word in words(shared)) == ["long", "new"]
+
+
+def test_a_drained_key_rests_until_the_latest_time_that_was_said(shared):
+    shared.tell([], [drained(hours=2)])
+    shared.tell([], [drained(hours=1), drained("d2")])
+    assert {key.digest: key.until for key in keys(shared)} == {
+        "d1": NOON + timedelta(hours=2),
+        "d2": NOON + timedelta(hours=1),
+    }
+    shared.tell([], [drained(hours=3)])
+    assert max(key.until for key in keys(shared)) == NOON + timedelta(hours=3)
+
+
+def test_keys_are_looked_at_only_if_asked_for(shared):
+    shared.tell([], [drained()])
+    assert list(shared.ask({"bank"}, keys=False).drained) == []
+
+
+def test_a_rest_that_is_long_over_is_forgotten_when_another_begins(shared, clock):
+    shared.tell([], [drained("d1", hours=1), drained("d2", hours=8)])
+    clock.advance(3 * 3600)
+    shared.tell([], [drained("d3", hours=8)])
+    assert sorted(key.digest for key in keys(shared)) == ["d2", "d3"]
+
+
+def test_a_reset_takes_back_what_was_said_and_says_so_itself(shared, clock):
+    shared.tell([says("open"), says("open", "b"), says("open", service="exchange")], [drained()])
+    assert shared.reset("bank")
+    clock.advance(2)
+    assert [(word.saying, word.ago) for word in words(shared)] == [("reset", 2.0)]
+    assert [word.saying for word in words(shared, "exchange")] == ["open"]
+    assert len(keys(shared)) == 1
+    assert not shared.reset("bank")
+
+
+def test_a_reset_of_keys_too_forgets_which_are_used_up(shared):
+    shared.tell([], [drained(), drained(service="exchange")])
+    assert shared.reset("bank", keys=True)
+    assert sorted(word.saying for word in words(shared)) == ["reset", "reset_keys"]
+    assert keys(shared) == []
+    assert len(keys(shared, "exchange")) == 1
+
+
+# ── as people see it ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_store_in_which_nothing_was_said_knows_no_service(shared):
+    assert shared.services() == []
+
+
+def test_services_are_listed_by_name_with_the_machines_that_say_open(shared):
+    shared.tell([says("open"), says("open", "b", retry_in=20), says("closed", service="atlas")], [drained()])
+    atlas, bank = shared.services()
+    assert (atlas.service, atlas.state, atlas.hosts, atlas.retry_in, atlas.everywhere) == (
+        *("atlas", "closed", (), None, False),
+    )
+    assert (bank.service, bank.state, bank.hosts, bank.retry_in, bank.everywhere) == (
+        *("bank", "open", ("a", "b"), 30.0, True),
+    )
+    assert bank.changed_at == NOON
+    assert bank.drained == (drained(),)
+
+
+def test_one_machine_that_says_open_does_so_for_itself_unless_its_word_is_enough(shared):
+    shared.tell([says("open"), says("open", service="exchange", quorum=1)], [])
+    assert [(state.state, state.everywhere) for state in shared.services()] == [("open", False), ("open", True)]
+
+
+def test_a_circuit_whose_time_to_retry_has_come_is_half_open_until_somebody_closes_it(shared, clock):
+    shared.tell([says("open")], [])
+    clock.advance(31)
+    assert [(state.state, state.hosts) for state in shared.services()] == [("half_open", ())]
+    shared.tell([says("closed", process="2")], [])
+    assert [state.state for state in shared.services()] == ["closed"]
+
+
+def test_keys_whose_rest_is_over_are_not_shown(shared, clock):
+    shared.tell([], [drained(hours=1), drained("d2", hours=3)])
+    clock.advance(2 * 3600)
+    (bank,) = shared.services()
+    assert [key.digest for key in bank.drained] == ["d2"]
+    assert bank.changed_at is None

@@ -1,0 +1,137 @@
+"""Letters out of one store and into another."""
+
+import datetime as dt
+import decimal
+import json
+import math
+
+import pytest
+
+import redrive
+
+RECORD = {
+    "bytes": b"\xff\x00",
+    "decimal": decimal.Decimal("1.10"),
+    "date": dt.date(2026, 7, 1),
+    "at": dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC),
+    "inf": math.inf,
+    "text": "naïve \0 \ud800",
+    "nested": [{"a": (1, 2)}, None],
+}
+
+
+@pytest.fixture
+def other(tmp_path):
+    with redrive.connect(tmp_path / "other.db") as store:
+        yield store.dlq
+
+
+def plain(letter):
+    return {name: getattr(letter, name) for name in letter.__slots__ if name != "id"}
+
+
+def test_an_export_and_an_import_lose_nothing(dlq, other):
+    dlq.put(RECORD, "bad", pipeline="p", key="k1", position=3, source="s", attempts=2)
+    dlq.put(RECORD, "bad", pipeline="p", key="k1", position=3, source="s", attempts=2)
+    dlq.put(math.nan, ValueError("worse"), pipeline="p", key="k2", run_id="7f0a7e3e-9d7c-4a51-8a5e-0d9b0f0a1b2c")
+    dlq.put({"a": 1}, "bad", pipeline="q", key="k3")
+    dlq.edit(dlq.find(key="k1")[0].id, patch={"decimal": decimal.Decimal("2.0")})
+    dlq.discard(note="nein", key="k3")
+    dlq.replay(lambda records: ["no"], key="k1", dry_run=False)
+    lines = list(dlq.export())
+    assert all(json.loads(line)["format"] == 1 for line in lines)
+    done = other.import_(lines)
+    assert (done.new, done.known) == (3, 0)
+    for mine, theirs in zip(dlq.find(), other.find(), strict=True):
+        assert repr(plain(mine)) == repr(plain(theirs))
+    assert [(cause.fingerprint, cause.message, cause.by_status) for cause in dlq.causes()] == [
+        (cause.fingerprint, cause.message, cause.by_status) for cause in other.causes()
+    ]
+
+
+def test_importing_twice_adds_nothing(dlq, other, put):
+    put(5)
+    dlq.discard(note="x", key="D-0")
+    lines = list(dlq.export())
+    other.import_(lines)
+    again = other.import_(lines)
+    assert (again.new, again.known) == (0, 5)
+    assert dlq.import_(lines).new == 0
+    assert other.count() == 5
+
+
+def test_a_letter_that_comes_back_is_known_by_its_identity(dlq, other, put):
+    put(1)
+    other.import_(dlq.export())
+    other.put({"id": "D-0"}, "fee: not a number", pipeline="vendor", source="deliveries.csv", key="D-0")
+    assert other.count() == 1
+
+
+def test_an_export_takes_the_filters(dlq, put):
+    put(3)
+    put(2, pipeline="other")
+    assert len(list(dlq.export(pipeline="other"))) == 2
+
+
+def test_an_import_that_is_cut_off_keeps_what_came_before_and_says_so(dlq, other, put):
+    put(1_500)
+    lines = list(dlq.export())
+    lines[1_200] = lines[1_200][:40]
+    with pytest.raises(redrive.LetterError, match=r"line 1201 is cut off.*1,200 letters were imported before it"):
+        other.import_(lines[:1_201])
+    assert other.count() == 1_200
+    assert other.import_(dlq.export()).new == 300
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        '{"format": 1}',
+        '{"format": 2}',
+        "\x00",
+        "null",
+        '"text"',
+    ],
+)
+def test_a_line_that_is_no_letter_is_refused(dlq, line):
+    with pytest.raises(redrive.LetterError, match="line 1 is "):
+        dlq.import_([line])
+    assert dlq.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("status", "open"),
+        ("error_type", "weird"),
+        ("identity", "zz"),
+        ("identity", "00"),
+        ("rejected_at", "yesterday"),
+        ("rejected_at", None),
+        ("run_id", "run-7"),
+        ("seen", "often"),
+        ("seen", -1),
+        ("pipeline_name", None),
+        ("pipeline_name", 7),
+        ("source_key", {"a": 1}),
+        ("error_message", "a\0b"),
+        ("format", 2),
+    ],
+)
+def test_a_letter_with_a_field_that_makes_no_sense_is_refused(dlq, put, field, value):
+    put(1)
+    letter = json.loads(next(iter(dlq.export())))
+    dlq.discard(note="x", pipeline="vendor")
+    letter[field] = value
+    letter["source_key"] = letter["source_key"] if field == "source_key" else "other"
+    with pytest.raises(redrive.LetterError, match="line 1 is "):
+        dlq.import_([json.dumps(letter)])
+    assert dlq.count() == 1
+
+
+def test_empty_lines_are_passed_over(dlq, other, put):
+    put(2)
+    lines = "\n\n".join(dlq.export()).split("\n")
+    assert other.import_([*lines, ""]).new == 2

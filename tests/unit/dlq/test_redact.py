@@ -1,0 +1,278 @@
+"""Named fields are never shown, neither in a record nor in its message."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import decimal
+import json
+import string
+import types
+from typing import NamedTuple
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.dlq.redact import Redactor
+
+ORDER = {
+    "id": 7,
+    "ssn": "123-45-6789",
+    "Card_Number": 4111111111111111,
+    "customer": {"email": "ann@example.com", "name": "Ann", "ssn": "987-65-4321", "emails": ["a@example.com"]},
+    "lines": [{"sku": "a", "refresh_token": "abcdef"}, ({"customer": {"email": "bob@example.com"}},)],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "masked"),
+    [
+        ("card_number", [("Card_Number",)]),
+        ("CARD_NUMBER", [("Card_Number",)]),
+        ("ssn", [("ssn",), ("customer", "ssn")]),
+        ("*.ssn", [("customer", "ssn")]),
+        ("customer.email", [("customer", "email")]),
+        ("lines.customer.email", [("lines", 1, 0, "customer", "email")]),
+        ("*.email", [("customer", "email"), ("lines", 1, 0, "customer", "email")]),
+        ("*_token", [("lines", 0, "refresh_token")]),
+        ("s?n", [("ssn",), ("customer", "ssn")]),
+        ("customer", [("customer",), ("lines", 1, 0, "customer")]),
+        ("customer.*", [("customer", key) for key in ("email", "name", "ssn", "emails")]),
+        ("lines.*.email", [("lines", 1, 0, "customer", "email")]),
+        ("em", []),
+        ("email.customer", []),
+    ],
+)
+def test_a_pattern_masks_the_fields_it_names_and_no_others(field, masked):
+    expected = copy.deepcopy(ORDER)
+    expected["lines"][1] = list(expected["lines"][1])
+    for *way, last in masked:
+        place = expected
+        for step in way:
+            place = place[step]
+        place[last] = "***"
+    expected["lines"][1] = tuple(expected["lines"][1])
+    before = copy.deepcopy(ORDER)
+    assert Redactor([field]).record(ORDER) == expected
+    assert before == ORDER
+
+
+def test_a_path_also_names_a_flat_key_that_is_spelled_like_it():
+    assert Redactor(["customer.email"]).record({"customer.email": "ann@example.com"}) == {"customer.email": "***"}
+
+
+def test_keys_that_are_no_text_have_names_too():
+    record = {b"ssn": "123-45-6789", 5: {"ssn": 1}}
+    assert Redactor(["ssn"]).record(record) == {b"ssn": "***", 5: {"ssn": "***"}}
+
+
+def test_nothing_named_is_nothing_done():
+    assert Redactor(()).record(ORDER) is ORDER
+    assert Redactor([]).record("a line") == "a line"
+    assert Redactor(()).text("ssn 123-45-6789", ORDER) == "ssn 123-45-6789"
+
+
+@dataclasses.dataclass
+class Person:
+    ssn: str
+    name: str
+
+
+class Row(NamedTuple):
+    ssn: str
+    name: str
+
+
+class Model(pydantic.BaseModel):
+    ssn: str
+    name: str
+
+
+@pytest.mark.parametrize("kind", [Person, Row, Model, lambda **fields: types.MappingProxyType(fields)])
+def test_objects_are_shown_as_the_fields_they_hold(kind):
+    person = kind(ssn="123-45-6789", name="Ann")
+    assert Redactor(["ssn"]).record([person]) == [{"ssn": "***", "name": "Ann"}]
+    assert Redactor(["person"]).text("no 123-45-6789", {"person": person}) == "no ***"
+
+
+class Opaque:
+    def __repr__(self):
+        return "<Opaque ssn=123-45-6789>"
+
+
+def test_an_object_that_only_shows_itself_is_not_shown():
+    assert Redactor(["ssn"]).record({"id": 1, "person": Opaque()}) == {"id": 1, "person": "*** (24 characters)"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ('{"ssn": "123-45-6789", "name": "Zoë"}', '{"ssn": "***", "name": "Zoë"}'),
+        (b'[{"ssn": 123456789}]', b'[{"ssn": "***"}]'),
+        ('{"name":"Ann"}', '{"name":"Ann"}'),
+        ("Ann,123-45-6789", "*** (15 characters)"),
+        (b"Ann,\xff", "*** (5 bytes)"),
+        ('{"ssn": "123-45-6789"', "*** (21 characters)"),
+        ('"123-45-6789"', "*** (13 characters)"),
+        ("", "*** (0 characters)"),
+        (
+            ["Ann", "123-45-6789", 123456789, None, True],
+            ["*** (3 characters)", "*** (11 characters)", "***", None, True],
+        ),
+        (("Ann",), ("*** (3 characters)",)),
+        (123456789, "***"),
+        (None, None),
+        (
+            {"payload": '{"ssn": "123-45-6789"}', "note": "{not json"},
+            {"payload": '{"ssn": "***"}', "note": "{not json"},
+        ),
+    ],
+)
+def test_what_has_no_names_is_masked_unless_it_is_json_that_has(raw, shown):
+    assert Redactor(["ssn"]).record(raw) == shown
+
+
+def test_what_other_texts_repeat_is_masked_there():
+    record = {
+        "ssn": "123-45-6789",
+        "line": "Ann,123-45-6789,DE",
+        "pin": "12",
+        "count": "12",
+        "more": [("123-45-6789",)],
+    }
+    assert Redactor(["ssn", "pin"]).record(record) == {
+        "ssn": "***",
+        "line": "Ann,***,DE",
+        "pin": "***",
+        "count": "12",
+        "more": [("***",)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "message", "shown"),
+    [
+        ("123-45-6789", "invalid ssn '123-45-6789' (123-45-6789)", "invalid ssn '***' (***)"),
+        (123456789, "invalid ssn 123456789", "invalid ssn ***"),
+        (decimal.Decimal("1234.50"), "too high: 1234.50, Decimal('1234.50')", "too high: ***, ***"),
+        (datetime.datetime(2026, 7, 1, 12), "at 2026-07-01 12:00:00 or 2026-07-01T12:00:00", "at *** or ***"),
+        ("it's\n5", 'got "it\'s\\n5"', 'got "***"'),
+        ("Zoë\x01", 'got {"a": "Zo\\u00eb\\u0001"}', 'got {"a": "***"}'),
+        (b"secret\xff", "got b'secret\\xff'", "got b'***'"),
+        ({"iban": ["DE001", {"x": "DE002"}]}, "DE001 and DE002", "*** and ***"),
+        ('{"iban": "DE001"}', "no DE001", "no ***"),
+        (["longer", "longer than that"], "longer than that, longer", "***, ***"),
+        ("abc", "abc is too short to tell", "abc is too short to tell"),
+        ("    ", "four    blanks", "four    blanks"),
+        (None, "None", "None"),
+        (True, "True", "True"),
+    ],
+)
+def test_a_message_shows_no_value_of_a_named_field(value, message, shown):
+    assert Redactor(["ssn"]).text(message, {"ssn": value, "name": "Ann"}) == shown
+
+
+def test_a_message_shows_no_value_of_a_record_that_is_json():
+    assert Redactor(["ssn"]).text("no 123-45-6789", '{"ssn": "123-45-6789"}') == "no ***"
+
+
+def test_a_message_of_pydantic_shows_neither_the_value_nor_what_was_cut_of_the_record():
+    record = {"name": "Ann", "card": "4111111111111111222233334444", "more": "x" * 50}
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Model.model_validate({"ssn": 5, "name": [record]})
+    missing = "Field required [type=missing, input_value={'card': '41111111...c': 1}, input_type=dict]"
+    redactor = Redactor(["card"])
+    assert redactor.text(missing, record) == "Field required [type=missing, input_value=***, input_type=dict]"
+    assert "4111" not in redactor.text(str(caught.value), record)
+    assert "input_value=5, input_type=int" in redactor.text(str(caught.value), record)
+
+
+def test_a_message_shows_no_part_of_a_record_without_names():
+    assert Redactor(["ssn"]).text("bad line: Ann,123-45-6789", "Ann,123-45-6789") == "bad line: ***"
+
+
+def test_a_message_shows_no_credential_either():
+    assert Redactor(()).text("password=hunter2", {}) == "password=***"
+    assert Redactor(["ssn"]).text("password=hunter2", {}) == "password=***"
+
+
+def test_a_record_too_deep_or_without_end_is_masked_whole():
+    endless = {}
+    endless["self"] = endless
+    assert Redactor(["ssn"]).record(endless) == "***"
+    assert Redactor(["ssn"]).text("fine", endless) == "fine"
+    assert Redactor(["ssn"]).record("[" * 100_000) == "*** (100000 characters)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ("ssn", TypeError, "list of field names"),
+        (b"ssn", TypeError, "list of field names"),
+        (None, TypeError, "list of field names"),
+        ([5], TypeError, "names of fields"),
+        ([""], ValueError, "name is missing"),
+        (["a..b"], ValueError, "name is missing"),
+        ([".a"], ValueError, "name is missing"),
+        (["a. "], ValueError, "name is missing"),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused(fields, error, words):
+    with pytest.raises(error, match=words):
+        Redactor(fields)
+
+
+def test_a_redactor_shows_its_fields():
+    assert repr(Redactor(["ssn", "*.email"])) == "Redactor(['ssn', '*.email'])"
+
+
+secrets = st.text(string.ascii_letters + string.digits + "'\"\\\n é-", min_size=4, max_size=20).map("S3".__add__)
+others = st.none() | st.booleans() | st.integers(-99, 99) | st.text("abc {[\"'", max_size=5)
+
+
+@st.composite
+def records_with_secrets(draw):
+    """A record, and what stands in its fields `pin` and `*_key`."""
+    planted = []
+
+    def secret(_):
+        planted.append(draw(secrets))
+        return planted[-1]
+
+    names = st.sampled_from(["id", "pin", "a_key", "b_KEY", "Pin", "note"])
+    shape = draw(
+        st.recursive(
+            others,
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.lists(inner, max_size=3).map(tuple)
+                | st.dictionaries(names, inner, max_size=4)
+            ),
+        )
+    )
+
+    def plant(node):
+        if isinstance(node, dict):
+            return {
+                key: secret(node) if key.lower() == "pin" or key.lower().endswith("_key") else plant(each)
+                for key, each in node.items()
+            }
+        return type(node)(map(plant, node)) if isinstance(node, list | tuple) else node
+
+    return {"top": plant(shape)}, planted
+
+
+@given(records_with_secrets(), st.text("ab :'", max_size=10))
+def test_no_planted_secret_comes_through(drawn, words):
+    record, planted = drawn
+    redactor = Redactor(["pin", "*_key"])
+    shown = repr(redactor.record(record)) + repr(redactor.record(json.dumps(record)))
+    message = words.join([*planted, *map(repr, planted), *map(json.dumps, planted), words])
+    told = redactor.text(message, record)
+    for secret in planted:
+        assert secret not in shown
+        assert repr(secret)[1:-1] not in shown
+        assert secret not in told

@@ -1,0 +1,474 @@
+"""Anything can be stored, and comes back as it was."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import json
+import math
+import pathlib
+import sqlite3
+import string
+import types
+import uuid
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import orjson
+import psycopg
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redrive.store.encoding import decode, encode
+
+any_text = st.text(st.characters(exclude_categories=()), max_size=20)
+texts = any_text | any_text.map("$".__add__) | st.sampled_from(["$bytes", "$map", '{"$int": "1"}', "\\u0000", '\\"$a"'])
+# Whole seconds: CPython itself reads "+00:00:00.000001" as UTC.
+offsets = st.integers(-86_399, 86_399).map(lambda seconds: timezone(timedelta(seconds=seconds)))
+zones = st.none() | st.just(UTC) | offsets | st.timezones()
+folds = st.sampled_from([0, 1])
+atoms = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.floats().map(float),
+    st.complex_numbers(),
+    texts,
+    st.binary(max_size=20),
+    st.decimals(),
+    st.builds(lambda at, fold: at.replace(fold=fold), st.datetimes(timezones=zones), folds),
+    st.dates(),
+    st.builds(lambda at, fold: at.replace(fold=fold), st.times(timezones=zones), folds),
+    st.timedeltas(),
+    st.uuids(),
+)
+hashables = st.recursive(
+    atoms.filter(lambda value: not (isinstance(value, Decimal) and value.is_snan())),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3),
+    max_leaves=4,
+)
+values = st.recursive(
+    atoms | st.just(Decimal("sNaN")),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.sets(hashables, max_size=4),
+        st.frozensets(hashables, max_size=4),
+        st.dictionaries(texts, inner, max_size=4),
+        st.dictionaries(hashables, inner, max_size=4),
+    ),
+    max_leaves=20,
+)
+
+
+def exactly(value):
+    """Something to compare that knows 1 from True, 0.0 from -0.0, a zone from an offset, and NaN as itself."""
+    kind = type(value)
+    match value:
+        case list() | tuple():
+            return kind, tuple(map(exactly, value))
+        case set() | frozenset():
+            return kind, frozenset(map(exactly, value))
+        case dict():
+            return kind, frozenset((exactly(key), exactly(each)) for key, each in value.items())
+        case datetime() | time():
+            return kind, value.isoformat(), value.fold, value.tzinfo
+        case float() | complex() | Decimal():
+            return kind, repr(value)
+    return kind, value
+
+
+def as_jsonb_prints(text):
+    """What PostgreSQL makes of the text, by its manual: numbers are numeric, the order of keys is its own."""
+    assert "\\ud" not in text.lower().replace("\\\\", "")
+    assert "\\u0000" not in text.replace("\\\\", "")
+    text.encode()
+
+    def show(node):
+        match node:
+            case dict():
+                pairs = sorted(node.items(), key=lambda pair: (len(pair[0].encode()), pair[0].encode()))
+                return "{" + ", ".join(f"{json.dumps(key)}: {show(each)}" for key, each in pairs) + "}"
+            case list():
+                return "[" + ", ".join(map(show, node)) + "]"
+            case Decimal():
+                return format(abs(node) if node == 0 else node, "f")
+        return json.dumps(node, ensure_ascii=False)
+
+    return show(json.loads(text, parse_float=Decimal))
+
+
+@given(values)
+def test_what_is_stored_comes_back_as_it_was(value):
+    assert exactly(decode(encode(value))) == exactly(value)
+    assert exactly(decode(encode(value).encode())) == exactly(value)
+
+
+@given(values)
+def test_it_comes_back_after_jsonb_has_written_it_anew(value):
+    assert exactly(decode(as_jsonb_prints(encode(value)))) == exactly(value)
+
+
+def test_it_comes_back_from_a_real_jsonb(postgres_url):
+    with psycopg.connect(postgres_url) as connection:
+
+        @settings(max_examples=400)
+        @given(values)
+        def check(value):
+            [stored] = connection.execute("select %s::jsonb::text", [encode(value)]).fetchone()
+            assert exactly(decode(stored)) == exactly(value)
+
+        check()
+
+
+@given(st.dictionaries(any_text, st.none() | st.booleans() | st.integers() | st.floats() | texts, max_size=5))
+def test_a_flat_record_comes_back(record):
+    assert exactly(decode(encode(record))) == exactly(record)
+
+
+json_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(1e-4, 9e15) | json_texts,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(json_texts.filter(lambda key: key[:1] != "$"), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_what_json_can_hold_is_stored_as_itself(value):
+    assert json.loads(encode(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2**64, '{"$int":"18446744073709551616"}'),
+        (math.nan, '{"$float":"nan"}'),
+        (-math.inf, '{"$float":"-inf"}'),
+        (-0.0, '{"$float":"-0.0"}'),
+        (1e16, '{"$float":"1e+16"}'),
+        (1.5 - 2j, '{"$complex":[1.5,-2.0]}'),
+        (Decimal("19.90"), '{"$decimal":"19.90"}'),
+        (b"\xff", '{"$bytes":"/w=="}'),
+        ("a\0b", r'{"$text":"a\\u0000b"}'),
+        ("\\\ud800", r'{"$text":"\\\\\\ud800"}'),
+        (datetime(2026, 7, 1, 12), '{"$datetime":"2026-07-01T12:00:00"}'),
+        (datetime(2026, 7, 1, 12, tzinfo=UTC), '{"$datetime":"2026-07-01T12:00:00+00:00"}'),
+        (
+            datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+            '{"$datetime":"2026-10-25T02:30:00+01:00[Europe/Berlin][fold=1]"}',
+        ),
+        (date(2026, 7, 1), '{"$date":"2026-07-01"}'),
+        (time(12, tzinfo=ZoneInfo("Europe/Berlin")), '{"$time":"12:00:00[Europe/Berlin]"}'),
+        (-timedelta(days=1, milliseconds=500), '{"$timedelta":"-86400.500000"}'),
+        (uuid.UUID(int=1), '{"$uuid":"00000000-0000-0000-0000-000000000001"}'),
+        ((1, 2), '{"$tuple":[1,2]}'),
+        ({2, 1}, '{"$set":[1,2]}'),
+        (frozenset("ba"), '{"$frozenset":["a","b"]}'),
+        ({1: "a"}, '{"$map":[[1,"a"]]}'),
+        ({"$int": "5", "a": 1}, '{"$map":[["$int","5"],["a",1]]}'),
+        ({"fee": "$5", "note": '"$x"'}, r'{"fee":"$5","note":"\"$x\""}'),
+        ({"fee": Decimal(1), "tags": ["a"]}, '{"fee":{"$decimal":"1"},"tags":["a"]}'),
+    ],
+)
+def test_the_encoding_is_the_documented_one(value, text):
+    assert encode(value) == text
+    assert exactly(decode(text)) == exactly(value)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Name(str):
+    __slots__ = ()
+
+    def __str__(self):
+        return "not what it holds"
+
+
+class Count(int):
+    pass
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    sku: str
+    fee: Decimal
+
+
+@dataclasses.dataclass(slots=True)
+class Unfinished:
+    known: int
+    unknown: int = dataclasses.field(init=False)
+
+
+class Order(pydantic.BaseModel):
+    id: int
+    fee: Decimal
+    lines: list[Line]
+
+
+class Scalar:
+    """As numpy's scalars behave."""
+
+    __module__ = "numpy"
+
+    def __init__(self, plain, dtype="int64"):
+        self.plain, self.dtype = plain, dtype
+
+    def tolist(self):
+        return self if self.plain is None else self.plain
+
+    def astype(self, kind):
+        return Scalar("2023-11-14T22:13:20.000000001") if kind is str else None
+
+    def __repr__(self):
+        return "numpy.longdouble('1.1')"
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Colour.RED, "red"),
+        (Level.HIGH, 3),
+        (Name("Ann"), "Ann"),
+        ({Name("Ann"): Count(5)}, {"Ann": 5}),
+        ({Colour.RED: 1}, {"red": 1}),
+        (Point(1, 2.5), {"x": 1, "y": 2.5}),
+        ({Point(1, 2.5): "here"}, {(1, 2.5): "here"}),
+        (Line("a", Decimal("1.50")), {"sku": "a", "fee": Decimal("1.50")}),
+        ({Line("a", Decimal(1))}, {"Line(sku='a', fee=Decimal('1'))"}),
+        (Unfinished(1), {"known": 1}),
+        (
+            Order(id=1, fee="2.5", lines=[Line("a", Decimal(1))]),
+            {"id": 1, "fee": Decimal("2.5"), "lines": [{"sku": "a", "fee": Decimal(1)}]},
+        ),
+        (Scalar(5), 5),
+        (Scalar([[1.5], [math.inf]], "float64"), [[1.5], [math.inf]]),
+        (Scalar(date(2026, 7, 1), "datetime64[D]"), date(2026, 7, 1)),
+        (Scalar(1_700_000_000_000_000_001, "datetime64[ns]"), "2023-11-14T22:13:20.000000001"),
+        (Scalar(None, "float128"), "numpy.longdouble('1.1')"),
+        (bytearray(b"\xff"), b"\xff"),
+        (memoryview(b"abcd")[::2], b"ac"),
+        (pathlib.PurePosixPath("/data/in.csv"), "/data/in.csv"),
+        (collections.OrderedDict(a=1), {"a": 1}),
+        (collections.deque([1, 2]), [1, 2]),
+        (types.MappingProxyType({"a": (1,)}), {"a": (1,)}),
+        (ValueError("no fee"), "ValueError('no fee')"),
+        (Line, repr(Line)),
+        (range(3), "range(0, 3)"),
+        ([object], ["<class 'object'>"]),
+    ],
+)
+def test_an_object_is_reduced_to_what_it_holds(value, plain):
+    assert exactly(decode(encode(value))) == exactly(plain)
+    assert exactly(decode(encode([value]))) == exactly([plain])
+
+
+def test_a_row_of_sqlite_is_stored_under_its_columns():
+    with sqlite3.connect(":memory:") as connection:
+        connection.row_factory = sqlite3.Row
+        row = connection.execute("select 1 as id, 'N/A' as fee").fetchone()
+    connection.close()
+    assert decode(encode(row)) == {"id": 1, "fee": "N/A"}
+
+
+class Precise(datetime):
+    """As pandas' timestamps, which have nanoseconds."""
+
+    def isoformat(self, *args, **kwargs):
+        return super().isoformat(*args, **kwargs) + "001"
+
+
+class Long(timedelta):
+    """As pandas' spans, likewise."""
+
+    def __ne__(self, other):
+        return True
+
+
+class Moment(datetime):
+    pass
+
+
+class Span(timedelta):
+    pass
+
+
+def test_a_subclass_of_datetime_or_timedelta_is_one_unless_it_holds_more():
+    assert exactly(decode(encode(Moment(2026, 7, 1)))) == exactly(datetime(2026, 7, 1))
+    assert exactly(decode(encode(Span(1)))) == exactly(timedelta(1))
+    assert decode(encode(Precise(2026, 7, 1))) == repr(Precise(2026, 7, 1))
+    assert decode(encode(Long(1))) == repr(Long(1))
+
+
+class Silent:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+class Hostile(pydantic.BaseModel):
+    def model_dump(self, **_):
+        raise RuntimeError("no dump")
+
+
+class Explosive(dict):
+    def values(self):
+        raise RuntimeError("no values")
+
+
+class Odd:
+    def __repr__(self):
+        return "<Odd \0 \ud800>"
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (Silent(), "<Silent that cannot be shown>"),
+        (Hostile(), "Hostile()"),
+        (Explosive(a=1), "{'a': 1}"),
+        (Odd(), r"<Odd \u0000 \ud800>"),
+    ],
+)
+def test_an_object_that_resists_is_stored_as_text_and_its_neighbours_as_they_are(value, stored):
+    assert decode(encode({"odd": value, "fee": 1.5})) == {"odd": stored, "fee": 1.5}
+
+
+def test_a_cycle_is_cut_where_it_closes_and_what_is_merely_shared_is_not():
+    shared = [1]
+    record = {"id": 1, "twins": [shared, shared]}
+    record["self"] = record
+    assert decode(encode(record)) == {"id": 1, "self": "<cycle>", "twins": [[1], [1]]}
+
+
+def nested(depth, wrap):
+    value = 1
+    for _ in range(depth):
+        value = wrap(value)
+    return value
+
+
+WRAPS = [
+    lambda inner: [inner],
+    lambda inner: {"a": inner},
+    lambda inner: (inner,),
+    lambda inner: {1: inner},
+    lambda inner: frozenset([inner]),
+    lambda inner: [b"", {"$a": inner}],
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPS[:-1])
+def test_eighty_levels_come_back_whatever_they_are_made_of(wrap):
+    value = nested(80, wrap)
+    assert decode(encode(value)) == value
+
+
+def test_250_levels_of_lists_and_dicts_come_back():
+    value = nested(125, lambda inner: [{"a": inner}])
+    assert decode(encode(value)) == value
+    assert decode(encode([*value, b"\xff"])) == [*value, b"\xff"]
+
+
+@pytest.mark.parametrize("depth", [250, 255, 1_000, 100_000])
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_no_depth_is_refused(wrap, depth):
+    assert decode(encode({"id": 7, "deep": nested(depth, wrap)}))["id"] == 7
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        '{"$ref": "#/definitions/fee"}',
+        '{"$oid": {"a": 1}, "b": [2]}',
+        '{"$bytes": "%%%"}',
+        '{"$bytes": 5}',
+        '{"$bytes": null}',
+        '{"$date": "2026-07-01T00:00:00Z"}',
+        '{"$date": {"$numberLong": "1"}}',
+        '{"$datetime": "yesterday"}',
+        '{"$datetime": "[UTC]"}',
+        '{"$decimal": "12,5"}',
+        '{"$float": 5}',
+        '{"$int": "five"}',
+        '{"$map": ["ab"]}',
+        '{"$map": [[1, 2, 3]]}',
+        '{"$map": [[[], 1]]}',
+        '{"$set": [[1]]}',
+        '{"$set": {"a": 1}}',
+        '{"$timedelta": "an hour"}',
+        '{"$tuple": "ab"}',
+        '{"$uuid": "1"}',
+        '{"$complex": ["a", "b"]}',
+        '{"$": 1}',
+        '{"": 1}',
+    ],
+)
+def test_a_document_of_others_is_given_back_as_it_is(document):
+    assert decode(document) == json.loads(document)
+    assert decode(f"[{document}]") == [json.loads(document)]
+
+
+def test_a_strange_tag_does_not_hide_ours_from_being_read():
+    assert decode('{"$set_of": [{"$decimal": "1"}], "b": {"$tuple": []}}') == {"$set_of": [Decimal(1)], "b": ()}
+
+
+def test_a_zone_that_is_not_known_here_leaves_the_offset():
+    at = decode('{"$datetime": "2026-07-01T12:00:00+02:00[Mars/Olympus]"}')
+    assert exactly(at) == exactly(datetime(2026, 7, 1, 12, tzinfo=timezone(timedelta(hours=2))))
+
+
+@given(st.integers())
+@settings(max_examples=50)
+def test_a_number_that_others_wrote_loses_no_digit(number):
+    large = number * 10**20
+    assert exactly(decode(f'{{"id": {large}}}')) == exactly({"id": large})
+    assert exactly(decode(f"[{large}]")) == exactly([large])
+    assert exactly(decode(f"{large}")) == exactly(large)
+
+
+def test_an_int_of_any_length_is_stored():
+    assert decode(encode(10**10_000)) == 10**10_000
+    assert decode(encode(-(2**60_000))) == -(2**60_000)
+    assert decode("[1" + "0" * 5_000 + "]") == [Decimal(10) ** 5_000]
+
+
+def test_what_is_no_json_is_a_value_error():
+    for text in ["", "{", "nope", b"\xff", "[" * 100_000 + "]" * 100_000]:
+        with pytest.raises(ValueError):
+            decode(text)
+
+
+def test_equal_sets_give_equal_text():
+    letters = string.ascii_letters
+    assert encode(set(letters)) == f'{{"$set":{encode(sorted(letters))}}}'
+
+
+def test_a_large_record_is_stored():
+    record = {"payload": bytes(range(256)) * 20_000, "text": 'ä$"' * 500_000, "rows": [{"n": n} for n in range(10_000)]}
+    assert decode(encode(record)) == record
+
+
+def test_a_plain_record_is_written_by_orjson_alone():
+    record = {"id": 1, "fee": 12.5, "name": "Zoë", "lines": [{"sku": "a\\b", "fee": -0.25}], "zero": 0.0}
+    assert encode(record) == orjson.dumps(record).decode()
