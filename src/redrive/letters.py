@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 from uuid import UUID
-
-if TYPE_CHECKING:
-    from redrive.dlq.edits import Change
 
 
 class ErrorType(StrEnum):
@@ -209,6 +206,33 @@ class QueueSize:
     new_today_by_pipeline: Mapping[str, int]
     oldest_pending: datetime | None
     bytes: int
+
+
+class _Absent:
+    """What stands for a value that is not there."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "absent"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One place where two records differ; the path of the record itself is empty."""
+
+    path: str
+    before: Any
+    after: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
+from redrive.letters import ABSENT, Change
 from redrive.store.encoding import encode
 
 _PLAIN_KEY = re.compile(r"[^\W\d]\w*")
@@ -78,33 +78,6 @@ def _complaint(source: str, error: SyntaxError) -> str:
         return f"the edit is no Python expression: {error.msg} (line {number}, column {column}): {place}"
     shown = " ".join(source.split())[:80]
     return f'the edit is a statement; write an expression such as {{**record, "fee": 0}} instead of: {shown}'
-
-
-class _Absent:
-    """What stands for a value that is not there."""
-
-    __slots__ = ()
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __repr__(self) -> str:
-        return "absent"
-
-    def __reduce__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT: Final = _Absent()
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One place where two records differ; the path of the record itself is empty."""
-
-    path: str
-    before: Any
-    after: Any
 
 
 def diff(before: Any, after: Any) -> list[Change]:

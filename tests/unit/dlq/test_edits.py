@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.dlq.edits import ABSENT, Change, diff, expression, merge_patch
+from redrive.dlq.edits import diff, expression, merge_patch
+from redrive.letters import ABSENT, Change
 from redrive.store.encoding import encode
 
 
