@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import json
 import math
 import uuid
 
@@ -256,3 +257,45 @@ def test_a_letter_without_a_pipeline_or_with_a_naive_time_is_refused(dlq):
     with pytest.raises(redrive.LetterError, match="time zone"):
         dlq.put_many([naive], pipeline="p")
     assert dlq.count() == 0
+
+
+def test_redacted_fields_are_masked_in_messages_and_complete_in_the_record(store_url):
+    with redrive.connect(store_url, redact=["card_number", "*.ssn"]) as store:
+        record = {"card_number": "4111111111111111", "customer": {"ssn": "078-05-1120"}}
+        store.dlq.put(record, "4111111111111111 of 078-05-1120 is bad", pipeline="p", key="k")
+        (letter,) = store.dlq.find()
+        assert letter.record == record
+        assert letter.error_message == "*** of *** is bad"
+        assert "4111" not in repr(store.dlq.causes())
+        assert store.dlq.redactor.record(letter.record) == {"card_number": "***", "customer": {"ssn": "***"}}
+        report = store.dlq.replay(lambda records: ["no 4111111111111111"], dry_run=False)
+        assert report.by_cause[0].sample == "no ***"
+        assert "4111" not in repr(store.dlq.audit(letter.id))
+        assert store.dlq.find()[0].last_error == "no ***"
+
+
+def test_a_record_may_be_stored_redacted(store_url):
+    with redrive.connect(store_url, redact=["card_number"], store_redacted=True) as store:
+        store.dlq.put({"card_number": "4111111111111111", "fee": 1}, "bad 4111111111111111", pipeline="p")
+        (letter,) = store.dlq.find()
+        assert (letter.record, letter.error_message) == ({"card_number": "***", "fee": 1}, "bad ***")
+
+
+def test_a_key_of_any_length_can_be_stored_and_found(dlq):
+    key = "x" * 100_000
+    dlq.put({"a": 1}, "bad", pipeline="p", key=key)
+    dlq.put({"a": 1}, "bad", pipeline="p", key=key + "y")
+    assert [len(letter.key) < 600 for letter in dlq.find(key=key)] == [True]
+
+
+def test_an_exception_says_where_it_comes_from(dlq):
+    errors = []
+    for text in ("{", '"x'):
+        try:
+            json.loads(text)
+        except ValueError as error:
+            errors.append(error)
+    dlq.put_many([redrive.NewLetter(n, error) for n, error in enumerate(errors)], pipeline="p")
+    dlq.put({}, KeyError("fee"), pipeline="p")
+    dlq.put({}, redrive.Reject("too old"), pipeline="p")
+    assert sorted(letter.error_type for letter in dlq.find()) == ["parse", "parse", "transform", "validation"]

@@ -63,7 +63,8 @@ class Preparer:
         self._run_id = run_text(run_id)
         self._source = None if source is None else str(source)
         self._error_type = None if error_type is None else checked_error_type(error_type)
-        self._redactor = redactor if store_redacted else None
+        self._redactor = redactor if redactor.fields else None
+        self._store_redacted = store_redacted
         self._described: dict[tuple[str, str | None], tuple[str, str, str]] = {}
         self._roots: dict[_Place, tuple[Any, bytes]] = {}
 
@@ -78,7 +79,7 @@ class Preparer:
         if type(letter.attempts) is not int:
             raise LetterError(f"attempts must be a whole number, not {letter.attempts!r}")
         error_type, message, cause = self._error(letter)
-        if self._redactor is not None:
+        if self._redactor is not None and self._store_redacted:
             record = self._redactor.record(record)
         raw = encode(record)
         key = None if letter.key is None else shortened(storable(str(letter.key)))
