@@ -253,7 +253,7 @@ def test_a_letter_can_be_written_by_hand_with_the_core_columns(store, dlq):
 def test_a_letter_without_a_pipeline_or_with_a_naive_time_is_refused(dlq):
     with pytest.raises(redrive.LetterError, match="pipeline"):
         dlq.put_many([redrive.NewLetter({}, "bad")])
-    naive = redrive.NewLetter({}, "bad", rejected_at=dt.datetime(2026, 1, 1))  # noqa: DTZ001
+    naive = redrive.NewLetter({}, "bad", rejected_at=dt.datetime(2026, 1, 1))
     with pytest.raises(redrive.LetterError, match="time zone"):
         dlq.put_many([naive], pipeline="p")
     assert dlq.count() == 0
@@ -290,9 +290,9 @@ def test_a_key_of_any_length_can_be_stored_and_found(dlq):
 
 def test_an_exception_says_where_it_comes_from(dlq):
     errors = []
-    for text in ("{", '"x'):
+    for broken in ("{", '"x'):
         try:
-            json.loads(text)
+            json.loads(broken)
         except ValueError as error:
             errors.append(error)
     dlq.put_many([redrive.NewLetter(n, error) for n, error in enumerate(errors)], pipeline="p")

@@ -59,6 +59,12 @@ def test_22_what_is_said_comes_back_as_spans_by_the_one_clock_that_all_share(sha
     assert words(shared) == [says("open", ago=114, retry_in=0)]
 
 
+def test_22_a_clock_that_is_set_back_makes_nobody_last_longer(shared, clock):
+    shared.tell([says("open", retry_in=30)], [])
+    clock.advance(-3600)
+    assert words(shared) == []
+
+
 def test_as_long_as_nothing_was_said_the_clock_is_not_asked(shared, clock):
     assert words(shared) == []
     assert clock.read == 0
@@ -162,6 +168,12 @@ def test_a_circuit_whose_time_to_retry_has_come_is_half_open_until_somebody_clos
     assert [(state.state, state.hosts) for state in shared.services()] == [("half_open", ())]
     shared.tell([says("closed", process="2")], [])
     assert [state.state for state in shared.services()] == ["closed"]
+
+
+def test_what_nobody_has_closed_is_not_shown_for_ever(shared, clock):
+    shared.tell([says("open")], [])
+    clock.advance(3601)
+    assert shared.services() == []
 
 
 def test_keys_whose_rest_is_over_are_not_shown(shared, clock):

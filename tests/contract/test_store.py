@@ -16,10 +16,10 @@ from redrive.store import migrate
 from redrive.store.schema import metadata
 
 UTC = dt.UTC
-CORE = (
-    "id pipeline_name run_id error_type error_message raw_record source_table source_key"
-    " rejected_at reprocess_count last_reprocess status resolution_note"
-).split()
+CORE = [
+    *("id", "pipeline_name", "run_id", "error_type", "error_message", "raw_record", "source_table", "source_key"),
+    *("rejected_at", "reprocess_count", "last_reprocess", "status", "resolution_note"),
+]
 
 
 @pytest.mark.filterwarnings("ignore:Skipped unsupported reflection", "ignore:autogenerate skipping")

@@ -116,18 +116,22 @@ class PostgresDialect:
 
 def _copy(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
-    identity = columns.index("identity")
     with cursor.copy(f"COPY {table} ({','.join(columns)}) FROM STDIN") as copy:
         for start in range(0, len(rows), _COPIED_AT_ONCE):  # the server reads one piece while we write the next
-            copy.write("".join([_line(row, identity) for row in rows[start : start + _COPIED_AT_ONCE]]))
+            copy.write(_lines(rows[start : start + _COPIED_AT_ONCE]))
 
 
-_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+def _lines(rows: Sequence[Sequence[Any]]) -> str:
+    """Rows in COPY's text format."""
+    return "".join(["\t".join([_field(value) for value in row]) + "\n" for row in rows])
 
 
-def _line(row: Sequence[Any], identity: int) -> str:
-    fields = [
-        r"\N" if value is None else value.translate(_ESCAPES) if type(value) is str else str(value) for value in row
-    ]
-    fields[identity] = row[identity].hex()
-    return "\t".join(fields) + "\n"
+def _field(value: Any) -> str:
+    if type(value) is str:
+        # Looking is cheap, and most texts have nothing to escape.
+        if "\\" in value or "\n" in value or "\t" in value or "\r" in value:
+            return value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r").replace("\t", r"\t")
+        return value
+    if value is None:
+        return r"\N"
+    return value.hex() if type(value) is bytes else str(value)
