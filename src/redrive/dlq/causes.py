@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, select, true
 
-from redrive.dlq.filters import Filter
+from redrive.dlq.filters import Filter, of_cause
 from redrive.letters import Cause
 from redrive.store.schema import STATUSES, cause_hours, causes, letters
 
@@ -106,7 +106,7 @@ def _same(chosen: Filter) -> Any:
     if chosen.pipeline is not None:
         conditions.append(column.pipeline_name.in_(chosen.pipeline))
     if chosen.cause is not None:
-        conditions.append(and_(column.fingerprint >= chosen.cause, column.fingerprint < chosen.cause + "g"))
+        conditions.append(of_cause(column.fingerprint, chosen.cause))
     if chosen.error_type is not None:
         known = select(causes.c.fingerprint).where(causes.c.error_type.in_(chosen.error_type))
         conditions.append(column.fingerprint.in_(known))

@@ -9,16 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, false, true
+from sqlalchemy import ColumnElement, and_, false, select, true
 
 from redrive.dlq.prepare import checked_error_type, run_text, shortened, storable
 from redrive.errors import LetterError
 from redrive.letters import Status
-from redrive.store.schema import letters
+from redrive.store.schema import STATUSES, cause_hours, letters
 
 _SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_CAUSE = re.compile(r"[0-9a-f]{1,12}")
+_WHOLE_CAUSE = 12
+_CAUSE = re.compile(rf"[0-9a-f]{{1,{_WHOLE_CAUSE}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ class Filter:
             raise LetterError(
                 f"a cause is up to twelve hexadecimal digits, as `causes` shows them, not {given['cause']!r}"
             )
+        if "cause" in given:
+            given["cause"] = given["cause"].lower()
         if "run_id" in given:
             given["run_id"] = UUID(cast(str, run_text(given["run_id"])))
         for name, check in (("status", checked_status), ("error_type", checked_error_type), ("pipeline", str)):
@@ -107,13 +110,8 @@ class Filter:
             if value is not None:
                 yield column[name].in_(_several(value))
         if self.cause is not None:
-            cause = self.cause.lower()
-            # A range, where LIKE would not use the index.
-            yield (
-                and_(column.fingerprint >= cause, column.fingerprint < cause + "g")
-                if len(cause) < 12
-                else (column.fingerprint == cause)
-            )
+            yield of_cause(column.fingerprint, self.cause)
+            yield from self._of_the_index()
         for name, wanted in (
             ("run_id", self.run_id),
             ("source_table", self.source),
@@ -125,6 +123,14 @@ class Filter:
             if wanted is not None:
                 yield column[name] == wanted
         yield from self._ranges()
+
+    def _of_the_index(self) -> Iterable[ColumnElement[bool]]:
+        """What is true of a cause's letters anyway, and leads to them by the index: pipeline, status, fingerprint."""
+        if self.status is None:
+            yield letters.c.status.in_(STATUSES)
+        if self.pipeline is None and self.cause is not None:
+            hit = select(cause_hours.c.pipeline_name).where(of_cause(cause_hours.c.fingerprint, self.cause))
+            yield letters.c.pipeline_name.in_(hit)
 
     def _ranges(self) -> Iterable[ColumnElement[bool]]:
         column = letters.c
@@ -143,6 +149,11 @@ class Filter:
         for name, words in (("error_message", self.text), ("resolution_note", self.note)):
             if words is not None:
                 yield column[name].icontains(words, autoescape=True)
+
+
+def of_cause(column: ColumnElement[str], cause: str) -> ColumnElement[bool]:
+    """The fingerprint, or all that begin so: a range, where LIKE would not use the index."""
+    return column == cause if len(cause) == _WHOLE_CAUSE else and_(column >= cause, column < cause + "g")
 
 
 def moment(value: datetime | str | timedelta, now: datetime, name: str = "since") -> datetime:
