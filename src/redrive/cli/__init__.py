@@ -1,0 +1,8 @@
+"""The command line: `redrive`."""
+
+
+def main() -> None:
+    """Run the program; ends the process."""
+    from redrive.cli.app import app
+
+    app()

@@ -1,0 +1,5 @@
+"""`python -m redrive.cli`."""
+
+from redrive.cli import main
+
+main()

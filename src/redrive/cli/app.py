@@ -1,0 +1,106 @@
+"""The program: its nouns, loaded when they are used, and the one place where an error becomes an exit code."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, cast
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from redrive.cli import exits
+from redrive.cli.command import root
+from redrive.cli.wording import in_a_line, one_line
+
+NOUNS = {
+    "dlq": "Dead letters: what was rejected, why, and what becomes of it.",
+    "services": "Services: open circuits and exhausted keys that processes share.",
+    "store": "The store: what it holds, and its schema.",
+}
+
+# Public by their child alone, in click as in the copy of it that typer brings.
+_UsageError, _ClickException = cast("tuple[type[Any], type[Any]]", typer.BadParameter.__mro__[1:3])
+
+
+class Program(TyperGroup):
+    """The root of the commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The nouns."""
+        return [*NOUNS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A noun, with its commands."""
+        if cmd_name not in self.commands and cmd_name in NOUNS:
+            made = get_command(import_module(f"redrive.cli.{cmd_name}").app)
+            made.name = cmd_name
+            self.commands[cmd_name] = made
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The noun that is meant; who mistypes one is told of those that are near, which takes all of them."""
+        if args and args[0] not in NOUNS:
+            for name in NOUNS:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the nouns without loading them: `redrive --help` answers at once."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(NOUNS.items()))
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
+        """Run, and end the process with the right code."""
+        words = list(sys.argv[1:] if args is None else args) or ["--help"]
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # What a terminal cannot show is shown by its escape; to fail over a character helps nobody.
+                stream.reconfigure(errors="backslashreplace")
+        extra = {**extra, "prog_name": "redrive", "standalone_mode": False, "obj": {"words": words}}
+        try:
+            code = super().main(words, **extra) or exits.DONE
+            sys.stdout.flush()
+        except BrokenPipeError:
+            code = exits.on_broken_pipe()
+        except (KeyboardInterrupt, typer.Abort):
+            code = exits.INTERRUPTED
+        except Exception as error:
+            code = _tell(error, debug="--debug" in words)
+        if code == exits.INTERRUPTED:
+            _say("interrupted; what was done before is kept, and running the same again is safe")
+        sys.exit(code)
+
+
+def _tell(error: Exception, *, debug: bool) -> int:
+    if isinstance(error, _ClickException):
+        said = error.format_message().replace("\n", " ").rstrip(". ")
+        context = getattr(error, "ctx", None)
+        see = f"; see `{context.command_path} --help`" if context is not None else ""
+        _say(f"{said[:1].lower()}{said[1:]}{see}")
+        return exits.USAGE
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    _say(in_a_line(exits.sentence(error)))
+    return exits.exit_code(error)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"redrive: {one_line(text)}\n")
+
+
+app = typer.Typer(
+    name="redrive",
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Handle the failures of data pipelines: see what was rejected and why, mend it, send it back.",
+    epilog="Exit codes: 0 done, 64 usage, 69 a service is down, 70 failed, 75 try again later, 77 credentials.",
+)
+root(app)

@@ -1,0 +1,113 @@
+"""Makes commands of plain functions.
+
+A function takes what it needs: a `Session`, a `Selection`, options of its own. The first two become the options that
+all commands share, so that they are written once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+import redrive
+from redrive.cli.exits import on_broken_pipe
+from redrive.cli.selecting import Selection
+from redrive.cli.session import Common, Session
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"redrive {redrive.__version__}")
+        raise typer.Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Root(Common):
+    """The options of the program itself."""
+
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_tell_version)
+    ] = False
+
+
+def root(app: typer.Typer) -> None:
+    """Give the program its own options."""
+
+    def start(ctx: typer.Context, **given: Any) -> None:
+        _help_where_nothing_is_asked(ctx)
+
+    app.callback(invoke_without_command=True)(_with_options(start, [_Root]))
+
+
+def noun(help: str) -> typer.Typer:
+    """A group of commands about one thing."""
+    app = typer.Typer(help=help, rich_markup_mode=None, add_completion=False)
+    app.callback(invoke_without_command=True)(_with_options(_help_where_nothing_is_asked, [Common]))
+    return app
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
+    """Add a function to a noun; the function itself stays as it is."""
+
+    def decorate(function: F) -> F:
+        hints = get_type_hints(function, include_extras=True)
+        own = inspect.signature(function).parameters.values()
+        options = [
+            one.replace(annotation=hints[one.name]) for one in own if hints[one.name] not in (Session, Selection)
+        ]
+        selects = Selection in hints.values()
+
+        def run(ctx: typer.Context, **given: Any) -> None:
+            call = {one.name: given.pop(one.name) for one in options}
+            for one in Common.__dataclass_fields__:
+                del given[one]  # a session finds them, and those of the groups above, in the context
+            if selects:
+                call["selection"] = Selection(**given)
+            try:
+                function(session=Session.of(ctx), **call)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise typer.Exit(on_broken_pipe()) from None
+
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        app.command(name or function.__name__.rstrip("_"))(
+            _with_options(run, [*([Selection] if selects else []), Common], options)
+        )
+        return function
+
+    return decorate
+
+
+def _with_options(
+    function: Callable[..., None], shared: list[Any], own: list[inspect.Parameter] | None = None
+) -> Callable[..., None]:
+    """Give a function the signature that typer reads: what is its own first, arguments before options."""
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own or []]
+    for group in shared:
+        parameters += _parameters(group)
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    return function
+
+
+@cache
+def _parameters(group: Any) -> tuple[inspect.Parameter, ...]:
+    """The fields of a group of options, as the parameters of a function."""
+    hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    return tuple(
+        inspect.Parameter(one.name, kind, default=one.default, annotation=hints[one.name]) for one in fields(group)
+    )
+
+
+def _help_where_nothing_is_asked(ctx: typer.Context, **given: Any) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())

@@ -1,0 +1,11 @@
+"""`redrive dlq`: one file for each thing that is done with letters."""
+
+from importlib import import_module
+
+from redrive.cli.dlq.noun import app
+
+__all__ = ["app"]
+
+# In the order in which the help lists their commands.
+for _name in ("reading", "showing", "replaying", "editing", "deciding", "keeping"):
+    import_module(f"redrive.cli.dlq.{_name}")

@@ -1,0 +1,42 @@
+"""A letter's record in the user's editor."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from redrive.cli.exits import Refused
+
+if TYPE_CHECKING:
+    from redrive.letters import Letter
+
+
+def edited_by_hand(letter: Letter) -> Any:
+    """What the user made of the record; it is shown complete, since what is masked could not be kept."""
+    from redrive.store.encoding import decode, encode
+
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    # Only its owner may read it.
+    descriptor, path = tempfile.mkstemp(prefix=f"letter-{letter.id}-", suffix=".json")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(json.loads(encode(letter.payload)), file, ensure_ascii=False, indent=2)
+        file.write("\n")
+    kept = False
+    try:
+        ended = subprocess.run([*shlex.split(editor), path], check=False)
+        if ended.returncode:
+            raise Refused(f"{editor} ended with {ended.returncode}; nothing was changed")
+        with open(path, encoding="utf-8") as file:
+            return decode(file.read())
+    except OSError as error:
+        raise Refused(f"cannot run {editor}: {error.strerror}; set EDITOR; nothing was changed") from None
+    except ValueError as error:
+        kept = True
+        raise Refused(f"what you wrote is not JSON: {error}; it is kept in {path}; nothing was changed") from None
+    finally:
+        if not kept:
+            os.unlink(path)

@@ -1,0 +1,236 @@
+"""`redrive dlq edit`: mend records before they are sent back. A preview by default."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.dlq.by_hand import edited_by_hand
+from redrive.cli.dlq.noun import app
+from redrive.cli.exits import FAILED, TEMPORARY, Refused
+from redrive.cli.output import Column
+from redrive.cli.selecting import Selection
+from redrive.cli.session import Session
+from redrive.cli.wording import counted
+from redrive.errors import LetterError
+
+if TYPE_CHECKING:
+    from redrive.connect import Store
+    from redrive.letters import EditReport, Letter
+
+_OPEN = ("pending", "escalated")
+_COLUMNS = (
+    Column(title="letter", show=str, right=True),
+    Column(title="field", least=10),
+    Column(title="before", least=16),
+    Column(title="after", least=16),
+)
+
+
+@command(app)
+def edit(
+    session: Session,
+    selection: Selection,
+    *,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Set a field, also customer.zip; the value is JSON, or else text."
+        ),
+    ] = None,
+    unset: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="Remove a field.")] = None,
+    patch: Annotated[str | None, typer.Option(metavar="JSON", help="A JSON merge patch.")] = None,
+    expr: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="An expression of `record` that gives the new record.")
+    ] = None,
+    record: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The whole record anew, JSON; - for stdin.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Back to the record as received.")] = False,
+    go: Annotated[bool, typer.Option("--go", help="Do it; without this, it is a preview.")] = False,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Why.")] = None,
+) -> None:
+    """Mend records before a replay; a preview by default.
+
+    The record as received is kept beside the edit. With an id and nothing else: in your editor, with the complete
+    record.
+    """
+    ways = {"--set or --unset": set_ or unset, "--patch": patch, "--expr": expr, "--record": record, "--undo": undo}
+    said = [name for name, value in ways.items() if value not in (None, [], False)]
+    if len(said) > 1:
+        raise LetterError(f"an edit is one thing at a time: {' and '.join(said)} were both said")
+    if selection.empty:
+        raise LetterError("say which letters to edit: by id, --pipeline, --cause or another filter")
+    with session.opened() as store:
+        if not said or record is not None:
+            _edit_whole(session, store, _the_one(store, selection, said), record, go=go, note=note)
+            return
+        change: dict[str, Any] = {"undo": True} if undo else {"expression": expr} if expr is not None else {}
+        if not change:
+            change = {"patch": _parsed(patch, "--patch") if patch is not None else _patch(set_ or [], unset or [])}
+        filters = selection.filters(store.dlq)
+        _must_be_open(store, selection.listed_ids if selection.by_id else ())
+        report = store.dlq.edit_many(dry_run=not go, note=note, **change, **filters)
+        _show(session, store, report)
+    if report.failed or report.held:
+        raise typer.Exit(FAILED if report.failed else TEMPORARY)
+
+
+def _patch(sets: list[str], unsets: list[str]) -> dict[str, Any]:
+    """A merge patch of single fields."""
+    patch: dict[str, Any] = {}
+    for one in sets:
+        path, equals, text = one.partition("=")
+        if not equals or not path.strip():
+            raise LetterError(f"--set takes FIELD=VALUE, not {one!r}")
+        value = _value(text)
+        if value is None:
+            raise LetterError(
+                f"null in a patch removes the field: write --unset {path} for that, "
+                f"""or --expr '{{**record, "{path}": None}}' to have it there without a value"""
+            )
+        _put(patch, path, value)
+    for path in unsets:
+        _put(patch, path, None)
+    return patch
+
+
+def _put(patch: dict[str, Any], path: str, value: Any) -> None:
+    *parents, name = path.strip().split(".")
+    for parent in parents:
+        patch = patch.setdefault(parent, {})
+        if not isinstance(patch, dict):
+            raise LetterError(f"{path} and another --set contradict each other")
+    patch[name] = value
+
+
+def _value(text: str) -> Any:
+    from redrive.store.encoding import decode
+
+    try:
+        return decode(text)
+    except ValueError:
+        return text
+
+
+def _parsed(text: str, what: str) -> Any:
+    from redrive.store.encoding import decode
+
+    try:
+        return decode(text)
+    except ValueError as error:
+        raise LetterError(f"{what} is not JSON: {error}") from None
+
+
+# ── one record as a whole ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _the_one(store: Store, selection: Selection, said: list[str]) -> Letter:
+    ids = selection.listed_ids
+    if not selection.by_id or len(ids) != 1:
+        how = "--record replaces one record: name one letter by its id"
+        raise LetterError(how if said else "say how to edit: --set, --unset, --patch, --expr, --record or --undo")
+    _must_be_open(store, ids)
+    return store.dlq.get(ids[0])
+
+
+def _edit_whole(
+    session: Session, store: Store, letter: Letter, source: str | None, *, go: bool, note: str | None
+) -> None:
+    from redrive.cli.letter_view import LetterView
+
+    out, by_hand = session.out, source is None
+    if by_hand and not out.attended:
+        raise LetterError("say how to edit: --set, --unset, --patch, --expr, --record or --undo")
+    new = edited_by_hand(letter) if source is None else _parsed(_read(source), source)
+    changes = LetterView(store.dlq.redactor).changes(letter.payload, new)
+    if out.json:
+        listed = [{"path": path, "before": old, "after": after} for path, old, after in changes]
+        out.document({"dry_run": not go, "id": letter.id, "changes": listed})
+    else:
+        out.table(_COLUMNS, [(letter.id, *change) for change in changes])
+    if not changes:
+        out.say("nothing differs; nothing was changed")
+        return
+    if by_hand and not go:
+        go = typer.confirm("Keep this?", err=True)
+    if go:
+        store.dlq.edit(letter.id, new, note=note)
+        out.say(f"edited letter {letter.id}; `redrive dlq edit {letter.id} --undo --go` takes it back")
+    else:
+        out.say(
+            "nothing was changed"
+            if by_hand
+            else f"a preview: nothing was changed; to do it: {session.again_with('--go')}"
+        )
+
+
+def _read(source: str) -> str:
+    try:
+        return sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"cannot read {source}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+
+
+def _must_be_open(store: Store, ids: tuple[int, ...]) -> None:
+    """Named letters that cannot be edited are an error, not left out in silence."""
+    for one in ids:
+        letter = store.dlq.get(one)
+        if letter.status not in _OPEN:
+            raise LetterError(f"letter {one} is {letter.status}; reopen it before it is edited")
+
+
+# ── the report ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _show(session: Session, store: Store, report: EditReport) -> None:
+    from redrive.cli.letter_view import LetterView
+
+    out, view = session.out, LetterView(store.dlq.redactor)
+    failures = [(one, view.text(reason, store.dlq.get(one))) for one, reason in report.failures]
+    edits = [(one, view.changes(one.before, one.after)) for one in report.previews]
+    if out.json:
+        counts = {
+            name: getattr(report, name) for name in ("dry_run", "selected", "changed", "unchanged", "held", "failed")
+        }
+        out.document(
+            {
+                **counts,
+                "failures": [{"id": one, "reason": reason} for one, reason in failures],
+                "previews": [
+                    {
+                        "id": one.id,
+                        "before": view.record(one.before),
+                        "after": view.record(one.after),
+                        "changes": [{"path": path, "before": old, "after": new} for path, old, new in changes],
+                    }
+                    for one, changes in edits
+                ],
+            }
+        )
+    else:
+        out.table(_COLUMNS, [(one.id, *change) for one, changes in edits for change in changes])
+    out.say("; ".join(_in_words(report)))
+    for reason in dict.fromkeys(reason for _, reason in failures):
+        out.say(f"  {reason} (letter {', '.join(str(one) for one, its in failures if its == reason)})")
+    if report.dry_run and report.changed:
+        out.say(f"a preview: nothing was changed; to do it: {session.again_with('--go')}")
+
+
+def _in_words(report: EditReport) -> list[str]:
+    first = "would edit" if report.dry_run else "edited"
+    shown = f", the first {len(report.previews)} of them above" if report.changed > len(report.previews) else ""
+    said = [f"{first} {counted(report.changed)}{shown}"]
+    if report.unchanged:
+        said.append(
+            f"{counted(report.unchanged)} would not differ" if report.dry_run else f"{report.unchanged:,} are so"
+        )
+    if report.held:
+        said.append(f"{counted(report.held)} left alone: in the hands of a replay, try again when it is done")
+    if report.failed:
+        said.append(f"{counted(report.failed)} left alone: the edit fails on them")
+    return said

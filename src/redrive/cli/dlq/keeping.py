@@ -1,0 +1,152 @@
+"""`redrive dlq export`, `import` and `purge`: letters out of a store, into a store, and gone."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.dlq.deciding import Yes, confirm
+from redrive.cli.dlq.noun import app
+from redrive.cli.exits import Refused
+from redrive.cli.selecting import Selection
+from redrive.cli.session import Session
+from redrive.cli.wording import counted
+
+_REPORT_EVERY = 500
+
+
+@command(app)
+def export(
+    session: Session,
+    selection: Selection,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Into this file, whole or not at all.")
+    ] = "-",
+) -> None:
+    """Write letters as NDJSON, one a line, oldest first.
+
+    Of every status unless one is said. The records are complete: nothing is masked, so that an import loses nothing.
+    """
+    with session.opened() as store:
+        filters = selection.filters(store.dlq)
+        lines = store.dlq.export(**filters)
+        if output == "-":
+            for line in lines:
+                sys.stdout.write(f"{line}\n")
+            return
+        total = store.dlq.count(**filters)
+        with _whole_file(Path(output)) as file, session.out.progress("exporting") as tell:
+            written = 0
+            for line in lines:
+                file.write(f"{line}\n".encode())
+                written += 1
+                if written % _REPORT_EVERY == 0:
+                    tell(written, total)
+    if session.out.json:
+        session.out.document({"letters": written, "file": output})
+    session.out.say(f"exported {counted(written)} to {output}")
+
+
+@command(app, "import")
+def import_(
+    session: Session, file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote; - for stdin.")]
+) -> None:
+    """Take in what `export` wrote, each letter once.
+
+    Letters that are there already are left alone. Makes the store if there is none.
+    """
+    source = sys.stdin.buffer if file == "-" else _opened(Path(file))
+    with source, session.opened(create=True) as store, session.out.progress("importing", of="bytes") as tell:
+        size = os.fstat(source.fileno()).st_size if file != "-" else None
+        done = store.dlq.import_(_told(_lines(source), size, tell))
+    if session.out.json:
+        session.out.document({"new": done.new, "known": done.known})
+    known = f"; {counted(done.known)} were there already" if done.known else ""
+    session.out.say(f"imported {counted(done.new)}{known}")
+
+
+@command(app)
+def purge(
+    session: Session,
+    selection: Selection,
+    older_than: Annotated[
+        str, typer.Option(metavar="WHEN", help="Settled longer ago than this, or before this date.")
+    ] = "30d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove for good what was settled long ago.
+
+    Letters that were reprocessed or discarded; what is pending or escalated always stays.
+    """
+    with session.opened() as store:
+        filters = selection.filters(store.dlq)
+        # Purging is by its nature bulk, and a schedule does it where nobody is there: only a person is asked.
+        if not dry_run and not yes and session.out.attended:
+            would = store.dlq.purge(older_than=older_than, dry_run=True, **filters).letters
+            if would:
+                confirm(session, f"remove {counted(would)} for good", would)
+        purged = store.dlq.purge(older_than=older_than, dry_run=dry_run, **filters)
+    if session.out.json:
+        session.out.document({"letters": purged.letters, "dry_run": purged.dry_run})
+    if purged.dry_run:
+        session.out.say(f"would remove {counted(purged.letters)}; nothing was changed")
+    else:
+        session.out.say(f"removed {counted(purged.letters)}")
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name when all of it is written."""
+    try:
+        special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
+        # A device or a pipe cannot be replaced, only written to.
+        part = path if special else path.with_name(f".{path.name}.{os.getpid()}.part")
+        file = part.open("wb")
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with file:
+            yield file
+            if not special:
+                file.flush()
+                os.fsync(file.fileno())
+        if not special:
+            part.replace(path)
+    except BaseException:
+        if not special:
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise Refused(f"cannot read {path}: {error.strerror}") from None
+
+
+def _lines(source: Iterable[bytes]) -> Iterator[tuple[str, int]]:
+    """The lines, and how long each was."""
+    for number, line in enumerate(source):
+        try:
+            yield line.decode("utf-8-sig" if not number else "utf-8"), len(line)
+        except UnicodeDecodeError:
+            yield "no text", len(line)  # as good as a line that is cut off: the import says which one
+
+
+def _told(lines: Iterable[tuple[str, int]], size: int | None, tell: Callable[[int, int | None], Any]) -> Iterator[str]:
+    done = 0
+    for number, (line, length) in enumerate(lines):
+        done += length
+        if number % _REPORT_EVERY == 0:
+            tell(done, size)
+        yield line

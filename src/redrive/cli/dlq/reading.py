@@ -1,0 +1,204 @@
+"""`redrive dlq causes`, `ls` and `history`: what was rejected, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.dlq.noun import app
+from redrive.cli.output import Column
+from redrive.cli.selecting import Selection
+from redrive.cli.session import Session
+from redrive.cli.wording import ago, bars, counted, in_a_line
+
+if TYPE_CHECKING:
+    from redrive.cli.letter_view import LetterView
+    from redrive.dlq.queue import DeadLetters
+    from redrive.letters import Cause, Letter
+
+_OPEN = ("pending", "escalated")
+_SHORTEST = 6
+
+# In a narrow terminal the message matters most, then how to find the letter again.
+_LETTER_COLUMNS = (
+    Column(title="id", show=str, right=True),
+    Column(title="pipeline", drop=2, least=12),
+    Column(title="status", drop=6),
+    Column(title="type", drop=5),
+    Column(title="cause", hidden=True),
+    Column(title="key", drop=1, least=12),
+    Column(title="position", drop=3, least=8),
+    Column(title="source", drop=8, least=12),
+    Column(title="seen", right=True, drop=4),
+    Column(title="rejected", show=ago),
+    Column(title="last seen", show=ago, drop=9),
+    Column(title="edited", show=lambda edited: "edited" if edited else "", drop=7),
+    Column(title="message", show=in_a_line, least=32),
+)
+
+
+@command(app)
+def causes(
+    session: Session,
+    selection: Selection,
+    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 20,
+) -> None:
+    """Letters by what is wrong with them, most frequent first.
+
+    Without a status: causes that have pending or escalated letters.
+    """
+    from redrive.cli.letter_view import LetterView
+
+    with session.opened() as store:
+        dlq = store.dlq
+        listed = dlq.causes(limit=limit + 1, **selection.filters(dlq, status=_OPEN))
+        more = len(listed) > limit
+        view = LetterView(dlq.redactor)
+        found = [(one, view.cause(one, _one_of(dlq, one))) for one in listed[:limit]]
+        size = None if found else dlq.size()
+    out = session.out
+    if out.json:
+        out.document([document for _, document in found])
+    else:
+        digits = _digits([one.fingerprint for one, _ in found])
+        columns = (
+            Column(title="cause", show=lambda cause: cause[:digits]),
+            Column(title="letters", right=True, drop=4),
+            Column(title="pending", right=True),
+            Column(title="escalated", show=lambda count: f"{count:,}" if count else "", right=True, drop=1),
+            Column(title="seen", right=True, drop=3),
+            Column(title="pipelines", show=", ".join, drop=5, least=12),
+            Column(title="first seen", show=ago, drop=6),
+            Column(title="last seen", show=ago),
+            Column(title="trend", show=bars, drop=2),
+            Column(title="message", least=30, wrap=True),
+        )
+        out.table(columns, [_cause_row(one, document["message"]) for one, document in found])
+    if size is not None:
+        out.say("no cause matches" if not selection.empty else f"no open letters; {counted(size.letters)} in all")
+    if more:
+        out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
+
+
+def _one_of(dlq: DeadLetters, cause: Cause) -> Letter | None:
+    """A letter of a cause, where something is to be masked; what others wrote by hand has no fingerprint."""
+    if not dlq.redactor.fields or not cause.fingerprint:
+        return None
+    found = dlq.find(cause=cause.fingerprint, pipeline=cause.pipelines, limit=1)
+    return found[0] if found else None
+
+
+def _cause_row(cause: Cause, message: str) -> list[Any]:
+    by_status = cause.by_status
+    return [
+        cause.fingerprint,
+        sum(by_status.values()),
+        *(by_status[status] for status in _OPEN),
+        cause.seen,
+        cause.pipelines,
+        cause.first_seen,
+        cause.last_seen,
+        cause.trend,
+        message,
+    ]
+
+
+def _digits(fingerprints: list[str]) -> int:
+    """How many digits tell these causes apart."""
+    for digits in range(_SHORTEST, 12):
+        if len({one[:digits] for one in fingerprints}) == len(fingerprints):
+            return digits
+    return 12
+
+
+@command(app)
+def ls(
+    session: Session,
+    selection: Selection,
+    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 20,
+    after: Annotated[int | None, typer.Option(metavar="ID", help="The page after this letter.")] = None,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Oldest first.")] = False,
+) -> None:
+    """Letters, newest first. Without a status: pending ones."""
+    from redrive.cli.letter_view import LetterView
+
+    with session.opened() as store:
+        filters = selection.filters(store.dlq, status=("pending",))
+        found = store.dlq.find(limit=limit + 1, after=after, newest_first=not oldest_first, **filters)
+        view = LetterView(store.dlq.redactor)
+        shown = [view.letter(one) for one in found[:limit]]
+    out = session.out
+    if out.json:
+        out.document(shown)
+    else:
+        out.table(_columns(selection), [_letter_row(one, view) for one in found[:limit]])
+    if not found:
+        where = "" if selection.empty else " that match"
+        out.say(f"no {'pending ' if selection.said_status() is None else ''}letters{where}")
+    elif len(found) > limit:
+        out.say(f"there are more: {session.again_with('--after', found[limit - 1].id)}")
+
+
+def _columns(selection: Selection) -> list[Column]:
+    """The columns of letters; who asks for statuses wants to see them."""
+    asked = selection.by_id or selection.said_status() is not None
+    return [replace(one, drop=0) if asked and one.title == "status" else one for one in _LETTER_COLUMNS]
+
+
+def _letter_row(letter: Letter, view: LetterView) -> list[Any]:
+    return [
+        letter.id,
+        letter.pipeline,
+        letter.status,
+        letter.error_type,
+        letter.fingerprint,
+        None if letter.key is None else view.text(letter.key, letter),
+        letter.position,
+        letter.source,
+        letter.seen,
+        letter.rejected_at,
+        letter.last_seen,
+        letter.edited,
+        view.text(letter.error_message, letter),
+    ]
+
+
+@command(app)
+def history(
+    session: Session, key: Annotated[str, typer.Argument(metavar="KEY", help="What identifies the record.")]
+) -> None:
+    """What became of one source key, oldest first."""
+    from redrive.cli.exits import Refused
+    from redrive.cli.letter_view import LetterView
+
+    with session.opened() as store:
+        found = store.dlq.history(key)
+        view = LetterView(store.dlq.redactor)
+        if not found.letters:
+            raise Refused(f"no letter has the key {key!r}; `redrive dlq ls --text …` looks in the errors")
+        letters = {one.id: one for one in found.letters}
+        events = [(one, letters[one.letter_id]) for one in found.events if one.letter_id in letters]
+        if session.out.json:
+            shown = [view.letter(one) for one in found.letters]
+            session.out.document({"key": key, "letters": shown, "events": [view.entry(*event) for event in events]})
+            return
+        happened: list[tuple[Any, ...]] = [
+            (one.rejected_at, one.id, "rejected", "pending", None, view.text(one.error_message, one))
+            for one in found.letters
+        ]
+        for entry, letter in events:
+            note = None if entry.note is None else view.text(entry.note, letter)
+            happened.append((entry.at, entry.letter_id, entry.action, entry.status_after, entry.actor, note))
+    happened.sort(key=lambda event: event[0])
+    columns = (
+        Column(title="when", show=ago),
+        Column(title="letter", show=str, right=True),
+        Column(title="what"),
+        Column(title="status"),
+        Column(title="who", drop=1),
+        Column(title="message", show=in_a_line, least=24),
+    )
+    session.out.table(columns, happened)

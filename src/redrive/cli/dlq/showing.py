@@ -1,0 +1,148 @@
+"""`redrive dlq show`: everything about one letter."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.dlq.noun import app
+from redrive.cli.output import Column, Output
+from redrive.cli.session import Session
+from redrive.cli.wording import at, hexdump, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from redrive.cli.letter_view import LetterView
+    from redrive.letters import AuditEntry, Letter
+
+_LONGEST = 4_000  # characters of a record that are shown unless all of it is asked for
+
+_LONGEST_TEXT = 400
+
+
+@command(app)
+def show(
+    session: Session,
+    letter_id: Annotated[int, typer.Argument(metavar="ID", help="The letter.", show_default=False)],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The record as received and nothing else, complete and unmasked.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="All of a long record.")] = False,
+) -> None:
+    """One letter, with its record and all that happened to it."""
+    from redrive.cli.letter_view import LetterView
+
+    with session.opened() as store:
+        letter = store.dlq.get(letter_id)
+        audit = [] if raw else store.dlq.audit(letter_id)
+        view = LetterView(store.dlq.redactor)
+    out = session.out
+    if raw:
+        _show_raw(out, letter.record)
+    elif out.json:
+        out.document({**view.letter(letter), "audit": [view.entry(one, letter) for one in audit]})
+    elif out.terminal:
+        _show_to_people(out, view, letter, audit, full=full)
+    else:
+        shown = view.letter(letter)
+        for name in ("record", "edited_record"):
+            if name in shown:
+                shown[name] = json.dumps(shown[name], ensure_ascii=False)
+        out.table((Column(title="field"), Column(title="value")), list(shown.items()))
+
+
+def _show_raw(out: Output, record: Any) -> None:
+    """The record as it was received: bytes as bytes, text as text, anything else as JSON."""
+    from redrive.store.encoding import encode
+
+    if isinstance(record, bytes) and not out.json:
+        if out.terminal:
+            out.text(hexdump(record))
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(record)
+    elif isinstance(record, str) and not out.json:
+        if out.terminal:
+            out.text(record)
+        else:
+            sys.stdout.write(f"{record}\n")
+    else:
+        sys.stdout.write(f"{encode(record)}\n")
+
+
+def _show_to_people(out: Output, view: LetterView, letter: Letter, audit: Iterable[AuditEntry], *, full: bool) -> None:
+    again = f", seen {letter.seen:,} times, last {at(letter.last_seen)}" if letter.seen > 1 else ""
+    rows = {
+        "letter": f"{letter.id}, {letter.status}",
+        "pipeline": letter.pipeline,
+        "error": view.text(letter.error_message, letter),
+        "type": letter.error_type,
+        "cause": letter.fingerprint,
+        "rejected": f"{at(letter.rejected_at)}{again}",
+        "key": None if letter.key is None else view.text(letter.key, letter),
+        "source": letter.source,
+        "position": letter.position,
+        "run": letter.run_id,
+        "attempts": letter.attempts if letter.attempts > 1 else None,
+        "replays": f"{letter.reprocess_count}, last {at(letter.last_reprocess)}" if letter.reprocess_count else None,
+        "last error": None if letter.last_error is None else view.text(letter.last_error, letter),
+        "note": None if letter.note is None else view.text(letter.note, letter),
+        "settled": at(letter.settled_at) or None,
+    }
+    for name, value in rows.items():
+        if value is not None:
+            out.text(f"{name:<11}" + f"\n{'':<11}".join(str(value).splitlines()))
+    out.text(f"\nrecord{_size(letter.record)}\n{_record(view, letter.record, full=full)}")
+    if letter.edited:
+        out.text(f"\nedited, as a replay sends it\n{_record(view, letter.edited_record, full=full)}")
+        changes = view.changes(letter.record, letter.edited_record)
+        out.text(
+            "\nchanges\n"
+            + "\n".join(f"  {path}: {old or 'nothing'} → {new or 'nothing'}" for path, old, new in changes)
+        )
+    happened = [f"  {_happened(view, letter, one)}" for one in audit]
+    if happened:
+        out.text("\nwhat happened\n" + "\n".join(happened))
+
+
+def _happened(view: LetterView, letter: Letter, entry: AuditEntry) -> str:
+    became = f", {entry.status_before} → {entry.status_after}" if entry.status_before != entry.status_after else ""
+    who = f" by {entry.actor}" if entry.actor else ""
+    note = f": {one_line(view.text(entry.note, letter))}" if entry.note else ""
+    return f"{entry.at:%Y-%m-%d %H:%M:%S}  {entry.action}{became}{who}{note}"
+
+
+def _size(record: Any) -> str:
+    if isinstance(record, bytes):
+        return f", {len(record):,} bytes"
+    return f", {len(record):,} characters" if isinstance(record, str) and len(record) > _LONGEST else ""
+
+
+def _record(view: LetterView, record: Any, *, full: bool) -> str:
+    """A record for reading; a long one is cut, with a word that says so."""
+    if isinstance(record, bytes):
+        shown = record if full else record[: _LONGEST // 16]
+        text, cut = hexdump(shown), len(record) - len(shown)
+        unit = "bytes"
+    else:
+        document = view.record(record)
+        whole = json.dumps(document if full else _with_short_texts(document), ensure_ascii=False, indent=2)
+        text = whole if full else whole[:_LONGEST]
+        cut, unit = len(whole) - len(text), "characters"
+    return f"{text}\n… {cut:,} more {unit}; --full shows all" if cut else text
+
+
+def _with_short_texts(document: Any) -> Any:
+    """A document that fits a screen although one of its texts does not."""
+    if isinstance(document, dict):
+        return {name: _with_short_texts(value) for name, value in document.items()}
+    if isinstance(document, list):
+        return [_with_short_texts(value) for value in document]
+    if isinstance(document, str) and len(document) > _LONGEST_TEXT:
+        return f"{document[:_LONGEST_TEXT]}… ({len(document):,} characters; --full shows all)"
+    return document

@@ -1,0 +1,82 @@
+"""What a failure is to the shell: one sentence and an exit code, as sysexits.h has them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from redrive.config import ConfigError
+from redrive.errors import LetterError, RedriveError, ReplayStopped, SchemaMismatch, StoreError, UnknownStore
+from redrive.model import Kind
+
+DONE = 0
+USAGE = 64
+UNAVAILABLE = 69
+FAILED = 70
+TEMPORARY = 75
+NO_PERMISSION = 77
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+_HEALS = {Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.RETRY_NOW}
+_CREDENTIALS = {Kind.AUTH, Kind.QUOTA}
+
+
+class NotThere(RedriveError):
+    """No such file, module or name."""
+
+
+class BrokenModule(RedriveError):
+    """A module of the user's raised while it was imported."""
+
+
+class Refused(RedriveError):
+    """The command will not do this without a further word from the user."""
+
+
+def exit_code(error: BaseException) -> int:
+    """The code by which a script can tell what to do."""
+    if isinstance(error, LetterError | ConfigError | UnknownStore | NotThere | Refused):
+        return USAGE
+    if isinstance(error, BrokenModule | SchemaMismatch):
+        return FAILED
+    if isinstance(error, StoreError):
+        return UNAVAILABLE if _out_of_reach(error) else of_kind(error.kind)
+    if isinstance(error, ReplayStopped):
+        return of_kind(error.kind)
+    return FAILED
+
+
+def of_kind(kind: Kind) -> int:
+    """The code of a verdict."""
+    return TEMPORARY if kind in _HEALS else NO_PERMISSION if kind in _CREDENTIALS else FAILED
+
+
+def sentence(error: BaseException) -> str:
+    """What to tell the user. What we did not foresee is named as such."""
+    from redrive.masking import mask
+
+    if isinstance(error, RedriveError) or (isinstance(error, ImportError) and "redrive[" in str(error)):
+        return mask(str(error))
+    said = mask(str(error)).strip().splitlines()
+    name = type(error).__name__
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"internal error: {name}{': ' + said[0] if said else ''}; run with --debug to see where"
+
+
+def on_broken_pipe() -> int:
+    """Whoever read our output has seen enough. Python would complain once more when it flushes stdout at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+def _out_of_reach(error: StoreError) -> bool:
+    """Whether the server could not be reached at all: it is down, where otherwise it is busy."""
+    cause: Any = error.__cause__
+    original: Any = getattr(cause, "orig", None)
+    if error.kind is not Kind.TRANSIENT or not hasattr(original, "sqlstate"):
+        return False  # SQLite has no server
+    state: str | None = original.sqlstate
+    return state is None or state.startswith("08")

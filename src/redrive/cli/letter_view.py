@@ -1,0 +1,103 @@
+"""Letters as they may be shown: the fields that are to be masked are, here and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from redrive.cli.output import iso
+from redrive.letters import AuditEntry, Cause, Letter
+from redrive.masking import MASK
+from redrive.store.encoding import encode
+
+if TYPE_CHECKING:
+    from redrive.dlq.redact import Redactor
+
+_LONGEST = 500  # characters of a value in a list of changes
+_RECORDS = {"record", "edited_record"}
+_TEXTS = {"error_message", "last_error", "note", "key"}
+
+
+class LetterView:
+    """Makes documents of letters: JSON with full values, records in the encoding of the store."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def letter(self, letter: Letter) -> dict[str, Any]:
+        """A letter, in the order of its fields; the edited record only where there is one."""
+        shown: dict[str, Any] = {}
+        for one in fields(letter):
+            value = getattr(letter, one.name)
+            if one.name in _RECORDS:
+                shown[one.name] = self.record(value)
+            elif one.name in _TEXTS and value is not None:
+                shown[one.name] = self.text(value, letter)
+            else:
+                shown[one.name] = plain(value)
+        if not letter.edited:
+            del shown["edited_record"]
+        return shown
+
+    def text(self, text: str, letter: Letter) -> str:
+        """A text about a letter."""
+        shown = self._redactor.text(text, letter.record)
+        return self._redactor.text(shown, letter.edited_record) if letter.edited else shown
+
+    def record(self, record: Any) -> Any:
+        """A record as JSON has it."""
+        return json.loads(encode(self._redactor.record(record)))
+
+    def changes(self, before: Any, after: Any) -> list[tuple[str, str, str]]:
+        """What an edit changed: the path, and the value before and after as short JSON."""
+        from redrive.dlq.edits import diff
+
+        hidden = self._redactor.record
+        shown = {one.path: one for one in diff(hidden(before), hidden(after))}
+        found = []
+        for change in diff(before, after):
+            # Where the mask is all that may be shown, it still says that something changed below it.
+            seen = shown.get(change.path)
+            texts = (MASK, MASK) if seen is None else (_short(seen.before), _short(seen.after))
+            old, new = (self._redactor.text(self._redactor.text(text, before), after) for text in texts)
+            found.append((change.path or "(the record)", old, new))
+        return found
+
+    def cause(self, cause: Cause, one_of_it: Letter | None) -> dict[str, Any]:
+        """A cause. What its letters have in common may hold a value that is to be masked: then one of them tells."""
+        shown = {one.name: plain(getattr(cause, one.name)) for one in fields(cause)}
+        if self._redactor.fields:
+            shown["sample"] = None  # of a letter we do not know, whose values we could not find in it
+            shown["message"] = self._redactor.text(cause.message, one_of_it.record if one_of_it else None)
+        return shown
+
+    def entry(self, entry: AuditEntry, letter: Letter) -> dict[str, Any]:
+        """A line of a letter's audit log; its detail is records, under a name each."""
+        shown = {one.name: plain(getattr(entry, one.name)) for one in fields(entry) if one.name != "detail"}
+        if entry.note is not None:
+            shown["note"] = self.text(entry.note, letter)
+        if isinstance(entry.detail, dict):
+            shown["detail"] = {name: self.record(value) for name, value in entry.detail.items()}
+        return shown
+
+
+def plain(value: Any) -> Any:
+    """A value of ours, no record, as JSON has it."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def _short(value: Any) -> str:
+    from redrive.letters import ABSENT
+
+    if value is ABSENT:
+        return ""
+    text = encode(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

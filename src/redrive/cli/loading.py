@@ -1,0 +1,118 @@
+"""Finds what `FILE_OR_MODULE:NAME` means: `vendor.py:pipeline`, `jobs.vendor:pipeline`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from redrive.cli.exits import BrokenModule, NotThere
+from redrive.masking import mask
+
+_FORMS = "write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline or jobs.vendor:pipeline"
+
+
+def load(wanted: str) -> Any:
+    """The object that is meant. Its module is imported as `python` would from this directory."""
+    where, colon, name = wanted.rpartition(":")
+    if not (colon and where and all(part.isidentifier() for part in name.split("."))):
+        raise NotThere(f"{wanted!r} does not say what to load; {_FORMS}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module = _file(Path(where)) if where.endswith(".py") or os.sep in where else _module(where)
+    found: Any = module
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise NotThere(f"{where} has no name {part!r}{_suggestion(found, part)}") from None
+    return found
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise NotThere(f"there is no file {path}{_from_here(path)}")
+    root, name = _place(path.resolve())
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+        return known
+    if known is not None or name in sys.stdlib_module_names:
+        name = f"redrive_target_{name}"  # a user's json.py must not become everybody's json
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise NotThere(f"{path} is no Python file; {_FORMS}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        if "." in name:
+            importlib.import_module(name.rpartition(".")[0])
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _broken(str(path), error) from error
+    return module
+
+
+def _place(path: Path) -> tuple[Path, str]:
+    """The directory to import from, and the dotted name there: a file of a package may import its siblings."""
+    parts, root = [path.stem], path.parent
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    return root, ".".join(parts)
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # The module itself, or something it imports?
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            beside = Path(f"{name.replace('.', os.sep)}.py")
+            raise NotThere(f"there is no module {name!r}{_from_here(beside)}") from None
+        raise _broken(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(name, error) from error
+
+
+def _broken(where: str, error: BaseException) -> BrokenModule:
+    """The user's own exception, and the line of the user's own code."""
+    said = mask(str(error)).strip().splitlines()
+    if isinstance(error, SyntaxError):
+        place = f"{os.path.basename(error.filename or where)}, line {error.lineno}"
+        return BrokenModule(f"{where} cannot be imported: {type(error).__name__}: {error.msg} ({place})")
+    if isinstance(error, SystemExit):
+        said = ["it ends the program when it is imported; put that under `if __name__ == '__main__':`"]
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if _of_the_user(one.filename)]
+    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    words = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    return BrokenModule(f"{where} cannot be imported: {words}{place}")
+
+
+def _of_the_user(filename: str) -> bool:
+    return os.path.isfile(filename) and not any(
+        part in filename for part in (f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__), __file__)
+    )
+
+
+def _from_here(path: Path) -> str:
+    """What was probably meant, where a file was not found."""
+    parent = path.parent
+    if not parent.is_dir():
+        return f": there is no directory {parent}"
+    near = get_close_matches(path.name, [one.name for one in parent.glob("*.py")], n=1)
+    return f"; did you mean {parent / near[0]}?" if near else f"; {_FORMS}"
+
+
+def _suggestion(module: object, name: str) -> str:
+    names = [one for one in vars(module) if not one.startswith("_")] if hasattr(module, "__dict__") else []
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,105 @@
+"""Which letters a command is about: the same options everywhere, read as a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.errors import LetterError
+
+if TYPE_CHECKING:
+    from redrive.dlq.queue import DeadLetters
+
+_ANY = {"any", "all"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The letters that are meant; every condition that is given must hold."""
+
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID", show_default=False, help="These letters.")] = None
+    id: Annotated[list[int] | None, typer.Option("--id", metavar="ID", help="This letter; may be repeated.")] = None
+    pipeline: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Of this pipeline; may be repeated.")] = (
+        None
+    )
+    cause: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Of this cause, or the beginning of one, as `causes` shows it.")
+    ] = None
+    error_type: Annotated[
+        list[str] | None, typer.Option(metavar="TYPE", help="Rejected there: validation, parse, sink and so on.")
+    ] = None
+    status: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATUS", help="pending, escalated, reprocessed, discarded, or any; may be repeated."),
+    ] = None
+    all_statuses: Annotated[bool, typer.Option("--all-statuses", help="The same as --status any.")] = False
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Rejected since: 2d, 36h, 90min ago, a date, or today.")
+    ] = None
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Rejected before.")] = None
+    seen_since: Annotated[str | None, typer.Option(metavar="WHEN", help="Failed, for the last time, since.")] = None
+    run: Annotated[str | None, typer.Option(metavar="UUID", help="Rejected in this run.")] = None
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="From this table or file.")] = None
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="With this source key.")] = None
+    position: Annotated[str | None, typer.Option(metavar="WHERE", help="From this line, offset or page.")] = None
+    text: Annotated[str | None, typer.Option(metavar="WORDS", help="With these words in the error.")] = None
+    min_seen: Annotated[int | None, typer.Option(metavar="N", help="Failed at least so often.")] = None
+    edited: Annotated[bool | None, typer.Option("--edited/--unedited", help="Edited, or not.")] = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was said."""
+        return not self.listed_ids and not self.conditions and self.said_status() is None
+
+    @property
+    def by_id(self) -> bool:
+        """Whether every letter was named by its id."""
+        return bool(self.listed_ids) and not self.conditions
+
+    @property
+    def listed_ids(self) -> tuple[int, ...]:
+        """The ids, each once."""
+        return tuple(dict.fromkeys([*(self.ids or ()), *(self.id or ())]))
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What was said beside the ids and the status."""
+        given = {
+            "pipeline": tuple(self.pipeline or ()) or None,
+            "cause": self.cause,
+            "error_type": tuple(self.error_type or ()) or None,
+            "run_id": self.run,
+            **{name: getattr(self, name) for name in ("since", "until", "seen_since", "source", "key", "position")},
+            **{name: getattr(self, name) for name in ("text", "min_seen", "edited")},
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def filters(self, dlq: DeadLetters, *, status: tuple[str, ...] | None = None) -> dict[str, Any]:
+        """The filters of `store.dlq`; of this status where none was said, unless the letters were named."""
+        found = self.conditions
+        if "cause" in found:
+            found["cause"] = whole_cause(dlq, found["cause"])
+        if ids := self.listed_ids:
+            found["ids"] = ids
+        said = self.said_status()
+        if said is None:
+            said = None if self.by_id else status
+        return {**found, **({"status": said} if said else {})}
+
+    def said_status(self) -> tuple[str, ...] | None:
+        """The statuses that were said; an empty tuple for any, None where nothing was said."""
+        said = tuple(one for several in self.status or () for one in several.split(",") if one)
+        return () if self.all_statuses or _ANY & set(said) else said or None
+
+
+def whole_cause(dlq: DeadLetters, beginning: str) -> str:
+    """The one cause that begins so: a few digits must not select two causes by accident."""
+    found = dlq.causes(cause=beginning)
+    if not found:
+        raise LetterError(f"no cause begins with {beginning}; `redrive dlq causes` lists them")
+    if len(found) > 1:
+        listed = ", ".join(one.fingerprint for one in found[:4]) + (", …" if len(found) > 4 else "")
+        raise LetterError(f"{len(found)} causes begin with {beginning} ({listed}); write more of the digits")
+    return found[0].fingerprint

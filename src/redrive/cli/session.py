@@ -1,0 +1,123 @@
+"""What every command is given: the store it is about, and the way to answer."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redrive.cli.exits import Refused
+from redrive.cli.output import Output
+from redrive.config import ConfigError, Settings, load
+
+if TYPE_CHECKING:
+    from redrive.connect import Store
+
+# Who waits at a terminal for a server that is down wants to know soon; work that is under way has more patience.
+_PATIENCE_TO_CONNECT = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """The options of every command; they may stand before the command, too."""
+
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The store: postgresql://…, sqlite:///… or a path. [env: REDRIVE_STORE]"),
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Answer in JSON, with full values.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One run of a command."""
+
+    url: str | None
+    out: Output
+    words: tuple[str, ...] = ()
+    """The command as it was typed."""
+    settings: Settings = field(default_factory=Settings)
+
+    @classmethod
+    def of(cls, context: typer.Context) -> Session:
+        """A session from the options of the command and of the groups it stands in; the innermost counts."""
+        url, as_json = None, False
+        here: typer.Context | None = context
+        while here is not None:
+            url = url or here.params.get("store")
+            as_json = as_json or bool(here.params.get("json"))
+            here = here.parent  # type: ignore[assignment]  # a parent is one of the same kind
+        words = (context.obj or {}).get("words", ())
+        return cls(url=url, out=Output(as_json=as_json), words=tuple(words), settings=load(store=url))
+
+    @contextmanager
+    def opened(self, *, create: bool = False, migrate: bool | None = None) -> Iterator[Store]:
+        """The store. Only who puts letters in makes a new one: to ask in the wrong directory must leave no trace."""
+        from redrive.connect import connect
+        from redrive.store.database import PATIENCE
+
+        settings = self.settings
+        _check_redaction(settings)
+        if not create:
+            _must_exist(settings.store)
+        with connect(
+            settings.store,
+            migrate=settings.migrate if migrate is None else migrate,
+            redact=settings.redact,
+            store_redacted=settings.store_redacted,
+            patience=_PATIENCE_TO_CONNECT if settings.patience is None else settings.patience,
+        ) as store:
+            store.database.patience = PATIENCE if settings.patience is None else settings.patience
+            yield store
+
+    def again_with(self, option: str, value: object = None) -> str:
+        """The command as it was typed, with one more option; fit to be copied, but for a password."""
+        from redrive.masking import mask
+
+        words = [*self.words]
+        while option in words:
+            place = words.index(option)
+            del words[place : place + (1 if value is None else 2)]
+        words = [word for word in words if not word.startswith(f"{option}=")]
+        return mask(shlex.join(["redrive", *words, option, *([] if value is None else [str(value)])]))
+
+
+def _check_redaction(settings: Settings) -> None:
+    from redrive.dlq.redact import Redactor
+
+    try:
+        Redactor(settings.redact)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"letters.redact of the settings cannot be used: {error}") from None
+
+
+def _must_exist(url: str | None) -> None:
+    from redrive.connect import DEFAULT
+
+    path = Path(DEFAULT) if not url else _sqlite_path(url)
+    if path is None or path.exists():
+        return
+    here = Path.cwd()
+    near = (
+        next((place / DEFAULT for place in here.parents if os.path.exists(place / DEFAULT)), None) if not url else None
+    )
+    advice = (
+        f"there is one at {near}, use it with --store {near}"
+        if near
+        else "go where your pipeline runs, or name a store with --store or REDRIVE_STORE"
+    )
+    raise Refused(f"there is no store at {path} yet; {advice}")
+
+
+def _sqlite_path(url: str) -> Path | None:
+    if "://" not in url:
+        return Path(url)
+    scheme, _, path = url.partition(":///")
+    return Path(path.partition("?")[0]) if scheme.startswith("sqlite") and path else None

@@ -1,0 +1,76 @@
+"""Values in the words of people: ages, counts, trends, and texts that a terminal cannot be harmed by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from redrive.model import in_words
+
+_BARS = "▂▃▄▅▆▇█"
+# Controls, and what turns the direction of writing: a vendor's file must not steer the terminal that shows it.
+_UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def ago(moment: datetime | None) -> str:
+    """How long ago a moment was."""
+    if moment is None:
+        return ""
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    if -10 < seconds < 10:
+        return "just now"
+    return f"{in_words(seconds)} ago" if seconds > 0 else f"in {in_words(-seconds)}"
+
+
+def at(moment: datetime | None) -> str:
+    """A moment for a person who wants to know exactly: UTC, and how long ago."""
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC, {ago(moment)}"
+
+
+def bars(counts: Sequence[int]) -> str:
+    """A sparkline; a day without any is a line at the ground."""
+    top = max(counts, default=0)
+    return "".join(_BARS[(len(_BARS) - 1) * count // top] if count else "▁" for count in counts)
+
+
+def counted(number: int, noun: str = "letter") -> str:
+    """`1 letter`, `5,400 letters`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def megabytes(size: int) -> str:
+    """A size for people."""
+    return f"{size / 1_000_000:,.1f} MB"
+
+
+def in_a_line(text: str | None) -> str:
+    """A message of several lines as one, for a table."""
+    return " ".join((text or "").split())
+
+
+def one_line(text: str) -> str:
+    """A text as one printable line."""
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def lines(text: str) -> str:
+    """A text whose line breaks are kept and whose other controls are shown as escapes."""
+    return "\n".join(one_line(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def hexdump(data: bytes) -> str:
+    """Bytes as `hexdump -C` shows them."""
+    rows = []
+    for start in range(0, len(data), 16):
+        part = data[start : start + 16]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        rows.append(f"{start:08x}  {part[:8].hex(' '):<23}  {part[8:].hex(' '):<23}  {shown}")
+    return "\n".join(rows)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    found = match[0]
+    code = ord(found)
+    return _SHORT.get(found) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

@@ -1,0 +1,186 @@
+"""`redrive dlq edit`: a preview first, then for real; by field, patch, expression, file or editor."""
+
+import json
+import stat
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def editor(here):
+    """An editor that runs a Python expression over the record."""
+
+    def editor(expression="{**record, 'fee': 0}", code=0, text=None):
+        path = here / "editor.py"
+        change = f"json.dumps({expression})" if text is None else repr(text)
+        path.write_text(
+            "import json, os, sys\npath = sys.argv[-1]\nrecord = json.load(open(path))\n"
+            "open('seen', 'w').write(f'{oct(os.stat(path).st_mode)[-3:]} {path}')\n"
+            f"open(path, 'w').write({change})\nsys.exit({code})\n"
+        )
+        return {"EDITOR": f"{sys.executable} {path}", "VISUAL": ""}
+
+    return editor
+
+
+def test_a_preview_shows_what_would_change_and_changes_nothing(run, put, store):
+    put(2)
+    answer = run("dlq", "edit", "--pipeline", "vendor", "--set", "fee=0", "--set", "customer.zip=01234")
+    assert answer.code == 0
+    assert answer.out.splitlines()[0] == "letter\tfield\tbefore\tafter"
+    assert answer.rows[:2] == [["1", "fee", '"N/A"', "0"], ["1", "customer", "", '{"zip":"01234"}']]
+    assert answer.err == (
+        "would edit 2 letters\n"
+        "a preview: nothing was changed; to do it: "
+        "redrive dlq edit --pipeline vendor --set fee=0 --set customer.zip=01234 --go\n"
+    )
+    assert not store.dlq.get(1).edited
+
+
+@pytest.mark.parametrize(
+    ("words", "record"),
+    [
+        (["--set", "fee=0"], {"id": "D-1", "fee": 0}),
+        (["--set", "fee=free"], {"id": "D-1", "fee": "free"}),
+        (["--set", "fee="], {"id": "D-1", "fee": ""}),
+        (["--set", 'fee="0"'], {"id": "D-1", "fee": "0"}),
+        (["--set", "fee=a=b"], {"id": "D-1", "fee": "a=b"}),
+        (["--set", "a.b=1", "--set", "a.c=2"], {"id": "D-1", "fee": "N/A", "a": {"b": 1, "c": 2}}),
+        (["--unset", "fee"], {"id": "D-1"}),
+        (["--set", "tax=1", "--unset", "fee"], {"id": "D-1", "tax": 1}),
+        (["--patch", '{"fee": null, "tax": 2}'], {"id": "D-1", "tax": 2}),
+        (["--expr", '{**record, "fee": None}'], {"id": "D-1", "fee": None}),
+    ],
+)
+def test_an_edit_is_done_with_go_and_the_record_as_received_is_kept(run, put, store, words, record):
+    put(1)
+    answer = run("dlq", "edit", 1, *words, "--go", "--note", "they mean none")
+    assert (answer.code, answer.err) == (0, "edited 1 letter\n")
+    letter = store.dlq.get(1)
+    assert (letter.payload, letter.record) == (record, {"id": "D-1", "fee": "N/A"})
+    assert store.dlq.audit(1)[0].note == "they mean none"
+    assert run("dlq", "edit", 1, "--undo", "--go").code == 0
+    assert not store.dlq.get(1).edited
+
+
+def test_a_value_may_be_of_a_type_that_json_lacks(run, put, store):
+    from decimal import Decimal
+
+    put(1)
+    run("dlq", "edit", 1, "--set", 'fee={"$decimal": "19.90"}', "--go")
+    assert store.dlq.get(1).payload["fee"] == Decimal("19.90")
+
+
+def test_a_whole_record_comes_from_a_file_or_from_stdin(run, put, store, here):
+    put(1)
+    (here / "record.json").write_text('{"id": "D-1", "fee": 7}')
+    preview = run("dlq", "edit", 1, "--record", "record.json")
+    assert preview.rows == [["1", "fee", '"N/A"', "7"]]
+    assert preview.err.startswith(
+        "a preview: nothing was changed; to do it: redrive dlq edit 1 --record record.json --go"
+    )
+    assert not store.dlq.get(1).edited
+    assert run("dlq", "edit", 1, "--record", "record.json", "--go").err.startswith("edited letter 1; ")
+    assert store.dlq.get(1).payload == {"id": "D-1", "fee": 7}
+    assert run("dlq", "edit", 1, "--record", "-", "--go", input="[1, 2]").code == 0
+    assert store.dlq.get(1).payload == [1, 2]
+    assert (
+        run("dlq", "edit", 1, "--record", "-", "--go", input="[1, 2]").err == "nothing differs; nothing was changed\n"
+    )
+
+
+def test_an_edit_in_json_tells_everything(run, put):
+    put(2)
+    told = json.loads(run("dlq", "edit", "--pipeline", "vendor", "--set", "fee=0", "--json").out)
+    assert (told["dry_run"], told["selected"], told["changed"], told["failed"]) == (True, 2, 2, 0)
+    assert told["previews"][0] == {
+        "id": 1,
+        "before": {"id": "D-1", "fee": "N/A"},
+        "after": {"id": "D-1", "fee": 0},
+        "changes": [{"path": "fee", "before": '"N/A"', "after": "0"}],
+    }
+    told = json.loads(run("dlq", "edit", 1, "--record", "-", "--json", input="{}").out)
+    assert (told["dry_run"], told["id"], [one["path"] for one in told["changes"]]) == (True, 1, ["id", "fee"])
+
+
+def test_letters_on_which_the_edit_fails_are_left_alone_and_told_with_the_reason(run, put, store):
+    put(2)
+    store.dlq.put("no columns", "parse", pipeline="vendor")
+    answer = run("dlq", "edit", "--pipeline", "vendor", "--expr", '{**record, "fee": 0}', "--go")
+    assert answer.code == 70
+    assert answer.err == (
+        "edited 2 letters; 1 letter left alone: the edit fails on them\n"
+        "  TypeError: 'str' object is not a mapping (letter 3)\n"
+    )
+
+
+def test_more_edits_than_are_shown_are_counted(run, put):
+    put(12)
+    answer = run("dlq", "edit", "--pipeline", "vendor", "--set", "fee=0")
+    assert len(answer.rows) == 10
+    assert "would edit 12 letters, the first 10 of them above" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--set", "fee=0"], "say which letters to edit"),
+        (["1", "--set", "fee"], "--set takes FIELD=VALUE, not 'fee'"),
+        (["1", "--set", "=0"], "--set takes FIELD=VALUE"),
+        (["1", "--set", "fee=null"], "null in a patch removes the field: write --unset fee for that"),
+        (["1", "--set", "a=1", "--set", "a.b=1"], "a.b and another --set contradict each other"),
+        (["1", "--set", "a=1", "--undo"], "an edit is one thing at a time: --set or --unset and --undo"),
+        (["1", "--patch", "{"], "--patch is not JSON"),
+        (["1", "--patch", "3"], "a patch is an object of the fields to change"),
+        (["1", "--expr", "record["], "the edit is no Python expression"),
+        (["1", "--expr", "fee = 0"], "the edit is a statement"),
+        (["1", "--record", "nowhere.json"], "cannot read nowhere.json: No such file"),
+        (["1", "2", "--record", "x.json"], "--record replaces one record: name one letter by its id"),
+        (["--pipeline", "vendor", "--record", "x.json"], "--record replaces one record"),
+        (["--pipeline", "vendor"], "say how to edit: --set, --unset"),
+        (["1"], "say how to edit: --set, --unset"),
+        (["9", "--set", "fee=0"], "there is no letter 9"),
+        (["2", "--set", "fee=0"], "letter 2 is discarded; reopen it before it is edited"),
+        (["2", "--record", "-"], "letter 2 is discarded; reopen it before it is edited"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_refused_in_one_sentence(run, put, store, words, sentence):
+    put(2)
+    store.dlq.discard(ids=(2,), note="known")
+    answer = run("dlq", "edit", *words, "--go")
+    assert answer.code == 64
+    assert answer.sentence.startswith(sentence)
+    assert not store.dlq.get(1).edited
+
+
+def test_in_the_editor_the_record_is_changed_and_kept_on_a_yes(terminal, put, store, here, editor):
+    put(1)
+    no = terminal("dlq", "edit", 1, keys="n\n", **editor())
+    assert "Keep this? [y/N]" in no.out
+    assert "nothing was changed" in no.out
+    assert not store.dlq.get(1).edited
+    yes = terminal("dlq", "edit", 1, keys="y\n", **editor())
+    assert '1  fee    "N/A"   0' in yes.out
+    assert store.dlq.get(1).payload == {"id": "D-1", "fee": 0}
+    mode, path = (here / "seen").read_text().split()
+    assert mode == f"{stat.S_IRUSR | stat.S_IWUSR:o}"
+    assert not (here / path).exists()
+
+
+def test_an_editor_that_changes_nothing_or_fails_changes_nothing(terminal, put, store, editor):
+    put(1)
+    assert "nothing differs" in terminal("dlq", "edit", 1, **editor("record")).out
+    assert "ended with 3; nothing was changed" in terminal("dlq", "edit", 1, **editor(code=3)).out
+    assert "cannot run nowhere/editor" in terminal("dlq", "edit", 1, EDITOR="nowhere/editor", VISUAL="").out
+    assert not store.dlq.get(1).edited
+
+
+def test_what_was_written_and_is_not_json_is_kept(terminal, put, store, here, editor):
+    put(1)
+    answer = terminal("dlq", "edit", 1, **editor(text="{half"))
+    assert answer.code == 64
+    assert "what you wrote is not JSON" in answer.out
+    _, path = (here / "seen").read_text().split()
+    assert (here / path).read_text() == "{half"
+    (here / path).unlink()

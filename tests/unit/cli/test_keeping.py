@@ -1,0 +1,161 @@
+"""`redrive dlq export`, `import` and `purge`."""
+
+import json
+import os
+import stat
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import redrive
+
+
+def settled_long_ago(store, *ids):
+    from sqlalchemy import update
+
+    from redrive.store.schema import letters
+
+    long_ago = datetime.now(UTC) - timedelta(days=40)
+    change = update(letters).where(letters.c.id.in_(ids)).values(settled_at=long_ago)
+    store.database.write(lambda connection: connection.execute(change))
+
+
+# ── export and import ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_letters_go_out_and_come_in_with_nothing_lost(run, put, store, here):
+    put(3)
+    store.dlq.put(b"\xff\x00", "not UTF-8", pipeline="vendor", key="D-9")
+    store.dlq.edit(1, patch={"fee": 0})
+    store.dlq.discard(ids=(2,), note="known")
+    assert run("dlq", "export", "-o", "letters.ndjson") == (0, "", "exported 4 letters to letters.ndjson\n")
+    assert run("dlq", "import", "letters.ndjson", "--store", "other.db").err == "imported 4 letters\n"
+    again = run("dlq", "import", "letters.ndjson", "--store", "other.db", "--json")
+    assert json.loads(again.out) == {"new": 0, "known": 4}
+    assert again.err == "imported 0 letters; 4 letters were there already\n"
+    with redrive.connect("other.db") as other:
+        got = {letter.key: letter for letter in other.dlq.each()}
+    assert got["D-9"].record == b"\xff\x00"
+    assert got["D-1"].edited_record == {"id": "D-1", "fee": 0}
+    assert got["D-2"].note == "known"
+
+
+def test_without_a_file_the_lines_go_to_stdout_and_nothing_else(run, put):
+    put(2)
+    answer = run("dlq", "export", "--json")
+    assert [json.loads(line)["source_key"] for line in answer.out.splitlines()] == ["D-1", "D-2"]
+    assert answer.err == ""
+
+
+def test_an_export_takes_filters_and_ids(run, put):
+    put(3)
+    assert len(run("dlq", "export", 1, 3).out.splitlines()) == 2
+    assert len(run("dlq", "export", "--key", "D-2").out.splitlines()) == 1
+    assert run("dlq", "export", "--status", "discarded").out == ""
+
+
+def test_an_import_reads_stdin(run, put):
+    put(2)
+    lines = run("dlq", "export").out
+    assert run("dlq", "import", "-", "--store", "other.db", input=lines).err == "imported 2 letters\n"
+
+
+def test_an_export_is_whole_or_not_there(run, put, here, monkeypatch):
+    put(2)
+    (here / "letters.ndjson").write_text("what was there before")
+
+    def breaks(self, **_):
+        yield "{}"
+        raise OSError(28, "No space left on device", "letters.ndjson")
+
+    monkeypatch.setattr("redrive.dlq.queue.DeadLetters.export", breaks)
+    answer = run("dlq", "export", "-o", "letters.ndjson")
+    assert (answer.code, answer.sentence) == (70, "letters.ndjson: No space left on device")
+    assert (here / "letters.ndjson").read_text() == "what was there before"
+    assert [path.name for path in here.iterdir() if path.name.endswith(".part")] == []
+
+
+def test_an_export_has_the_mode_of_any_new_file(run, put, here):
+    put(1)
+    run("dlq", "export", "-o", "letters.ndjson")
+    (here / "other").touch()
+    assert stat.S_IMODE((here / "letters.ndjson").stat().st_mode) == stat.S_IMODE((here / "other").stat().st_mode)
+
+
+def test_a_device_is_written_to_and_not_replaced(run, put):
+    put(1)
+    assert run("dlq", "export", "-o", os.devnull).code == 0
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_a_file_that_cannot_be_written_or_read_is_said(run, put):
+    put(1)
+    answer = run("dlq", "export", "-o", "nowhere/letters.ndjson")
+    assert (answer.code, answer.sentence) == (64, "cannot write nowhere/letters.ndjson: No such file or directory")
+    answer = run("dlq", "import", "nowhere.ndjson")
+    assert (answer.code, answer.sentence) == (64, "cannot read nowhere.ndjson: No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda lines: lines[2][:40], "line 3 is cut off, or is not JSON; 2 letters were imported before it"),
+        (lambda lines: '{"some": "thing"}', "line 3 is not a letter that redrive exported"),
+        (lambda lines: "\udcff", "line 3 is cut off, or is not JSON"),
+    ],
+)
+def test_a_damaged_line_is_pointed_at_and_what_is_before_it_is_kept(run, put, here, damage, words):
+    put(3)
+    lines = run("dlq", "export").out.splitlines()
+    text = "\n".join([*lines[:2], damage(lines)])
+    (here / "cut.ndjson").write_bytes(text.encode(errors="surrogateescape"))
+    answer = run("dlq", "import", "cut.ndjson", "--store", "other.db")
+    assert answer.code == 64
+    assert answer.sentence.startswith(words)
+    assert "importing the whole file again is safe" in answer.sentence
+    assert len(run("dlq", "ls", "--store", "other.db").rows) == 2
+
+
+def test_progress_is_shown_on_a_terminal_and_only_there(terminal, put):
+    put(3)
+    assert "exported 3 letters" in terminal("dlq", "export", "-o", "x.ndjson").out
+    assert "imported 0 letters; 3 letters were there already" in terminal("dlq", "import", "x.ndjson").out
+
+
+# ── purge ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_purge_removes_what_was_settled_long_ago_and_nothing_else(run, put, store):
+    put(4)
+    store.dlq.discard(ids=(1, 2), note="known")
+    store.dlq.escalate(ids=(3,), note="look")
+    settled_long_ago(store, 1, 3)
+    would = run("dlq", "purge", "--dry-run", "--json")
+    assert json.loads(would.out) == {"letters": 1, "dry_run": True}
+    assert would.err == "would remove 1 letter; nothing was changed\n"
+    assert run("dlq", "purge").err == "removed 1 letter\n"
+    assert [row[0] for row in run("dlq", "ls", "--all-statuses").rows] == ["4", "3", "2"]
+    assert run("dlq", "purge", "--older-than", "0s", "--pipeline", "other").err == "removed 0 letters\n"
+    assert run("dlq", "purge", "--older-than", "0s").err == "removed 1 letter\n"
+
+
+def test_a_purge_of_what_is_not_settled_is_refused(run, put):
+    put(1)
+    answer = run("dlq", "purge", "--status", "pending")
+    assert answer.code == 64
+    assert answer.sentence.startswith("a letter that is pending is not settled and is never purged")
+
+
+def test_a_purge_needs_an_age_that_is_one(run, store):
+    answer = run("dlq", "purge", "--older-than", "long")
+    assert (answer.code, answer.sentence[:25]) == (64, "older_than must be an age")
+
+
+def test_a_person_is_asked_before_letters_are_gone_for_good(terminal, put, store):
+    put(2)
+    store.dlq.discard(ids=(1, 2), note="known")
+    settled_long_ago(store, 1, 2)
+    no = terminal("dlq", "purge", keys="n\n")
+    assert "Remove 2 letters for good? [y/N]" in no.out
+    assert no.code == 64
+    assert "removed 2 letters" in terminal("dlq", "purge", "--yes").out

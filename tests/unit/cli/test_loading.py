@@ -1,0 +1,121 @@
+"""`FILE_OR_MODULE:NAME`: what is found, and what is said where it is not."""
+
+import sys
+
+import pytest
+
+from redrive.cli.exits import BrokenModule, NotThere
+from redrive.cli.loading import load
+
+
+@pytest.fixture
+def write(here):
+    def write(name, text):
+        path = here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_name_in_a_file_is_found(write):
+    write("vendor.py", "def pipeline(records): return 'here'\n")
+    assert load("vendor.py:pipeline")([]) == "here"
+    assert load("./vendor.py:pipeline")([]) == "here"
+
+
+def test_a_name_in_a_module_is_found_from_the_working_directory(write):
+    write("jobs/__init__.py", "")
+    write("jobs/vendor.py", "class Pipeline:\n    def reprocess(self, records): ...\npipeline = Pipeline()\n")
+    assert load("jobs.vendor:pipeline").reprocess([]) is None
+    assert load("jobs.vendor:pipeline.reprocess")([]) is None
+
+
+def test_a_file_may_import_what_lies_beside_it(write):
+    write("elsewhere/shared.py", "VALUE = 3\n")
+    write("elsewhere/vendor.py", "from shared import VALUE\n")
+    assert load("elsewhere/vendor.py:VALUE") == 3
+
+
+def test_a_file_of_a_package_may_import_its_siblings(write):
+    write("jobs/__init__.py", "")
+    write("jobs/shared.py", "VALUE = 4\n")
+    write("jobs/vendor.py", "from .shared import VALUE\n")
+    assert load("jobs/vendor.py:VALUE") == 4
+    assert load("jobs.vendor:VALUE") == 4
+
+
+def test_a_file_is_imported_once(write):
+    write("vendor.py", "pipeline = object()\n")
+    assert load("vendor.py:pipeline") is load("vendor.py:pipeline")
+
+
+def test_a_file_named_like_a_module_of_python_does_not_take_its_place(write):
+    import json
+
+    write("json.py", "pipeline = 'mine'\n")
+    assert load("json.py:pipeline") == "mine"
+    assert sys.modules["json"] is json
+
+
+@pytest.mark.parametrize("wanted", ["vendor.py", "vendor", ":pipeline", "vendor.py:", "vendor.py:a b", "a:b/c.py"])
+def test_what_names_nothing_is_refused_with_the_two_forms(here, wanted):
+    with pytest.raises(NotThere, match=r"write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline"):
+        load(wanted)
+
+
+def test_a_missing_file_is_said_with_the_one_that_is_near(write):
+    write("vendor.py", "")
+    with pytest.raises(NotThere, match=r"there is no file vendr.py; did you mean vendor.py\?"):
+        load("vendr.py:pipeline")
+    with pytest.raises(NotThere, match=r"there is no file jobs/x.py: there is no directory jobs"):
+        load("jobs/x.py:pipeline")
+
+
+def test_a_missing_module_is_said(here):
+    with pytest.raises(NotThere, match="there is no module 'nowhere'"):
+        load("nowhere:pipeline")
+    with pytest.raises(NotThere, match=r"there is no module 'nowhere.at.all'"):
+        load("nowhere.at.all:pipeline")
+
+
+def test_a_missing_name_is_said_with_the_one_that_is_near(write):
+    write("vendor.py", "def pipeline(records): ...\n")
+    with pytest.raises(NotThere, match=r"vendor.py has no name 'pipelin'; did you mean 'pipeline'\?"):
+        load("vendor.py:pipelin")
+    with pytest.raises(NotThere, match=r"vendor.py has no name 'other'$"):
+        load("vendor.py:other")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import re\n\nimport polarz\n", r"ModuleNotFoundError: No module named 'polarz' \(vendor.py, line 3\)"),
+        ("def f():\n    return 1 / 0\nf()\n", r"ZeroDivisionError: division by zero \(vendor.py, line 2\)"),
+        ("x = 1\nif x\n", r"SyntaxError: expected ':' \(vendor.py, line 2\)"),
+        ("raise RuntimeError\n", r"RuntimeError \(vendor.py, line 1\)"),
+        ("raise ValueError('password=hunter2')\n", r"ValueError: password=\*\*\* \(vendor.py, line 1\)"),
+        ("import json\njson.loads('{')\n", r"JSONDecodeError: .* \(vendor.py, line 2\)"),
+        ("import sys\nsys.exit(3)\n", r"SystemExit: it ends the program .* \(vendor.py, line 2\)"),
+    ],
+)
+@pytest.mark.parametrize("wanted", ["vendor.py:pipeline", "vendor:pipeline"])
+def test_what_a_module_raises_is_named_with_the_line_of_the_user(write, text, words, wanted):
+    write("vendor.py", text)
+    with pytest.raises(BrokenModule, match=f"^vendor(.py)? cannot be imported: {words}$"):
+        load(wanted)
+
+
+def test_a_file_that_failed_is_tried_anew(write):
+    write("vendor.py", "1 / 0\n")
+    with pytest.raises(BrokenModule):
+        load("vendor.py:pipeline")
+    write("vendor.py", "pipeline = 'mended, and longer than before'\n")
+    assert load("vendor.py:pipeline").startswith("mended")
+
+
+def test_a_file_that_is_not_python_is_said_to_be_broken(here):
+    (here / "data.py").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BrokenModule, match=r"data.py cannot be imported: SyntaxError"):
+        load("data.py:pipeline")

@@ -1,0 +1,225 @@
+"""The program as a whole: help, wrong words, exit codes, and what reaches which stream."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import redrive
+from redrive.cli import exits
+from redrive.cli.app import NOUNS
+from redrive.errors import LetterError, ReplayStopped, StoreError
+from redrive.model import Kind
+
+HEAVY = ["sqlalchemy", "alembic", "rich", "psycopg", "pydantic", "redrive.dlq.queue", "redrive.connect"]
+
+
+def imported_by(*words):
+    program = (
+        "import sys\nfrom redrive.cli import main\n"
+        f"sys.argv = ['redrive', *{list(words)!r}]\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        f"print('imported:', *[name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.rpartition("imported:")[2].split()
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["-h"]])
+def test_help_imports_nothing_heavy(words):
+    assert imported_by(*words) == []
+
+
+@pytest.mark.parametrize("words", [["dlq", "--help"], ["dlq", "replay", "--help"], ["services"], ["store", "-h"]])
+def test_the_help_of_a_command_imports_neither_the_database_nor_the_tables(words):
+    # typer itself brings pydantic as soon as an option takes a value
+    assert set(imported_by(*words)) <= {"pydantic"}
+
+
+def test_the_version_is_told(run):
+    assert run("--version") == (0, f"redrive {redrive.__version__}\n", "")
+
+
+def test_help_lists_every_noun_with_what_it_is_for(run):
+    for words in ([], ["--help"], ["-h"]):
+        answer = run(*words)
+        assert answer.code == 0
+        assert all(text in " ".join(answer.out.split()) for text in NOUNS.values())
+
+
+def test_a_noun_alone_shows_its_commands(run):
+    answer = run("dlq")
+    assert answer.code == 0
+    for name in [
+        "causes",
+        "ls",
+        "show",
+        "history",
+        "replay",
+        "edit",
+        "discard",
+        "escalate",
+        "reopen",
+        "purge",
+        "export",
+        "import",
+    ]:
+        assert f"\n  {name} " in answer.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["dlqq"], "no such command 'dlqq'. Did you mean 'dlq'?; see `redrive --help`"),
+        (["dlq", "lss"], "no such command 'lss'. Did you mean 'ls'?; see `redrive dlq --help`"),
+        (["dlq", "ls", "--pipelin", "x"], "no such option: --pipelin (Possible options: --pipeline"),
+        (["dlq", "ls", "--limit", "many"], "invalid value for '--limit'"),
+        (["dlq", "ls", "--limit", "0"], "invalid value for '--limit'"),
+        (["dlq", "show"], "missing argument 'ID'; see `redrive dlq show --help`"),
+        (["dlq", "show", "first"], "invalid value for 'ID'"),
+        (["dlq", "discard", "1"], "missing option '--note'; see `redrive dlq discard --help`"),
+        (["dlq", "replay"], "missing option '--target'"),
+        (["dlq", "ls", "--store"], "option '--store' requires an argument"),
+        (["dlq", "history", "a", "b"], "got unexpected extra argument"),
+    ],
+)
+def test_wrong_words_are_a_usage_error_in_one_sentence(run, words, sentence):
+    answer = run(*words)
+    assert answer.code == 64
+    assert answer.out == ""
+    assert answer.sentence.startswith(sentence)
+
+
+def test_common_options_may_stand_before_the_noun_between_and_after(run, store, put):
+    put(1)
+    url = "sqlite:///.redrive/redrive.db"
+    for words in (
+        ["--store", url, "--json", "dlq", "ls"],
+        ["dlq", "--json", f"--store={url}", "ls"],
+        ["dlq", "ls", "--store", url, "--json"],
+    ):
+        answer = run(*words)
+        assert answer.code == 0
+        assert [letter["key"] for letter in json.loads(answer.out)] == ["D-1"]
+
+
+def test_of_two_stores_the_one_nearest_to_the_command_counts(run, store, put):
+    put(1)
+    answer = run("--store", "elsewhere.db", "dlq", "ls", "--store", ".redrive/redrive.db")
+    assert (answer.code, len(answer.rows)) == (0, 1)
+
+
+def test_the_store_may_come_from_the_environment_or_the_file(run, store, put, here, monkeypatch):
+    put(1)
+    below = here / "jobs"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert run("dlq", "ls").code == 64
+    (here / "redrive.toml").write_text("[store]\nurl = '.redrive/redrive.db'\n")
+    assert len(run("dlq", "ls").rows) == 1
+    monkeypatch.setenv("REDRIVE_STORE", "nowhere.db")
+    assert "there is no store at nowhere.db" in run("dlq", "ls").sentence
+
+
+def test_settings_that_cannot_be_used_are_a_usage_error(run, store, here):
+    (here / "redrive.toml").write_text("[store]\nulr = 'x'\n")
+    answer = run("dlq", "ls")
+    assert answer.code == 64
+    assert answer.sentence.startswith(f"{here / 'redrive.toml'} has store.ulr")
+    (here / "redrive.toml").write_text("[letters]\nredact = ['a..b']\n")
+    assert run("dlq", "ls").sentence.startswith("letters.redact of the settings cannot be used")
+
+
+def test_debug_shows_the_traceback_and_the_sentence(run, store):
+    answer = run("dlq", "show", 99, "--debug")
+    assert answer.code == 64
+    assert "Traceback" in answer.err
+    assert answer.err.endswith("redrive: there is no letter 99\n")
+
+
+def test_what_nobody_foresaw_is_named_as_such(run, store, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("division by zero of password=hunter2")
+
+    monkeypatch.setattr("redrive.dlq.queue.DeadLetters.find", broken)
+    answer = run("dlq", "ls")
+    assert answer.code == 70
+    assert answer.sentence == (
+        "internal error: ZeroDivisionError: division by zero of password=***; run with --debug to see where"
+    )
+
+
+def test_a_missing_extra_is_one_sentence(here):
+    program = (
+        "import sys\nsys.modules['psycopg'] = None\nfrom redrive.cli import main\n"
+        "sys.argv = ['redrive', 'dlq', 'ls', '--store', 'postgresql://h/d']\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert done.stderr == "redrive: psycopg is not installed: pip install 'redrive[postgres]'\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LetterError("x"), 64),
+        (exits.Refused("x"), 64),
+        (StoreError("x"), 70),
+        (StoreError("x", kind=Kind.AUTH), 77),
+        (StoreError("x", kind=Kind.TRANSIENT), 75),
+        (StoreError("x", kind=Kind.RETRY_NOW), 75),
+        (ReplayStopped("x"), 70),
+        (ReplayStopped("x", kind=Kind.TRANSIENT), 75),
+        (ReplayStopped("x", kind=Kind.RATE_LIMITED), 75),
+        (ReplayStopped("x", kind=Kind.RETRY_NOW), 75),
+        (ReplayStopped("x", kind=Kind.AUTH), 77),
+        (ReplayStopped("x", kind=Kind.QUOTA), 77),
+        (ReplayStopped("x", kind=Kind.AMBIGUOUS), 70),
+        (RuntimeError("x"), 70),
+    ],
+)
+def test_each_failure_has_the_exit_code_that_says_what_to_do(error, code):
+    assert exits.exit_code(error) == code
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(put, here):
+    put(3_000)
+    command = f"{sys.executable} -W error -m redrive.cli dlq export | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    line, code = done.stdout.splitlines()
+    assert json.loads(line)["source_key"] == "D-1"
+    assert code == "141"
+    assert done.stderr == ""
+
+
+def test_an_interrupt_says_what_is_kept(put, here):
+    put(3)
+    (here / "slow.py").write_text(
+        "import pathlib, time\ndef target(records):\n    pathlib.Path('reached').touch()\n    time.sleep(60)\n"
+    )
+    words = ["dlq", "replay", "--pipeline", "vendor", "--target", "slow.py:target", "--go"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "redrive.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (here / "reached").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.splitlines() == [
+        "0 of 3 letters were done",
+        "redrive: interrupted; what was done before is kept, and running the same again is safe",
+    ]
+
+
+def test_a_character_the_terminal_lacks_is_shown_by_its_escape(put, spawn):
+    put(1, error="Müller → 3")
+    done = spawn("dlq", "ls", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert "M\\xfcller \\u2192 3" in done.stdout

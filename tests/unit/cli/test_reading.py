@@ -1,0 +1,395 @@
+"""`redrive dlq causes`, `ls`, `show` and `history`."""
+
+import json
+import shlex
+import uuid
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+import redrive
+from redrive.cli.output import Output
+from redrive.cli.session import Session
+
+LETTER_HEADER = "id pipeline status type cause key position source seen rejected last_seen edited message".replace(
+    " ", "\t"
+)
+
+
+def days_ago(days):
+    return datetime.now(UTC) - timedelta(days=days)
+
+
+# ── causes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_causes_come_with_their_counts_their_trend_and_what_they_have_in_common(run, put, store):
+    put(3, error="fee: could not convert 'N/A'")
+    put(1, start=50, error="HTTP 404: /pages/7 is gone", pipeline="pages")
+    answer = run("dlq", "causes")
+    assert answer.code == 0
+    assert answer.out.splitlines()[0] == (
+        "cause\tletters\tpending\tescalated\tseen\tpipelines\tfirst_seen\tlast_seen\ttrend\tmessage"
+    )
+    first, second = answer.rows
+    assert len(first[0]) == 12
+    assert first[1:6] == ["3", "3", "0", "3", "vendor"]
+    assert first[8:] == ["0,0,0,0,0,0,3", "fee: could not convert <value>"]
+    assert second[5] == "pages"
+    datetime.fromisoformat(first[6])
+
+
+def test_causes_in_json_are_whole(run, put):
+    put(2)
+    (cause,) = json.loads(run("dlq", "causes", "--json").out)
+    assert cause["count"] == 2
+    assert cause["by_status"] == {"pending": 2, "reprocessed": 0, "discarded": 0, "escalated": 0}
+    assert cause["pipelines"] == ["vendor"]
+    assert cause["message"] == cause["sample"] == "fee: not a number"
+    assert cause["first_seen"].endswith("Z")
+
+
+def test_causes_whose_letters_are_all_settled_are_left_out_unless_asked_for(run, put, store):
+    put(1)
+    put(1, start=9, error="another reason")
+    store.dlq.discard(ids=(1,), note="known")
+    assert [row[-1] for row in run("dlq", "causes").rows] == ["another reason"]
+    assert len(run("dlq", "causes", "--all-statuses").rows) == 2
+    assert [row[-1] for row in run("dlq", "causes", "--status", "discarded").rows] == ["fee: not a number"]
+
+
+def test_more_causes_than_the_limit_are_announced(run, put):
+    for n, error in enumerate(("one", "two", "three")):
+        put(1, start=n, error=f"reason {error}")
+    answer = run("dlq", "causes", "--limit", 2)
+    assert len(answer.rows) == 2
+    assert answer.err == "there are more: redrive dlq causes --limit 10\n"
+
+
+def test_no_causes_are_said_to_be_none(run, store):
+    assert run("dlq", "causes").err == "no open letters; 0 letters in all\n"
+    assert run("dlq", "causes", "--pipeline", "x").err == "no cause matches\n"
+    assert json.loads(run("dlq", "causes", "--json").out) == []
+
+
+def test_on_a_terminal_a_cause_is_as_short_as_can_be_told_apart(terminal, put):
+    put(2)
+    answer = terminal("dlq", "causes", columns=140)
+    header, _, row = answer.out.splitlines()
+    assert header.split() == [
+        "cause",
+        "letters",
+        "pending",
+        "seen",
+        "pipelines",
+        "first",
+        "seen",
+        "last",
+        "seen",
+        "trend",
+        "message",
+    ]
+    assert len(row.split()[0]) == 6
+    assert "▁▁▁▁▁▁█" in row
+    narrow = terminal("dlq", "causes", columns=80).out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "fee: not a number" in narrow
+
+
+# ── ls ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ls_shows_pending_letters_newest_first(run, put, store):
+    put(3)
+    store.dlq.discard(ids=(2,), note="known")
+    answer = run("dlq", "ls")
+    assert answer.out.splitlines()[0] == LETTER_HEADER
+    assert [row[0] for row in answer.rows] == ["3", "1"]
+    assert answer.rows[0][1:4] == ["vendor", "pending", "validation"]
+    assert answer.rows[0][5:7] == ["D-3", "3"]
+    assert answer.rows[0][-2:] == ["false", "fee: not a number"]
+    assert answer.err == ""
+
+
+def test_ls_pages_from_one_letter_to_the_next_and_says_how(run, put):
+    put(5)
+    first = run("dlq", "ls", "--limit", 2)
+    assert first.err == "there are more: redrive dlq ls --limit 2 --after 4\n"
+    second = run("dlq", "ls", "--limit", 2, "--after", 4)
+    assert [row[0] for row in second.rows] == ["3", "2"]
+    assert second.err == "there are more: redrive dlq ls --limit 2 --after 2\n"
+    last = run("dlq", "ls", "--limit", 2, "--after=2")
+    assert [row[0] for row in last.rows] == ["1"]
+    assert last.err == ""
+    assert [row[0] for row in run("dlq", "ls", "--oldest-first", "--limit", 1, "--after", 1).rows] == ["2"]
+
+
+def test_the_hint_for_the_next_page_is_fit_to_be_copied_but_for_a_password():
+    words = ("dlq", "ls", "--text", "not a number", "--store", "postgresql://u:hunter2@h/d", "--after", "9")
+    session = Session(url=None, out=Output(), words=words)
+    assert session.again_with("--after", 4) == (
+        "redrive dlq ls --text 'not a number' --store postgresql://u:***@h/d --after 4"
+    )
+
+
+def test_ls_in_json_is_an_array_of_whole_letters(run, store):
+    run_id = uuid.uuid4()
+    record = {"fee": Decimal("19.90"), "raw": b"\xff", "when": datetime(2026, 7, 1, tzinfo=UTC), "big": 2**80}
+    store.dlq.put(record, ValueError("fee"), pipeline="vendor", key="D-1", source="d.csv", run_id=run_id, position=7)
+    (letter,) = json.loads(run("dlq", "ls", "--json").out)
+    assert letter["record"] == {
+        "fee": {"$decimal": "19.90"},
+        "raw": {"$bytes": "/w=="},
+        "when": {"$datetime": "2026-07-01T00:00:00+00:00"},
+        "big": {"$int": str(2**80)},
+    }
+    assert letter["run_id"] == str(run_id)
+    assert (letter["id"], letter["status"], letter["position"], letter["source"]) == (1, "pending", "7", "d.csv")
+    assert (letter["note"], letter["edited"]) == (None, False)
+    assert "edited_record" not in letter
+    assert datetime.fromisoformat(letter["rejected_at"]).tzinfo is not None
+
+
+@pytest.fixture
+def various(store):
+    run_id = uuid.UUID("12345678-1234-5678-1234-567812345678")
+    store.dlq.put_many(
+        [
+            redrive.NewLetter({"n": 1}, "fee: N/A", key="D-1", source="a.csv", position="line 3", run_id=run_id),
+            redrive.NewLetter({"n": 2}, "not JSON", key="D-2", source="b.csv", error_type="parse"),
+            redrive.NewLetter({"n": 3}, "gone", pipeline="pages", rejected_at=days_ago(5)),
+            redrive.NewLetter({"n": 4}, "gone", pipeline="pages", key="P-4", error_type="page"),
+            redrive.NewLetter({"n": 4}, "gone", pipeline="pages", key="P-4", error_type="page"),
+        ],
+        pipeline="vendor",
+    )
+    store.dlq.edit(2, patch={"n": 9})
+    store.dlq.escalate(ids=(1,), note="look at it")
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        ("--status any", "4321"),
+        ("--all-statuses", "4321"),
+        ("--status escalated", "1"),
+        ("--status pending,escalated", "4321"),
+        ("--status pending --status escalated", "4321"),
+        ("--pipeline pages", "43"),
+        ("--pipeline pages --pipeline vendor", "432"),
+        ("--error-type parse", "2"),
+        ("--since 2d", "42"),
+        ("--until 2d", "3"),
+        ("--since today --status any", "421"),
+        ("--seen-since 1h", "42"),
+        ("--run 12345678-1234-5678-1234-567812345678 --status any", "1"),
+        ("--source b.csv", "2"),
+        ("--key D-2", "2"),
+        ("--position 'line 3' --status any", "1"),
+        ("--text GONE", "43"),
+        ("--min-seen 2", "4"),
+        ("--edited", "2"),
+        ("--unedited", "43"),
+        ("--id 2 --id 4", "42"),
+        ("2 4", "42"),
+        ("1", "1"),
+        ("1 --status pending", ""),
+        ("--pipeline pages --min-seen 2 --since 1d", "4"),
+        ("--pipeline nobody", ""),
+    ],
+)
+def test_each_filter_selects_what_it_says(run, various, words, ids):
+    answer = run("dlq", "ls", *shlex.split(words))
+    assert answer.code == 0
+    assert "".join(row[0] for row in answer.rows) == ids
+    assert bool(answer.err) == (ids == "")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--since", "yesterdayish"], "since must be an age such as"),
+        (["--status", "lost"], "there is no status 'lost'; it is one of pending"),
+        (["--error-type", "odd"], "there is no error type 'odd'"),
+        (["--cause", "xyz"], "a cause is up to twelve hexadecimal digits"),
+        (["--cause", "abc"], "no cause begins with abc; `redrive dlq causes` lists them"),
+        (["--run", "17"], "a run_id is a UUID, not '17'"),
+        (["0"], "a letter's id is a number of 1 or more"),
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_refused_in_one_sentence(run, various, words, sentence):
+    answer = run("dlq", "ls", *words)
+    assert answer.code == 64
+    assert answer.sentence.startswith(sentence)
+
+
+def test_a_cause_may_be_shortened_as_long_as_it_is_one(run, put, store):
+    for n in range(40):  # of 40 causes, two begin with the same digit
+        put(1, start=n, error=f"reason {chr(97 + n // 8)}{chr(97 + n % 8)}")
+    causes = [cause.fingerprint for cause in store.dlq.causes()]
+    assert len(causes) == 40
+    assert len(run("dlq", "ls", "--cause", causes[0][:8]).rows) == 1
+    twice = next(one[0] for one in causes if sum(other[0] == one[0] for other in causes) > 1)
+    answer = run("dlq", "ls", "--cause", twice)
+    assert answer.code == 64
+    assert f"causes begin with {twice} (" in answer.sentence
+    assert answer.sentence.endswith("write more of the digits")
+
+
+def test_an_error_of_several_lines_is_one_row(run, terminal, store):
+    store.dlq.put({}, "first\nsecond", pipeline="vendor")
+    assert run("dlq", "ls").rows[0][-1] == "first\\nsecond"
+    assert terminal("dlq", "ls").out.splitlines()[-1].endswith("first second")
+
+
+def test_who_asks_for_statuses_sees_them_on_a_narrow_terminal_too(terminal, put):
+    put(1)
+    assert "status" not in terminal("dlq", "ls", columns=60).out
+    assert "status" in terminal("dlq", "ls", "--status", "any", columns=60).out
+
+
+# ── show ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_show_tells_everything_about_a_letter(run, put, store):
+    put(1)
+    store.dlq.edit(1, patch={"fee": 0}, note="they mean none")
+    store.dlq.escalate(ids=(1,), note="is this right?")
+    shown = json.loads(run("dlq", "show", 1, "--json").out)
+    assert shown["record"] == {"id": "D-1", "fee": "N/A"}
+    assert shown["edited_record"] == {"id": "D-1", "fee": 0}
+    assert shown["note"] == "is this right?"
+    assert [entry["action"] for entry in shown["audit"]] == ["edited", "escalated"]
+    assert shown["audit"][0]["detail"] == {"before": {"id": "D-1", "fee": "N/A"}}
+    fields = dict(run("dlq", "show", 1).rows)
+    assert (fields["status"], fields["edited_record"]) == ("escalated", '{"id": "D-1", "fee": 0}')
+
+
+def test_show_on_a_terminal_reads_from_top_to_bottom(terminal, put, store):
+    put(1)
+    put(1)
+    store.dlq.edit(1, patch={"fee": 0})
+    store.dlq.escalate(ids=(1,), note="is this right?")
+    shown = terminal("dlq", "show", 1).out
+    places = [
+        shown.index(words)
+        for words in (
+            "letter     1, escalated",
+            "error      fee: not a number",
+            "seen 2 times",
+            "note       is this right?",
+            '"fee": "N/A"',
+            "edited, as a replay sends it",
+            '"fee": 0',
+            'fee: "N/A" → 0',
+            "escalated, pending → escalated by ",
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_bytes_are_shown_as_a_dump_and_given_raw_as_they_are(terminal, spawn, store):
+    store.dlq.put(b"17;M\xfcller\x1b[31m", "not UTF-8", pipeline="vendor")
+    shown = terminal("dlq", "show", 1).out
+    assert "record, 14 bytes" in shown
+    assert "31 37 3b 4d fc" in shown
+    assert "17;M.ller.[31m" in shown
+    assert spawn("dlq", "show", 1, "--raw", text=False).stdout == b"17;M\xfcller\x1b[31m"
+    assert json.loads(spawn("dlq", "show", 1, "--raw", "--json").stdout) == {"$bytes": "MTc7TfxsbGVyG1szMW0="}
+
+
+def test_a_long_record_is_cut_with_a_word_that_says_so(terminal, run, store):
+    store.dlq.put({"body": "x" * 30_000, "list": list(range(3_000))}, "too long", pipeline="vendor")
+    store.dlq.put(b"\0" * 10_000_000, "too long, too", pipeline="vendor")
+    shown = terminal("dlq", "show", 1).out
+    assert len(shown) < 8_000
+    assert "… (30,000 characters; --full shows all)" in shown
+    assert "more characters; --full shows all" in shown
+    assert "9,999,750 more bytes; --full shows all" in terminal("dlq", "show", 2).out
+    assert "x" * 30_000 in terminal("dlq", "show", 1, "--full").out
+    assert json.loads(run("dlq", "show", 1, "--raw").out)["body"] == "x" * 30_000
+
+
+def test_raw_text_is_the_text(run, store):
+    store.dlq.put("17;Müller", "no columns", pipeline="vendor")
+    assert run("dlq", "show", 1, "--raw").out == "17;Müller\n"
+    assert json.loads(run("dlq", "show", 1, "--raw", "--json").out) == "17;Müller"
+
+
+def test_a_record_cannot_steer_the_terminal(terminal, store):
+    store.dlq.put({"name": "\x1b]0;owned\x07"}, "bad \x1b[2J name", pipeline="ven\x1bdor")
+    for words in (["show", 1], ["ls"], ["causes"]):
+        assert "\x1b]" not in terminal("dlq", *words).out
+        assert "\x1b[2J" not in terminal("dlq", *words).out
+
+
+def test_a_letter_that_is_not_there_is_said(run, store):
+    assert (run("dlq", "show", 17).code, run("dlq", "show", 17).sentence) == (64, "there is no letter 17")
+
+
+# ── history ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_history_tells_what_became_of_a_key(run, put, store):
+    put(1, error="fee: N/A")
+    store.dlq.discard(ids=(1,), note="known")
+    put(1, error="tax: N/A")
+    answer = run("dlq", "history", "D-1")
+    assert [(row[1], row[2], row[3]) for row in answer.rows] == [
+        ("1", "rejected", "pending"),
+        ("1", "discarded", "discarded"),
+        ("2", "rejected", "pending"),
+    ]
+    assert answer.rows[1][5] == "known"
+    told = json.loads(run("dlq", "history", "D-1", "--json").out)
+    assert [letter["id"] for letter in told["letters"]] == [1, 2]
+    assert [event["action"] for event in told["events"]] == ["discarded"]
+
+
+def test_a_key_nobody_has_is_said(run, store):
+    assert run("dlq", "history", "D-9").code == 64
+    assert run("dlq", "history", "D-9").sentence.startswith("no letter has the key 'D-9'")
+
+
+# ── redaction ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SECRETS = ("4111111111111111", "123-45-6789", "Rumpelstilzchen")
+
+
+@pytest.fixture
+def secret(store, here):
+    (here / "redrive.toml").write_text('[letters]\nredact = ["card_number", "*.ssn", "name"]\n')
+    record = {"card_number": SECRETS[0], "who": {"ssn": SECRETS[1]}, "name": SECRETS[2], "fee": "N/A"}
+    store.dlq.put(record, f"card {SECRETS[0]} of {SECRETS[2]} is not valid", pipeline="vendor", key=SECRETS[1])
+    store.dlq.edit(1, record | {"card_number": SECRETS[0] + "0", "fee": 0}, note=f"for {SECRETS[2]}")
+    store.dlq.escalate(ids=(1,), note=f"ask {SECRETS[2]}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["causes", "ls --status any", "show 1", "history 123-45-6789", "edit 1 --set fee=1", "edit 1 --set card_number=1"],
+)
+@pytest.mark.parametrize("form", ["pipe", "json", "terminal"])
+def test_what_is_to_be_masked_is_masked_wherever_it_is_shown(run, terminal, secret, words, form):
+    answer = (
+        terminal("dlq", *words.split(), columns=200)
+        if form == "terminal"
+        else run("dlq", *words.split(), *(["--json"] if form == "json" else []))
+    )
+    assert answer.code == 0
+    text = (answer.out + answer.err).replace("history 123-45-6789", "")
+    if form == "json" and words.startswith("history"):
+        text = text.replace('"key": "123-45-6789"', "", 1)  # the user's own word
+    assert [one for one in SECRETS if one in text] == []
+    assert "***" in text
+
+
+def test_raw_and_export_are_complete(run, secret):
+    for words in (["show", 1, "--raw"], ["export"]):
+        assert all(one in run("dlq", *words).out for one in SECRETS)
+
+
+def test_a_change_of_a_masked_field_is_told_without_its_value(run, secret):
+    shown = run("dlq", "edit", 1, "--set", "card_number=1").rows
+    assert ["1", "card_number", "***", "***"] in shown

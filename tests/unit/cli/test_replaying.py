@@ -1,0 +1,215 @@
+"""`redrive dlq replay`: a dry run first, then for real, with an exit code that says how it went."""
+
+import json
+
+import pytest
+
+TARGETS = """
+import errno, sys
+
+print("importing the target")
+
+
+def load(records, dry_run=False):
+    print("loading", len(records), "records")
+    return [ValueError(f"fee: {r['fee']!r} of {r['id']}") if r["id"].endswith("3") else None for r in records]
+
+
+def accepts(records, dry_run=False):
+    with open("sent", "a") as sent:
+        sent.writelines(f"{r['id']}\\n" for r in records if not dry_run)
+
+
+def cannot_rehearse(records): ...
+
+
+class Pipeline:
+    def reprocess(self, records, dry_run=False): ...
+
+
+pipeline = Pipeline()
+
+
+def down(records): raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+def full(records): raise OSError(errno.ENOSPC, "No space left on device")
+def bug(records): records.no_such_thing
+def miscounts(records): return [None, None]
+
+
+def unauthorized(records):
+    import redrive
+    import httpx
+    request = httpx.Request("GET", "https://partner.example/?api_key=hunter2")
+    raise httpx.HTTPStatusError("401 for ?api_key=hunter2", request=request, response=httpx.Response(401))
+
+
+not_callable = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def targets(here):
+    (here / "targets.py").write_text(TARGETS)
+
+
+def test_a_dry_run_says_what_would_happen_and_how_to_do_it(run, put, store):
+    put(3)
+    answer = run("dlq", "replay", "--pipeline", "vendor", "--target", "targets.py:load")
+    assert answer.code == 70
+    assert answer.out == (
+        "outcome\tletters\twhy\nselected\t3\t\nattempted\t3\t\nwould pass\t2\t\n"
+        "would fail\t1\tValueError: fee: <value> of D-<n>\n"
+    )
+    assert answer.err.splitlines() == [
+        "importing the target",
+        "loading 3 records",
+        "a dry run: nothing was changed; to do it: redrive dlq replay --pipeline vendor --target targets.py:load --go",
+    ]
+    assert store.dlq.count(status="pending") == 3
+
+
+@pytest.mark.parametrize("go", ["--go", "--no-dry-run"])
+def test_a_real_run_marks_each_letter_by_what_became_of_it(run, put, store, go):
+    put(3)
+    answer = run("dlq", "replay", "--pipeline", "vendor", "--target", "targets:load", go, "--note", "parser mended")
+    assert answer.code == 70
+    assert answer.rows == [
+        ["selected", "3", ""],
+        ["attempted", "3", ""],
+        ["reprocessed", "2", ""],
+        ["failed again", "1", "ValueError: fee: <value> of D-<n>"],
+    ]
+    assert "see `redrive dlq ls --status escalated`" in answer.err
+    assert [str(store.dlq.get(one).status) for one in (1, 2, 3)] == ["reprocessed", "reprocessed", "escalated"]
+    assert store.dlq.get(1).note == "parser mended"
+
+
+def test_when_all_pass_the_code_is_0(run, put, here):
+    put(3)
+    answer = run("dlq", "replay", "--target", "targets.py:accepts", "--go")
+    assert answer.code == 0
+    assert (here / "sent").read_text().split() == ["D-1", "D-2", "D-3"]
+    assert run("dlq", "replay", "--target", "targets.py:accepts", "--go").err.endswith("no letter is selected\n")
+
+
+def test_an_object_with_reprocess_is_a_target(run, put):
+    put(2)
+    assert run("dlq", "replay", "--target", "targets.py:pipeline", "--go").code == 0
+    assert run("dlq", "replay", "--target", "targets.py:pipeline.reprocess").code == 0
+
+
+def test_a_target_that_cannot_rehearse_is_said_to(run, put):
+    put(2)
+    answer = run("dlq", "replay", "--target", "targets.py:cannot_rehearse")
+    assert (answer.code, answer.rows) == (0, [["selected", "2", ""]])
+    assert "the target has no keyword dry_run and cannot rehearse: this is what is selected, no more" in answer.err
+
+
+def test_a_canary_that_fails_stops_the_rest(run, put, store):
+    put(8)
+    answer = run("dlq", "replay", "--target", "targets.py:load", "--canary", 3, "--go")
+    assert answer.code == 70
+    assert "stopped: canary: 1 of the first 3 failed, the rest was not touched" in answer.err
+    assert store.dlq.count(status="pending") == 5
+
+
+def test_limit_and_batch_bound_the_work(run, put, store):
+    put(5)
+    answer = run("dlq", "replay", "--target", "targets.py:load", "--limit", 2, "--batch", 1, "--go")
+    assert answer.code == 0
+    assert answer.err.count("loading 1 records") == 2
+    assert store.dlq.count(status="pending") == 3
+
+
+def test_ids_and_filters_select_what_is_replayed(run, put, here):
+    put(5)
+    assert run("dlq", "replay", 2, 4, "--target", "targets.py:accepts", "--go").code == 0
+    assert run("dlq", "replay", "--key", "D-5", "--target", "targets.py:accepts", "--go").code == 0
+    assert (here / "sent").read_text().split() == ["D-2", "D-4", "D-5"]
+
+
+def test_the_report_in_json_is_whole(run, put):
+    put(3)
+    answer = run("dlq", "replay", "--target", "targets.py:load", "--json")
+    told = json.loads(answer.out)
+    assert (told["dry_run"], told["rehearsed"], told["selected"], told["attempted"]) == (True, True, 3, 3)
+    assert (told["reprocessed"], told["failed_again"], told["remaining"], told["stopped"]) == (2, 1, 0, None)
+    (cause,) = told["by_cause"]
+    assert (cause["count"], cause["message"]) == (1, "ValueError: fee: <value> of D-<n>")
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "words"),
+    [
+        ("down", 75, "the target failed: ConnectionRefusedError"),
+        ("full", 70, "the target failed: OSError: [Errno 28] No space left on device"),
+        ("bug", 70, "the target failed: AttributeError: 'list' object has no attribute 'no_such_thing'"),
+        ("unauthorized", 77, "the target failed: HTTPStatusError: 401 for ?api_key=***"),
+    ],
+)
+def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, store, target, code, words):
+    put(3)
+    answer = run("dlq", "replay", "--target", f"targets.py:{target}", "--go")
+    assert answer.code == code
+    *_, last = answer.err.splitlines()
+    assert last.startswith(f"redrive: {words}")
+    assert "0 letters were reprocessed" in last
+    assert "Traceback" not in answer.err
+    assert "hunter2" not in answer.err
+    assert answer.rows[0] == ["selected", "3", ""]
+    assert store.dlq.count(status="pending") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--target", "nowhere.py:load"], 64, "there is no file nowhere.py"),
+        (["--target", "targets.py:laod"], 64, "targets.py has no name 'laod'; did you mean 'load'?"),
+        (["--target", "targets.py"], 64, "'targets.py' does not say what to load; write FILE:NAME"),
+        (
+            ["--target", "broken.py:load"],
+            70,
+            "broken.py cannot be imported: SyntaxError: expected ':' (broken.py, line 1)",
+        ),
+        (["--target", "targets.py:not_callable"], 64, "a replay's target is a function of records"),
+        (["--target", "targets.py:miscounts", "--go"], 64, "the target answered 2 outcomes for 1 records"),
+        (["--target", "targets.py:load", "--tries", "3"], 64, "--tries and --first are about the schedule"),
+        (["--target", "targets.py:load", "--due", "--tries", "0"], 64, "tries must be a whole number from 1 to 100"),
+        (["--target", "targets.py:load", "--due", "--first", "soon"], 64, "--first must be an age"),
+        (["--target", "targets.py:load", "99"], 64, "there is no letter 99"),
+        (["--target", "targets.py:load", "--status", "discarded"], 64, "a letter that is discarded is settled"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_in_one_sentence(run, put, here, words, code, sentence):
+    put(1)
+    (here / "broken.py").write_text("def load(records)\n    pass\n")
+    answer = run("dlq", "replay", *words)
+    assert answer.code == code
+    last = answer.err.splitlines()[-1]
+    assert last.startswith(f"redrive: {sentence}")
+    assert "Traceback" not in answer.err
+
+
+def test_by_schedule_only_what_is_due_is_tried(run, put, store):
+    put(3)
+    assert run("dlq", "replay", "--target", "targets.py:load", "--due", "--go").rows[0] == ["selected", "0", ""]
+    answer = run("dlq", "replay", "--target", "targets.py:load", "--due", "--first", "0s", "--tries", 2, "--go")
+    assert answer.rows[0] == ["selected", "3", ""]
+    assert str(store.dlq.get(3).status) == "pending"
+    assert store.dlq.get(3).reprocess_count == 1
+
+
+def test_what_a_target_says_of_a_masked_field_is_masked(run, store, here):
+    (here / "redrive.toml").write_text('[letters]\nredact = ["fee"]\n')
+    store.dlq.put({"id": "D-3", "fee": "Rumpelstilzchen"}, "bad", pipeline="vendor")
+    for words in (["--json"], []):
+        answer = run("dlq", "replay", "--target", "targets.py:load", *words)
+        assert answer.code == 70
+        assert "Rumpelstilzchen" not in answer.out + answer.err
+
+
+def test_on_a_terminal_the_report_is_a_table_below_the_progress(terminal, put):
+    put(3)
+    answer = terminal("dlq", "replay", "--target", "targets.py:load")
+    assert answer.code == 70
+    assert "would fail        1  ValueError: fee: <value> of D-<n>" in answer.out
