@@ -12,8 +12,9 @@ from typing import Self
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from redrive import config
 from redrive.dlq.queue import DeadLetters
-from redrive.errors import StoreError
+from redrive.errors import UnknownStore
 from redrive.letters import QueueSize
 from redrive.store import migrate
 from redrive.store.database import PATIENCE, Database
@@ -80,21 +81,29 @@ def connect(
     url: str | os.PathLike[str] | None = None,
     *,
     migrate: bool | None = None,
-    redact: Iterable[str] = (),
-    store_redacted: bool = False,
-    patience: float = PATIENCE,
+    redact: Iterable[str] | None = None,
+    store_redacted: bool | None = None,
+    patience: float | None = None,
 ) -> Store:
-    """Open a store: `sqlite:///…`, a path, or `postgresql://…`; without a URL, `.redrive/redrive.db`.
+    """Open a store: `sqlite:///…`, a path, or `postgresql://…`.
+
+    What is not given is taken from the environment (REDRIVE_STORE …), then from `redrive.toml`; the store is
+    `.redrive/redrive.db` where nothing names another.
 
     migrate         bring an older schema up to date; by default on SQLite, and on PostgreSQL only where it is asked for
     redact          fields to mask in what people see, such as ["card_number", "*.ssn"]
     store_redacted  mask them in the stored record, too
-    patience        seconds for which a database that restarts or is busy is waited for
+    patience        seconds for which a database that restarts or is busy is waited for (30)
     """
-    dialect = _dialect(url)
-    store = Store(Database(dialect, patience=patience), redact=redact, store_redacted=store_redacted)
+    settings = config.load(store=url, migrate=migrate, store_redacted=store_redacted, patience=patience)
+    dialect = _dialect(settings.store)
+    store = Store(
+        Database(dialect, patience=PATIENCE if settings.patience is None else settings.patience),
+        redact=settings.redact if redact is None else redact,
+        store_redacted=settings.store_redacted,
+    )
     try:
-        store.database.prepare(migrating=dialect.migrates_itself if migrate is None else migrate)
+        store.database.prepare(migrating=dialect.migrates_itself if settings.migrate is None else settings.migrate)
     except BaseException:
         store.close()
         raise
@@ -111,17 +120,17 @@ def _dialect(url: str | os.PathLike[str] | None) -> Dialect:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise StoreError(f"the store's URL cannot be read; write {_FORMS}") from None
+        raise UnknownStore(f"the store's URL cannot be read; write {_FORMS}") from None
     backend = parsed.get_backend_name()
     if backend == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
-            raise StoreError("a store in memory would lose its letters with the process; name a file: sqlite:///x.db")
+            raise UnknownStore("a store in memory would lose its letters with the process; name a file: sqlite:///x.db")
         return SqliteDialect(Path(parsed.database))
     if backend in {"postgresql", "postgres"}:
         from redrive.store.postgres import PostgresDialect
 
         return PostgresDialect(parsed)
-    raise StoreError(f"a store is SQLite or PostgreSQL, not {backend}; write {_FORMS}")
+    raise UnknownStore(f"a store is SQLite or PostgreSQL, not {backend}; write {_FORMS}")
 
 
 _FORMS = "sqlite:///path/to/file.db or postgresql://user:password@host/database"

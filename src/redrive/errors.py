@@ -12,6 +12,7 @@
     │   ├── CircuitOpen         nothing was sent; come back after `retry_in` seconds
     │   └── QuotaExhausted      every key is cooling down until `resets_at`
     ├── StoreError          the store cannot do what was asked; `.kind` says whether to try again
+    │   ├── UnknownStore        its URL names none
     │   └── SchemaMismatch      the database's schema is newer than this program, or older and not to be migrated
     ├── ReplayStopped       a replay's target failed; `.report` says what was done before
     └── LetterError         a letter, a filter or a note that cannot be used; nothing was changed
@@ -119,6 +120,10 @@ class StoreError(RedriveError):
     def __init__(self, message: str, *, kind: Kind = Kind.PERMANENT) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class UnknownStore(StoreError):
+    """The URL names no store."""
 
 
 class SchemaMismatch(StoreError):

@@ -206,6 +206,19 @@ def test_a_target_that_fails_as_such_stops_the_replay_and_the_rest_stays_pending
     assert dlq.replay(Shelf(), dry_run=False).reprocessed == 6  # nothing is held back
 
 
+def test_what_a_failing_target_says_shows_no_secrets(store_url):
+    def target(records):
+        raise ConnectionError(f"https://x/?api_key=hunter2hunter2 with {records[0]['card']}")
+
+    with redrive.connect(store_url, redact=["card"]) as store:
+        store.dlq.put({"card": "4111111111111111"}, "bad", pipeline="p")
+        with pytest.raises(redrive.ReplayStopped) as stopped:
+            store.dlq.replay(target, dry_run=False)
+    told = f"{stopped.value} {stopped.value.report.stopped}"
+    assert "hunter2" not in told
+    assert "4111" not in told
+
+
 def test_a_target_that_answers_the_wrong_number_of_outcomes_changes_nothing(dlq, put):
     put(3)
     with pytest.raises(redrive.LetterError, match="2 outcomes for 3 records"):

@@ -123,6 +123,20 @@ def test_the_default_store_is_a_file_below_the_working_directory(tmp_path, monke
     assert (tmp_path / ".redrive" / "redrive.db").exists()
 
 
+def test_the_store_may_be_named_by_the_environment_or_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "redrive.toml").write_text('[store]\nurl = "from_file.db"\n[letters]\nredact = ["card"]\n')
+    with redrive.connect() as store:
+        assert store.info().url.endswith("from_file.db")
+        assert store.dlq.redactor.fields == ("card",)
+    monkeypatch.setenv("REDRIVE_STORE", "from_environment.db")
+    with redrive.connect() as store:
+        assert store.info().url == "from_environment.db"
+    with redrive.connect("by_argument.db", redact=[]) as store:
+        assert store.info().url == "by_argument.db"
+        assert store.dlq.redactor.fields == ()
+
+
 # ── a team's own SQL, as it is written on PostgreSQL ──────────────────────────────────────────────────────────────────
 
 SUMMARY = """

@@ -110,6 +110,7 @@ class Replay:
         self._selected = 0
         self._by_cause: dict[str, int] = {}
         self._held: dict[int, datetime] = {}  # letters in other hands, and until when
+        self._sent: Sequence[Letter] = ()
         self._alive = 0  # of those, the ones whose replay was seen to live
 
     def go(self) -> ReplayReport:
@@ -122,7 +123,7 @@ class Replay:
         if self._target.rehearses:
             with self._saying_how_far():
                 for batch in self._batches(self._read):
-                    self._note_outcomes(batch, self._target.try_all(batch, dry_run=True))
+                    self._note_outcomes(batch, self._try(batch))
                     if self._canary_failed():
                         break
         return self._report()
@@ -234,8 +235,7 @@ class Replay:
     # ── what becomes of it ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _send(self, batch: list[Letter]) -> None:
-        outcomes = self._target.try_all(batch, dry_run=False)
-        verdicts = self._note_outcomes(batch, outcomes)
+        verdicts = self._note_outcomes(batch, self._try(batch))
         marked = self._database.write(
             lambda connection: mark(
                 connection,
@@ -247,6 +247,10 @@ class Replay:
         )
         self._tally.seen_meanwhile += marked.seen_meanwhile
         self._tally.reprocessed -= marked.seen_meanwhile
+
+    def _try(self, batch: list[Letter]) -> list[str | None]:
+        self._sent = batch
+        return self._target.try_all(batch, dry_run=self._dry)
 
     def _note_outcomes(self, batch: Sequence[Letter], outcomes: Sequence[str | None]) -> list[Answer]:
         told = [
@@ -274,8 +278,9 @@ class Replay:
             yield
         except TargetFailed as failed:
             tally = self._tally
+            said = self._redactor.text(str(failed), [letter.payload for letter in self._sent])
             kept = f"{tally.reprocessed:,} letters were reprocessed and {tally.failed:,} failed again before"
-            tally.stopped = f"{failed}; {kept if not self._dry else 'a dry run'}, the rest stays as it was"
+            tally.stopped = f"{said}; {kept if not self._dry else 'a dry run'}, the rest stays as it was"
             raise ReplayStopped(tally.stopped, kind=failed.verdict.kind, report=self._report()) from failed.error
 
     def _report(self) -> ReplayReport:
