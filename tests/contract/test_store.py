@@ -1,6 +1,7 @@
 """Opening stores: what is made, what is refused, and what a team's own SQL finds."""
 
 import datetime as dt
+import threading
 import uuid
 
 import psycopg
@@ -84,6 +85,22 @@ def test_a_store_can_be_used_again_after_it_was_closed(store, put):
     put(1)
     store.close()
     assert store.dlq.count() == 1
+
+
+def test_many_threads_may_use_one_store(dlq, put):
+    put(10)
+    counts, together = [], threading.Barrier(16)
+
+    def ask():
+        together.wait()
+        counts.extend(dlq.count() for _ in range(10))
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == [10] * 160
 
 
 def test_postgres_is_not_migrated_unasked(postgres_url):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from redrive.clock import Clock, Random
 from redrive.model import BreakerChanged, Event
-from redrive.policy.breaker import Breaker, Machine, Permit, State
+from redrive.policy import fleet
+from redrive.policy.breaker import Breaker, Machine, Permit, Stance, State
 
 T = TypeVar("T")
 
@@ -20,8 +21,10 @@ class Circuit:
         self, options: Breaker, *, service: str, clock: Clock, random: Random, announce: Callable[[Event], None]
     ) -> None:
         self.slow = options.slow
+        self.quorum = options.quorum
         self.closed = True
         self.generation = 0
+        self.on_news: Callable[[], None] | None = None  # where other processes are to be told
         self._service = service
         self._clock = clock
         self._announce = announce
@@ -64,7 +67,20 @@ class Circuit:
 
     def reset(self) -> None:
         """Close the circuit by hand."""
-        self._moving(lambda machine, _: machine.reset())
+        self._moving(lambda machine, now: machine.reset(now))
+
+    def hear(self, words: Collection[fleet.Word], node: str) -> None:
+        """Take in what other processes say of the service."""
+        self._moving(lambda machine, now: fleet.hear(machine, words, node=node, quorum=self.quorum, now=now))
+
+    def stance(self) -> Stance | None:
+        """What there is to tell other processes."""
+        with self._lock:
+            return self._machine.stance()
+
+    def renew_lock(self) -> None:
+        """In a forked child: the thread that held the lock may not exist any more."""
+        self._lock = threading.RLock()
 
     def _moving(self, change: Callable[[Machine, float], T]) -> T:
         machine = self._machine
@@ -77,5 +93,7 @@ class Circuit:
             self.closed = after is State.CLOSED
             retry_in = machine.retry_in(now) if after is State.OPEN else None
         if after is not before:
+            if self.on_news is not None and self.stance() is not None:
+                self.on_news()
             self._announce(BreakerChanged(self._service, before, after, retry_in))
         return result

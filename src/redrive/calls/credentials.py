@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,7 +12,8 @@ from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
 from redrive.masking import last_four
 from redrive.model import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed
-from redrive.policy.keys import LONGEST_REST, KeyPool, Pool
+from redrive.policy.fleet import DrainedKey
+from redrive.policy.keys import LONGEST_REST, KeyName, KeyPool, Pool, name_of
 from redrive.policy.token import Token, TokenState
 
 
@@ -36,6 +37,8 @@ class Credentials:
         self._announce = announce
         self._lock = threading.Lock()
         self.size = len(pool.keys)
+        self.on_news: Callable[[], None] | None = None  # where other processes are to be told
+        self._untold: dict[int, datetime] = {}
         self._pool = Pool(self.size)
         self._keepers = [
             TokenKeeper(key, slot, self._renewed) if isinstance(key, Token) else None
@@ -44,6 +47,11 @@ class Credentials:
         self.current: Grant | None = None
         self.blamed = False  # whether the current key has failures that a success should clear
         self.pick()
+
+    def names(self) -> list[KeyName]:
+        """How other processes know the keys, slot by slot. Not cached here: an attribute that is added later makes
+        all others slower to read, and `current` is read in every call."""
+        return [name_of(key, service=self._service, place=slot) for slot, key in enumerate(self._options.keys)]
 
     def _renewed(self, state: TokenState) -> None:
         self.pick()
@@ -92,10 +100,54 @@ class Credentials:
         until = self._options.next_reset(now) if retry_after is None else now + _span(retry_after)
         with self._lock:
             self._pool.blame(grant.slot)
-            news = self._pool.drain(grant.slot, until)
+            news = self._pool.drain(grant.slot, until, self._clock.monotonic())
+            if news and self.on_news is not None:
+                self._untold[grant.slot] = until
         self.pick()
         if news:
+            if self.on_news is not None:
+                self.on_news()
             self._announce(KeyCooled(self._service, grant.key_id, until, QUOTA_USED_UP))
+
+    def hear_drained(self, slots: Mapping[int, DrainedKey]) -> None:
+        """Take in which keys other processes have used up."""
+        with self._lock:
+            now, moment = self._clock.now(), self._clock.monotonic()
+            news = [
+                KeyCooled(self._service, key.key_id, key.until, QUOTA_USED_UP)
+                for slot, key in slots.items()
+                if key.until > now and self._pool.drain(slot, key.until, moment)
+            ]
+        if news:
+            self.pick()
+        for event in news:
+            self._announce(event)
+
+    def hear_reset(self, ago: float) -> None:
+        """Somebody says by hand that what was known of used-up keys until then is out of date."""
+        with self._lock:
+            refilled = self._pool.refill(before=self._clock.monotonic() - ago)
+            for slot in refilled:
+                self._untold.pop(slot, None)
+        if refilled:
+            self.pick()
+
+    def untold(self) -> dict[int, datetime]:
+        """The slots that other processes are still to be told of."""
+        with self._lock:
+            return dict(self._untold)
+
+    def told(self, slots: Mapping[int, datetime]) -> None:
+        """Other processes have been told."""
+        with self._lock:
+            for slot, until in slots.items():
+                if self._untold.get(slot) == until:
+                    del self._untold[slot]
+
+    def renew_lock(self) -> None:
+        """In a forked child: the thread that held the lock may not exist any more, and the parent tells its news."""
+        self._lock = threading.Lock()
+        self._untold = {}
 
     def paused(self, grant: Grant, retry_after: float) -> None:
         """The key was told to slow down."""

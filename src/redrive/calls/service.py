@@ -30,6 +30,7 @@ from redrive.policy.window import RollingWindow
 if TYPE_CHECKING:
     from redrive.calls.httpx_transport import ServiceTransport
     from redrive.calls.requests_adapter import ServiceAdapter
+    from redrive.calls.sharing import Shares
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +56,7 @@ class Service:
     on_event     called with every event of this service
     round_trip   seconds a call usually takes: policies are checked against it
     sla          seconds the whole call may take: policies are checked against it
+    store        share the circuit and used-up keys with all processes that name the same store and service
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Service:
         on_event: Hook | None = None,
         round_trip: float | None = None,
         sla: float | None = None,
+        store: Shares | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
@@ -80,6 +83,7 @@ class Service:
             idempotent,
             clock,
             random,
+            store,
             retry=retry,
             breaker=breaker,
             budget=budget,
@@ -113,6 +117,10 @@ class Service:
             slice_seconds=_slice(breaker, budget),
         )
         self._use(core, Options(timeout=timeout, fallback=fallback))
+        if store is not None:
+            from redrive.calls.sharing import attach
+
+            attach(core, store.shared)
 
     def _use(self, core: Core, options: Options) -> None:
         self._core = core
@@ -230,7 +238,9 @@ def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:
     return min([Tally.SLICE, *(span / RollingWindow.SLICES for span in spans)])
 
 
-def _check_types(name: object, idempotent: object, clock: object, random: object, **given: object) -> None:
+def _check_types(
+    name: object, idempotent: object, clock: object, random: object, store: object, **given: object
+) -> None:
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"a Service needs a name, a non-empty string, not {name!r}")
     if idempotent not in (True, False, "key"):
@@ -238,6 +248,8 @@ def _check_types(name: object, idempotent: object, clock: object, random: object
     for option, value, method in (("clock", clock, "monotonic"), ("random", random, "uniform")):
         if value is not None and not hasattr(value, method):
             raise TypeError(f"{option} must have the methods of redrive.clock.{option.title()}, not be {value!r}")
+    if store is not None and not hasattr(store, "shared"):
+        raise TypeError(f"store must be what redrive.connect() returns, not {type(store).__name__}")
     for option, value in given.items():
         if value is not None and not isinstance(value, _TYPES[option]):
             names = " or ".join(cls.__name__ for cls in _TYPES[option])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,6 +36,7 @@ class Breaker:
     slow        seconds: a success that took this long counts as a failure
     jitter      share of the cooldown, so that clients that broke together do not probe together
     lease       seconds after which a probe that was never heard of again is given up
+    quorum      where a store is shared: how many other machines must say open for this one to believe them
     """
 
     failures: int = 5
@@ -46,6 +48,7 @@ class Breaker:
     slow: float | None = None
     jitter: float = 0.2
     lease: float = 60.0
+    quorum: int = 2
 
     def __post_init__(self) -> None:
         checks.count("failures", self.failures, least=1)
@@ -58,6 +61,7 @@ class Breaker:
             checks.seconds("slow", self.slow, above=0)
         checks.share("jitter", self.jitter, zero=True)
         checks.seconds("lease", self.lease, above=0)
+        checks.count("quorum", self.quorum, least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +71,33 @@ class Permit:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Stance:
+    """Where a machine stands by its own evidence: what it can tell others. Times are of the machine's own clock."""
+
+    open: bool
+    since: float
+    retry_at: float
+
+
 class Machine:
     """Pure transitions; its caller passes the time in and holds the lock.
 
     A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
     about the service (a cancelled probe, a permanent 4xx). A report that comes after the state has changed is void.
+
+    What other processes say is heard by `hear_open`, `hear_closed` and `hear_reset`; `redrive.policy.fleet` knows when.
     """
 
     def __init__(self, options: Breaker, random: Random) -> None:
         self.state = State.CLOSED
         self.generation = 0
+        self.since = -math.inf
+        """When it closed; else when it first opened, since a probe that fails prolongs the same trouble."""
+        self.opened_at = -math.inf
+        """When it last opened, failed probes included."""
+        self._own = False  # whether it stands where it stands by its own evidence
+        self._hurries_from = -math.inf
         self._options = options
         self._random = random
         self._failed_at: deque[float] = deque(maxlen=options.failures)
@@ -117,7 +138,7 @@ class Machine:
         self._probe_until = None
         self._probed += 1
         if self._probed >= self._options.probes:
-            self._close()
+            self._close(now)
 
     def count_successes(self, successes: int, at: float) -> None:
         """Successes of a closed circuit, reported in bulk and after the fact."""
@@ -129,17 +150,51 @@ class Machine:
         if permit.generation != self.generation or self.state is State.OPEN:
             return
         if self.state is State.HALF_OPEN or self._tripped(now):
-            self._open(now)
+            self._open(now, self._options.cooldown)
 
     def released(self, permit: Permit) -> None:
         """The outcome says nothing about the service: as if the attempt had not been made."""
         if permit.generation == self.generation:
             self._probe_until = None
 
-    def reset(self) -> None:
+    def reset(self, now: float) -> None:
         """Close by hand."""
         if self.state is not State.CLOSED:
-            self._close()
+            self._close(now)
+
+    # ── by hearsay ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hear_open(self, now: float, retry_in: float) -> None:
+        """Others found the service down: open, without a failure of our own.
+
+        For as long as they do, but no longer than our own cool-down, and give or take our own jitter: who heard it at
+        the same time does not probe at the same time. A circuit that is open already keeps its own time: others
+        could keep it from ever probing by failing again and again.
+        """
+        if self.state is State.CLOSED:
+            self._open(now, min(retry_in, self._options.cooldown), own=False)
+
+    def hear_closed(self, now: float) -> None:
+        """Others found the service well: probe soon, each at a moment of its own, and believe that probe.
+
+        Once per cool-down: a service that is well for some and ill for others is not to be probed by all of them
+        whenever one succeeds.
+        """
+        if self.state is State.OPEN and now >= self._hurries_from:
+            self._hurries_from = now + self._options.cooldown
+            soon = self._options.cooldown * self._random.uniform(0, self._options.jitter)
+            self._retry_at = min(self._retry_at, now + soon)
+
+    def hear_reset(self, now: float) -> None:
+        """Somebody closed the circuit of all processes by hand."""
+        if self.state is not State.CLOSED:
+            self._close(now, own=False)
+
+    def stance(self) -> Stance | None:
+        """What to tell others; None for what was only heard from them."""
+        return Stance(self.state is not State.CLOSED, self.since, self._retry_at) if self._own else None
+
+    # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _tripped(self, now: float) -> bool:
         options = self._options
@@ -150,16 +205,22 @@ class Machine:
         good, bad = self._seen.totals(now)
         return good + bad >= options.minimum and bad >= options.rate * (good + bad)
 
-    def _open(self, now: float) -> None:
+    def _open(self, now: float, cooldown: float, *, own: bool = True) -> None:
+        if self.state is State.CLOSED or not self._own:
+            self.since = now
         spread = self._options.jitter
         self.state = State.OPEN
         self.generation += 1
+        self.opened_at = now
+        self._own = own
         self._probe_until = None
-        self._retry_at = now + self._options.cooldown * self._random.uniform(1 - spread, 1 + spread)
+        self._retry_at = now + cooldown * self._random.uniform(1 - spread, 1 + spread)
 
-    def _close(self) -> None:
+    def _close(self, now: float, *, own: bool = True) -> None:
         self.state = State.CLOSED
         self.generation += 1
+        self.since = now
+        self._own = own
         self._probe_until = None
         self._failed_at.clear()
         self._seen.clear()

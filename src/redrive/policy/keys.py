@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from zoneinfo import ZoneInfo
 
+from redrive.masking import MASK, last_four
 from redrive.policy import checks
 from redrive.policy.token import Token, check_secret
 
@@ -73,6 +75,26 @@ def _daily_reset(text: str) -> tuple[int, int, ZoneInfo]:
     return int(match[1]), int(match[2]), zone
 
 
+@dataclass(frozen=True, slots=True)
+class KeyName:
+    """How a key is known to other processes, which must not learn the key itself."""
+
+    digest: str
+    key_id: str
+
+
+def name_of(key: str | Token, *, service: str, place: int) -> KeyName:
+    """The name of a key: a digest that differs from service to service, and its last four characters.
+
+    A token has no secret that lasts; it is known by its place in the pool.
+    """
+    if isinstance(key, Token):
+        return KeyName(f"token {place + 1}", f"token {place + 1}")
+    salt = blake2b(service.encode()).digest()  # of the length a key of blake2b may have; a name may be longer
+    shown = last_four(key) if len(key) > 4 else MASK
+    return KeyName(blake2b(key.encode(), key=salt, digest_size=16).hexdigest(), shown)
+
+
 @dataclass(slots=True)
 class Slot:
     """The record of one key."""
@@ -80,6 +102,8 @@ class Slot:
     failures: int = 0
     drained_until: datetime | None = None
     """Used up for its period: by the wall clock, as resets are."""
+    drained_at: float = 0.0
+    """When that was learnt: monotonic."""
     paused_until: float = 0.0
     """Told to slow down: monotonic, so that a step of the wall clock does not prolong it."""
 
@@ -104,13 +128,24 @@ class Pool:
         pausing = [index for index, slot in enumerate(self._slots) if slot.viable(now, math.inf)]
         return min(pausing, key=lambda index: self._slots[index].paused_until, default=None)
 
-    def drain(self, index: int, until: datetime) -> bool:
+    def drain(self, index: int, until: datetime, moment: float) -> bool:
         """Put a key out of use for its period; tells whether that is news."""
         slot = self._slots[index]
         news = slot.drained_until is None or until > slot.drained_until
         if news:
-            slot.drained_until = until
+            slot.drained_until, slot.drained_at = until, moment
         return news
+
+    def refill(self, before: float) -> list[int]:
+        """Put the keys to use again that were drained before this moment, as if they never were; which they are."""
+        refilled = [
+            index
+            for index, slot in enumerate(self._slots)
+            if slot.drained_until is not None and slot.drained_at < before
+        ]
+        for index in refilled:
+            self._slots[index] = Slot(paused_until=self._slots[index].paused_until)
+        return refilled
 
     def pause(self, index: int, until: float) -> None:
         """Put a key out of use for a moment."""

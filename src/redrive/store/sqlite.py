@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table, create_engine, event, text
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.pool import QueuePool
 
 from redrive.errors import StoreError
 from redrive.model import Kind
@@ -51,7 +52,7 @@ class SqliteDialect:
         engine = create_engine(
             "sqlite://",
             creator=self._connect,
-            poolclass=None,
+            poolclass=QueuePool,  # SQLAlchemy takes a URL without a path for a database in memory
             json_serializer=encode,
             json_deserializer=decode,
             # The tables name their schema on PostgreSQL; a file has none.

@@ -13,7 +13,7 @@ OPTIONS = Breaker(failures=3, window=10.0, cooldown=5.0, probes=2, rate=0, jitte
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Calls begin, end in any order, are lost, and time passes; a naive model says what must be true."""
+    """Calls begin, end in any order, are lost, others speak, and time passes; a naive model says what must be true."""
 
     permits = Bundle("permits")
 
@@ -22,7 +22,8 @@ class Interleavings(RuleBasedStateMachine):
         self.machine = Machine(OPTIONS, random.Random(seed))
         self.now = 100.0
         self.failed_at = []
-        self.opened_at = None
+        self.due = None  # between when and when the next probe is let through, while open
+        self.own = False  # whether it stands where it does by its own evidence
         self.probe = None  # (permit, since) while one is out
         self.probed = 0
         self.closed_permits = set()
@@ -41,13 +42,13 @@ class Interleavings(RuleBasedStateMachine):
             return permit
         if permit is None:
             if before is State.OPEN:
-                assert self.now < self.opened_at + 5.0 * 1.2
+                assert self.now < self.due[1]
             else:
                 assert self.probe is not None
                 assert self.now < self.probe[1] + OPTIONS.lease
             return multiple()
         if before is State.OPEN:
-            assert self.now >= self.opened_at + 5.0 * 0.8
+            assert self.now >= self.due[0]
             self.probed = 0
         else:
             assert self.probe is None or self.now >= self.probe[1] + min(OPTIONS.lease, OPTIONS.cooldown / 10)
@@ -64,7 +65,7 @@ class Interleavings(RuleBasedStateMachine):
             expected = State.CLOSED if self.probed == OPTIONS.probes else State.HALF_OPEN
             assert self.machine.state is expected
             if expected is State.CLOSED:
-                self.failed_at = []
+                self.failed_at, self.own = [], True
         else:
             assert self.machine.state is before
 
@@ -80,7 +81,7 @@ class Interleavings(RuleBasedStateMachine):
         else:
             assert self.machine.state is State.OPEN
         if before is not State.OPEN and self.machine.state is State.OPEN:
-            self.opened_at, self.probe = self.now, None
+            self.due, self.probe, self.own = (self.now + 5.0 * 0.8, self.now + 5.0 * 1.2), None, True
 
     @rule(permit=consumes(permits))
     def it_ends_neutral_or_cancelled(self, permit):
@@ -93,6 +94,42 @@ class Interleavings(RuleBasedStateMachine):
     @rule(permit=consumes(permits))
     def it_is_lost(self, permit):
         """Nothing is ever heard of it."""
+
+    @rule(retry_in=st.floats(0.1, 100))
+    def others_say_open(self, retry_in):
+        before, generation = self.machine.state, self.machine.generation
+        self.machine.hear_open(self.now, retry_in)
+        if before is State.CLOSED:
+            assert self.machine.state is State.OPEN
+            assert self.machine.generation > generation  # what is in flight is void
+            least = min(retry_in, OPTIONS.cooldown)
+            self.due, self.own, self.failed_at = (self.now + least * 0.8, self.now + least * 1.2), False, []
+        else:
+            assert (self.machine.state, self.machine.generation) == (before, generation)
+
+    @rule()
+    def others_say_closed(self):
+        before, generation, wait = self.machine.state, self.machine.generation, self.machine.retry_in(self.now)
+        self.machine.hear_closed(self.now)
+        assert (self.machine.state, self.machine.generation) == (before, generation)
+        assert self.machine.retry_in(self.now) <= wait
+        if before is State.OPEN and self.machine.retry_in(self.now) < wait:
+            self.due = (self.now, self.now + OPTIONS.cooldown * 0.2)
+
+    @rule()
+    def somebody_resets_all(self):
+        before = self.machine.state
+        self.machine.hear_reset(self.now)
+        assert self.machine.state is State.CLOSED
+        if before is not State.CLOSED:
+            self.failed_at, self.probe, self.own = [], None, False
+
+    @invariant()
+    def it_tells_others_only_what_it_has_seen_itself(self):
+        if hasattr(self, "machine"):
+            stance = self.machine.stance()
+            assert (stance is not None) == self.own
+            assert stance is None or stance.open == (self.machine.state is not State.CLOSED)
 
     @invariant()
     def an_attempt_is_let_through_sooner_or_later(self):
@@ -243,10 +280,68 @@ def test_by_rate_many_failures_among_many_more_successes_are_borne():
 def test_it_can_be_closed_by_hand():
     breaker = machine()
     fail(breaker, 3)
-    breaker.reset()
+    breaker.reset(0.0)
     assert breaker.admit(0.0) is not None
     fail(breaker, 2)
     assert breaker.state is State.CLOSED
+
+
+def test_who_hears_of_an_outage_at_the_same_time_does_not_probe_at_the_same_time():
+    waits = []
+    for seed in range(200):
+        breaker = Machine(Breaker(cooldown=30), random.Random(seed))
+        breaker.hear_open(0.0, 20.0)
+        waits.append(breaker.retry_in(0.0))
+    assert len(set(waits)) > 190
+    assert min(waits) >= 16
+    assert max(waits) <= 24
+
+
+def test_hearsay_keeps_no_circuit_open_for_longer_than_its_own_cool_down():
+    breaker = machine()
+    breaker.hear_open(0.0, 3600.0)
+    assert breaker.retry_in(0.0) == pytest.approx(5.0)
+
+
+def test_hearsay_neither_shortens_nor_prolongs_a_cool_down():
+    breaker = machine()
+    fail(breaker, 3)
+    breaker.hear_open(1.0, 0.5)
+    assert breaker.retry_in(1.0) == pytest.approx(4.0)
+    breaker.hear_open(4.9, 5.0)
+    assert breaker.admit(5.0) is not None
+
+
+def test_a_circuit_that_hears_of_recovery_probes_soon_and_believes_only_the_probe():
+    breaker = machine(cooldown=30, jitter=0.2)
+    fail(breaker, 3)
+    breaker.hear_closed(1.0)
+    assert breaker.state is State.OPEN
+    assert breaker.retry_in(1.0) == pytest.approx(3.0)  # the middle of a fifth of the cool-down
+    breaker.failed(breaker.admit(4.0), 4.0)
+    assert breaker.state is State.OPEN
+    assert breaker.retry_in(4.0) == pytest.approx(30.0)
+
+
+def test_it_is_hurried_once_per_cool_down_only():
+    breaker = machine(cooldown=30, jitter=0.2)
+    fail(breaker, 3)
+    breaker.hear_closed(1.0)
+    breaker.failed(breaker.admit(4.0), 4.0)
+    breaker.hear_closed(5.0)
+    assert breaker.retry_in(5.0) == pytest.approx(29.0)
+    breaker.hear_closed(31.0)
+    assert breaker.retry_in(31.0) == pytest.approx(3.0)
+
+
+def test_a_failed_probe_prolongs_an_opening_and_begins_none_unless_it_was_hearsay():
+    own, told = machine(), machine()
+    fail(own, 3)
+    told.hear_open(0.0, 5.0)
+    for breaker, since in ((own, 0.0), (told, 6.0)):
+        breaker.failed(breaker.admit(6.0), 6.0)
+        assert breaker.stance().since == since
+        assert breaker.stance().retry_at == pytest.approx(11.0)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +357,7 @@ def test_it_can_be_closed_by_hand():
         {"slow": 0},
         {"jitter": 2},
         {"lease": 0},
+        {"quorum": 0},
     ],
 )
 def test_a_nonsense_breaker_is_refused(options):

@@ -27,9 +27,9 @@ def test_the_first_key_is_used_until_it_fails_then_the_least_failed():
 
 def test_a_drained_key_is_not_used_before_its_reset():
     pool = Pool(2)
-    assert pool.drain(0, NOON + timedelta(hours=1))
+    assert pool.drain(0, NOON + timedelta(hours=1), 0)
     assert pool.pick(NOON, 0) == 1
-    pool.drain(1, NOON + timedelta(hours=2))
+    pool.drain(1, NOON + timedelta(hours=2), 0)
     assert pool.pick(NOON, 0) is None
     assert pool.next_pause_ends(NOON) is None
     assert pool.next_reset(NOON, 0) == NOON + timedelta(hours=1)
@@ -38,13 +38,13 @@ def test_a_drained_key_is_not_used_before_its_reset():
 
 def test_a_key_drained_once_more_is_no_news():
     pool = Pool(1)
-    assert pool.drain(0, NOON + timedelta(hours=1))
-    assert not pool.drain(0, NOON + timedelta(hours=1))
+    assert pool.drain(0, NOON + timedelta(hours=1), 0)
+    assert not pool.drain(0, NOON + timedelta(hours=1), 0)
 
 
 def test_a_pause_does_not_end_a_drain_and_says_when_it_ends():
     pool = Pool(2)
-    pool.drain(0, NOON + timedelta(hours=8))
+    pool.drain(0, NOON + timedelta(hours=8), 0)
     pool.pause(0, 5.0)
     pool.pause(1, 7.0)
     assert pool.pick(NOON, 6.0) is None
@@ -61,7 +61,7 @@ def test_a_step_of_the_wall_clock_does_not_prolong_a_pause():
 
 def test_a_late_success_does_not_end_a_rest():
     pool = Pool(1)
-    pool.drain(0, NOON + timedelta(hours=8))
+    pool.drain(0, NOON + timedelta(hours=8), 0)
     pool.forgive(0)
     assert pool.pick(NOON, 0) is None
 

@@ -1,0 +1,492 @@
+"""Services that share what they know, over a board in memory; the store's own is tested with the stores."""
+
+import gc
+import logging
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import redrive
+from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, Retry, Service, Token
+from redrive.calls import sharing
+from redrive.model import BreakerChanged, KeyCooled
+from redrive.policy.fleet import DrainedKey, Heard, Saying, Word
+
+ONCE = Retry(attempts=1)
+BREAKER = Breaker(failures=1, probes=1)
+
+
+class Board:
+    """What all processes of a test have said. `seen_from(node)` is what one of them is given as its store."""
+
+    def __init__(self):
+        self.words, self.drained, self.asked, self.told = {}, {}, 0, []
+        self.broken, self.refused, self.open_for_business = False, 0, threading.Event()
+        self.open_for_business.set()
+        self.views = []
+
+    def seen_from(self, node="here", every=0.01):
+        self.views.append(View(self, node, every))
+        return self.views[-1]
+
+    def say(self, saying, host="*", process="0", retry_in=0.0, service="bank"):
+        word = Word(service, host, process, Saying(saying), 0.0, retry_in)
+        self.words[service, host, process] = (word, time.monotonic())
+
+
+class View:
+    """As a store: it has `shared`. And as what is shared."""
+
+    def __init__(self, board, node, every):
+        self.board, self.name, self.node, self.every = board, "the board", node, every
+        self.shared = self
+        self.stop = lambda: None
+
+    def ask(self, services, *, keys):
+        self._serve()
+        self.board.asked += 1
+        now = time.monotonic()
+        words = [
+            replace(word, ago=word.ago + now - at, retry_in=max(0.0, word.retry_in - (now - at)))
+            for word, at in self.board.words.values()
+            if word.service in services
+        ]
+        return Heard(words, [key for key in self.board.drained.values() if keys and key.service in services])
+
+    def tell(self, words, drained):
+        self._serve()
+        self.board.told += [*words, *drained]
+        for word in words:
+            self.board.words[word.service, word.host, word.process] = (word, time.monotonic())
+        for key in drained:
+            self.board.drained[key.service, key.digest] = key
+
+    def on_close(self, stop):
+        self.stop = stop
+
+    def _serve(self):
+        assert self.board.open_for_business.wait(300)
+        if self.board.broken:
+            self.board.refused += 1
+            raise ConnectionRefusedError("no such board")
+
+
+@pytest.fixture
+def board():
+    board = Board()
+    yield board
+    board.open_for_business.set()
+    for view in board.views:
+        view.stop()
+    eventually(lambda: not carriers())
+
+
+def carriers():
+    return [thread for thread in threading.enumerate() if thread.name == "redrive-sharing"]
+
+
+def eventually(condition):
+    for _ in range(2_000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it never came true")
+
+
+def after_another_look(board):
+    """Wait until the board was asked twice more: what stood on it before has been heard."""
+    before = board.asked
+    eventually(lambda: board.asked >= before + 2)
+
+
+def bank(view, **options):
+    return Service("bank", store=view, **{"retry": ONCE, "breaker": BREAKER, **options})
+
+
+def trip(service):
+    with pytest.raises(TimeoutError):
+        service.call(fail)
+
+
+def fail():
+    raise TimeoutError
+
+
+def answer(credential=""):
+    return credential or "fine"
+
+
+# ── circuits ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_22_a_circuit_that_opens_in_one_process_is_open_in_the_others_of_its_machine(board):
+    one, other = bank(board.seen_from()), bank(board.seen_from())
+    trip(one)
+    eventually(lambda: other.circuit == "open")
+    with pytest.raises(CircuitOpen) as refused:
+        other.call(answer)
+    assert 0 < refused.value.retry_in <= 36
+
+
+def test_22_on_other_machines_it_opens_when_two_of_them_say_so(board):
+    first, second, third = (bank(board.seen_from(node)) for node in ("a", "b", "c"))
+    trip(first)
+    eventually(lambda: len(board.told) == 1)
+    after_another_look(board)
+    assert third.call(answer) == "fine"
+    trip(second)
+    eventually(lambda: third.circuit == "open")
+
+
+def test_22_or_one_if_its_word_is_to_be_enough(board):
+    one, other = bank(board.seen_from("a")), bank(board.seen_from("b"), breaker=Breaker(quorum=1))
+    trip(one)
+    eventually(lambda: other.circuit == "open")
+
+
+def test_a_service_whose_machine_says_so_already_says_nothing(board):
+    service = bank(board.seen_from(every=600))
+    board.say("open", "here", "another", retry_in=30)
+    trip(service)
+    asked, ring = board.asked, service._core.circuit.on_news
+    eventually(lambda: ring() or board.asked >= asked + 2)
+    assert board.told == []
+
+
+def test_a_service_does_not_take_its_own_word_for_another_s(board):
+    service = bank(board.seen_from())
+    trip(service)
+    eventually(lambda: board.told)
+    service.reset()
+    eventually(lambda: len(board.told) == 2)
+    board.say("open", "here", board.told[0].process, retry_in=30)
+    after_another_look(board)
+    assert service.circuit == "closed"
+
+
+def test_two_services_of_one_name_in_one_process_hear_each_other(board):
+    view = board.seen_from()
+    one, other = bank(view), bank(view)
+    trip(one)
+    eventually(lambda: other.circuit == "open")
+    assert len(carriers()) == 1
+
+
+def test_a_service_that_starts_during_an_outage_knows_of_it_before_its_first_call(board):
+    trip(bank(board.seen_from()))
+    eventually(lambda: board.told)
+    late = bank(board.seen_from())
+    with pytest.raises(CircuitOpen):
+        late.call(answer)
+
+
+def test_what_is_heard_is_announced_here_and_not_passed_on(board):
+    seen = []
+    one, other = bank(board.seen_from()), bank(board.seen_from(), on_event=seen.append)
+    trip(one)
+    eventually(lambda: other.circuit == "open")
+    after_another_look(board)
+    assert [(event.before, event.after) for event in seen if isinstance(event, BreakerChanged)] == [("closed", "open")]
+    assert [word.saying for word in board.told] == ["open"]
+
+
+def test_a_call_in_flight_while_the_circuit_opens_by_word_is_void(board):
+    other = bank(board.seen_from(), breaker=Breaker(failures=1, probes=1, cooldown=0.05, jitter=0))
+
+    def straggler():
+        board.say("open", "here", retry_in=30)
+        eventually(lambda: other.circuit == "open")
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        other.call(straggler)
+    after_another_look(board)
+    assert [word for word in board.told if isinstance(word, Word)] == []
+
+
+@pytest.mark.parametrize("by_word", [True, False])
+def test_the_others_probe_soon_once_one_has_found_the_service_well(board, clock, by_word):
+    at_once = Breaker(failures=1, jitter=0, probes=1)
+    one, other = bank(board.seen_from(), clock=clock), bank(board.seen_from(), breaker=at_once)
+    trip(one if by_word else other)
+    eventually(lambda: one.circuit == other.circuit == "open")
+    clock.advance(40)
+    assert one.call(answer) == "fine"
+    assert one.circuit == "closed"
+    eventually(lambda: _try(other))
+    assert other.circuit == "closed"
+
+
+def _try(service):
+    try:
+        return service.call(answer) == "fine"
+    except CircuitOpen:
+        return False
+
+
+def test_closing_by_hand_in_one_process_lets_the_others_probe(board):
+    one, other = bank(board.seen_from()), bank(board.seen_from(), breaker=Breaker(jitter=0, probes=1))
+    trip(one)
+    eventually(lambda: other.circuit == "open")
+    one.reset()
+    eventually(lambda: _try(other))
+
+
+def test_a_reset_by_a_person_closes_the_circuit_in_every_process(board):
+    services = [bank(board.seen_from(node)) for node in ("a", "b", "c")]
+    for service in services:
+        trip(service)
+    eventually(lambda: len(board.told) == 3)
+    board.words.clear()
+    board.say("reset")
+    eventually(lambda: {service.circuit for service in services} == {"closed"})
+    after_another_look(board)
+    assert len(board.told) == 3
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+KEYS = ("key-one-1111", "key-two-2222")
+
+
+def keyed(view, *keys, **options):
+    return bank(view, credentials=KeyPool(keys or KEYS, resets=3600), classifier=QUOTA, **options)
+
+
+class UsedUp(Exception):
+    """The key's quota is gone."""
+
+
+QUOTA = redrive.Classifier().rule(UsedUp, kind="quota")
+
+
+def drain(service, *used):
+    def call(*, credential):
+        if credential in used:
+            raise UsedUp
+        return credential
+
+    return service.call(call)
+
+
+def test_a_key_that_one_process_has_used_up_is_not_used_by_the_others(board):
+    seen = []
+    one, other = keyed(board.seen_from("a")), keyed(board.seen_from("b"), on_event=seen.append)
+    assert drain(one, KEYS[0]) == KEYS[1]
+    eventually(lambda: other.call(answer) == KEYS[1])
+    cooled = [event for event in seen if isinstance(event, KeyCooled)]
+    assert [event.key_id for event in cooled] == ["1111"]
+    after_another_look(board)
+    assert len(board.told) == 1
+
+
+def test_nor_by_a_process_that_starts_later_and_a_success_does_not_forgive_it(board):
+    drain(keyed(board.seen_from()), KEYS[0])
+    eventually(lambda: board.drained)
+    late = keyed(board.seen_from())
+    assert [late.call(answer) for _ in range(3)] == [KEYS[1]] * 3
+    with pytest.raises(QuotaExhausted):
+        drain(keyed(board.seen_from(), KEYS[0]), KEYS[0])
+
+
+def test_a_rest_that_is_over_is_not_heard_any_more(board):
+    name = keyed(board.seen_from())._core.credentials.names()[0]
+    over = datetime.now(UTC) - timedelta(seconds=1)
+    board.drained["bank", name.digest] = DrainedKey("bank", name.digest, name.key_id, over)
+    seen = []
+    assert keyed(board.seen_from(), on_event=seen.append).call(answer) == KEYS[0]
+    assert not any(isinstance(event, KeyCooled) for event in seen)
+
+
+def test_keys_used_up_are_used_again_after_a_reset_that_says_so(board):
+    one, other = keyed(board.seen_from()), keyed(board.seen_from())
+    drain(one, KEYS[0])
+    eventually(lambda: other.call(answer) == KEYS[1])
+    board.drained.clear()
+    board.say("reset_keys")
+    eventually(lambda: one.call(answer) == KEYS[0])
+    eventually(lambda: other.call(answer) == KEYS[0])
+
+
+def test_nor_are_others_told_of_them_any_more(board):
+    service = keyed(board.seen_from())
+    board.broken = True
+    drain(service, KEYS[0])
+    eventually(lambda: board.refused)
+    board.say("reset_keys")
+    board.broken = False
+    after_another_look(board)
+    assert service.call(answer) == KEYS[0]
+    assert board.told == []
+
+
+def test_no_key_is_told_but_a_digest_that_differs_from_service_to_service(board):
+    drain(keyed(board.seen_from()), *KEYS[:1])
+    view = board.seen_from()
+    other = Service("exchange", store=view, retry=ONCE, classifier=QUOTA, credentials=KeyPool(KEYS))
+    drain(other, *KEYS[:1])
+    eventually(lambda: len(board.drained) == 2)
+    assert len({key.digest for key in board.drained.values()}) == 2
+    assert {key.key_id for key in board.drained.values()} == {"1111"}
+    assert "key-one" not in repr(board.told)
+
+
+def test_a_key_of_four_characters_is_not_shown_at_all(board):
+    drain(keyed(board.seen_from(), "k111", "k222"), "k111")
+    eventually(lambda: board.drained)
+    assert "k111" not in repr(board.told)
+
+
+def test_tokens_are_known_by_their_place(board):
+    accounts = [Token(lambda: "north"), Token(lambda: "south")]
+    assert drain(keyed(board.seen_from(), *accounts), "north") == "south"
+    eventually(lambda: board.drained)
+    assert keyed(board.seen_from(), *accounts).call(answer) == "south"
+    assert [key.digest for key in board.drained.values()] == ["token 1"]
+
+
+def test_a_pause_is_not_told(board):
+    service = keyed(board.seen_from(), retry=Retry(attempts=2))
+
+    def limited(*, credential):
+        raise redrive.RateLimited(retry_after=0.01)
+
+    with pytest.raises(redrive.RateLimited):
+        service.call(limited)
+    after_another_look(board)
+    assert board.told == []
+
+
+# ── the thread ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_successful_call_asks_and_tells_nothing(board):
+    service = keyed(board.seen_from(every=600))
+    asked = board.asked
+    for _ in range(1_000):
+        service.call(answer)
+    assert board.asked == asked
+    assert board.told == []
+
+
+def test_a_failing_call_does_not_wait_for_the_store(board):
+    service = bank(board.seen_from())
+    board.open_for_business.clear()
+    trip(service)  # returns although nothing can be told
+    with pytest.raises(CircuitOpen):
+        service.call(answer)
+    assert board.told == []
+    board.open_for_business.set()
+    eventually(lambda: board.told)
+
+
+def test_a_store_that_is_lost_is_told_of_once_and_so_is_its_return_and_news_waits(board, caplog):
+    caplog.set_level(logging.WARNING, "redrive.events")
+    service = keyed(board.seen_from())
+    board.broken = True
+    eventually(lambda: "lost" in caplog.text)
+    assert drain(service, KEYS[0]) == KEYS[1]
+    trip(service)
+    assert service.circuit == "open"
+    eventually(lambda: board.refused >= 3)
+    board.broken = False
+    eventually(lambda: len(board.told) == 2)
+    eventually(lambda: "back" in caplog.text)
+    about = [record.getMessage() for record in caplog.records if "the board" in record.getMessage()]
+    assert about == [
+        "the board is lost: services go on by what they see themselves (ConnectionRefusedError: no such board)",
+        "the board is back: services share what they know again",
+    ]
+
+
+def test_a_store_that_does_not_answer_keeps_a_new_service_waiting_only_so_long(board, caplog, monkeypatch):
+    monkeypatch.setattr(sharing, "FIRST_LOOK", 0.05)
+    monkeypatch.setattr(sharing, "LAST_WORD", 0.05)
+    board.open_for_business.clear()
+    service = bank(board.seen_from())
+    assert service.call(answer) == "fine"
+    assert "the board has not answered for 0.05 s" in caplog.text
+
+
+def test_a_store_that_is_down_does_not_keep_a_service_from_being_made(board, caplog):
+    board.broken = True
+    service = bank(board.seen_from())
+    assert service.call(answer) == "fine"
+    assert caplog.text.count("the board is lost") == 1
+
+
+def test_where_the_store_is_known_to_be_lost_further_services_do_not_wait_for_it(board, monkeypatch):
+    board.broken = True
+    view = board.seen_from()
+    bank(view)
+    monkeypatch.setattr(sharing, "FIRST_LOOK", 600)
+    board.open_for_business.clear()
+    assert bank(view).call(answer) == "fine"
+
+
+def test_what_is_known_at_the_end_is_told_before_the_store_is_closed(board):
+    view = board.seen_from(every=600)
+    service = keyed(view)
+    drain(service, KEYS[0])
+    trip(service)
+    view.stop()
+    assert len(board.told) == 2
+    assert carriers() == []
+
+
+def test_a_service_whose_store_was_closed_goes_on_alone_and_a_new_one_shares_again(board):
+    view = board.seen_from()
+    alone = bank(view)
+    view.stop()
+    trip(alone)
+    assert alone.circuit == "open"
+    again = bank(view)
+    trip(again)
+    eventually(lambda: len(board.told) == 1)
+
+
+def test_a_service_does_not_keep_a_closed_store_alive(board):
+    service = bank(board.seen_from())
+    gone = weakref.ref(board.views[0])
+    board.views.pop().stop()
+    gc.collect()
+    assert gone() is None
+    assert service.call(answer) == "fine"
+
+
+def test_the_thread_ends_with_the_last_service_and_its_news_is_told_all_the_same(board):
+    service = keyed(board.seen_from())
+    board.open_for_business.clear()
+    drain(service, KEYS[0])
+    del service
+    gc.collect()
+    board.open_for_business.set()
+    eventually(lambda: board.drained)
+    gc.collect()
+    eventually(lambda: not carriers())
+
+
+def test_a_service_with_nothing_to_share_starts_no_thread(board):
+    bank(board.seen_from(), breaker=None)
+    assert carriers() == []
+
+
+def test_without_a_store_there_is_no_thread_and_nothing_is_imported_for_it():
+    program = (
+        "import sys, threading, redrive\n"
+        "redrive.Service('bank', credentials=redrive.KeyPool(['key-1111'])).call(lambda: 1)\n"
+        "print(threading.active_count(), 'redrive.calls.sharing' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "False"]
+
+
+def test_what_is_no_store_is_refused():
+    with pytest.raises(TypeError, match=r"store must be what redrive\.connect"):
+        Service("bank", store="sqlite:///x.db")

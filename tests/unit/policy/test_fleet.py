@@ -1,0 +1,255 @@
+"""What processes tell each other about a circuit: each rule by name, then whole fleets at random."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from redrive.policy import fleet
+from redrive.policy.breaker import Breaker, Machine, State
+from redrive.policy.fleet import Saying, Word
+
+OPTIONS = Breaker(failures=1, cooldown=30.0, probes=1, rate=0, quorum=2)
+NOW = 1_000.0
+
+
+def says(saying, host="a", process="1", *, ago=1.0, retry_in=20.0):
+    return Word("bank", host, process, Saying(saying), ago, retry_in if saying == "open" else 0.0)
+
+
+def closed(since=None):
+    """A machine that closed by its own probes at `since`, or that never had trouble."""
+    machine = Machine(OPTIONS, random.Random(1))
+    if since is not None:
+        opened(since - 100, machine)
+        machine.succeeded(machine.admit(since), since)
+        assert machine.state is State.CLOSED
+    return machine
+
+
+def opened(at, machine=None):
+    machine = machine or Machine(OPTIONS, random.Random(1))
+    machine.failed(machine.admit(at), at)
+    assert machine.state is State.OPEN
+    return machine
+
+
+def hear(machine, *words, node="a", quorum=2):
+    fleet.hear(machine, words, node=node, quorum=quorum, now=NOW)
+    return machine
+
+
+def test_22_a_process_believes_another_of_its_own_machine_at_once():
+    assert hear(closed(), says("open", "a"), node="a").state is State.OPEN
+
+
+def test_22_one_machine_does_not_open_the_circuit_of_another():
+    assert hear(closed(), says("open", "a", "1"), says("open", "a", "2"), node="b").state is State.CLOSED
+
+
+def test_22_as_many_machines_as_the_quorum_says_do():
+    assert hear(closed(), says("open", "a"), says("open", "c"), node="b").state is State.OPEN
+    assert hear(closed(), says("open", "a"), says("open", "c"), node="b", quorum=3).state is State.CLOSED
+    assert hear(closed(), says("open", "a"), node="b", quorum=1).state is State.OPEN
+
+
+def test_22_the_longest_of_several_words_counts():
+    machine = hear(closed(), says("open", process="1", retry_in=2), says("open", process="2", retry_in=20))
+    assert machine.retry_in(NOW) >= 16
+
+
+def test_22_machines_that_said_so_at_different_times_do_not_add_up():
+    assert hear(closed(), says("open", "a", retry_in=0), says("open", "c"), node="b").state is State.CLOSED
+
+
+def test_a_process_that_died_while_open_is_believed_no_longer_than_its_time_to_retry():
+    assert hear(closed(), says("open", retry_in=0.01)).state is State.OPEN
+    assert hear(closed(), says("open", retry_in=0)).state is State.CLOSED
+
+
+def test_an_opening_is_void_once_a_process_of_the_same_machine_has_closed_since():
+    open_, mate = says("open", process="1", ago=9), says("closed", process="2", ago=3)
+    assert hear(closed(), open_, mate).state is State.CLOSED
+    assert hear(closed(), open_, says("closed", "b", "2", ago=3)).state is State.OPEN
+    assert hear(closed(), says("open", ago=2), mate).state is State.OPEN
+    longer_ago = says("closed", process="3", ago=50)
+    assert hear(closed(), open_, mate, longer_ago).state is State.CLOSED
+    assert hear(closed(), open_, longer_ago, mate).state is State.CLOSED
+
+
+def test_what_was_said_before_its_own_probes_succeeded_does_not_open_a_circuit_again():
+    assert hear(closed(since=NOW - 5), says("open", ago=6)).state is State.CLOSED
+    assert hear(closed(since=NOW - 5), says("open", ago=4)).state is State.OPEN
+
+
+def test_one_bad_process_cannot_hold_the_others_of_its_machine_open_by_failing_again_and_again():
+    bad, good = opened(0.0), closed()
+    down = 0
+    for second in range(300):
+        stance = bad.stance()
+        word = says("open", process="bad", ago=second - stance.since, retry_in=max(0.0, stance.retry_at - second))
+        fleet.hear(good, [word], node="a", quorum=2, now=float(second))
+        if (probe := bad.admit(second)) is not None:
+            bad.failed(probe, second)
+        if (permit := good.admit(second)) is not None:
+            good.succeeded(permit, second)
+        down += good.state is not State.CLOSED
+    assert bad.state is State.OPEN
+    assert good.state is State.CLOSED
+    assert down <= 36  # one cool-down, of which it knew no better
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_an_open_circuit_probes_soon_when_anybody_has_closed_since(host):
+    machine = hear(opened(NOW - 5), says("closed", host, "2", ago=1))
+    assert machine.state is State.OPEN
+    assert machine.retry_in(NOW) <= 6
+
+
+def test_a_closing_from_before_it_opened_does_not_hurry_it():
+    machine = hear(opened(NOW - 5), says("closed", process="2", ago=6))
+    assert machine.retry_in(NOW) >= 30 * 0.8 - 5
+
+
+def test_nor_does_one_from_before_its_last_probe_failed():
+    machine = hear(opened(NOW - 5, opened(NOW - 60)), says("closed", process="2", ago=20))
+    assert machine.retry_in(NOW) >= 30 * 0.8 - 5
+
+
+def test_a_reset_closes_what_opened_before_it_and_voids_what_was_said_before_it():
+    assert hear(opened(NOW - 5), says("reset", "*", ago=1)).state is State.CLOSED
+    assert hear(opened(NOW - 5), says("reset", "*", ago=6)).state is State.OPEN
+    assert hear(opened(NOW - 5, opened(NOW - 60)), says("reset", "*", ago=6)).state is State.CLOSED
+    assert hear(closed(), says("open", ago=2), says("reset", "*", ago=1)).state is State.CLOSED
+    assert hear(closed(), says("open", ago=1), says("reset", "*", ago=2)).state is State.OPEN
+
+
+def test_a_process_of_a_machine_that_says_so_already_need_not_say_it_again():
+    assert fleet.is_news(says("open", process="2"), [])
+    assert not fleet.is_news(says("open", process="2"), [says("open", process="1")])
+    assert fleet.is_news(says("open", process="2"), [says("open", process="1", retry_in=0)])
+    assert fleet.is_news(says("open", process="2"), [says("open", "b", "1")])
+    assert not fleet.is_news(says("open", process="2", retry_in=0), [])
+
+
+def test_what_corrects_an_earlier_word_of_the_same_process_is_news():
+    assert fleet.is_news(says("open", process="1", retry_in=25), [says("open", process="1")])
+    assert fleet.is_news(says("closed", process="1"), [says("open", process="1", ago=9), says("closed", process="2")])
+
+
+def test_a_closing_is_news_where_somebody_says_open_and_the_machine_has_not_said_closed_since():
+    assert not fleet.is_news(says("closed", process="2"), [])
+    assert fleet.is_news(says("closed", process="2", ago=1), [says("open", process="1", ago=5)])
+    assert fleet.is_news(says("closed", process="2", ago=1), [says("open", "b", "1", ago=5)])
+    assert not fleet.is_news(says("closed", process="2", ago=7), [says("open", "b", "1", ago=5)])
+    said = [says("open", "b", "1", ago=5), says("closed", process="3", ago=2)]
+    assert not fleet.is_news(says("closed", process="2", ago=1), said)
+
+
+WORDS = st.builds(
+    says,
+    st.sampled_from(["open", "closed", "reset"]),
+    st.sampled_from("abc"),
+    st.sampled_from("12"),
+    ago=st.floats(0, 100),
+    retry_in=st.sampled_from([0.0, 1.0, 30.0, 500.0]),
+)
+
+
+@settings(max_examples=300)
+@given(words=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
+def test_hearing_the_same_twice_changes_nothing_more(words, own, quorum):
+    machine = {"well": closed, "closed": lambda: closed(NOW - 50), "open": lambda: opened(NOW - 20)}[own]()
+    hear(machine, *words, quorum=quorum)
+    once = (machine.state, machine.generation, machine.retry_in(NOW))
+    hear(machine, *words, quorum=quorum)
+    assert (machine.state, machine.generation, machine.retry_in(NOW)) == once
+
+
+@settings(max_examples=300)
+@given(words=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
+def test_hearsay_opens_only_on_openings_in_force_and_closes_only_on_a_reset(words, own, quorum):
+    machine = {"well": closed, "closed": lambda: closed(NOW - 50), "open": lambda: opened(NOW - 20)}[own]()
+    before = machine.state
+    hear(machine, *words, quorum=quorum)
+    in_force = {word.host for word in words if word.in_force}
+    if before is State.CLOSED and machine.state is State.OPEN:
+        assert "a" in in_force or len(in_force) >= quorum
+        assert machine.retry_in(NOW) <= OPTIONS.cooldown * (1 + OPTIONS.jitter)
+    if before is State.OPEN and machine.state is State.CLOSED:
+        assert any(word.saying is Saying.RESET for word in words)
+    if machine.state is not before:
+        assert machine.stance() is None  # nothing to pass on
+
+
+class Fleets(RuleBasedStateMachine):
+    """Three machines of two processes each, a service that goes down and comes back, and a table of words."""
+
+    PROCESSES = tuple((host, place) for host in "abc" for place in "12")
+
+    @initialize(seed=st.integers(0, 10_000))
+    def start(self, seed):
+        chance = random.Random(seed)
+        self.machines = {who: Machine(OPTIONS, chance) for who in self.PROCESSES}
+        self.names = dict(zip(self.PROCESSES, self.PROCESSES, strict=True))
+        self.table, self.said = {}, {}
+        self.now, self.up = NOW, True
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 3.0, 12.0, 40.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    @rule()
+    def the_service_goes_down_or_comes_back(self):
+        self.up = not self.up
+
+    @rule(who=st.sampled_from(PROCESSES))
+    def a_process_calls(self, who):
+        machine = self.machines[who]
+        if (permit := machine.admit(self.now)) is not None:
+            (machine.succeeded if self.up else machine.failed)(permit, self.now)
+
+    @rule(who=st.sampled_from(PROCESSES))
+    def a_process_looks_and_tells(self, who):
+        machine, name, words = self.machines[who], self.names[who], self.words()
+        fleet.hear(machine, [w for w in words if (w.host, w.process) != name], node=who[0], quorum=2, now=self.now)
+        stance = machine.stance()
+        if stance is not None and stance != self.said.get(name):
+            (word,) = self.words({name: stance})
+            if fleet.is_news(word, words):
+                self.table[name] = self.said[name] = stance
+
+    @rule(who=st.sampled_from(PROCESSES))
+    def a_process_is_killed_and_another_starts(self, who):
+        """Its word stays behind."""
+        self.machines[who] = Machine(OPTIONS, random.Random(3))
+        host, name = self.names[who]
+        self.names[who] = (host, name + "'")
+
+    @rule()
+    def the_service_is_well_and_everybody_works_for_a_while(self):
+        """However it came to this: within two cool-downs all circuits are closed, and stay so."""
+        self.up = True
+        for _ in range(140):
+            self.now += 0.5
+            for who in self.PROCESSES:
+                self.a_process_calls(who)
+                self.a_process_looks_and_tells(who)
+        assert {machine.state for machine in self.machines.values()} == {State.CLOSED}
+
+    def words(self, table=None):
+        return [
+            says(
+                "open" if stance.open else "closed",
+                *who,
+                ago=self.now - stance.since,
+                retry_in=max(0.0, stance.retry_at - self.now),
+            )
+            for who, stance in (self.table if table is None else table).items()
+        ]
+
+
+Fleets.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFleets = Fleets.TestCase
