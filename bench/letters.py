@@ -1,0 +1,486 @@
+"""What the dead-letter queue costs: redrive beside the naive way and beside the bare driver, on both databases.
+
+Four questions, at each number of letters: how fast letters are put, how fast their causes are found, how fast a page
+of them is, and how fast they are sent back, discarded, purged, exported and imported. A letter is a record of some
+500 bytes of JSON in one of three pipelines, with a key of its own and one of 50 causes, the first of them 50 times as
+frequent as the last; half of the messages hold a value that differs from record to record. Half of the letters are
+put now, as a pipeline does, and half are dated back over the seven days before today.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import measure
+import postgres
+from plain import BATCH, Database, Postgres, Sqlite, one_by_one, seconds, stored
+from rejects import given, new_letters, run_of
+
+import redrive
+
+PACKAGES = ("redrive", "sqlalchemy", "psycopg", "orjson")
+TARGETS = {"to_floor": 0.33, "to_naive": 10, "causes_to_group_by": 20}
+BULK = 20_000
+PAGE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    sizes: tuple[int, ...]
+    repeat: int
+    block: int = 50_000
+    """Letters put in one turn; the floor has the next."""
+    sample: int = 2_000
+    """Letters of the naive way: its price per letter is the same for the next million."""
+    history: int = 1_000_000
+    """Letters of the past, at most; as many as are put where that is fewer."""
+    again: int = 100_000
+    """Letters put a second time, at most."""
+
+
+# ── timing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_turn(repeat: int, *contenders: Callable[[], Any]) -> list[float]:
+    """Median seconds of each; quick ones are repeated more often. The first round warms up and does not count."""
+    taken: list[list[float]] = [[seconds(one)] for one in contenders]
+    rounds = min(50, max(repeat, round(0.2 / sum(first[0] for first in taken))))
+    for _ in range(rounds):
+        for one, times in zip(contenders, taken, strict=True):
+            times.append(seconds(one))
+    return [statistics.median(times[1:]) for times in taken]
+
+
+@contextmanager
+def set_apart() -> Iterator[None]:
+    """What is ready-made is the benchmark's own: the garbage collector shall not look through it in a timed part."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def peak_memory() -> float:
+    """The most this process ever had resident, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # there, what rusage says may be the parent's
+        [peak] = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak) / 1_024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+# ── putting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def put_and_time(database: Database, url: str, store: redrive.Store, count: int, effort: Effort) -> dict[str, float]:
+    """Seconds per letter of each contender, block by block in turn, into tables that grow alike."""
+    total = {"redrive": 0.0, "making": 0.0, "floor": 0.0}
+    with closing(database.beside(url, indexed=False)) as bare:
+        for start in range(0, count, effort.block):
+            ready = [given(number) for number in range(start, min(start + effort.block, count))]
+            run = run_of(start)
+            with set_apart():
+                total["making"] += seconds(lambda ready=ready: deque(new_letters(ready), maxlen=0))
+                total["redrive"] += seconds(lambda ready=ready, run=run: put(store, new_letters(ready), run))
+            rows = stored(database, url, run, [record for record, *_ in ready])
+            prepared = [database.ready(rows[first : first + BATCH]) for first in range(0, len(rows), BATCH)]
+            with set_apart():
+                total["floor"] += sum(seconds(lambda part=part: database.add(bare, part)) for part in prepared)
+    again = [given(number) for number in range(min(count, effort.again))]
+    with set_apart():
+        repeated = seconds(lambda: put(store, new_letters(again), run_of(-1), new=0))
+    return {**{name: taken / count for name, taken in total.items()}, "again": repeated / len(again)}
+
+
+def naive_times(database: Database, effort: Effort) -> dict[str, float]:
+    """Seconds per letter of the naive way, the best of several fresh databases."""
+    ready, times = [given(number) for number in range(effort.sample)], []
+    os.sync()  # or each COMMIT would wait for letters of another measurement that are still on their way to the disk
+    for _ in range(effort.repeat):
+        with database.fresh() as url, redrive.connect(url, migrate=True) as store:
+            put(store, new_letters(ready), run_of(0))
+            rows = stored(database, url, run_of(0), [record for record, *_ in ready])
+            times.append(one_by_one(database, url, rows, accept))
+    return best_of(times)
+
+
+def best_of(times: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: min(one[name] for one in times) for name in times[0]}
+
+
+def put(store: redrive.Store, letters: Iterator[redrive.NewLetter], run: uuid.UUID, new: int | None = None) -> None:
+    done = store.dlq.put_many(letters, run_id=run, source="orders.csv")
+    if done.new != (done.total if new is None else new):
+        raise AssertionError(f"the letters were not put as they should have been: {done}")
+
+
+def accept(records: Sequence[Any]) -> None:
+    """A target that does nothing: what is left is the price of sending back."""
+
+
+def stream_history(url: str, count: int, today: datetime) -> tuple[float, float | None, float]:
+    """Put letters of the seven days before today, made as they are asked for, in one call, in a process of its own.
+
+    Seconds, and the process's peak memory after a tenth of them and at the end.
+    """
+    week = timedelta(days=7)
+    mark = max(count // 10, 2 * BATCH)  # by then, every buffer has been filled and emptied
+    early: list[float] = []
+
+    def streamed() -> Iterator[redrive.NewLetter]:
+        for number in range(count):
+            if number == mark:
+                early.append(peak_memory())
+            record, error, key, pipeline = given(number)
+            at = today - week + number * week / count
+            yield redrive.NewLetter(record, error, key=f"past {key}", pipeline=pipeline, rejected_at=at)
+
+    with redrive.connect(url) as store:
+        taken = seconds(lambda: put(store, streamed(), run_of(-2)))
+    return taken, early[0] if early else None, peak_memory()
+
+
+def put_rows(about: dict[str, Any], each: dict[str, float]) -> list[dict[str, Any]]:
+    def row(name: str, taken: float) -> dict[str, Any]:
+        return {
+            **{"section": "put", **about, "name": name},
+            **{"us_per_letter": round(taken * 1e6, 2), "letters_per_s": round(1 / taken)},
+            **{"to_floor": round(each["floor"] / taken, 3), "to_naive": round(each["naive"] / taken, 2)},
+        }
+
+    names = {"redrive": "put_many", "again": "put_many, all repeats", "floor": "floor", "naive": "naive"}
+    made = row("making NewLetters", each["making"]) | {"to_floor": None, "to_naive": None, "letters_per_s": None}
+    first, *others = [row(shown, each[name]) for name, shown in names.items()]
+    return [first, made, *others]
+
+
+# ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cause_rows(
+    about: dict[str, Any], database: Database, by_hand: Any, dlq: Any, effort: Effort, today: datetime
+) -> Iterator[dict[str, Any]]:
+    """Causes from the counts that redrive keeps, and from the letters; they must agree."""
+    day = timedelta(days=1)
+    spans: dict[str, dict[str, datetime]] = {
+        "today": {"since": today},
+        "yesterday": {"since": today - day, "until": today},
+        "since 12:34 the day before": {"since": today - day + timedelta(hours=12, minutes=34)},
+        "all time": {},
+    }
+    limits = {"since": "rejected_at >= ?", "until": "rejected_at < ?"}
+    for name, span in spans.items():
+        where = " AND ".join(limits[end] for end in span) or "true"
+        group = f"""SELECT fingerprint, count(*), min(rejected_at), max(last_seen)
+                    FROM {database.table} WHERE {where} GROUP BY fingerprint"""
+        answers: dict[str, dict[str, int]] = {}
+
+        def ours(answers: dict = answers, span: dict = span) -> None:
+            answers["redrive"] = {cause.fingerprint: cause.count for cause in dlq.causes(**span)}
+
+        def grouped(answers: dict = answers, span: dict = span, group: str = group) -> None:
+            found = by_hand.execute(database.sql(group), [database.moment(at) for at in span.values()]).fetchall()
+            answers["GROUP BY"] = {fingerprint: count for fingerprint, count, *_ in found}
+
+        quick, slow = in_turn(effort.repeat, ours, grouped)
+        if answers["redrive"] != answers["GROUP BY"] or not answers["redrive"]:
+            raise AssertionError(f"{database.name}, causes of {name}: the counts do not agree: {answers}")
+        counted = {"causes": len(answers["redrive"]), "counted": sum(answers["redrive"].values())}
+        yield {"section": "causes", **about, "name": name, **counted, **compared(quick, slow)}
+
+
+def compared(ours: float, by_hand: float) -> dict[str, float]:
+    return {"ms": round(ours * 1e3, 3), "by_hand_ms": round(by_hand * 1e3, 3), "ratio": round(by_hand / ours, 2)}
+
+
+def find_rows(
+    about: dict[str, Any], database: Database, by_hand: Any, dlq: Any, effort: Effort
+) -> Iterator[dict[str, Any]]:
+    """Pages and counts; by hand: the SELECT that gives the same letters, its rows as the driver has them."""
+    causes = dlq.causes()
+    common, rare = causes[0].fingerprint, causes[-1].fingerprint
+    pages = min(1_000, about["in_table"] // (2 * PAGE))
+    newest = "ORDER BY id DESC LIMIT 50"
+    deep = f"status = 'pending' {newest} OFFSET {PAGE * (pages - 1)}"
+
+    def rows(condition: str, *values: Any, what: str = "*") -> list[Any]:
+        return by_hand.execute(
+            database.sql(f"SELECT {what} FROM {database.table} WHERE {condition}"), values
+        ).fetchall()
+
+    turned = rows(deep, what="id")[0][0] + 1
+    one_cause = "status = 'pending' AND fingerprint = ?"
+    pending, counted = {"status": "pending"}, "pipeline_name = 'orders' AND status = 'pending'"
+    asked: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "50 of the commonest cause": (
+            lambda: dlq.find(limit=PAGE, cause=common, **pending),
+            lambda: rows(f"{one_cause} {newest}", common),
+        ),
+        "50 of the rarest cause": (
+            lambda: dlq.find(limit=PAGE, cause=rare, **pending),
+            lambda: rows(f"{one_cause} {newest}", rare),
+        ),
+        "one key's history": (
+            lambda: dlq.history("ORD-000000007"),
+            lambda: rows("source_key = ? ORDER BY id", "ORD-000000007"),
+        ),
+        "50 of one run": (
+            lambda: dlq.find(limit=PAGE, run_id=run_of(0)),
+            lambda: rows(f"run_id = ? {newest}", str(run_of(0))),
+        ),
+        f"page {pages:,}, by hand with OFFSET": (
+            lambda: dlq.find(limit=PAGE, after=turned, **pending),
+            lambda: rows(deep),
+        ),
+        "count, pending of a pipeline": (
+            lambda: dlq.count(pipeline="orders", **pending),
+            lambda: rows(counted, what="count(*)"),
+        ),
+        "count, all": (dlq.count, lambda: rows("true", what="count(*)")),
+    }
+    for name, (ours, plain) in asked.items():
+        yield {"section": "find", **about, "name": name, **compared(*in_turn(effort.repeat, ours, plain))}
+
+
+# ── sending back and keeping ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def work_rows(
+    about: dict[str, Any], database: Database, store: redrive.Store, naive: float
+) -> Iterator[dict[str, Any]]:
+    """What changes many letters: each on the letters of a cause that has some 20,000."""
+    dlq = store.dlq
+    causes = sorted(dlq.causes(status="pending"), key=lambda cause: abs(cause.count - BULK))
+    sent, tried, discarded, moved = [cause.fingerprint for cause in causes[:4]]
+
+    def row(name: str, work: Callable[[], int], beside: float | None = None) -> dict[str, Any]:
+        began = time.perf_counter()
+        touched = work()
+        each = (time.perf_counter() - began) / touched
+        return {
+            **{"section": "work", **about, "name": name, "touched": touched},
+            **{"us_per_letter": round(each * 1e6, 2), "letters_per_s": round(1 / each)},
+            **{"naive_us_per_letter": None if beside is None else round(beside * 1e6, 2)},
+            **{"ratio": None if beside is None else round(beside / each, 2)},
+        }
+
+    lines: list[str] = []
+    yield row("replay", lambda: dlq.replay(accept, dry_run=False, cause=sent).reprocessed, naive)
+    yield row("replay, all fail again", lambda: dlq.replay(refuse, dry_run=False, cause=tried).failed_again)
+    yield row("discard", lambda: dlq.discard(note="not worth it", cause=discarded).changed)
+    yield row("purge", lambda: dlq.purge(older_than=timedelta(0)).letters)
+    yield row("export", lambda: lines.extend(dlq.export(cause=moved)) or len(lines))
+    with database.fresh() as other, redrive.connect(other, migrate=True) as empty:
+        yield row("import", lambda: empty.dlq.import_(lines).new)
+
+
+def refuse(records: Sequence[Any]) -> list[str]:
+    return ["fee: still not a number"] * len(records)
+
+
+# ── all of it ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def measured(database: Database, count: int, effort: Effort) -> list[dict[str, Any]]:
+    """All questions at one size; a small one is put several times, and the best counts."""
+    # Once: what was put before a midnight that comes meanwhile is not to be yesterday's.
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    naive, put_times = naive_times(database, effort), []
+    for _ in range(effort.repeat - 1 if count <= effort.block else 0):
+        with database.fresh() as url, redrive.connect(url, migrate=True) as store:
+            put_times.append(put_and_time(database, url, store, count, effort))
+    past = min(count, effort.history)
+    about = {"database": database.name, "letters": count, "in_table": count}
+    with database.fresh() as url, redrive.connect(url, migrate=True) as store:
+        put_times.append(put_and_time(database, url, store, count, effort))
+        rows = put_rows(about, best_of(put_times) | naive)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
+            taken, early, late = child.submit(stream_history, url, past, today).result()
+        growth = None if early is None else round(late - early, 1)
+        peak = {"peak_mb": round(late, 1), "growth_mb": growth, "us_per_letter": round(taken / past * 1e6, 2)}
+        about["in_table"] += past
+        rows.append({"section": "stream", **about, "streamed": past, **peak})
+        database.settle(url)
+        with closing(database.connect(url, autocommit=True)) as by_hand:
+            rows += cause_rows(about, database, by_hand, store.dlq, effort, today)
+            rows += find_rows(about, database, by_hand, store.dlq, effort)
+        rows += work_rows(about, database, store, naive["naive replay"])
+    return rows
+
+
+def headline(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At the largest size, what the targets are about."""
+    largest = max(row["letters"] for row in rows)
+    wanted = [row for row in rows if row["letters"] == largest]
+    return [
+        {
+            "database": put["database"],
+            "letters": largest,
+            "to_floor": put["to_floor"],
+            "to_naive": put["to_naive"],
+            "causes_to_group_by": causes["ratio"],
+            "growth_mb": stream["growth_mb"],
+        }
+        for put in wanted
+        if put["section"] == "put" and put["name"] == "put_many"
+        for causes in wanted
+        if causes["database"] == put["database"] and causes["section"] == "causes" and causes["name"] == "today"
+        for stream in wanted
+        if stream["database"] == put["database"] and stream["section"] == "stream"
+    ]
+
+
+# ── printing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Column = tuple[str, str, int]
+"""A heading, the figure under it, and its digits."""
+SECTIONS: dict[str, tuple[str, tuple[Column, ...]]] = {
+    "put": (
+        "Putting letters",
+        (
+            *(("letters", "letters", 0), ("µs per letter", "us_per_letter", 1), ("letters per s", "letters_per_s", 0)),
+            *(("of the floor", "to_floor", 2), ("× naive", "to_naive", 1)),
+        ),
+    ),
+    "stream": (
+        "Streaming letters of the past week, in one call",
+        (
+            *(("letters", "streamed", 0), ("µs per letter", "us_per_letter", 1)),
+            *(("peak MB", "peak_mb", 0), ("of it since the first tenth", "growth_mb", 1)),
+        ),
+    ),
+    "causes": (
+        "Causes",
+        (
+            *(("in the table", "in_table", 0), ("counted", "counted", 0), ("ms", "ms", 1)),
+            *(("GROUP BY ms", "by_hand_ms", 1), ("× GROUP BY", "ratio", 1)),
+        ),
+    ),
+    "find": (
+        "Finding",
+        (("in the table", "in_table", 0), ("ms", "ms", 2), ("by hand ms", "by_hand_ms", 2), ("× by hand", "ratio", 2)),
+    ),
+    "work": (
+        "Sending back and keeping",
+        (
+            *(("in the table", "in_table", 0), ("letters", "touched", 0), ("µs per letter", "us_per_letter", 1)),
+            *(("letters per s", "letters_per_s", 0), ("naive µs", "naive_us_per_letter", 1), ("× naive", "ratio", 1)),
+        ),
+    ),
+}
+GLOSSARY = {
+    "put_many": "a generator of NewLetter, made of records that are at hand, through store.dlq.put_many",
+    "making NewLetters": "what of that goes into making the NewLetter objects",
+    "put_many, all repeats": "the same letters again: none is new, each is counted where it stands",
+    "floor": "the same columns and bytes, ready-made, by the bare driver into a table without index or constraint: "
+    "SQLite executemany, PostgreSQL COPY of lines of text, 10,000 a transaction; it counts no causes and repeats",
+    "naive": "one INSERT and one COMMIT per letter, ready-made, into an empty table with the indexes of redrive's; "
+    "measured on a sample on an idle disk and extrapolated",
+    "GROUP BY": "fingerprint, count(*), min, max over the span, grouped, in the same table; both must count the same",
+    "by hand": "a SELECT of the same letters by the plain driver, its rows not made into anything",
+    "naive replay": "one UPDATE and one COMMIT per letter, on the sample that the naive way put",
+}
+FOOTNOTES = (
+    "× and of the floor: speed as a multiple of the other's. Putting: redrive and the floor take turns, block by "
+    "block, into tables that grow alike; a size that takes seconds is put into several fresh databases, and the best "
+    "counts. Asking: the median of several rounds in turn, after one that does not count.",
+    "Both databases are durable and otherwise as they come: SQLite with a write-ahead log and synchronous=FULL, "
+    "PostgreSQL with fsync and synchronous_commit on. They stand in the temporary directory: TMPDIR chooses the disk.",
+)
+
+
+def report(document: dict[str, Any]) -> str:
+    databases = document["databases"]
+    tables = [
+        section_table(section, name, [row for row in document["rows"] if row["section"] == section])
+        for section in SECTIONS
+        for name in ([None] if section == "stream" else databases)
+    ]
+    return "\n\n".join(
+        [
+            measure.heading(document["environment"]),
+            ", ".join(f"{name} {version}" for name, version in databases.items()),
+            *tables,
+            measure.glossary("Rows and columns:", GLOSSARY),
+            *map(measure.paragraph, FOOTNOTES),
+            *(measure.paragraph(verdict(one)) for one in document["headline"]),
+        ]
+    )
+
+
+def section_table(section: str, database: str | None, rows: Sequence[dict[str, Any]]) -> str:
+    title, columns = SECTIONS[section]
+    cells = [
+        (
+            row["name"] if database else row["database"],
+            *(measure.number(row[figure], digits) for _, figure, digits in columns),
+        )
+        for row in rows
+        if database in (None, row["database"])
+    ]
+    shown = f"{title}, {database}" if database else title
+    return measure.table(shown, ("", *(heading for heading, *_ in columns)), cells)
+
+
+def verdict(end: dict[str, Any]) -> str:
+    naive = f" (target {TARGETS['to_naive']})" if end["database"] == "PostgreSQL" else ""
+    memory = "too few letters to tell how memory grows"
+    if end["growth_mb"] is not None:
+        memory = f"memory grows by {end['growth_mb']:.1f} MB from a tenth of the letters to all"
+    return (
+        f"{end['database']}, {end['letters']:,} letters: put_many at {end['to_floor']:.2f} of the floor "
+        f"(target {TARGETS['to_floor']:.2f}) and {end['to_naive']:.1f} × naive{naive}; causes of today "
+        f"{end['causes_to_group_by']:.1f} × GROUP BY (target {TARGETS['causes_to_group_by']}); {memory}"
+    )
+
+
+def main() -> None:
+    parser = measure.options(__doc__.partition("\n")[0], repeat=3)
+    parser.add_argument("--only", choices=("sqlite", "postgresql"), help="one of the two databases")
+    parser.add_argument("--letters", type=measure.positive, help="this many instead of 10,000 and 1,000,000")
+    parser.add_argument("--large", action="store_true", help="5,000,000 letters as well")
+    asked = parser.parse_args()
+    sizes = (asked.letters,) if asked.letters else (10_000, 1_000_000)
+    effort = Effort(sizes + (5_000_000,) * asked.large, asked.repeat)
+    if asked.quick:
+        effort = replace(effort, sizes=(2_000,), repeat=1, block=1_000, sample=100)
+    with ExitStack() as stack:
+        databases: list[Database] = []
+        if asked.only != "postgresql":
+            databases.append(Sqlite(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-bench-")))))
+        if asked.only != "sqlite":
+            databases.append(Postgres(stack.enter_context(postgres.running())))
+        rows = [row for size in effort.sizes for database in databases for row in measured(database, size, effort)]
+    document = {
+        "benchmark": "letters",
+        "environment": measure.environment(*PACKAGES),
+        "databases": {database.name: database.version for database in databases},
+        "effort": asdict(effort),
+        "quick": asked.quick,
+        "rows": rows,
+        "targets": TARGETS,
+        "headline": headline(rows),
+    }
+    print(measure.document(document) if asked.json else report(document))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The benchmark of the queue runs, and says what it measured in a form that can be read by a program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[3] / "bench" / "letters.py"
+DATABASES = ["SQLite", "PostgreSQL"]
+ABOUT = {"section", "database", "letters", "in_table"}
+COMPARED = {"name", "ms", "by_hand_ms", "ratio"}
+KEYS = {
+    "put": ABOUT | {"name", "us_per_letter", "letters_per_s", "to_floor", "to_naive"},
+    "stream": ABOUT | {"streamed", "us_per_letter", "peak_mb", "growth_mb"},
+    "causes": ABOUT | COMPARED | {"causes", "counted"},
+    "find": ABOUT | COMPARED,
+    "work": ABOUT | {"name", "touched", "us_per_letter", "letters_per_s", "naive_us_per_letter", "ratio"},
+}
+
+
+def run_quickly(*options):
+    command = [sys.executable, "-W", "error", BENCH, "--quick", *options]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+
+
+@pytest.fixture(scope="module")
+def document():
+    return json.loads(run_quickly("--json"))
+
+
+def rows_of(document, section, database):
+    return [row for row in document["rows"] if (row["section"], row["database"]) == (section, database)]
+
+
+def test_the_document_says_where_and_with_what_it_was_measured(document):
+    assert document["benchmark"] == "letters"
+    assert document["quick"] is True
+    assert document["environment"].keys() == {"date", "machine", "python", "versions"}
+    assert list(document["databases"]) == DATABASES
+    assert all(document["databases"].values())
+
+
+@pytest.mark.parametrize("section", KEYS)
+@pytest.mark.parametrize("database", DATABASES)
+def test_each_section_has_rows_with_the_same_keys(document, section, database):
+    rows = rows_of(document, section, database)
+
+    assert rows
+    assert all(row.keys() == KEYS[section] for row in rows)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_putting_stands_beside_the_floor_and_the_naive_way(document, database):
+    rows = {row["name"]: row for row in rows_of(document, "put", database)}
+
+    assert rows.keys() == {"put_many", "making NewLetters", "put_many, all repeats", "floor", "naive"}
+    assert rows["floor"]["to_floor"] == rows["naive"]["to_naive"] == 1
+    assert all(row["us_per_letter"] > 0 for row in rows.values())
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_causes_are_counted_for_today_and_for_the_days_before(document, database):
+    counted = {row["name"]: row["counted"] for row in rows_of(document, "causes", database)}
+
+    assert counted["today"] == 2_000
+    assert 0 < counted["yesterday"] < 2_000
+    assert counted["all time"] == 4_000
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_letters_are_sent_back_discarded_purged_and_moved(document, database):
+    touched = {row["name"]: row["touched"] for row in rows_of(document, "work", database)}
+
+    assert touched["purge"] == touched["replay"] + touched["discard"]
+    assert touched["import"] == touched["export"] > 0
+
+
+def test_the_headline_holds_the_figures_that_have_targets(document):
+    assert [end["database"] for end in document["headline"]] == DATABASES
+    for end in document["headline"]:
+        assert document["targets"].keys() < end.keys()
+
+
+def test_the_tables_fit_a_hundred_columns_and_end_with_the_targets():
+    lines = run_quickly("--only", "sqlite").rstrip().splitlines()
+
+    assert max(map(len, lines)) <= 100
+    assert not any(line.startswith("PostgreSQL, ") for line in lines)
+    assert any(line.startswith("SQLite, 2,000 letters: put_many at ") for line in lines[-3:])
