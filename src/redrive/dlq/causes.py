@@ -7,7 +7,7 @@ key), are counted letter by letter. Both ways give the same numbers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -19,6 +19,7 @@ from redrive.letters import Cause
 from redrive.store.schema import STATUSES, cause_hours, causes, letters
 
 TREND_DAYS = 7
+_FEW = 500  # causes that are asked for by name; beyond, reading all of them is quicker
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
 
@@ -133,9 +134,10 @@ def _letter_by_letter(chosen: Filter, *, repeats: bool = True) -> Select[Any]:
 def _described(
     connection: Connection, groups: dict[str, _Group], counts: dict[str, int], chosen: Filter, now: datetime
 ) -> list[Cause]:
-    listed = {
-        row.fingerprint: row for row in connection.execute(select(causes).where(causes.c.fingerprint.in_(groups)))
-    }
+    described = select(causes)
+    if len(groups) <= _FEW:
+        described = described.where(causes.c.fingerprint.in_(groups))
+    listed = {row.fingerprint: row for row in connection.execute(described)}
     trends = _trends(connection, groups, chosen, now)
     found = []
     for cause, group in groups.items():
@@ -161,21 +163,21 @@ def _described(
     return found
 
 
-def _trends(connection: Connection, groups: Iterable[str], chosen: Filter, now: datetime) -> dict[str, tuple[int, ...]]:
+def _trends(
+    connection: Connection, groups: Collection[str], chosen: Filter, now: datetime
+) -> dict[str, tuple[int, ...]]:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    first = today - (TREND_DAYS - 1) * _DAY
+    days = [today - ago * _DAY for ago in range(TREND_DAYS - 1, -1, -1)]
     column = cause_hours.c
+    counts = [
+        func.sum(case((and_(column.hour >= day, column.hour < day + _DAY), column.seen), else_=0)).label(f"day_{place}")
+        for place, day in enumerate(days)
+    ]
     rows = connection.execute(
-        select(column.fingerprint, column.hour, column.seen).where(
-            column.fingerprint.in_(list(groups)), column.hour >= first, _same(chosen)
-        )
+        select(column.fingerprint, *counts).where(column.hour >= days[0], _same(chosen)).group_by(column.fingerprint)
     )
-    days: dict[str, list[int]] = {cause: [0] * TREND_DAYS for cause in groups}
-    for row in rows:
-        day = (row.hour - first) // _DAY
-        if 0 <= day < TREND_DAYS:
-            days[row.fingerprint][day] += int(row.seen)
-    return {cause: tuple(counted) for cause, counted in days.items()}
+    found = {row.fingerprint: tuple(int(count) for count in row[1:]) for row in rows if row.fingerprint in groups}
+    return {cause: found.get(cause, (0,) * TREND_DAYS) for cause in groups}
 
 
 def _hour_of(moment: datetime) -> datetime:

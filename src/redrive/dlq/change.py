@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, literal, select, update
+from sqlalchemy import Connection, literal, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from redrive.dlq.filters import Filter
 from redrive.errors import LetterError
 from redrive.letters import Changed, Status
+from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letter_claims, letters
 
 BATCH = 5_000
@@ -52,36 +53,27 @@ def actor() -> str:
 
 
 def settle_batch(
-    connection: Connection, chosen: Filter, target: Status, note: str | None, *, after: int, top: int, now: datetime
-) -> tuple[Changed, int | None]:
-    """Change one batch of a selection; what was done, and where the next batch begins."""
-    ids = list(
-        connection.execute(
-            select(letters.c.id)
-            .where(chosen.where(), letters.c.id > after, letters.c.id <= top)
-            .order_by(letters.c.id)
-            .limit(BATCH)
-            .with_for_update()
-        ).scalars()
-    )
-    if not ids:
-        return Changed(), None
-    held = held_letters(connection, ids, now)
-    free = [one for one in ids if one not in held]
-    changed = _settle(connection, free, target, note, now)
-    return Changed(changed, len(free) - changed, len(held)), ids[-1]
+    connection: Connection, chosen: Filter, ids: Sequence[int], *, target: Status, note: str | None, now: datetime
+) -> Changed:
+    """Change one batch of a selection."""
+    still = select(letters.c.id).where(chosen.where(), among(letters.c.id, ids)).order_by(letters.c.id)
+    there = list(connection.execute(still.with_for_update()).scalars())
+    held = held_letters(connection, there, now)
+    free = [one for one in there if one not in held]
+    changed = _settle(connection, free, target, note, now) if free else 0
+    return Changed(changed, len(free) - changed, len(held))
 
 
 def held_letters(connection: Connection, ids: Sequence[int], now: datetime) -> set[int]:
     """Those of these letters that a replay has in hand."""
     claims = letter_claims.c
     return set(
-        connection.execute(select(claims.letter_id).where(claims.letter_id.in_(ids), claims.until > now)).scalars()
+        connection.execute(select(claims.letter_id).where(among(claims.letter_id, ids), claims.until > now)).scalars()
     )
 
 
 def _settle(connection: Connection, ids: Sequence[int], target: Status, note: str | None, now: datetime) -> int:
-    fit: list[ColumnElement[bool]] = [letters.c.id.in_(ids), letters.c.status.in_(STARTS[target])]
+    fit: list[ColumnElement[bool]] = [among(letters.c.id, ids), letters.c.status.in_(STARTS[target])]
     if target is Status.PENDING:
         fit.append(_stands_alone(ids))
     # The log first: it copies the status that the update is about to overwrite.
@@ -98,7 +90,7 @@ def _stands_alone(ids: Sequence[int]) -> ColumnElement[bool]:
     return ~(
         select(literal(1)).where(pending.c.identity == letters.c.identity, pending.c.status == "pending").exists()
         | select(literal(1))
-        .where(newest.c.identity == letters.c.identity, newest.c.id > letters.c.id, newest.c.id.in_(ids))
+        .where(newest.c.identity == letters.c.identity, newest.c.id > letters.c.id, among(newest.c.id, ids))
         .exists()
     )
 
@@ -128,8 +120,3 @@ def log(
             ).where(*which),
         )
     )
-
-
-def top_id(connection: Connection) -> int:
-    """The newest letter's id: what comes later does not join a selection that began before."""
-    return int(connection.execute(select(func.coalesce(func.max(letters.c.id), 0))).scalar_one())

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, delete, select, update
 
 from redrive.errors import StoreError
 from redrive.store.database import Database
+from redrive.store.listed import among
 from redrive.store.schema import letter_claims
 
 LEASE = 30.0
@@ -33,21 +34,20 @@ class Claims:
         """Claim what is free of these letters."""
         now = self._database.dialect.now(connection)
         until = now + self.lease
-        wanted = self._database.dialect.insert(letter_claims).values(
-            [{"letter_id": one, "owner": self.owner, "until": until} for one in ids]
-        )
+        wanted = self._database.dialect.insert(letter_claims)
         taken = wanted.on_conflict_do_update(
             index_elements=["letter_id"],
             set_={"owner": wanted.excluded.owner, "until": wanted.excluded.until},
             where=letter_claims.c.until <= now,
         ).returning(letter_claims.c.letter_id)
-        return set(connection.execute(taken).scalars())
+        claims = [{"letter_id": one, "owner": self.owner, "until": until} for one in ids]
+        return set(connection.execute(taken, claims).scalars())
 
     def release(self, connection: Connection, ids: Sequence[int] | None = None) -> set[int]:
         """Give claims back, all where none are named; those that were still ours."""
         statement = delete(letter_claims).where(letter_claims.c.owner == self.owner)
         if ids is not None:
-            statement = statement.where(letter_claims.c.letter_id.in_(ids))
+            statement = statement.where(among(letter_claims.c.letter_id, ids))
         return set(connection.execute(statement.returning(letter_claims.c.letter_id)).scalars())
 
     @contextmanager
@@ -78,5 +78,5 @@ class Claims:
 def holders(connection: Connection, ids: Sequence[int]) -> dict[int, datetime]:
     """Until when these letters are claimed, by whomever."""
     claims = letter_claims.c
-    rows = connection.execute(select(claims.letter_id, claims.until).where(claims.letter_id.in_(ids)))
+    rows = connection.execute(select(claims.letter_id, claims.until).where(among(claims.letter_id, ids)))
     return {row.letter_id: row.until for row in rows}

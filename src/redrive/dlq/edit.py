@@ -8,14 +8,15 @@ from typing import Any
 
 from sqlalchemy import Connection, null, select, update
 
-from redrive.dlq.change import actor, held_letters, top_id
+from redrive.dlq.change import actor, held_letters
 from redrive.dlq.edits import diff, expression, merge_patch
 from redrive.dlq.filters import Filter
-from redrive.dlq.find import fetch, must_exist
+from redrive.dlq.find import fetch, in_parts, must_exist, snapshot
 from redrive.dlq.prepare import error_text
 from redrive.errors import LetterError
 from redrive.letters import Edit, EditReport, Letter, Status
 from redrive.store.database import Database
+from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
 BATCH = 500
@@ -81,40 +82,34 @@ def edit_many(
     chosen = chosen.but(status=chosen.status or _OPEN)
     if settled := set(chosen.status or ()) - set(_OPEN):
         raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is edited")
-    top = database.read(top_id)
+    where = chosen.where()
     total = EditReport(dry_run=dry_run, selected=0, changed=0, unchanged=0)
-    after = 0
-    while True:
+    for ids in in_parts(database.read(lambda connection: snapshot(connection, where)), BATCH):
 
-        def work(connection: Connection, after: int = after) -> tuple[EditReport, int | None]:
-            return _batch(connection, database, chosen, change, after=after, top=top, note=note, dry_run=dry_run)
+        def work(connection: Connection, ids: list[int] = ids) -> EditReport:
+            return _batch(connection, database, chosen, ids, change, note=note, dry_run=dry_run)
 
-        part, last = database.read(work) if dry_run else database.write(work)
-        total = _sum(total, part)
-        if last is None:
-            return total
-        after = last
+        total = _sum(total, database.read(work) if dry_run else database.write(work))
+    return total
 
 
 def _batch(
     connection: Connection,
     database: Database,
     chosen: Filter,
+    ids: list[int],
     change: Change | None,
     *,
-    after: int,
-    top: int,
     note: str | None,
     dry_run: bool,
-) -> tuple[EditReport, int | None]:
-    following = select(letters.c.id).where(chosen.where(), letters.c.id > after, letters.c.id <= top)
-    following = following.order_by(letters.c.id).limit(BATCH)
-    ids = list(connection.execute(following if dry_run else following.with_for_update()).scalars())
-    held = held_letters(connection, ids, database.dialect.now(connection))
+) -> EditReport:
+    still = select(letters.c.id).where(chosen.where(), among(letters.c.id, ids)).order_by(letters.c.id)
+    there = list(connection.execute(still if dry_run else still.with_for_update()).scalars())
+    held = held_letters(connection, there, database.dialect.now(connection))
     made: list[tuple[Letter, Edit]] = []
     failures: list[tuple[int, str]] = []
     unchanged = 0
-    for letter in fetch(connection, [one for one in ids if one not in held]):
+    for letter in fetch(connection, [one for one in there if one not in held]):
         try:
             edit = _edit(letter, change)
         except Exception as error:
@@ -126,9 +121,9 @@ def _batch(
             made.append((letter, edit))
     if made and not dry_run:
         _write(connection, made, note, undo=change is None)
-    report = EditReport(
+    return EditReport(
         dry_run=dry_run,
-        selected=len(ids),
+        selected=len(there),
         changed=len(made),
         unchanged=unchanged,
         held=len(held),
@@ -136,7 +131,6 @@ def _batch(
         failures=tuple(failures[:_SHOWN]),
         previews=tuple(edit for _, edit in made[:_SHOWN]),
     )
-    return report, ids[-1] if ids else None
 
 
 def _edit(letter: Letter, change: Change | None) -> Edit:

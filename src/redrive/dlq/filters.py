@@ -11,9 +11,10 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, and_, false, select, true
 
-from redrive.dlq.prepare import checked_error_type, run_text, shortened, storable
+from redrive.dlq.prepare import as_key, checked_error_type, run_text
 from redrive.errors import LetterError
 from redrive.letters import Status
+from redrive.store.listed import among
 from redrive.store.schema import STATUSES, cause_hours, letters
 
 _SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
@@ -84,7 +85,7 @@ class Filter:
             if name in given:
                 given[name] = tuple(check(one) for one in _several(given[name]))
         if "key" in given:
-            given["key"] = shortened(storable(str(given["key"])))
+            given["key"] = as_key(given["key"])
         for name in ("min_seen", "attempts", "reprocess_count"):
             if name in given and (not isinstance(given[name], int) or isinstance(given[name], bool)):
                 raise LetterError(f"{name} must be a whole number, not {given[name]!r}")
@@ -101,7 +102,7 @@ class Filter:
     def _conditions(self) -> Iterable[ColumnElement[bool]]:
         column = letters.c
         if self.ids is not None:
-            yield column.id.in_(self.ids) if self.ids else false()
+            yield among(column.id, self.ids) if self.ids else false()
         for name, value in (
             ("pipeline_name", self.pipeline),
             ("error_type", self.error_type),

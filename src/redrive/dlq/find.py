@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
 
 from redrive.dlq.filters import Filter
 from redrive.errors import LetterError
 from redrive.letters import AuditEntry, Letter, Status
+from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
 PAGE = 1_000
+_STREAM = {"yield_per": 20_000}
 
 
-def fetch(connection: Connection, ids: list[int]) -> list[Letter]:
+def fetch(connection: Connection, ids: Sequence[int]) -> list[Letter]:
     """Letters by id, oldest first; those that are not there are left out."""
     return [
-        as_letter(row) for row in connection.execute(_letters().where(letters.c.id.in_(ids)).order_by(letters.c.id))
+        as_letter(row) for row in connection.execute(_letters().where(among(letters.c.id, ids)).order_by(letters.c.id))
     ]
 
 
@@ -29,9 +33,24 @@ def page(connection: Connection, chosen: Filter, *, limit: int, after: int | Non
     if after is not None:
         ids = ids.where(letters.c.id < after if newest_first else letters.c.id > after)
     rows = connection.execute(
-        _letters().where(letters.c.id.in_(list(connection.execute(ids).scalars()))).order_by(order)
+        _letters().where(among(letters.c.id, list(connection.execute(ids).scalars()))).order_by(order)
     )
     return [as_letter(row) for row in rows]
+
+
+def snapshot(connection: Connection, *conditions: ColumnElement[bool]) -> array[int]:
+    """The ids of all letters that match now, oldest first: eight bytes each, however large the letters are."""
+    ids = array("q")
+    rows = connection.execute(select(letters.c.id).where(*conditions).order_by(letters.c.id), execution_options=_STREAM)
+    for part in rows.scalars().partitions():
+        ids.extend(part)
+    return ids
+
+
+def in_parts(ids: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Ids, so many at a time."""
+    for start in range(0, len(ids), size):
+        yield list(ids[start : start + size])
 
 
 def count(connection: Connection, chosen: Filter) -> int:
@@ -41,15 +60,17 @@ def count(connection: Connection, chosen: Filter) -> int:
 
 def must_exist(connection: Connection, ids: tuple[int, ...]) -> None:
     """Refuse ids that no letter has."""
-    there = set(connection.execute(select(letters.c.id).where(letters.c.id.in_(ids))).scalars())
+    there = set(connection.execute(select(letters.c.id).where(among(letters.c.id, ids))).scalars())
     if missing := [one for one in ids if one not in there]:
         which = f"letter {missing[0]}" if len(missing) == 1 else f"letters {', '.join(map(str, missing[:5]))}"
         raise LetterError(f"there is no {which}; nothing was changed")
 
 
-def audit(connection: Connection, ids: list[int]) -> list[AuditEntry]:
+def audit(connection: Connection, ids: Sequence[int]) -> list[AuditEntry]:
     """What happened to these letters, oldest first."""
-    rows = connection.execute(select(letter_audit).where(letter_audit.c.letter_id.in_(ids)).order_by(letter_audit.c.id))
+    rows = connection.execute(
+        select(letter_audit).where(among(letter_audit.c.letter_id, ids)).order_by(letter_audit.c.id)
+    )
     return [AuditEntry(**{name: value for name, value in row._mapping.items() if name != "id"}) for row in rows]
 
 

@@ -11,7 +11,6 @@ from redrive.dlq.fingerprint import Fingerprint, fingerprint
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.letters import ErrorType, NewLetter
-from redrive.masking import mask
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import encode
 from redrive.store.types import utc_text
@@ -20,22 +19,8 @@ _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000
 _LONGEST_KEY = 500
 _REMEMBERED = 1_000  # messages: the same few make most of a batch
-_PARSING = (
-    "json",
-    "csv",
-    "zlib",
-    "gzip",
-    "zipfile",
-    "xml",
-    "pyarrow",
-    "_csv",
-    "simplejson",
-    "orjson",
-    "yaml",
-    "tomllib",
-)
+_PARSING = ("json", "csv", "_csv", "zlib", "gzip", "zipfile", "xml", "pyarrow", "simplejson", "orjson", "yaml")
 _SINKS = ("sqlalchemy", "psycopg", "psycopg2", "sqlite3", "duckdb", "pymysql", "asyncpg", "oracledb", "MySQLdb")
-
 
 _Place = tuple[str, str | None, str]
 """Pipeline, source and cause: what the letters of a batch mostly have in common."""
@@ -58,40 +43,35 @@ class Preparer:
         self.causes: dict[str, tuple[Fingerprint, str, str]] = {}
         self._now = utc_text(now)
         self._pipeline = pipeline
-        if pipeline is not None:
-            check_pipeline(pipeline)
         self._run_id = run_text(run_id)
-        self._source = None if source is None else str(source)
+        self._source = None if source is None else storable(str(source))
+        self._usual = None if pipeline is None else (checked_pipeline(pipeline), self._source)
         self._error_type = None if error_type is None else checked_error_type(error_type)
-        self._redactor = redactor if redactor.fields else None
-        self._store_redacted = store_redacted
+        self._redactor = redactor
+        self._store_redacted = store_redacted and bool(redactor.fields)
         self._described: dict[tuple[str, str | None], tuple[str, str, str]] = {}
         self._roots: dict[_Place, tuple[Any, bytes]] = {}
 
     def row(self, letter: NewLetter) -> LetterRow:
         """The letter as a row."""
-        record = letter.record
-        pipeline = letter.pipeline or self._pipeline
-        if pipeline is not self._pipeline or pipeline is None:
-            check_pipeline(pipeline)
-            assert pipeline is not None
-        source = self._source if letter.source is None else str(letter.source)
-        if type(letter.attempts) is not int:
-            raise LetterError(f"attempts must be a whole number, not {letter.attempts!r}")
+        pipeline, source = self._place(letter)
         error_type, message, cause = self._error(letter)
-        if self._redactor is not None and self._store_redacted:
+        record = letter.record
+        if self._store_redacted:
             record = self._redactor.record(record)
         raw = encode(record)
-        key = None if letter.key is None else shortened(storable(str(letter.key)))
+        key = None if letter.key is None else as_key(letter.key)
         position = None if letter.position is None else storable(str(letter.position))
         rejected = self._now if letter.rejected_at is None else utc_text(_zoned(letter.rejected_at))
+        if type(letter.attempts) is not int:
+            raise LetterError(f"attempts must be a whole number, not {letter.attempts!r}")
         return LetterRow(
-            storable(pipeline),
+            pipeline,
             self._run_id if letter.run_id is None else run_text(letter.run_id),
             error_type,
             message,
             raw,
-            None if source is None else storable(source),
+            source,
             key,
             rejected,
             position,
@@ -101,10 +81,18 @@ class Preparer:
             rejected,
         )
 
+    def _place(self, letter: NewLetter) -> tuple[str, str | None]:
+        """Pipeline and source."""
+        if letter.pipeline is None and letter.source is None and self._usual is not None:
+            return self._usual
+        pipeline = self._pipeline if letter.pipeline is None else letter.pipeline
+        source = self._source if letter.source is None else letter.source
+        return checked_pipeline(pipeline), None if source is None else storable(str(source))
+
     def _error(self, letter: NewLetter) -> tuple[str, str, str]:
         """Error type, message and cause."""
         error = letter.error
-        if not isinstance(error, str) or self._redactor is not None:
+        if not isinstance(error, str) or self._redactor.fields:
             return self._describe(letter)
         known = self._described.get((error, letter.error_type))
         if known is None:
@@ -123,9 +111,7 @@ class Preparer:
             error_type = ErrorType.VALIDATION if isinstance(error, str) else error_type_of(error)
         elif error_type not in _ERROR_TYPES:
             raise LetterError(_unknown_error_type(error_type))
-        if self._redactor is not None:
-            message = self._redactor.text(message, letter.record)
-        message = storable(mask(message[:_LONGEST_MESSAGE]))
+        message = storable(self._redactor.text(message[:_LONGEST_MESSAGE], letter.record))
         cause = fingerprint(error_type, message)
         if cause.value not in self.causes:
             self.causes[cause.value] = (cause, str(error_type), message)
@@ -200,20 +186,22 @@ def run_text(run_id: uuid.UUID | str | None) -> str | None:
         ) from None
 
 
-def check_pipeline(pipeline: object) -> None:
-    """Refuse what is no name."""
+def checked_pipeline(pipeline: object) -> str:
+    """The name of a pipeline, if it is one."""
     if not isinstance(pipeline, str) or not pipeline.strip() or len(pipeline) > _LONGEST_KEY:
         raise LetterError(
             f"a letter needs the name of its pipeline, a text of at most {_LONGEST_KEY} characters: "
             "NewLetter(…, pipeline=…) or put(…, pipeline=…)"
         )
+    return storable(pipeline)
 
 
-def shortened(key: str) -> str:
+def as_key(key: object) -> str:
     """A key that an index can hold; one that is too long is known by its beginning and a digest of it all."""
-    if len(key) <= _LONGEST_KEY:
-        return key
-    return f"{key[: _LONGEST_KEY - 40]}…{blake2b(key.encode(), digest_size=16).hexdigest()}"
+    text = storable(key if isinstance(key, str) else str(key))
+    if len(text) <= _LONGEST_KEY:
+        return text
+    return f"{text[: _LONGEST_KEY - 40]}…{blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def storable(text: str) -> str:

@@ -13,7 +13,8 @@ from redrive.dlq import edit as editing
 from redrive.dlq import find as finding
 from redrive.dlq import retain, transfer
 from redrive.dlq.causes import find_causes
-from redrive.dlq.change import checked_note, settle_batch, top_id
+from redrive.dlq.change import BATCH as SETTLED_AT_ONCE
+from redrive.dlq.change import checked_note, settle_batch
 from redrive.dlq.claims import LEASE
 from redrive.dlq.due import Schedule
 from redrive.dlq.edit import MISSING
@@ -127,10 +128,8 @@ class DeadLetters:
 
     def each(self, **filters: Any) -> Iterator[Letter]:
         """All letters of a selection, oldest first, however many."""
-        after = 0
-        while found := self.find(limit=finding.PAGE, after=after, newest_first=False, **filters):
-            yield from found
-            after = found[-1].id
+        for ids in self._parts(Filter.of(_now(), filters), finding.PAGE):
+            yield from self._database.read(lambda connection, ids=ids: finding.fetch(connection, ids))  # type: ignore[misc]
 
     def count(self, **filters: Any) -> int:
         """How many letters match."""
@@ -178,19 +177,21 @@ class DeadLetters:
 
     def _settle(self, target: Status, note: str | None, filters: dict[str, Any]) -> Changed:
         chosen = self._selection(filters, "discard, escalate or reopen")
-        top = self._database.read(top_id)
-        total, after = Changed(), 0
-        while True:
+        total = Changed()
+        for ids in self._parts(chosen, SETTLED_AT_ONCE):
 
-            def work(connection: Connection, after: int = after) -> tuple[Changed, int | None]:
+            def work(connection: Connection, ids: list[int] = ids) -> Changed:
                 now = self._database.dialect.now(connection)
-                return settle_batch(connection, chosen, target, note, after=after, top=top, now=now)
+                return settle_batch(connection, chosen, ids, target=target, note=note, now=now)
 
-            part, last = self._database.write(work)
+            part = self._database.write(work)
             total = Changed(total.changed + part.changed, total.unfit + part.unfit, total.held + part.held)
-            if last is None:
-                return total
-            after = last
+        return total
+
+    def _parts(self, chosen: Filter, size: int) -> Iterator[list[int]]:
+        """The letters that match now, so many at a time; what comes later does not join."""
+        where = chosen.where()
+        return finding.in_parts(self._database.read(lambda connection: finding.snapshot(connection, where)), size)
 
     def _selection(self, filters: dict[str, Any], what: str) -> Filter:
         """A filter that selects something: everything there is must be asked for by name."""

@@ -15,11 +15,10 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from redrive.dlq.change import top_id
 from redrive.dlq.claims import LEASE, Claims, holders
 from redrive.dlq.due import Schedule
 from redrive.dlq.filters import Filter
-from redrive.dlq.find import fetch
+from redrive.dlq.find import fetch, snapshot
 from redrive.dlq.fingerprint import fingerprint
 from redrive.dlq.redact import Redactor
 from redrive.dlq.results import mark
@@ -27,6 +26,7 @@ from redrive.dlq.target import Target, TargetFailed
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.letters import FailedCause, Letter, ReplayReport, Status
 from redrive.store.database import Database
+from redrive.store.listed import among
 from redrive.store.schema import letters
 
 BATCH = 500
@@ -106,8 +106,7 @@ class Replay:
         self._claims = Claims(database, lease=plan.lease)
         self._tally = _Tally()
         self._began = datetime.now(UTC)
-        self._top = 0
-        self._selected = 0
+        self._ids: Sequence[int] = ()
         self._by_cause: dict[str, int] = {}
         self._held: dict[int, datetime] = {}  # letters in other hands, and until when
         self._sent: Sequence[Letter] = ()
@@ -147,54 +146,40 @@ class Replay:
     # ── what is next ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _select(self, connection: Connection) -> None:
-        self._top = top_id(connection)
-        rows = connection.execute(
-            select(letters.c.fingerprint, func.count().label("letters"))
-            .where(*self._conditions())
-            .group_by(letters.c.fingerprint)
-        )
-        self._by_cause = {row.fingerprint: row.letters for row in rows}
-        self._selected = sum(self._by_cause.values())
+        conditions = self._conditions()
+        self._ids = snapshot(connection, *conditions)
+        counted = select(letters.c.fingerprint, func.count()).where(*conditions).group_by(letters.c.fingerprint)
+        self._by_cause = {row[0]: row[1] for row in connection.execute(counted)}
 
     def _conditions(self) -> list[ColumnElement[bool]]:
         due = [] if self._plan.schedule is None else [self._plan.schedule.due(self._began)]
-        return [self._plan.chosen.where(), letters.c.id <= self._top, *due]
+        return [self._plan.chosen.where(), *due]
 
-    def _batches(self, next_batch: Callable[[int, int], tuple[list[Letter], int | None]]) -> Iterable[list[Letter]]:
-        after: int | None = 0
+    def _batches(self, take: Callable[[list[int]], list[Letter]]) -> Iterable[list[Letter]]:
+        place = 0
         self._progress(0, self._wanted())
-        while after is not None:
-            left = self._wanted() - self._tally.attempted
-            size = min(self._plan.batch, left)
-            if self._plan.canary is not None and not self._tally.attempted:
-                size = min(self._plan.canary, size)
+        while place < len(self._ids):
+            size = min(self._plan.batch, self._wanted() - self._tally.attempted)
+            if self._plan.canary is not None and self._tally.attempted < self._plan.canary:
+                size = min(size, self._plan.canary - self._tally.attempted)
             if size <= 0:
                 return
-            batch, after = next_batch(after, size)
+            batch = take(list(self._ids[place : place + size]))
+            place += size
             if batch:
                 yield batch
                 self._progress(self._tally.attempted, self._wanted())
 
     def _wanted(self) -> int:
-        return self._selected if self._plan.limit is None else min(self._selected, self._plan.limit)
+        return len(self._ids) if self._plan.limit is None else min(len(self._ids), self._plan.limit)
 
-    def _read(self, after: int, size: int) -> tuple[list[Letter], int | None]:
-        batch = self._database.read(lambda connection: fetch(connection, self._ids(connection, after, size)))
-        return batch, batch[-1].id if batch else None
+    def _read(self, ids: list[int]) -> list[Letter]:
+        return self._database.read(lambda connection: fetch(connection, ids))
 
-    def _claim(self, after: int, size: int) -> tuple[list[Letter], int | None]:
-        def work(connection: Connection) -> tuple[list[Letter], int | None, dict[int, datetime]]:
-            ids = self._ids(connection, after, size)
-            taken, others = self._take(connection, ids)
-            return taken, ids[-1] if ids else None, others
-
-        batch, last, others = self._database.write(work)
+    def _claim(self, ids: list[int]) -> list[Letter]:
+        batch, others = self._database.write(lambda connection: self._take(connection, ids))
         self._held.update(others)
-        return batch, last
-
-    def _ids(self, connection: Connection, after: int, size: int) -> list[int]:
-        following = select(letters.c.id).where(*self._conditions(), letters.c.id > after)
-        return list(connection.execute(following.order_by(letters.c.id).limit(size)).scalars())
+        return batch
 
     def _take(self, connection: Connection, ids: Sequence[int]) -> tuple[list[Letter], dict[int, datetime]]:
         """What could be claimed of these letters, and until when the others are in other hands."""
@@ -202,7 +187,7 @@ class Replay:
             return [], {}
         mine = self._claims.take(connection, ids)
         # Whoever had them before may have settled them between our look and our claim.
-        still = select(letters.c.id).where(*self._conditions(), letters.c.id.in_(mine)).order_by(letters.c.id)
+        still = select(letters.c.id).where(*self._conditions(), among(letters.c.id, mine)).order_by(letters.c.id)
         fit = set(connection.execute(still.with_for_update()).scalars())
         if gone := mine - fit:
             self._claims.release(connection, list(gone))
@@ -287,7 +272,7 @@ class Replay:
         tally = self._tally
         return ReplayReport(
             dry_run=self._dry,
-            selected=self._selected,
+            selected=len(self._ids),
             attempted=tally.attempted,
             reprocessed=tally.reprocessed,
             failed_again=tally.failed,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, case, update
 from redrive.dlq.change import actor
 from redrive.dlq.due import Schedule
 from redrive.letters import Letter, Status
+from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
 _LONGEST_REASON = 2_000
@@ -43,7 +44,7 @@ def mark(
     missed = [letter for letter in accepted if letter.id not in settled]
     if missed:
         # The record failed anew while it was under way: what was accepted may not be what the letter holds now.
-        connection.execute(update(letters).where(letters.c.id.in_([one.id for one in missed])).values(_tried(now)))
+        connection.execute(update(letters).where(among(letters.c.id, [one.id for one in missed])).values(_tried(now)))
     entries = [_entry(one, "reprocessed", Status.REPROCESSED, note, now) for one in accepted if one.id in settled]
     entries += [_entry(one, "seen meanwhile", one.status, note, now) for one in missed]
     entries += _fail(connection, failed, schedule, now)
@@ -60,7 +61,7 @@ def _accept(connection: Connection, accepted: Sequence[Letter], note: str | None
     for seen, ids in by_sightings.items():
         statement = (
             update(letters)
-            .where(letters.c.id.in_(ids), letters.c.seen == seen, letters.c.status.in_(_OPEN))
+            .where(among(letters.c.id, ids), letters.c.seen == seen, letters.c.status.in_(_OPEN))
             .values(
                 **_tried(now),
                 status=Status.REPROCESSED,
@@ -83,7 +84,7 @@ def _fail(
         reasons = {letter.id: reason for letter, reason in part}
         connection.execute(
             update(letters)
-            .where(letters.c.id.in_(reasons), letters.c.status.in_(_OPEN))
+            .where(among(letters.c.id, reasons), letters.c.status.in_(_OPEN))
             .values(**_tried(now), last_error=case(reasons, value=letters.c.id))
         )
         # A person's replay that fails is for a person; one by schedule has more tries.
@@ -92,7 +93,7 @@ def _fail(
             notes = {letter.id: f"failed again: {reasons[letter.id]}" for letter in over}
             connection.execute(
                 update(letters)
-                .where(letters.c.id.in_(notes), letters.c.status.in_(_OPEN))
+                .where(among(letters.c.id, notes), letters.c.status.in_(_OPEN))
                 .values(status=Status.ESCALATED, resolution_note=case(notes, value=letters.c.id), settled_at=now)
             )
         escalated = {letter.id for letter in over}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, Select, delete, func, select
+from sqlalchemy import ColumnElement, Connection, delete, func, select
 
 from redrive.dlq.change import actor
 from redrive.dlq.filters import Filter
+from redrive.dlq.find import in_parts, snapshot
 from redrive.errors import LetterError
 from redrive.letters import Purged, QueueSize, Status
 from redrive.store.database import Database
+from redrive.store.listed import among
 from redrive.store.schema import STATUSES, cause_hours, causes, letter_audit, letters
 
 BATCH = 2_000
@@ -26,24 +29,29 @@ def purge(database: Database, chosen: Filter, *, before: datetime, dry_run: bool
     chosen = chosen.but(status=chosen.status or _SETTLED)
     column = letters.c
     settled = func.coalesce(column.settled_at, column.rejected_at, type_=column.rejected_at.type)
-    old = select(column.id).where(chosen.where(), settled < before)
+    old = [chosen.where(), settled < before]
     if dry_run:
-        counted = select(func.count()).select_from(old.subquery())
+        counted = select(func.count()).select_from(letters).where(*old)
         return Purged(int(database.read(lambda connection: connection.execute(counted).scalar_one())), dry_run=True)
     removed = 0
-    while part := database.write(lambda connection: _purge_batch(connection, old, before)):
-        removed += part
+    for ids in in_parts(database.read(lambda connection: snapshot(connection, *old)), BATCH):
+
+        def work(connection: Connection, ids: list[int] = ids) -> int:
+            return _purge_batch(connection, [*old, among(column.id, ids)], before)
+
+        removed += database.write(work)
     database.write(lambda connection: _forget_causes(connection, database, before))
     return Purged(removed, dry_run=False)
 
 
-def _purge_batch(connection: Connection, old: Select[tuple[int]], before: datetime) -> int:
-    # Two purges at once share the work instead of waiting for each other.
-    ids = list(connection.execute(old.order_by(letters.c.id).limit(BATCH).with_for_update(skip_locked=True)).scalars())
+def _purge_batch(connection: Connection, which: Sequence[ColumnElement[bool]], before: datetime) -> int:
+    # Who has been reopened meanwhile no longer matches; whom another purge has in hand is left to it.
+    still = select(letters.c.id).where(*which).order_by(letters.c.id)
+    ids = list(connection.execute(still.with_for_update(skip_locked=True)).scalars())
     if not ids:
         return 0
-    connection.execute(delete(letter_audit).where(letter_audit.c.letter_id.in_(ids)))
-    connection.execute(delete(letters).where(letters.c.id.in_(ids)))
+    connection.execute(delete(letter_audit).where(among(letter_audit.c.letter_id, ids)))
+    connection.execute(delete(letters).where(among(letters.c.id, ids)))
     connection.execute(
         letter_audit.insert().values(
             at=datetime.now(UTC),

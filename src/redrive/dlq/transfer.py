@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from redrive.dlq.filters import Filter, checked_status
+from redrive.dlq.find import in_parts, snapshot
 from redrive.dlq.fingerprint import Fingerprint
 from redrive.dlq.prepare import checked_error_type, storable
 from redrive.dlq.put import CauseFound, add_causes
@@ -18,6 +19,7 @@ from redrive.errors import LetterError, StoreError
 from redrive.letters import Imported
 from redrive.store.database import Database
 from redrive.store.encoding import decode, encode
+from redrive.store.listed import among
 from redrive.store.schema import causes, letters
 from redrive.store.types import utc_text
 
@@ -34,26 +36,20 @@ _NEEDED = {"pipeline_name", "error_type", "error_message", "raw_record", "reject
 
 def export_lines(database: Database, chosen: Filter) -> Iterator[str]:
     """The letters of a selection, oldest first, a line each."""
-    after = 0
-    while True:
+    where = chosen.where()
+    for ids in in_parts(database.read(lambda connection: snapshot(connection, where)), BATCH):
 
-        def work(connection: Connection, after: int = after) -> list[Any]:
+        def work(connection: Connection, ids: list[int] = ids) -> list[Any]:
             statement = (
-                select(
-                    letters, letters.c.edited_record.is_not(None).label("edited"), causes.c.template, causes.c.version
-                )
+                select(letters, letters.c.edited_record.is_not(None).label("edited"))
+                .add_columns(causes.c.template, causes.c.version)
                 .outerjoin(causes, causes.c.fingerprint == letters.c.fingerprint)
-                .where(chosen.where(), letters.c.id > after)
+                .where(among(letters.c.id, ids))
                 .order_by(letters.c.id)
-                .limit(BATCH)
             )
             return list(connection.execute(statement))
 
-        rows = database.read(work)
-        if not rows:
-            return
-        yield from (_line(row) for row in rows)
-        after = rows[-1].id
+        yield from (_line(row) for row in database.read(work))
 
 
 def _line(row: Any) -> str:

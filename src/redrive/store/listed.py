@@ -1,0 +1,40 @@
+"""`among(column, ids)`: IN for any number of ids, as one parameter.
+
+A parameter each would end at 32,766 of them on SQLite and at 65,535 on PostgreSQL, and the statement would be written
+anew for every number of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, literal
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+
+class _Listed(FunctionElement[int]):
+    """The numbers of a JSON array, as rows."""
+
+    name = "listed"
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(_Listed, "sqlite")
+def _on_sqlite(element: _Listed, compiler: SQLCompiler, **options: Any) -> str:
+    return f"(SELECT value FROM json_each({compiler.process(element.clauses, **options)}))"
+
+
+@compiles(_Listed, "postgresql")
+def _on_postgres(element: _Listed, compiler: SQLCompiler, **options: Any) -> str:
+    numbers = compiler.process(element.clauses, **options)
+    return f"(SELECT value::bigint FROM jsonb_array_elements_text(CAST({numbers} AS jsonb)))"
+
+
+def among(column: ColumnElement[int], ids: Iterable[int]) -> ColumnElement[bool]:
+    """Whether the column is one of these ids."""
+    return column.bool_op("IN")(_Listed(literal(json.dumps(list(ids)))))
