@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 
 from sqlalchemy import Connection
@@ -23,26 +25,37 @@ CauseFound = tuple[Fingerprint, str, str]
 """A cause, its error type, and the message of one letter."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    rows: list[LetterRow]
+    causes: tuple[CauseFound, ...]
+    last: bool
+
+
 def put_all(database: Database, letters: Iterable[NewLetter], preparer: Preparer) -> Stored:
     """Put letters batch by batch, each in one transaction. Where one fails, those before it are kept, and said."""
-    stored = Stored()
     stream = iter(letters)
-    while batch := list(_batch(stream, preparer)):
-        found = tuple(preparer.causes.values())
-        preparer.causes.clear()
+    stored, batch = Stored(), _next(stream, preparer)
 
-        def work(
-            connection: Connection, batch: Sequence[LetterRow] = batch, found: Sequence[CauseFound] = found
-        ) -> Stored:
-            return put_rows(connection, database, batch, found)
-
+    def write(batch: _Batch) -> Stored:
         try:
-            done = database.write(work)
+            return database.write(lambda connection: put_rows(connection, database, batch.rows, batch.causes))
         except StoreError as error:
             if stored.total:
                 error.args = (f"{error.args[0]} ({stored.total:,} letters before the fault are kept)",)
             raise
+
+    while batch.rows:
+        if batch.last or not database.dialect.is_remote:
+            done = write(batch)
+            following = _Batch([], (), last=True) if batch.last else _next(stream, preparer)
+        else:
+            with ThreadPoolExecutor(1) as server:  # it works on one batch while we prepare the next
+                under_way = server.submit(write, batch)
+                following = _next(stream, preparer)
+            done = under_way.result()
         stored = Stored(stored.new + done.new, stored.repeated + done.repeated)
+        batch = following
     return stored
 
 
@@ -82,14 +95,18 @@ def add_causes(connection: Connection, database: Database, found: Sequence[Cause
     connection.execute(database.dialect.insert(causes).on_conflict_do_nothing(), listed)
 
 
-def _batch(stream: Iterator[NewLetter], preparer: Preparer) -> Iterator[LetterRow]:
+def _next(stream: Iterator[NewLetter], preparer: Preparer) -> _Batch:
+    rows: list[LetterRow] = []
     size = 0
     for letter in islice(stream, BATCH):
         row = preparer.row(letter)
-        yield row
+        rows.append(row)
         size += len(row.raw_record)
         if size > _BATCH_BYTES:
-            return
+            break
+    causes = tuple(preparer.causes.values())
+    preparer.causes.clear()
+    return _Batch(rows, causes, last=len(rows) < BATCH and size <= _BATCH_BYTES)
 
 
 def _rounds(rows: Sequence[LetterRow]) -> Iterator[list[LetterRow]]:

@@ -45,6 +45,8 @@ class Dialect(Protocol):
     migrates_itself: bool
     """Whether connecting may change the schema unasked: not where others share it."""
 
+    is_remote: bool
+    """Whether another process does the work, while this one may prepare what comes next."""
     reading: Mapping[str, Any]
     writing: Mapping[str, Any]
     """The options of a connection that is to read one snapshot, and of one that is to write."""

@@ -25,6 +25,7 @@ class PostgresDialect:
     """See `Dialect`."""
 
     migrates_itself = False
+    is_remote = True
     reading: Mapping[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     writing: Mapping[str, Any] = {"isolation_level": "READ COMMITTED"}
     errors: tuple[type[Exception], ...] = (psycopg.Error,)

@@ -36,6 +36,7 @@ class SqliteDialect:
     """See `Dialect`."""
 
     migrates_itself = True
+    is_remote = False
     reading: Mapping[str, Any] = {"redrive_writing": False}
     writing: Mapping[str, Any] = {"redrive_writing": True}
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
