@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,67 +63,188 @@ def postgres_binaries(scratch: Path, child: dict[str, Any]) -> Path:
     return shutil.copytree(installed.parent, scratch / "postgresql") / "bin"
 
 
-def start_postgres(binaries: Path, data: Path, child: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
-    """A running server and its port; another port where somebody took the first one meanwhile."""
-    log = data.parent / "log"
-    for _ in range(3):
-        port = free_port()
-        with log.open("wb") as sink:
-            server = subprocess.Popen(
-                [
-                    *(binaries / "postgres", "-D", data, "-k", data.parent, "-h", "127.0.0.1", "-p", str(port)),
-                    *("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"),
-                    *("-c", "lc_messages=C", "-c", "deadlock_timeout=20ms"),
-                ],
-                stdout=sink,
-                stderr=sink,
-                cwd=data.parent,
-                **child,
-            )
-        for _ in range(600):
-            if server.poll() is not None:
-                break
-            pidfile = data / "postmaster.pid"
-            if pidfile.exists() and "ready" in pidfile.read_text():
-                return server, port
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(0.05)
-        if server.poll() is None:
-            server.kill()
-            server.wait()
-    raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text()}")
+# Nothing is kept on disk for long, so nothing need be safe there: a server that tests do not restart starts faster.
+QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """The URL of an empty database of a real PostgreSQL on loopback TCP, for the superuser, SCRAM passwords on."""
-    # Not a directory of pytest's: those are closed to everyone but root, and a socket's path must be short.
-    with tempfile.TemporaryDirectory(prefix="redrive-pg-") as directory:
-        scratch, child = Path(directory), unprivileged()
-        if child:
-            os.chown(scratch, child["user"], child["group"])
-        binaries = postgres_binaries(scratch, child)
+class Postgres:
+    """A real server on loopback TCP, SCRAM passwords on; it may be stopped or killed, and started again."""
+
+    def __init__(self, scratch: Path, *settings: str) -> None:
+        self._scratch, self._child = scratch, unprivileged()
+        if self._child:
+            os.chown(scratch, self._child["user"], self._child["group"])
+        self._binaries = postgres_binaries(scratch, self._child)
+        self._data = scratch / "data"
+        self._settings = [*settings, "lc_messages=C", "deadlock_timeout=20ms"]
+        self._server: subprocess.Popen[bytes] | None = None
+        self.port = 0
         secret = scratch / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
-        data = scratch / "data"
         subprocess.run(
             [
-                *(binaries / "initdb", "-D", data, "-U", "postgres", "--pwfile", secret),
+                *(self._binaries / "initdb", "-D", self._data, "-U", "postgres", "--pwfile", secret),
                 *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
             ],
             check=True,
             capture_output=True,
             cwd=scratch,
-            **child,
+            **self._child,
         )
-        server, port = start_postgres(binaries, data, child)
+
+    @property
+    def url(self) -> str:
+        """An empty database, for the superuser."""
+        return f"postgresql://postgres:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Start it unless it runs, on the port it had before; at first on another where somebody took the first one."""
+        if self._server is not None:
+            return
+        log, before = self._scratch / "log", self.port
+        for _ in range(60 if before else 3):  # what a killed server leaves behind may be in the way for a moment
+            self.port = before or free_port()
+            with log.open("wb") as sink:
+                self._server = subprocess.Popen(
+                    [
+                        *(self._binaries / "postgres", "-D", self._data, "-k", self._scratch),
+                        *("-h", "127.0.0.1", "-p", str(self.port)),
+                        *(word for setting in self._settings for word in ("-c", setting)),
+                    ],
+                    stdout=sink,
+                    stderr=sink,
+                    cwd=self._scratch,
+                    **self._child,
+                )
+            if self._is_ready():
+                return
+            self.kill()
+            time.sleep(0.1)
+        raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text()}")
+
+    def _is_ready(self) -> bool:
+        assert self._server is not None
+        pidfile = self._data / "postmaster.pid"
+        for _ in range(600):
+            if self._server.poll() is not None:
+                return False
+            lines = pidfile.read_text().split() if pidfile.exists() else []
+            if lines and lines[0] == str(self._server.pid) and "ready" in lines:
+                return True
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._server.wait(0.05)
+        return False
+
+    def stop(self) -> None:
+        """Shut it down in order; whoever is connected is thrown out."""
+        if self._server is None:
+            return
+        self._server.send_signal(signal.SIGINT)
         try:
-            yield f"postgresql://postgres:{PASSWORD}@127.0.0.1:{port}/postgres"
+            self._server.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._server = None
+
+    def kill(self) -> None:
+        """kill -9, of the server and of the processes that serve its clients."""
+        if self._server is None:
+            return
+        pid, children = self._server.pid, ""
+        with contextlib.suppress(OSError):  # where there is no /proc, they end by themselves
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        self._server.kill()
+        for child in children.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        self._server.wait()
+        self._server = None
+
+
+@contextlib.contextmanager
+def running_postgres(*settings: str) -> Iterator[Postgres]:
+    # Not a directory of pytest's: those are closed to everyone but root, and a socket's path must be short.
+    with tempfile.TemporaryDirectory(prefix="redrive-pg-", ignore_cleanup_errors=True) as directory:
+        server = Postgres(Path(directory), *settings)
+        try:
+            server.start()
+            yield server
         finally:
-            server.send_signal(signal.SIGINT)
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of an empty database of a real PostgreSQL on loopback TCP, for the superuser, SCRAM passwords on."""
+    with running_postgres(*QUICK) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def mortal_postgres() -> Iterator[Postgres]:
+    """A server of the module's own, to stop and to kill; what it committed survives that."""
+    with running_postgres("fsync=off") as server:
+        yield server
+
+
+# ── stores ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NewStore = Callable[[str], contextlib.AbstractContextManager[str]]
+_serial = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def empty_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file that tests copy."""
+    import redrive
+
+    path = tmp_path_factory.mktemp("store") / "empty.db"
+    with redrive.connect(path):
+        pass
+    return path
+
+
+@pytest.fixture(scope="session")
+def empty_postgres(postgres_url: str) -> str:
+    """The name of a migrated database that tests copy."""
+    import psycopg
+
+    import redrive
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE empty_store")
+    with redrive.connect(postgres_url.rpartition("/")[0] + "/empty_store", migrate=True):
+        pass
+    return "empty_store"
+
+
+@pytest.fixture
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
+    """Makes empty stores, as many as a test needs: `with new_store("sqlite") as url`."""
+
+    @contextlib.contextmanager
+    def make(kind: str) -> Iterator[str]:
+        name = f"store_{next(_serial)}"
+        if kind == "sqlite":
+            path = tmp_path / f"{name}.db"
+            shutil.copy(request.getfixturevalue("empty_sqlite"), path)
+            yield f"sqlite:///{path}"
+            return
+        import psycopg
+
+        server, empty = request.getfixturevalue("postgres_url"), request.getfixturevalue("empty_postgres")
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {empty}")
+        yield server.rpartition("/")[0] + f"/{name}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, new_store: NewStore) -> Iterator[str]:
+    """The URL of a store of the test's own, on each database."""
+    with new_store(request.param) as url:
+        yield url

@@ -96,9 +96,10 @@ def connect(
     patience        seconds for which a database that restarts or is busy is waited for (30)
     """
     settings = config.load(store=url, migrate=migrate, store_redacted=store_redacted, patience=patience)
-    dialect = _dialect(settings.store)
+    waits = PATIENCE if settings.patience is None else settings.patience
+    dialect = _dialect(settings.store, waits)
     store = Store(
-        Database(dialect, patience=PATIENCE if settings.patience is None else settings.patience),
+        Database(dialect, patience=waits),
         redact=settings.redact if redact is None else redact,
         store_redacted=settings.store_redacted,
     )
@@ -110,13 +111,15 @@ def connect(
     return store
 
 
-def _dialect(url: str | os.PathLike[str] | None) -> Dialect:
+def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
     from redrive.store.sqlite import SqliteDialect
 
     if url is None or (isinstance(url, str) and not url):
-        return SqliteDialect(Path(DEFAULT))
+        return SqliteDialect(Path(DEFAULT), patience=patience)
+    if str(url) == ":memory:":
+        url = "sqlite://"
     if not isinstance(url, str) or "://" not in url:
-        return SqliteDialect(Path(url))
+        return SqliteDialect(Path(url), patience=patience)
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -125,7 +128,7 @@ def _dialect(url: str | os.PathLike[str] | None) -> Dialect:
     if backend == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise UnknownStore("a store in memory would lose its letters with the process; name a file: sqlite:///x.db")
-        return SqliteDialect(Path(parsed.database))
+        return SqliteDialect(Path(parsed.database), patience=patience)
     if backend in {"postgresql", "postgres"}:
         from redrive.store.postgres import PostgresDialect
 

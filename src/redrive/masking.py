@@ -26,7 +26,7 @@ _NAME_ENDS = (
     *("key", "token", "secret", "passwd", "password", "passphrase", "pwd", "credential", "credentials"),
     *("signature", "sig", "auth", "authorization", "cookie"),
 )
-_SHAPES = ("eyj", "akia", "asia", "aiza", "gh", "glpat", "sk", "rk", "pk", "xox")
+_SHAPES = ("eyj", "akia", "asia", "aiza", "gh", "github_pat", "glpat", "sk", "rk", "pk", "xox")
 
 _PATTERNS: tuple[tuple[tuple[tuple[str, ...], ...], re.Pattern[str], str], ...] = (
     # -----BEGIN PRIVATE KEY----- …
@@ -103,6 +103,8 @@ _ANY = (*_SECRET_WORDS, "bearer", "basic", "digest", "://", *_SHAPES)
 def mask(text: str) -> str:
     """The text with whatever looks like a credential replaced."""
     lowered = text.lower()
+    if not text.isascii():
+        lowered = lowered.replace("ſ", "s").replace("ı", "i")  # as a pattern that ignores case has it
     for word in _ANY:
         if word in lowered:
             break

@@ -6,6 +6,7 @@ import pytest
 
 import redrive
 from redrive.letters import Status
+from redrive.store.schema import letters
 
 UTC = dt.UTC
 
@@ -195,3 +196,33 @@ def test_the_size_says_how_full_the_queue_is(dlq, put):
     assert size.new_today_by_pipeline == {"vendor": 3}
     assert size.oldest_pending == old
     assert size.bytes > 0
+
+
+def test_a_purge_leaves_the_repeats_of_living_letters_alone(dlq):
+    old = dt.datetime.now(UTC) - dt.timedelta(days=3)
+    dlq.put_many([redrive.NewLetter({"a": 1}, "bad", key="k", rejected_at=old)], pipeline="p")
+    for days in (2, 1, 0):
+        seen = dt.datetime.now(UTC) - dt.timedelta(days=days)
+        dlq.put_many([redrive.NewLetter({"a": 1}, "bad", key="k", rejected_at=seen)], pipeline="p")
+    before = dlq.causes()
+    dlq.purge(older_than=dt.datetime.now(UTC) + dt.timedelta(hours=2))
+    assert dlq.causes() == before
+
+
+def test_a_letter_settled_by_sql_is_kept_for_its_time_from_when_that_is_noticed(store, dlq):
+    old = dt.datetime.now(UTC) - dt.timedelta(days=90)
+    dlq.put_many([redrive.NewLetter({"a": 1}, "bad", rejected_at=old)], pipeline="p")
+    store.database.write(lambda connection: connection.execute(letters.update().values(status="discarded")))
+    assert dlq.purge().letters == 0
+    assert dlq.purge(older_than=dt.datetime.now(UTC) + dt.timedelta(minutes=1)).letters == 1
+
+
+def test_an_edit_that_fails_shows_no_redacted_values(store_url):
+    with redrive.connect(store_url, redact=["card"]) as store:
+        store.dlq.put({"card": "4111111111111111"}, "bad", pipeline="p")
+        (letter,) = store.dlq.find()
+        with pytest.raises(redrive.LetterError) as caught:
+            store.dlq.edit(letter.id, expression="int(record['card'] + 'x')")
+        assert "4111" not in str(caught.value)
+        report = store.dlq.edit_many(expression="int(record['card'] + 'x')", pipeline="p")
+        assert "4111" not in repr(report.failures)

@@ -2,8 +2,10 @@
 
 import datetime as dt
 import decimal
+import enum
 import json
 import math
+import traceback
 import uuid
 
 import pytest
@@ -299,3 +301,103 @@ def test_an_exception_says_where_it_comes_from(dlq):
     dlq.put({}, KeyError("fee"), pipeline="p")
     dlq.put({}, redrive.Reject("too old"), pipeline="p")
     assert sorted(letter.error_type for letter in dlq.find()) == ["parse", "parse", "transform", "validation"]
+
+
+class Vendor(str, enum.Enum):  # noqa: UP042  # as many programs have it
+    EAST = "vendor-east"
+
+
+def test_texts_of_other_classes_are_stored_as_what_they_hold(dlq):
+    for pipeline in (Vendor.EAST, "vendor-east"):
+        dlq.put({"a": 1}, "bad", pipeline=pipeline, key=Vendor.EAST, source=7, position=7)
+    (letter,) = dlq.find(pipeline=Vendor.EAST, position=7, source=7)
+    assert (letter.pipeline, letter.key, letter.seen) == ("vendor-east", "vendor-east", 2)
+
+
+def test_a_key_with_tabs_and_backslashes_is_stored_as_it_is(dlq):
+    class Path(str):
+        pass
+
+    for key in ("a\tb", "C:\\new\\x", Path("C:\\new\ty")):
+        dlq.put({"a": 1}, "bad", pipeline="p", key=key)
+    assert {letter.key for letter in dlq.find()} == {"a\tb", "C:\\new\\x", "C:\\new\ty"}
+
+
+def test_what_came_before_a_broken_letter_is_kept_and_said(dlq):
+    def rejected():
+        for n in range(30):
+            yield redrive.NewLetter({"n": n}, "bad", key=str(n))
+        raise ConnectionError("the source is gone")
+
+    with pytest.raises(ConnectionError) as caught:
+        dlq.put_many(rejected(), pipeline="p")
+    assert caught.value.__notes__ == ["redrive: the 30 letters before it are kept"]
+    assert dlq.count() == 30
+
+
+def test_a_record_that_cannot_be_looked_into_is_put_all_the_same(store_url):
+    class Broken(dict):
+        def items(self):
+            raise RuntimeError("no")
+
+    with redrive.connect(store_url, redact=["card"]) as store:
+        for record in ({"card": 10**5000}, Broken(card="4111111111111111"), {"card": {Vendor.EAST}}):
+            store.dlq.put(record, "bad 4111111111111111", pipeline="p")
+        assert store.dlq.count() == 3
+        assert all("4111" not in letter.error_message for letter in store.dlq.find(text="***"))
+
+
+def test_half_a_secret_does_not_survive_the_cut_of_a_long_message(store_url):
+    with redrive.connect(store_url, redact=["card"]) as store:
+        store.dlq.put({"card": "4111111111111111"}, "x" * 9_990 + "4111111111111111", pipeline="p")
+        assert "4111" not in store.dlq.find()[0].error_message
+
+
+def test_a_traceback_shows_no_records(store, dlq):
+    values = {"record": "-".join(["4111", "1111"])}
+    statement = text("INSERT INTO nowhere VALUES (:record)")
+    with pytest.raises(redrive.StoreError) as caught:
+        store.database.write(lambda connection: connection.execute(statement, values))
+    assert "4111-1111" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "since", ["2020-07-01T12:00:00Z", "2020-07-01T14:00:00+02:00", dt.date(2020, 7, 1), "2020-07-01"]
+)
+def test_a_moment_may_be_written_in_several_ways(dlq, put, since):
+    put(1)
+    assert dlq.count(since=since) == 1
+
+
+@pytest.mark.parametrize(
+    "filters", [{"pipeline": 5}, {"ids": 5.0}, {"since": dt.timedelta(days=10**6)}, {"ids": "17"}, {"pipeline": [""]}]
+)
+def test_rubbish_in_a_filter_is_refused(dlq, filters):
+    with pytest.raises(redrive.LetterError):
+        dlq.find(**filters)
+
+
+@pytest.mark.parametrize("attempts", [-1, 1 << 31, 1.5, True])
+def test_attempts_are_a_number(dlq, attempts):
+    with pytest.raises(redrive.LetterError, match="attempts"):
+        dlq.put({}, "bad", pipeline="p", attempts=attempts)
+
+
+def test_a_history_is_complete(dlq):
+    causes = [f"error {first}{second}x" for first in "abcdefghijklmnopqrstuvwxyz" for second in "abcdefghijklmnopqrst"]
+    for _ in range(3):
+        dlq.put_many((redrive.NewLetter({}, cause, key="k") for cause in causes), pipeline="p")
+        dlq.discard(note="x", key="k", status="pending")
+    assert len(dlq.history("k").letters) == dlq.count(key="k") == 3 * 520
+
+
+def test_many_repeats_within_one_batch_are_counted(dlq):
+    stored = dlq.put_many((redrive.NewLetter({"v": n % 3}, "bad", key="K") for n in range(3_000)), pipeline="p")
+    assert (stored.new, stored.repeated) == (1, 2_999)
+    assert dlq.find()[0].seen == 3_000
+
+
+def test_any_number_of_ids_may_be_named(dlq, put):
+    put(3)
+    ids = [letter.id for letter in dlq.find()]
+    assert dlq.count(ids=[*ids, *range(10_000, 80_000)]) == 3

@@ -393,3 +393,60 @@ def test_progress_is_told_from_nothing_to_all(dlq, put):
     told = []
     dlq.replay(Shelf(), batch=4, dry_run=False, progress=lambda done, total: told.append((done, total)))
     assert told == [(0, 10), (4, 10), (8, 10), (10, 10)]
+
+
+def test_a_target_may_change_what_it_is_given(dlq, put):
+    put(4)
+    warehouse = {}
+
+    def target(records):
+        for record in records:
+            record["fee"] = record["fee"] + "!"
+        if any(record["id"] == "D-3" for record in records):
+            raise ValueError("D-3 is bad")
+        warehouse.update((record["id"], record["fee"]) for record in records)
+
+    dlq.replay(target, dry_run=False)
+    assert warehouse == {"D-0": "N/A!", "D-1": "N/A!", "D-2": "N/A!"}
+    assert dlq.find(key="D-3")[0].record == {"id": "D-3", "fee": "N/A"}
+
+
+def test_a_canary_holds_for_letters_that_were_taken_over_too(store, dlq, put):
+    put(20)
+    claim_for_somebody_else(store, dt.datetime.now(UTC) + dt.timedelta(seconds=0.3))
+    report = dlq.replay(lambda records: ["no"] * len(records), canary=2, dry_run=False, lease=1)
+    assert (report.attempted, dlq.count(status="pending")) == (2, 18)
+    assert "canary" in report.stopped
+
+
+async def coroutine(records):
+    return None
+
+
+@pytest.mark.parametrize(
+    "target",
+    [len, coroutine, lambda records: "ok", lambda records: {}, lambda records: [1] * len(records), lambda records: 7],
+)
+def test_an_answer_that_makes_no_sense_is_not_blamed_on_the_records(dlq, put, target):
+    put(3)
+    with pytest.raises(redrive.LetterError, match="the target"):
+        dlq.replay(target, dry_run=False)
+    assert dlq.count(status="pending", reprocess_count=0) == 3
+
+
+def test_reasons_and_notes_may_hold_what_no_database_takes(dlq, put):
+    put(2)
+    dlq.replay(lambda records: ["a\0b", "c\ud800d"], dry_run=False)
+    assert sorted(letter.last_error for letter in dlq.find()) == ["a\\x00b", "c\\ud800d"]
+    dlq.discard(note="x\0y\ud800", status="escalated")
+    assert dlq.find(note="x\0y", text="fee\0") == []
+    assert len(dlq.find(note="x\0y")) == 2
+
+
+def test_an_empty_list_of_statuses_selects_nothing(dlq, put):
+    put(2)
+    dlq.discard(note="x", key="D-0")
+    later = dt.datetime.now(UTC) + dt.timedelta(minutes=1)
+    assert dlq.replay(Shelf(), status=[]).selected == 0
+    assert dlq.purge(status=[], older_than=later).letters == 0
+    assert dlq.edit_many(patch={"a": 1}, status=[]).selected == 0

@@ -124,6 +124,7 @@ def test_postgres_is_not_migrated_unasked(postgres_url):
         ("mysql://x/y", "not mysql"),
         ("sqlite://", "in memory"),
         ("sqlite:///:memory:", "in memory"),
+        (":memory:", "in memory"),
         ("postgresql://host:port/name", "cannot be read"),
         ("nonsense://", "not nonsense"),
     ],

@@ -105,7 +105,8 @@ def test_a_line_that_is_no_letter_is_refused(dlq, line):
     ("field", "value"),
     [
         ("status", "open"),
-        ("error_type", "weird"),
+        ("error_type", None),
+        ("error_type", 7),
         ("identity", "zz"),
         ("identity", "00"),
         ("rejected_at", "yesterday"),
@@ -135,3 +136,24 @@ def test_empty_lines_are_passed_over(dlq, other, put):
     put(2)
     lines = "\n\n".join(dlq.export()).split("\n")
     assert other.import_([*lines, ""]).new == 2
+
+
+def test_a_letter_that_was_rejected_in_the_same_moment_as_a_settled_one_is_not_lost(dlq, other):
+    moment = dt.datetime(2026, 7, 1, tzinfo=dt.UTC)
+    letter = redrive.NewLetter({"a": 1}, "bad", key="k", rejected_at=moment)
+    dlq.put_many([letter], pipeline="p")
+    dlq.discard(note="x", key="k")
+    dlq.put_many([letter], pipeline="p")
+    lines = list(dlq.export())
+    assert other.import_(lines).new == 2
+    assert other.import_(lines).new == 0
+    other.discard(note="y", status="pending")
+    assert other.import_(lines).new == 0
+
+
+def test_an_import_into_a_store_that_keeps_redacted_records_is_redacted(dlq, tmp_path):
+    dlq.put({"card": "4111111111111111"}, "bad 4111111111111111", pipeline="p")
+    with redrive.connect(tmp_path / "redacted.db", redact=["card"], store_redacted=True) as store:
+        store.dlq.import_(dlq.export())
+        assert "4111" not in repr(store.dlq.find())
+        assert "4111" not in repr(store.dlq.causes())

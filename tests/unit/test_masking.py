@@ -126,3 +126,17 @@ def test_masking_twice_changes_nothing_more(text):
 
 def test_of_a_key_the_last_four_characters_may_be_shown():
     assert last_four("sk-abcdef1234") == "1234"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "github_pat_11ABCDEFG0123456789abcdef",
+        "ſecret=hunter2hunter2",
+        "paſſword='hunter2hunter2'",
+        "sıgnature=hunter2hunter2",
+    ],
+)
+def test_the_cheap_look_that_comes_first_misses_nothing(text):
+    assert "hunter2" not in mask(text)
+    assert "11ABCDEFG" not in mask(text)

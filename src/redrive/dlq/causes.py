@@ -47,7 +47,8 @@ def find_causes(connection: Connection, chosen: Filter, *, limit: int | None, no
     groups: dict[str, _Group] = defaultdict(_Group)
     for statement in _statements(chosen):
         for row in connection.execute(statement):
-            groups[row.fingerprint].add(row)
+            if chosen.status is None or any(getattr(row, status) for status in chosen.status):
+                groups[row.fingerprint].add(row)
     wanted = STATUSES if chosen.status is None else cast("tuple[str, ...]", chosen.status)
     counts = {cause: sum(group.by_status[status] for status in wanted) for cause, group in groups.items()}
     # A cause that only repeated itself in the span has no new letters and is still what fails today.

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, literal, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from redrive.dlq.filters import Filter
+from redrive.dlq.prepare import storable
 from redrive.errors import LetterError
 from redrive.letters import Changed, Status
 from redrive.store.listed import among
@@ -39,7 +40,12 @@ def checked_note(note: str | None, action: str) -> str:
     """A note that says something."""
     if not isinstance(note, str) or not note.strip():
         raise LetterError(f"to {action} a letter needs a note that says why; nothing was changed")
-    return note.strip()[:_LONGEST_NOTE]
+    return as_note(note)
+
+
+def as_note(note: str) -> str:
+    """A note that both databases can hold."""
+    return storable(note.strip()[:_LONGEST_NOTE])
 
 
 @functools.cache

@@ -38,7 +38,7 @@ class Claims:
         taken = wanted.on_conflict_do_update(
             index_elements=["letter_id"],
             set_={"owner": wanted.excluded.owner, "until": wanted.excluded.until},
-            where=letter_claims.c.until <= now,
+            where=(letter_claims.c.until <= now) | (letter_claims.c.owner == self.owner),
         ).returning(letter_claims.c.letter_id)
         claims = [{"letter_id": one, "owner": self.owner, "until": until} for one in ids]
         return set(connection.execute(taken, claims).scalars())

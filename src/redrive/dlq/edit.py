@@ -13,6 +13,7 @@ from redrive.dlq.edits import diff, expression, merge_patch
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, in_parts, must_exist, snapshot
 from redrive.dlq.prepare import error_text
+from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.letters import Edit, EditReport, Letter, Status
 from redrive.store.database import Database
@@ -52,7 +53,9 @@ def change_of(record: Any, patch: Any, source: str | None, undo: bool) -> Change
     return None
 
 
-def edit_one(database: Database, letter_id: int, change: Change | None, note: str | None) -> Edit:
+def edit_one(
+    database: Database, letter_id: int, change: Change | None, *, note: str | None, redactor: Redactor
+) -> Edit:
     """Edit one letter."""
 
     def work(connection: Connection) -> Edit:
@@ -66,9 +69,8 @@ def edit_one(database: Database, letter_id: int, change: Change | None, note: st
         try:
             made = _edit(letter, change)
         except Exception as error:
-            raise LetterError(
-                f"letter {letter_id} cannot be edited so: {error_text(error)}; nothing was changed"
-            ) from error
+            said = redactor.text(error_text(error), letter.payload)
+            raise LetterError(f"letter {letter_id} cannot be edited so: {said}; nothing was changed") from error
         _write(connection, [(letter, made)], note, undo=change is None)
         return made
 
@@ -76,18 +78,19 @@ def edit_one(database: Database, letter_id: int, change: Change | None, note: st
 
 
 def edit_many(
-    database: Database, chosen: Filter, change: Change | None, *, note: str | None, dry_run: bool
+    database: Database, chosen: Filter, change: Change | None, *, note: str | None, dry_run: bool, redactor: Redactor
 ) -> EditReport:
     """Edit a selection, batch by batch; a letter on which the change raises is left alone and reported."""
-    chosen = chosen.but(status=chosen.status or _OPEN)
+    if chosen.status is None:
+        chosen = chosen.but(status=_OPEN)
     if settled := set(chosen.status or ()) - set(_OPEN):
         raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is edited")
-    where = chosen.where()
+    where, again = chosen.where(), chosen.but(ids=None)
     total = EditReport(dry_run=dry_run, selected=0, changed=0, unchanged=0)
     for ids in in_parts(database.read(lambda connection: snapshot(connection, where)), BATCH):
 
         def work(connection: Connection, ids: list[int] = ids) -> EditReport:
-            return _batch(connection, database, chosen, ids, change, note=note, dry_run=dry_run)
+            return _batch(connection, database, again, ids, change, note=note, dry_run=dry_run, redactor=redactor)
 
         total = _sum(total, database.read(work) if dry_run else database.write(work))
     return total
@@ -102,6 +105,7 @@ def _batch(
     *,
     note: str | None,
     dry_run: bool,
+    redactor: Redactor,
 ) -> EditReport:
     still = select(letters.c.id).where(chosen.where(), among(letters.c.id, ids)).order_by(letters.c.id)
     there = list(connection.execute(still if dry_run else still.with_for_update()).scalars())
@@ -113,7 +117,7 @@ def _batch(
         try:
             edit = _edit(letter, change)
         except Exception as error:
-            failures.append((letter.id, error_text(error)))
+            failures.append((letter.id, redactor.text(error_text(error), letter.payload)))
             continue
         if not diff(letter.payload, edit.after):
             unchanged += 1

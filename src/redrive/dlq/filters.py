@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, and_, false, select, true
 
-from redrive.dlq.prepare import as_key, checked_error_type, run_text
+from redrive.dlq.prepare import as_key, checked_error_type, checked_pipeline, run_text, storable
 from redrive.errors import LetterError
 from redrive.letters import Status
 from redrive.store.listed import among
@@ -50,10 +50,10 @@ class Filter:
     source: str | None = None
     key: str | None = None
     position: str | None = None
-    since: datetime | str | timedelta | None = None
-    until: datetime | str | timedelta | None = None
-    seen_since: datetime | str | timedelta | None = None
-    reprocessed_since: datetime | str | timedelta | None = None
+    since: datetime | date | str | timedelta | None = None
+    until: datetime | date | str | timedelta | None = None
+    seen_since: datetime | date | str | timedelta | None = None
+    reprocessed_since: datetime | date | str | timedelta | None = None
     text: str | None = None
     min_seen: int | None = None
     attempts: int | None = None
@@ -68,28 +68,7 @@ class Filter:
         if unknown := sorted(set(conditions) - known):
             raise LetterError(f"there is no filter {unknown[0]!r}; there are {', '.join(sorted(known))}")
         given = {name: value for name, value in conditions.items() if value is not None}
-        for name in ("since", "until", "seen_since", "reprocessed_since"):
-            if name in given:
-                given[name] = moment(given[name], now, name)
-        if "ids" in given:
-            given["ids"] = _ids(given["ids"])
-        if "cause" in given and not (isinstance(given["cause"], str) and _CAUSE.fullmatch(given["cause"].lower())):
-            raise LetterError(
-                f"a cause is up to twelve hexadecimal digits, as `causes` shows them, not {given['cause']!r}"
-            )
-        if "cause" in given:
-            given["cause"] = given["cause"].lower()
-        if "run_id" in given:
-            given["run_id"] = UUID(cast(str, run_text(given["run_id"])))
-        for name, check in (("status", checked_status), ("error_type", checked_error_type), ("pipeline", str)):
-            if name in given:
-                given[name] = tuple(check(one) for one in _several(given[name]))
-        if "key" in given:
-            given["key"] = as_key(given["key"])
-        for name in ("min_seen", "attempts", "reprocess_count"):
-            if name in given and (not isinstance(given[name], int) or isinstance(given[name], bool)):
-                raise LetterError(f"{name} must be a whole number, not {given[name]!r}")
-        return cls(**given)
+        return cls(**{name: _CHECKS[name](value, now, name) for name, value in given.items()})
 
     def but(self, **changes: Any) -> Filter:
         """The same, but for these conditions."""
@@ -157,22 +136,21 @@ def of_cause(column: ColumnElement[str], cause: str) -> ColumnElement[bool]:
     return column == cause if len(cause) == _WHOLE_CAUSE else and_(column >= cause, column < cause + "g")
 
 
-def moment(value: datetime | str | timedelta, now: datetime, name: str = "since") -> datetime:
+def moment(value: datetime | date | str | timedelta, now: datetime, name: str = "since") -> datetime:
     """A moment that was given as one, as an age ("2d", "90min"), as a date, or as "today" (UTC)."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise LetterError(f"{name} must have a time zone: {value!r} could be any of 24 moments")
         return value.astimezone(UTC)
     if isinstance(value, timedelta):
-        return now - value
-    words = value.strip().lower() if isinstance(value, str) else ""
-    if words == "today":
+        return _ago(now, value, name)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    words = value.strip() if isinstance(value, str) else ""
+    if words.lower() == "today":
         return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    if span := _SPAN.fullmatch(words):
-        try:
-            return now - timedelta(seconds=int(span[1]) * _UNITS[span[2]])
-        except OverflowError:
-            raise LetterError(f"{name}: {value!r} is before the beginning of time") from None
+    if span := _SPAN.fullmatch(words.lower()):
+        return _ago(now, timedelta(seconds=int(span[1]) * _UNITS[span[2]]), name)
     try:
         found = datetime.fromisoformat(words)
     except ValueError:
@@ -180,6 +158,13 @@ def moment(value: datetime | str | timedelta, now: datetime, name: str = "since"
             f'{name} must be an age such as "2d" or "90min", a date such as "2026-11-30" or "today", not {value!r}'
         ) from None
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _ago(now: datetime, span: timedelta, name: str) -> datetime:
+    try:
+        return now - span
+    except OverflowError:
+        raise LetterError(f"{name}: that is before the beginning of time") from None
 
 
 def checked_status(status: str) -> Status:
@@ -190,7 +175,7 @@ def checked_status(status: str) -> Status:
 
 
 def _ids(ids: Any) -> tuple[int, ...]:
-    listed = (ids,) if isinstance(ids, int) else tuple(ids)
+    listed = (ids,) if not isinstance(ids, Iterable) or isinstance(ids, str) else tuple(ids)
     for one in listed:
         if not isinstance(one, int) or isinstance(one, bool) or not 0 < one < 1 << 63:
             raise LetterError(f"a letter's id is a number of 1 or more, not {one!r}")
@@ -198,4 +183,36 @@ def _ids(ids: Any) -> tuple[int, ...]:
 
 
 def _several(value: Any) -> Sequence[str]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    return (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+
+
+def _number(value: Any, now: datetime, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise LetterError(f"{name} must be a whole number, not {value!r}")
+    return value
+
+
+def _cause(value: Any, now: datetime, name: str) -> str:
+    if not isinstance(value, str) or not _CAUSE.fullmatch(value.lower()):
+        raise LetterError(f"a cause is up to twelve hexadecimal digits, as listed, not {value!r}")
+    return value.lower()
+
+
+def _words(value: Any, now: datetime, name: str) -> str:
+    return storable(str(value))
+
+
+# How each condition is checked, and made what the database compares with.
+_CHECKS: dict[str, Callable[[Any, datetime, str], Any]] = {
+    "ids": lambda value, now, name: _ids(value),
+    "pipeline": lambda value, now, name: tuple(checked_pipeline(one) for one in _several(value)),
+    "error_type": lambda value, now, name: tuple(checked_error_type(one) for one in _several(value)),
+    "status": lambda value, now, name: tuple(checked_status(one) for one in _several(value)),
+    "cause": _cause,
+    "run_id": lambda value, now, name: UUID(cast(str, run_text(value))),
+    "key": lambda value, now, name: as_key(value),
+    "edited": lambda value, now, name: bool(value),
+    **dict.fromkeys(("since", "until", "seen_since", "reprocessed_since"), moment),
+    **dict.fromkeys(("source", "position", "text", "note"), _words),
+    **dict.fromkeys(("min_seen", "attempts", "reprocess_count"), _number),
+}

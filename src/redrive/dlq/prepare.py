@@ -18,6 +18,7 @@ from redrive.store.types import utc_text
 _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000
 _LONGEST_KEY = 500
+_MOST = 1 << 31  # what an integer column holds
 _REMEMBERED = 1_000  # messages: the same few make most of a batch
 _PARSING = ("json", "csv", "_csv", "zlib", "gzip", "zipfile", "xml", "pyarrow", "simplejson", "orjson", "yaml")
 _SINKS = ("sqlalchemy", "psycopg", "psycopg2", "sqlite3", "duckdb", "pymysql", "asyncpg", "oracledb", "MySQLdb")
@@ -63,8 +64,8 @@ class Preparer:
         key = None if letter.key is None else as_key(letter.key)
         position = None if letter.position is None else storable(str(letter.position))
         rejected = self._now if letter.rejected_at is None else utc_text(_zoned(letter.rejected_at))
-        if type(letter.attempts) is not int:
-            raise LetterError(f"attempts must be a whole number, not {letter.attempts!r}")
+        if type(letter.attempts) is not int or not 0 <= letter.attempts < _MOST:
+            raise LetterError(f"attempts must be a whole number from 0 up, not {letter.attempts!r}")
         return LetterRow(
             pipeline,
             self._run_id if letter.run_id is None else run_text(letter.run_id),
@@ -111,7 +112,8 @@ class Preparer:
             error_type = ErrorType.VALIDATION if isinstance(error, str) else error_type_of(error)
         elif error_type not in _ERROR_TYPES:
             raise LetterError(_unknown_error_type(error_type))
-        message = storable(self._redactor.text(message[:_LONGEST_MESSAGE], letter.record))
+        # Redacted before it is cut: half a secret would not be recognised.
+        message = storable(self._redactor.text(message[: 2 * _LONGEST_MESSAGE], letter.record)[:_LONGEST_MESSAGE])
         cause = fingerprint(error_type, message)
         if cause.value not in self.causes:
             self.causes[cause.value] = (cause, str(error_type), message)
@@ -134,7 +136,8 @@ class Preparer:
             root = self._roots[place] = (digest, digest.digest()[:3])
         digest, start = root[0].copy(), root[1]
         name = position if key is None else key
-        digest.update((f"p{position}\0{raw}" if key is None else f"k{key}").encode())
+        content = f"n{raw}" if position is None else f"p{position}\0{raw}"
+        digest.update((content if key is None else f"k{key}").encode())
         full: bytes = digest.digest()
         number = "" if name is None else name[len(name.rstrip("0123456789")) :]
         if not number.isascii() or not number:
@@ -206,12 +209,14 @@ def as_key(key: object) -> str:
 
 def storable(text: str) -> str:
     """Text that both databases take: what is no character, NUL included, is shown by its escape."""
+    if type(text) is not str:
+        text = str.__str__(text)  # what an Enum of strings holds, not how it is shown
     if text.isascii():
         return text.replace("\0", "\\x00") if "\0" in text else text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def _zoned(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise LetterError(f"rejected_at must have a time zone: {moment!r} could be any of 24 moments")
     return moment

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, literal, select
 
 from redrive.dlq.fingerprint import Fingerprint
 from redrive.dlq.prepare import Preparer
@@ -15,7 +16,8 @@ from redrive.errors import StoreError
 from redrive.letters import NewLetter, Stored
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow
-from redrive.store.schema import causes
+from redrive.store.encoding import decode
+from redrive.store.schema import causes, letter_audit, letters
 
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
@@ -30,11 +32,13 @@ class _Batch:
     rows: list[LetterRow]
     causes: tuple[CauseFound, ...]
     last: bool
+    error: Exception | None = None
+    """What ended the stream: what came before it is put all the same."""
 
 
-def put_all(database: Database, letters: Iterable[NewLetter], preparer: Preparer) -> Stored:
+def put_all(database: Database, new: Iterable[NewLetter], preparer: Preparer) -> Stored:
     """Put letters batch by batch, each in one transaction. Where one fails, those before it are kept, and said."""
-    stream = iter(letters)
+    stream = iter(new)
     stored, batch = Stored(), _next(stream, preparer)
 
     def write(batch: _Batch) -> Stored:
@@ -55,7 +59,12 @@ def put_all(database: Database, letters: Iterable[NewLetter], preparer: Preparer
                 following = _next(stream, preparer)
             done = under_way.result()
         stored = Stored(stored.new + done.new, stored.repeated + done.repeated)
+        if batch.error is not None:
+            break
         batch = following
+    if batch.error is not None:
+        batch.error.add_note(f"redrive: the {stored.total:,} letters before it are kept")
+        raise batch.error
     return stored
 
 
@@ -72,8 +81,8 @@ def put_rows(
     later = [row for row in rows if first.setdefault(row.identity, row) is not row]
     standing = dialect.put_new(connection, list(first.values()))
     again = [row for row in first.values() if row.identity in standing] if standing else []
-    for sighting in _rounds(again + later):
-        dialect.see_again(connection, sighting)
+    if again or later:
+        _see_again(connection, database, again + later)
     return Stored(len(first) - len(again), len(again) + len(later))
 
 
@@ -97,22 +106,42 @@ def add_causes(connection: Connection, database: Database, found: Sequence[Cause
 
 def _next(stream: Iterator[NewLetter], preparer: Preparer) -> _Batch:
     rows: list[LetterRow] = []
-    size = 0
-    for letter in islice(stream, BATCH):
-        row = preparer.row(letter)
-        rows.append(row)
-        size += len(row.raw_record)
-        if size > _BATCH_BYTES:
-            break
+    size, error = 0, None
+    try:
+        for letter in islice(stream, BATCH):
+            row = preparer.row(letter)
+            rows.append(row)
+            size += len(row.raw_record)
+            if size > _BATCH_BYTES:
+                break
+    except Exception as broken:
+        error = broken
     causes = tuple(preparer.causes.values())
     preparer.causes.clear()
-    return _Batch(rows, causes, last=len(rows) < BATCH and size <= _BATCH_BYTES)
+    last = error is not None or (len(rows) < BATCH and size <= _BATCH_BYTES)
+    return _Batch(rows, causes, last=last, error=error)
 
 
-def _rounds(rows: Sequence[LetterRow]) -> Iterator[list[LetterRow]]:
-    """Rows in which no identity comes twice, in the order they came."""
-    while rows:
-        turn: dict[bytes, LetterRow] = {}
-        rest = [row for row in rows if turn.setdefault(row.identity, row) is not row]
-        yield list(turn.values())
-        rows = rest
+def _see_again(connection: Connection, database: Database, rows: Sequence[LetterRow]) -> None:
+    """Count repeats. Of several in one batch the letter shows the last; what the others held goes to the audit log."""
+    last = {row.identity: row for row in rows}
+    counts = Counter(row.identity for row in rows)
+    database.dialect.see_again(connection, list(last.values()), [counts[identity] for identity in last])
+    if len(last) == len(rows):
+        return
+    between = [row for row in rows if row.raw_record != last[row.identity].raw_record]
+    for row in between:
+        letter = (letters.c.identity == row.identity) & (letters.c.status == "pending")
+        connection.execute(
+            letter_audit.insert().from_select(
+                ["letter_id", "at", "action", "status_before", "status_after", "detail"],
+                select(
+                    letters.c.id,
+                    letters.c.last_seen,
+                    literal("superseded"),
+                    letters.c.status,
+                    letters.c.status,
+                    literal({"raw_record": decode(row.raw_record)}, letter_audit.c.detail.type),
+                ).where(letter),
+            )
+        )

@@ -14,7 +14,7 @@ from redrive.dlq import find as finding
 from redrive.dlq import retain, transfer
 from redrive.dlq.causes import find_causes
 from redrive.dlq.change import BATCH as SETTLED_AT_ONCE
-from redrive.dlq.change import checked_note, settle_batch
+from redrive.dlq.change import as_note, checked_note, settle_batch
 from redrive.dlq.claims import LEASE
 from redrive.dlq.due import Schedule
 from redrive.dlq.edit import MISSING
@@ -140,6 +140,8 @@ class DeadLetters:
         """Letters grouped by what is wrong with them, the most frequent first."""
         now = _now()
         chosen = Filter.of(now, filters)
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
         return self._database.read(lambda connection: find_causes(connection, chosen, limit=limit, now=now))
 
     def history(self, source_key: str) -> History:
@@ -147,7 +149,7 @@ class DeadLetters:
         chosen = Filter.of(_now(), {"key": str(source_key)})
 
         def work(connection: Connection) -> History:
-            found = finding.page(connection, chosen, limit=finding.PAGE, after=0, newest_first=False)
+            found = finding.fetch(connection, finding.snapshot(connection, chosen.where()))
             events = finding.audit(connection, [letter.id for letter in found])
             return History(key=str(source_key), letters=tuple(found), events=tuple(events))
 
@@ -173,16 +175,16 @@ class DeadLetters:
 
     def reopen(self, *, note: str | None = None, **filters: Any) -> Changed:
         """Make settled letters pending again."""
-        return self._settle(Status.PENDING, note, filters)
+        return self._settle(Status.PENDING, _noted(note), filters)
 
     def _settle(self, target: Status, note: str | None, filters: dict[str, Any]) -> Changed:
         chosen = self._selection(filters, "discard, escalate or reopen")
-        total = Changed()
+        total, again = Changed(), chosen.but(ids=None)
         for ids in self._parts(chosen, SETTLED_AT_ONCE):
 
             def work(connection: Connection, ids: list[int] = ids) -> Changed:
                 now = self._database.dialect.now(connection)
-                return settle_batch(connection, chosen, ids, target=target, note=note, now=now)
+                return settle_batch(connection, again, ids, target=target, note=note, now=now)
 
             part = self._database.write(work)
             total = Changed(total.changed + part.changed, total.unfit + part.unfit, total.held + part.held)
@@ -224,7 +226,7 @@ class DeadLetters:
         """
         change = editing.change_of(record, patch, expression, undo)
         Filter.of(_now(), {"ids": (letter_id,)})
-        return editing.edit_one(self._database, letter_id, change, note)
+        return editing.edit_one(self._database, letter_id, change, note=_noted(note), redactor=self.redactor)
 
     def edit_many(
         self,
@@ -239,7 +241,9 @@ class DeadLetters:
         """Edit a selection; a preview unless `dry_run=False`."""
         change = editing.change_of(MISSING, patch, expression, undo)
         chosen = self._selection(filters, "edit")
-        return editing.edit_many(self._database, chosen, change, note=note, dry_run=dry_run)
+        return editing.edit_many(
+            self._database, chosen, change, note=_noted(note), dry_run=dry_run, redactor=self.redactor
+        )
 
     # ── sending back ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,13 +278,13 @@ class DeadLetters:
             ids = chosen.ids
             self._database.read(lambda connection: finding.must_exist(connection, ids))
         plan = Plan(
-            chosen=chosen.but(status=chosen.status or (Status.PENDING,)),
+            chosen=chosen if chosen.status is not None else chosen.but(status=(Status.PENDING,)),
             limit=limit,
             canary=canary,
             batch=batch,
             schedule=schedule,
             lease=lease,
-            note=note,
+            note=_noted(note),
         )
         replay = Replay(
             self._database, Target.of(target), plan, dry_run=dry_run, redactor=self.redactor, progress=progress
@@ -303,7 +307,11 @@ class DeadLetters:
 
     def import_(self, lines: Iterable[str]) -> Imported:
         """Take letters in that `export` wrote; those that are there already are left alone."""
-        return transfer.import_lines(self._database, lines)
+        return transfer.import_lines(self._database, lines, redactor=self.redactor if self._store_redacted else None)
+
+
+def _noted(note: str | None) -> str | None:
+    return None if note is None else as_note(note)
 
 
 def _now() -> datetime:

@@ -62,16 +62,22 @@ class Redactor:
     def text(self, message: str, record: Any) -> str:
         """The message without the values of the record's named fields, and without what looks like a credential."""
         if self.fields:
-            message = _without(self._part(record)[1], _CUT_SHORT.sub(f"input_value={MASK}", message))
+            secrets = self._part(record)[1]
+            if secrets is None:
+                return MASK  # the record cannot be looked into, so nobody knows what of it the message shows
+            message = _without(secrets, _CUT_SHORT.sub(f"input_value={MASK}", message))
         return mask(message)
 
-    def _part(self, value: Any) -> tuple[Any, list[str]]:
-        """A copy with the named fields masked, and what they held, the longest first: one may be part of another."""
+    def _part(self, value: Any) -> tuple[Any, list[str] | None]:
+        """A copy with the named fields masked, and what they held, the longest first: one may be part of another.
+
+        A record that cannot be looked into, whatever it raises, is masked whole, and what it holds is not known.
+        """
         parting = _Parting(self._is_named)
         try:
             copy = parting.copy(value, "")
-        except RecursionError:
-            copy = MASK
+        except Exception:
+            return MASK, None
         secrets = (secret for secret in parting.secrets if len(secret.strip()) >= _SHORTEST)
         return copy, sorted(secrets, key=len, reverse=True)
 

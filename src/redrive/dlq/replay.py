@@ -20,11 +20,13 @@ from redrive.dlq.due import Schedule
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, snapshot
 from redrive.dlq.fingerprint import fingerprint
+from redrive.dlq.prepare import storable
 from redrive.dlq.redact import Redactor
 from redrive.dlq.results import mark
 from redrive.dlq.target import Target, TargetFailed
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.letters import FailedCause, Letter, ReplayReport, Status
+from redrive.policy import checks
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import letters
@@ -56,6 +58,7 @@ class Plan:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise LetterError(f"{name} must be a whole number of 1 or more, not {value!r}")
+        checks.seconds("lease", self.lease, above=0)
         if settled := set(self.chosen.status or ()) - _REPLAYABLE:
             raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is replayed")
 
@@ -146,22 +149,20 @@ class Replay:
     # ── what is next ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _select(self, connection: Connection) -> None:
-        conditions = self._conditions()
+        conditions = self._conditions(self._plan.chosen)
         self._ids = snapshot(connection, *conditions)
         counted = select(letters.c.fingerprint, func.count()).where(*conditions).group_by(letters.c.fingerprint)
         self._by_cause = {row[0]: row[1] for row in connection.execute(counted)}
 
-    def _conditions(self) -> list[ColumnElement[bool]]:
+    def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
         due = [] if self._plan.schedule is None else [self._plan.schedule.due(self._began)]
-        return [self._plan.chosen.where(), *due]
+        return [chosen.where(), *due]
 
     def _batches(self, take: Callable[[list[int]], list[Letter]]) -> Iterable[list[Letter]]:
         place = 0
         self._progress(0, self._wanted())
         while place < len(self._ids):
-            size = min(self._plan.batch, self._wanted() - self._tally.attempted)
-            if self._plan.canary is not None and self._tally.attempted < self._plan.canary:
-                size = min(size, self._plan.canary - self._tally.attempted)
+            size = self._size()
             if size <= 0:
                 return
             batch = take(list(self._ids[place : place + size]))
@@ -169,6 +170,13 @@ class Replay:
             if batch:
                 yield batch
                 self._progress(self._tally.attempted, self._wanted())
+
+    def _size(self) -> int:
+        """How many letters to take next."""
+        size = min(self._plan.batch, self._wanted() - self._tally.attempted)
+        if self._plan.canary is not None and self._tally.attempted < self._plan.canary:
+            size = min(size, self._plan.canary - self._tally.attempted)
+        return size
 
     def _wanted(self) -> int:
         return len(self._ids) if self._plan.limit is None else min(len(self._ids), self._plan.limit)
@@ -187,7 +195,11 @@ class Replay:
             return [], {}
         mine = self._claims.take(connection, ids)
         # Whoever had them before may have settled them between our look and our claim.
-        still = select(letters.c.id).where(*self._conditions(), among(letters.c.id, mine)).order_by(letters.c.id)
+        still = (
+            select(letters.c.id)
+            .where(*self._conditions(self._plan.chosen.but(ids=None)), among(letters.c.id, mine))
+            .order_by(letters.c.id)
+        )
         fit = set(connection.execute(still.with_for_update()).scalars())
         if gone := mine - fit:
             self._claims.release(connection, list(gone))
@@ -198,22 +210,24 @@ class Replay:
         ends = time.monotonic() + self._plan.lease + 1
         while self._held and time.monotonic() < ends and self._tally.attempted < self._wanted():
             known = dict(self._held)
-            free = self._wanted() - self._tally.attempted
+            free = self._size()
             batch, others = self._database.write(
                 lambda connection, known=known, free=free: self._take(  # type: ignore[misc]
-                    connection, sorted(known)[: min(self._plan.batch, free)]
+                    connection, sorted(known)[:free]
                 )
             )
             if batch:
                 self._send(batch)
                 self._progress(self._tally.attempted, self._wanted())
-            for one in sorted(known)[: min(self._plan.batch, free)]:
+                if self._canary_failed():
+                    break
+            for one in sorted(known)[:free]:
                 if one not in others:
                     del self._held[one]
                 elif others[one] > known[one]:
                     self._alive += 1
                     del self._held[one]
-            if not batch:
+            if self._held.keys() == known.keys():  # nothing moved
                 time.sleep(min(_LOOK_AGAIN, self._plan.lease / 4))
         self._alive += len(self._held)
 
@@ -239,7 +253,7 @@ class Replay:
 
     def _note_outcomes(self, batch: Sequence[Letter], outcomes: Sequence[str | None]) -> list[Answer]:
         told = [
-            (letter, None if reason is None else self._redactor.text(reason, letter.payload))
+            (letter, None if reason is None else storable(self._redactor.text(reason, letter.payload)))
             for letter, reason in zip(batch, outcomes, strict=True)
         ]
         for letter, reason in told:

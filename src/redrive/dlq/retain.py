@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, delete, func, select
+from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
 from redrive.dlq.change import actor
 from redrive.dlq.filters import Filter
@@ -26,13 +26,14 @@ def purge(database: Database, chosen: Filter, *, before: datetime, dry_run: bool
         raise LetterError(
             f"a letter that is {min(unsettled)} is not settled and is never purged; discard it first, with a note"
         )
-    chosen = chosen.but(status=chosen.status or _SETTLED)
+    if chosen.status is None:
+        chosen = chosen.but(status=_SETTLED)
     column = letters.c
-    settled = func.coalesce(column.settled_at, column.rejected_at, type_=column.rejected_at.type)
-    old = [chosen.where(), settled < before]
+    old = [chosen.where(), column.settled_at < before]
     if dry_run:
         counted = select(func.count()).select_from(letters).where(*old)
         return Purged(int(database.read(lambda connection: connection.execute(counted).scalar_one())), dry_run=True)
+    database.write(_begin_retention)
     removed = 0
     for ids in in_parts(database.read(lambda connection: snapshot(connection, *old)), BATCH):
 
@@ -42,6 +43,14 @@ def purge(database: Database, chosen: Filter, *, before: datetime, dry_run: bool
         removed += database.write(work)
     database.write(lambda connection: _forget_causes(connection, database, before))
     return Purged(removed, dry_run=False)
+
+
+def _begin_retention(connection: Connection) -> None:
+    """Letters that somebody settled by SQL: nobody knows when, so their time begins now."""
+    unknown = letters.c.settled_at.is_(None)
+    connection.execute(
+        update(letters).where(letters.c.status.in_(_SETTLED), unknown).values(settled_at=datetime.now(UTC))
+    )
 
 
 def _purge_batch(connection: Connection, which: Sequence[ColumnElement[bool]], before: datetime) -> int:
@@ -68,10 +77,14 @@ def _forget_causes(connection: Connection, database: Database, before: datetime)
     database.dialect.lock_causes(connection)  # a letter that is just being put refers to a cause it found there
     column = cause_hours.c
     empty = sum((column[status] for status in STATUSES[1:]), start=column[STATUSES[0]]) == 0
-    connection.execute(delete(cause_hours).where(empty, column.hour < before))
-    kept = select(column.fingerprint).where(column.fingerprint == causes.c.fingerprint).exists()
-    used = select(letters.c.id).where(letters.c.fingerprint == causes.c.fingerprint).exists()
-    connection.execute(delete(causes).where(~kept, ~used))
+    left = select(letters.c.id).where(
+        letters.c.pipeline_name == column.pipeline_name,
+        letters.c.status.in_(STATUSES),  # leads through the index
+        letters.c.fingerprint == column.fingerprint,
+    )
+    # An hour without letters may still hold the repeats of a letter that was rejected before it.
+    connection.execute(delete(cause_hours).where(empty, column.hour < before, ~left.exists()))
+    connection.execute(delete(causes).where(causes.c.fingerprint.not_in(select(column.fingerprint))))
 
 
 def size(connection: Connection, database: Database, *, now: datetime) -> QueueSize:

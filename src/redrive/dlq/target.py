@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,25 +84,37 @@ class Target:
         given: dict[str, Any] = {}
         if self.rehearses:
             given["dry_run"] = dry_run
+        # Copies: a target may change what it is given, and be given it again when a batch is halved.
+        sent = copy.deepcopy(list(letters)) if self.takes_letters else []
         if self.takes_letters:
-            given["letters"] = letters
-        outcomes = self.function([letter.payload for letter in letters], **given)
+            given["letters"] = sent
+        records = [letter.payload for letter in sent] if sent else [copy.deepcopy(letter.payload) for letter in letters]
+        return self._heard(self.function(records, **given), len(letters))
+
+    def _heard(self, outcomes: Any, count: int) -> list[str | None]:
         if outcomes is None:
-            return [None] * len(letters)
+            return [None] * count
+        if inspect.iscoroutine(outcomes):
+            outcomes.close()
+            raise WrongAnswer("the target is async; wrap it: lambda records: asyncio.run(target(records))")
+        if isinstance(outcomes, str | bytes | Mapping) or not isinstance(outcomes, Iterable):
+            raise WrongAnswer(f"the target answered {type(outcomes).__name__}; a list with one outcome each is needed")
         heard = [_reason(outcome) for outcome in outcomes]
-        if len(heard) != len(letters):
-            raise WrongAnswer(
-                f"the target answered {len(heard)} outcomes for {len(letters)} records; one each is needed"
-            )
+        if len(heard) != count:
+            raise WrongAnswer(f"the target answered {len(heard)} outcomes for {count} records; one each is needed")
         return heard
 
 
-def _reason(outcome: Outcome) -> str | None:
-    if outcome is None or outcome is True:
+def _reason(outcome: Any) -> str | None:
+    if outcome is None:
         return None
+    if isinstance(outcome, bool) or type(outcome).__name__ in {"bool_", "bool"}:  # numpy's is no bool
+        return None if outcome else "the target did not accept it"
     if isinstance(outcome, BaseException):
         return error_text(outcome)
-    return str(outcome) if outcome else "the target did not accept it"
+    if isinstance(outcome, str):
+        return outcome or "the target did not accept it"
+    raise WrongAnswer(f"the target answered {outcome!r} for a record; None, True, a reason or an exception is needed")
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
 from redrive.dlq.filters import Filter, checked_status
 from redrive.dlq.find import in_parts, snapshot
 from redrive.dlq.fingerprint import Fingerprint
-from redrive.dlq.prepare import checked_error_type, storable
+from redrive.dlq.prepare import storable
 from redrive.dlq.put import CauseFound, add_causes
+from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
 from redrive.letters import Imported
 from redrive.store.database import Database
@@ -71,18 +73,19 @@ def _line(row: Any) -> str:
     return f'{text}, "raw_record": {encode(row.raw_record)}{edited}}}'
 
 
-def import_lines(database: Database, lines: Iterable[str]) -> Imported:
+def import_lines(database: Database, lines: Iterable[str], *, redactor: Redactor | None = None) -> Imported:
     """Take letters in, batch by batch; those that are there already are left alone.
 
     A line that cannot be read ends the import: everything before it is kept, and the error says so.
     """
     done = Imported()
+    settled: Counter[int] = Counter()
     batch: list[dict[str, Any]] = []
 
     def store() -> None:
         nonlocal done, batch
         if batch:
-            added = database.write(lambda connection: _store(connection, database, batch))
+            added = database.write(lambda connection: _store(connection, database, batch, settled))
             done = Imported(done.new + added, done.known + len(batch) - added)
             batch = []
 
@@ -91,7 +94,7 @@ def import_lines(database: Database, lines: Iterable[str]) -> Imported:
             if not line.strip():
                 continue
             try:
-                batch.append(_read(line))
+                batch.append(_read(line, redactor))
             except LetterError as error:
                 store()
                 raise LetterError(
@@ -111,7 +114,7 @@ def _said(done: Imported) -> str:
     return f"{done.new:,} letters were imported{known}"
 
 
-def _read(line: str) -> dict[str, Any]:
+def _read(line: str, redactor: Redactor | None) -> dict[str, Any]:
     """One line, checked: what reaches the database is of the right type."""
     try:
         found = json.loads(line)
@@ -122,24 +125,19 @@ def _read(line: str) -> dict[str, Any]:
     if found.get("format") != FORMAT:
         raise LetterError(f"is of format {found.get('format')!r}; this redrive reads format {FORMAT}")
     try:
-        return _checked(found)
+        return _checked(found, redactor)
     except (ValueError, TypeError, KeyError, LetterError):
         raise LetterError("is not a letter that redrive exported") from None
 
 
-def _checked(found: dict[str, Any]) -> dict[str, Any]:
+def _checked(found: dict[str, Any], redactor: Redactor | None) -> dict[str, Any]:
     row: dict[str, Any] = {name: _text(found.get(name)) for name in _TEXTS}
-    row["pipeline_name"], row["error_message"] = (
-        _text(found["pipeline_name"]) or "",
-        _text(found["error_message"]) or "",
-    )
+    for name in ("pipeline_name", "error_type", "error_message"):
+        row[name] = _text(found[name])
     row["fingerprint"] = row["fingerprint"] or ""
-    row["status"], row["error_type"] = (
-        str(checked_status(found["status"])),
-        str(checked_error_type(found["error_type"])),
-    )
+    row["status"] = str(checked_status(found["status"]))
     row["identity"] = bytes.fromhex(found["identity"])
-    if not row["pipeline_name"] or len(row["identity"]) != 16:
+    if not row["pipeline_name"] or not row["error_type"] or row["error_message"] is None or len(row["identity"]) != 16:
         raise ValueError
     for name in _MOMENTS:
         row[name] = None if found.get(name) is None else utc_text(datetime.fromisoformat(found[name]))
@@ -152,8 +150,14 @@ def _checked(found: dict[str, Any]) -> dict[str, Any]:
         if type(row[name]) is not int or not least <= row[name] < 1 << 31:
             raise ValueError
     # Through the encoding and back: what is stored is what this store would have written.
-    row["raw_record"] = encode(decode(json.dumps(found["raw_record"])))
-    row["edited_record"] = encode(decode(json.dumps(found["edited_record"]))) if "edited_record" in found else None
+    record = decode(json.dumps(found["raw_record"]))
+    edited = decode(json.dumps(found.get("edited_record")))
+    if redactor is not None:
+        for name in ("error_message", "resolution_note", "last_error"):
+            row[name] = row[name] and redactor.text(redactor.text(row[name], record), edited)
+        record, edited = redactor.record(record), redactor.record(edited)
+    row["raw_record"] = encode(record)
+    row["edited_record"] = encode(edited) if "edited_record" in found else None
     row["cause"] = _cause(found.get("cause"), row)
     return row
 
@@ -171,14 +175,18 @@ def _cause(found: Any, row: dict[str, Any]) -> CauseFound | None:
     return cause, row["error_type"], row["error_message"]
 
 
-def _store(connection: Connection, database: Database, batch: Sequence[dict[str, Any]]) -> int:
+def _store(connection: Connection, database: Database, batch: Sequence[dict[str, Any]], settled: Counter[int]) -> int:
     known = _known(connection, [row["identity"] for row in batch])
     new = []
     for row in batch:
-        mark = (row["identity"], "pending" if row["status"] == "pending" else row["rejected_at"])
-        if mark not in known and (row["identity"], row["rejected_at"]) not in known:
-            known |= {mark, (row["identity"], row["rejected_at"])}
+        mark = _Mark(row["identity"], row["rejected_at"], row["settled_at"])
+        if not _is_known(mark, row["status"], known, settled):
+            known.add(mark)
+            if row["status"] == "pending":
+                known.add(_Mark(row["identity"], None, None))
             new.append(row)
+        if row["status"] != "pending":
+            settled[hash((row["identity"], row["rejected_at"]))] += 1
     found = {row["fingerprint"]: row["cause"] for row in new if row["cause"]}
     add_causes(connection, database, list(found.values()))
     if new:
@@ -186,15 +194,41 @@ def _store(connection: Connection, database: Database, batch: Sequence[dict[str,
     return len(new)
 
 
-def _known(connection: Connection, identities: Sequence[bytes]) -> set[tuple[bytes, str]]:
-    """The letters of these identities: when they were rejected, and which of them is pending."""
+class _Mark(NamedTuple):
+    """By what a letter is known again. Without a moment: some pending letter of the identity."""
+
+    identity: bytes
+    rejected_at: str | None
+    settled_at: str | None
+
+
+def _is_known(mark: _Mark, status: str, known: set[_Mark], settled: Counter[int]) -> bool:
+    """Whether a letter is there already, maybe in another state than the file has it in.
+
+    `settled` counts the settled letters of the file so far: a pending one that was rejected at the same moment as those
+    is not one of them, but came after.
+    """
+    if mark in known:
+        return True
+    if status != "pending":
+        return mark._replace(settled_at=None) in known
+    if _Mark(mark.identity, None, None) in known:
+        return True
+    here = sum(one.identity == mark.identity and one.rejected_at == mark.rejected_at for one in known)
+    return here > settled[hash((mark.identity, mark.rejected_at))]
+
+
+def _known(connection: Connection, identities: Sequence[bytes]) -> set[_Mark]:
+    """The letters of these identities."""
     column = letters.c
     rows = connection.execute(
-        select(column.identity, column.rejected_at, column.status).where(column.identity.in_(identities))
+        select(column.identity, column.rejected_at, column.settled_at, column.status).where(
+            column.identity.in_(identities)
+        )
     )
     known = set()
-    for identity, rejected_at, status in rows:
-        known.add((identity, utc_text(rejected_at)))
+    for identity, rejected_at, settled_at, status in rows:
+        known.add(_Mark(identity, utc_text(rejected_at), None if settled_at is None else utc_text(settled_at)))
         if status == "pending":
-            known.add((identity, "pending"))
+            known.add(_Mark(identity, None, None))
     return known

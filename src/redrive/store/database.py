@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from redrive.classify.classifier import Classifier
 from redrive.errors import SchemaMismatch, StoreError
@@ -18,13 +21,14 @@ from redrive.masking import mask
 from redrive.model import Kind
 from redrive.policy import backoff
 from redrive.store import migrate
-from redrive.store.dialect import Collision, Dialect
+from redrive.store.dialect import Dialect
 
 T = TypeVar("T")
 
 PATIENCE = 30.0
 """Seconds for which a database that restarts, or that another process keeps busy, is waited for."""
 
+_FORK_PATIENCE = 10.0
 _HEALS = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
 _classifier = Classifier()
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
@@ -41,8 +45,10 @@ class Database:
         self.dialect = dialect
         self.name = dialect.where
         self.patience = patience
-        self._faults: tuple[type[Exception], ...] = (DBAPIError, *dialect.errors)
+        self._faults: tuple[type[Exception], ...] = (DBAPIError, PoolExhausted, *dialect.errors)
         self._engine: Engine = dialect.engine()
+        self._gate = threading.Condition()
+        self._running = 0
         _open.add(self)
 
     def __repr__(self) -> str:
@@ -87,26 +93,55 @@ class Database:
         """Close every connection; the next use opens new ones."""
         self._engine.dispose()
 
-    def forget_connections(self) -> None:
-        """In a forked child: the connections belong to the parent."""
-        self._engine.dispose(close=False)
+    # ── forks ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # A child inherits SQLite's belief to hold locks that only its parent holds, and would write without any: nothing
+    # may be open at the moment of a fork. A connection to PostgreSQL is the parent's, and the child lets it be.
+
+    def before_fork(self) -> None:
+        """Let running transactions end, keep new ones from beginning, and close what must not be inherited."""
+        self._gate.acquire()
+        ends = time.monotonic() + _FORK_PATIENCE
+        while self._running and time.monotonic() < ends:
+            self._gate.wait(max(0.0, ends - time.monotonic()))
+        if not self.dialect.is_remote:
+            self._engine.dispose()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on."""
+        if in_child:
+            self._running = 0
+            self._engine.dispose(close=False)
+        self._gate.release()
 
     def _within(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         options = self.dialect.writing if writing else self.dialect.reading
-        with self._engine.connect() as connection, connection.execution_options(**options).begin():
+        with self._counted(), self._engine.connect() as connection, connection.execution_options(**options).begin():
             return work(connection)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._gate:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._running -= 1
+                self._gate.notify_all()
 
     def _steadily(self, transaction: Callable[[], T]) -> T:
         ends, repeat = time.monotonic() + self.patience, 0
         while True:
             try:
                 return transaction()
-            except Collision as error:
-                if time.monotonic() >= ends:
-                    raise StoreError(f"{self.name}: other writers put the same letters all the time") from error
             except self._faults as error:
                 cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-                kind = _classifier.classify(error, scope="call").kind
+                # Two writers made the same letter pending at the same moment: the second one looks again.
+                collided = self.dialect.collided(cause)
+                if isinstance(error, PoolExhausted):  # every connection of this process is at work
+                    kind = Kind.TRANSIENT
+                else:
+                    kind = Kind.RETRY_NOW if collided else _classifier.classify(error, scope="call").kind
                 if kind not in _HEALS or time.monotonic() >= ends:
                     raise self._explained(cause, kind) from error
             repeat += 1
@@ -119,9 +154,26 @@ class Database:
         return StoreError(f"{self.name}: {reason}{'; ' + advice if advice else ''}", kind=kind)
 
 
-def _after_fork() -> None:
-    for database in _open:
-        database.forget_connections()
+class _Forks:
+    """What happens around a fork, to every database that is open."""
+
+    def __init__(self) -> None:
+        self._stopped: list[Database] = []
+
+    def before(self) -> None:
+        self._stopped = list(_open)
+        for database in self._stopped:
+            database.before_fork()
+
+    def after(self, *, in_child: bool) -> None:
+        for database in reversed(self._stopped):
+            database.after_fork(in_child=in_child)
+        self._stopped = []
 
 
-os.register_at_fork(after_in_child=_after_fork)
+_forks = _Forks()
+os.register_at_fork(
+    before=_forks.before,
+    after_in_parent=lambda: _forks.after(in_child=False),
+    after_in_child=lambda: _forks.after(in_child=True),
+)

@@ -32,10 +32,6 @@ class LetterRow(NamedTuple):
 PUT_COLUMNS = LetterRow._fields
 
 
-class Collision(Exception):
-    """Two writers put the same letter at the same moment: the transaction is to run again."""
-
-
 class Dialect(Protocol):
     """What a database must be able to do beyond the SQL both understand."""
 
@@ -67,21 +63,24 @@ class Dialect(Protocol):
 
     def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
         """Add the letters whose identity has no pending letter yet; the identities that have one are given back, and
-        those letters are kept from changing until the transaction ends. Raises `Collision`.
+        those letters are kept from changing until the transaction ends.
         """
 
     def add_letters(self, connection: Connection, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Insert letters in bulk, the fast way, and see that their causes are counted. Raises `Collision`."""
+        """Insert letters in bulk, the fast way, and see that their causes are counted."""
 
-    def see_again(self, connection: Connection, rows: Sequence[LetterRow]) -> None:
-        """Count another sighting of letters that are pending; the letter shows the newest, the audit log keeps a raw
-        record that differed."""
+    def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
+        """Count further sightings of letters that are pending, each of `rows` so many times; the letter shows the
+        newest, the audit log keeps a raw record that differed. No identity comes twice."""
 
     def now(self, connection: Connection) -> datetime:
         """The time by the one clock that all who share the database have in common."""
 
     def size(self, connection: Connection) -> int:
         """Bytes on disk."""
+
+    def collided(self, error: BaseException) -> bool:
+        """Whether it says that an identity has a pending letter already."""
 
     def advice(self, error: BaseException, kind: Kind) -> str | None:
         """What a person can do about an error, where that is known."""

@@ -10,8 +10,9 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, text
 from sqlalchemy.dialects.postgresql import insert
 
 from redrive.extras import needs
+from redrive.masking import mask
 from redrive.model import Kind
-from redrive.store.dialect import PUT_COLUMNS, Collision, LetterRow
+from redrive.store.dialect import PUT_COLUMNS, LetterRow
 from redrive.store.encoding import decode, encode
 
 with needs("postgres"):
@@ -32,15 +33,16 @@ class PostgresDialect:
 
     def __init__(self, url: URL) -> None:
         self._url = url.set(drivername="postgresql+psycopg")
-        self.where = self._url.set(drivername="postgresql").render_as_string(hide_password=True)
+        # A password may stand among the parameters, too.
+        self.where = mask(self._url.set(drivername="postgresql").render_as_string(hide_password=True))
 
     def engine(self) -> Engine:
         return create_engine(
             self._url,
             json_serializer=encode,
             json_deserializer=decode,
-            # What is said in an error must not depend on where the server stands.
-            connect_args={"options": "-c timezone=UTC", "connect_timeout": 10},
+            hide_parameters=True,  # a traceback is no place for records
+            connect_args={"connect_timeout": 10},
         )
 
     def insert(self, table: Table) -> Any:
@@ -67,20 +69,16 @@ class PostgresDialect:
         return standing
 
     def add_letters(self, connection: Connection, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        try:
-            _copy(connection, "pipeline.dead_letter_queue", columns, rows)
-        except psycopg.errors.UniqueViolation as error:
-            if error.diag.constraint_name == "dead_letter_queue_identity":
-                raise Collision from error
-            raise
+        _copy(connection, "pipeline.dead_letter_queue", columns, rows)
 
-    def see_again(self, connection: Connection, rows: Sequence[LetterRow]) -> None:
+    def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
         cursor = connection.connection.cursor()
         cursor.execute(
             f"""CREATE TEMPORARY TABLE IF NOT EXISTS seen_again ON COMMIT DROP
-                AS SELECT {",".join(PUT_COLUMNS)} FROM pipeline.dead_letter_queue WITH NO DATA"""
+                AS SELECT {",".join(PUT_COLUMNS)}, seen FROM pipeline.dead_letter_queue WITH NO DATA"""
         )
-        _copy(connection, "seen_again", PUT_COLUMNS, rows)
+        counted = [(*row, count) for row, count in zip(rows, times, strict=True)]
+        _copy(connection, "seen_again", (*PUT_COLUMNS, "seen"), counted)
         letter = "pipeline.dead_letter_queue AS letter"
         same = "letter.identity = again.identity AND (CASE WHEN letter.status = 'pending' THEN 1 END) = 1"
         cursor.execute(
@@ -91,7 +89,8 @@ class PostgresDialect:
                 WHERE letter.raw_record <> again.raw_record"""
         )
         cursor.execute(
-            f"""UPDATE {letter} SET seen = letter.seen + 1, last_seen = greatest(letter.last_seen, again.last_seen),
+            f"""UPDATE {letter} SET seen = letter.seen + again.seen,
+                       last_seen = greatest(letter.last_seen, again.last_seen),
                        run_id = again.run_id, error_message = again.error_message, position = again.position,
                        attempts = again.attempts, raw_record = again.raw_record,
                        edited_record = CASE WHEN letter.raw_record = again.raw_record THEN letter.edited_record END
@@ -106,6 +105,11 @@ class PostgresDialect:
     def size(self, connection: Connection) -> int:
         total = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relnamespace = 'pipeline'::regnamespace"
         return int(connection.execute(text(f"{total} AND relkind = 'r'")).scalar_one() or 0)
+
+    def collided(self, error: BaseException) -> bool:
+        if not isinstance(error, psycopg.errors.UniqueViolation):
+            return False
+        return error.diag.constraint_name == "dead_letter_queue_identity"
 
     def advice(self, error: BaseException, kind: Kind) -> str | None:
         if kind is Kind.AUTH:
@@ -128,7 +132,7 @@ def _lines(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _field(value: Any) -> str:
-    if type(value) is str:
+    if isinstance(value, str):
         # Looking is cheap, and most texts have nothing to escape.
         if "\\" in value or "\n" in value or "\t" in value or "\r" in value:
             return value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r").replace("\t", r"\t")

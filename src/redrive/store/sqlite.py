@@ -20,8 +20,6 @@ from redrive.store.dialect import PUT_COLUMNS, LetterRow
 from redrive.store.encoding import decode, encode
 from redrive.store.schema import SCHEMA, STATUSES
 
-_BUSY_SECONDS = 30.0
-
 # FULL: a letter that was put survives a power failure, too. Pages of 8 KiB hold a dozen letters instead of six, which
 # makes inserting a fifth faster; the log is folded back every 32 MB instead of every 4, which spares index pages.
 _SETTINGS = (
@@ -41,8 +39,9 @@ class SqliteDialect:
     writing: Mapping[str, Any] = {"redrive_writing": True}
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, patience: float) -> None:
         self._path = path
+        self._patience = patience
         self.where = str(path)
 
     def engine(self) -> Engine:
@@ -55,6 +54,7 @@ class SqliteDialect:
             creator=self._connect,
             poolclass=QueuePool,  # SQLAlchemy takes a URL without a path for a database in memory
             json_serializer=encode,
+            hide_parameters=True,  # a traceback is no place for records
             json_deserializer=decode,
             # The tables name their schema on PostgreSQL; a file has none.
             execution_options={"schema_translate_map": {SCHEMA: None}},
@@ -65,7 +65,7 @@ class SqliteDialect:
     def _connect(self) -> sqlite3.Connection:
         # Transactions are begun by `_begin` and by nobody else, hence isolation_level=None.
         connection = sqlite3.connect(
-            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+            self._path, timeout=self._patience, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -106,10 +106,10 @@ class SqliteDialect:
         cursor.executemany(_insert(columns), rows)
         _count(cursor, columns, rows)
 
-    def see_again(self, connection: Connection, rows: Sequence[LetterRow]) -> None:
+    def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
         cursor = connection.connection.cursor()
         pending = "identity = :identity AND CASE WHEN status = 'pending' THEN 1 END = 1"
-        values = [row._asdict() for row in rows]
+        values = [{**row._asdict(), "times": count} for row, count in zip(rows, times, strict=True)]
         cursor.executemany(
             f"""INSERT INTO letter_audit (letter_id, at, action, status_before, status_after, detail)
                 SELECT id, :last_seen, 'superseded', status, status,
@@ -118,7 +118,7 @@ class SqliteDialect:
             values,
         )
         cursor.executemany(
-            f"""UPDATE dead_letter_queue SET seen = seen + 1, last_seen = max(last_seen, :last_seen),
+            f"""UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
                        run_id = :run_id, error_message = :error_message, position = :position, attempts = :attempts,
                        edited_record = CASE WHEN raw_record = :raw_record THEN edited_record END,
                        raw_record = :raw_record
@@ -134,12 +134,16 @@ class SqliteDialect:
         log = self._path.with_name(self._path.name + "-wal")
         return int(pages.scalar_one()) + (log.stat().st_size if log.exists() else 0)
 
+    def collided(self, error: BaseException) -> bool:
+        return False  # a writing transaction is alone
+
     def advice(self, error: BaseException, kind: Kind) -> str | None:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         return {
             sqlite3.SQLITE_FULL: "free some space and run again; everything committed before is kept",
             sqlite3.SQLITE_READONLY: "the file or its directory is read-only; nothing was changed",
             sqlite3.SQLITE_CANTOPEN: "see that the path is right and may be written",
+            sqlite3.SQLITE_IOERR: "see that the disk is well and has space; everything committed is kept",
             sqlite3.SQLITE_NOTADB: "it is no SQLite database; name another file",
             sqlite3.SQLITE_CORRUPT: "restore it from a backup, or recover it with sqlite3's .recover",
             sqlite3.SQLITE_BUSY: "another process has been writing all this time; running again is safe",

@@ -1,0 +1,173 @@
+"""Processes that work on letters, made to be killed.
+
+This one reads jobs, a line of JSON each, and forks a process for every job: one that has imported everything already,
+so that hundreds of them can be killed in minutes. A process says what it does in the pipe that its job names, a line
+for each thing done; what it said before it was killed is there to read.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+import sys
+import time
+import traceback
+from datetime import UTC, datetime
+
+import psycopg
+
+import redrive
+from redrive.dlq import put as putting
+from redrive.dlq import retain
+
+PIPELINE = "vendor"
+OLD = datetime(2024, 1, 1, tzinfo=UTC)  # long past any retention
+
+
+class Mouth:
+    """Where a process says what it does; a line is written whole or not at all."""
+
+    def __init__(self, pipe):
+        self._pipe = pipe
+
+    def say(self, what, **more):
+        os.write(self._pipe, json.dumps({"what": what, **more}).encode() + b"\n")
+
+
+ERRORS = ("fee: not a number", KeyError("weight"), ValueError("date out of range"), "carrier unknown", "fee: negative")
+
+
+def letter(number):
+    """The letter of a number: one of five causes, and a record that tells which it is."""
+    record = {"n": number, "text": "x" * (number % 50)}
+    return redrive.NewLetter(record, ERRORS[number % 5], key=str(number), source="deliveries.csv", rejected_at=OLD)
+
+
+def connect(url, mouth):
+    """A store that says where each of its writing transactions stands."""
+    store = redrive.connect(url)
+    write = store.database.write
+
+    def traced(work):
+        def watched(connection):
+            mouth.say("begun")
+            result = work(connection)
+            mouth.say("worked")
+            return result
+
+        result = write(watched)
+        mouth.say("committed")
+        return result
+
+    store.database.write = traced
+    return store
+
+
+# ── what a process can do ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def put(mouth, *, url, numbers, chunk, batch):
+    """Put letters, so many in a call of `put_many`, and say after each call up to which they are stored."""
+    putting.BATCH = batch
+    store = connect(url, mouth)
+    for start in range(0, len(numbers), chunk):
+        part = numbers[start : start + chunk]
+        stored = store.dlq.put_many((letter(number) for number in part), pipeline=PIPELINE)
+        mouth.say("stored", numbers=part, new=stored.new, repeated=stored.repeated)
+
+
+def replay(mouth, *, url, target, deliveries, batch, lease):
+    """Send everything that is pending to the target."""
+    store = connect(url, mouth)
+    log = os.open(deliveries, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def deliver(records):
+        os.write(log, "".join(f"{one['n']}\n" for one in records).encode())
+        mouth.say("delivered")
+        accepted = [one for one in records if one["n"] % 7 != 3]
+        upsert(target, [(one["n"], json.dumps(one)) for one in accepted])
+        return [None if one["n"] % 7 != 3 else ValueError("still no number") for one in records]
+
+    report = store.dlq.replay(deliver, dry_run=False, batch=batch, lease=lease)
+    mouth.say("report", attempted=report.attempted, reprocessed=report.reprocessed, failed=report.failed_again)
+
+
+def upsert(target, rows):
+    """Write to the target, in a transaction of its own; a row that is there already is replaced."""
+    on_postgres = target.startswith("postgresql:")
+    mark = "%s" if on_postgres else "?"
+    statement = (
+        f"INSERT INTO delivered (n, record) VALUES ({mark}, {mark})"
+        " ON CONFLICT (n) DO UPDATE SET record = excluded.record, times = delivered.times + 1"
+    )
+    connection = psycopg.connect(target) if on_postgres else sqlite3.connect(target, timeout=30)
+    try:
+        connection.cursor().executemany(statement, rows)
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def purge(mouth, *, url, batch, older_than="30d", times=1):
+    """Remove what was settled so long ago."""
+    retain.BATCH = batch
+    store = connect(url, mouth)
+    mouth.say("report", letters=sum(store.dlq.purge(older_than=older_than).letters for _ in range(times)))
+
+
+def open_and_count(mouth, *, url, migrate=None):
+    """Connect, to a store that may not be there yet."""
+    mouth.say("report", letters=redrive.connect(url, migrate=migrate).dlq.count())
+
+
+def hold(mouth, *, url, seconds):
+    """Keep the file to ourselves for a while."""
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    mouth.say("holding")
+    time.sleep(seconds)
+    mouth.say("letting go")
+    connection.execute("COMMIT")
+
+
+# ── how it is told ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def work(pipe, *, operation, gate, **arguments):
+    """Do one job, at the moment when the gate opens, and leave."""
+    code = 1
+    try:
+        mouth = Mouth(pipe)
+        if gate:
+            with open(gate) as closed:
+                mouth.say("ready")
+                fcntl.flock(closed, fcntl.LOCK_SH)
+        {one.__name__: one for one in (put, replay, purge, open_and_count, hold)}[operation](mouth, **arguments)
+        mouth.say("done")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def serve():
+    """Take jobs until there are no more."""
+    for line in sys.stdin:
+        job = json.loads(line)
+        if "wait" in job:
+            _, status = os.waitpid(job["wait"], 0)
+            answer = os.waitstatus_to_exitcode(status)
+        else:
+            pipe = os.open(job.pop("pipe"), os.O_WRONLY)
+            answer = os.fork()
+            if answer == 0:
+                work(pipe, **job)
+            os.close(pipe)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,101 @@
+"""PostgreSQL is killed again and again while letters are put and replayed: both wait for it, and nothing is lost.
+
+The short form runs with the tests; `make chaos` runs the full count.
+"""
+
+import gc
+import itertools
+import random
+import threading
+import time
+
+import letters_worker
+import psycopg
+import pytest
+from letters_books import checked_store
+
+import redrive
+from redrive.dlq import put as putting
+from redrive.letters import Status
+
+_serial = itertools.count()
+
+# SQLAlchemy does not close the cursor of a connection that broke, and the driver complains when it is collected.
+pytestmark = pytest.mark.filterwarnings("ignore:.*ServerCursor.*deleted while still open:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    """See that a broken cursor is collected here, where nobody minds."""
+    yield
+    gc.collect()
+
+
+class Life:
+    """Puts and replays, each in a thread of its own, until it is told to stop; remembers what it was told."""
+
+    def __init__(self, store):
+        self.dlq = store.dlq
+        self.stopping = threading.Event()
+        self.put, self.sent, self.failed = [], [], []
+        self.threads = [threading.Thread(target=self.live, args=(each,)) for each in (self.put_some, self.replay)]
+
+    def live(self, each):
+        try:
+            while not self.stopping.is_set():
+                each()
+        except Exception as error:
+            self.failed.append(error)
+
+    def put_some(self):
+        numbers = range(len(self.put), len(self.put) + 100)
+        stored = self.dlq.put_many(map(letters_worker.letter, numbers), pipeline=letters_worker.PIPELINE)
+        assert stored.total == 100
+        self.put.extend(numbers)
+
+    def replay(self):
+        self.dlq.replay(
+            lambda records: self.sent.extend(record["n"] for record in records), dry_run=False, batch=20, limit=100
+        )
+
+
+def burn(server, kills, seed):
+    chance = random.Random(seed)
+    name = f"restarted_{next(_serial)}"
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    url = server.url.rpartition("/")[0] + f"/{name}"
+    with redrive.connect(url, migrate=True) as store:
+        life = Life(store)
+        for thread in life.threads:
+            thread.start()
+        for _ in range(kills):
+            time.sleep(chance.uniform(0, 0.5))
+            (server.kill if chance.random() < 0.7 else server.stop)()
+            time.sleep(chance.uniform(0, 0.2))
+            server.start()
+        life.stopping.set()
+        for thread in life.threads:
+            thread.join()
+        assert life.failed == []
+        store.dlq.replay(lambda records: life.sent.extend(record["n"] for record in records), dry_run=False)
+    # A put whose commit was never confirmed is repeated. Where the letter was replayed by then, that makes another one.
+    with checked_store(url, repeated=True) as (store, found):
+        assert sorted(found) == life.put
+        assert all(letter.status == Status.REPROCESSED for letter in found.values())
+        # No process died, so no letter was sent twice.
+        assert sorted(life.sent) == sorted(int(letter.key) for letter in store.dlq.each())
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(putting, "BATCH", 20)
+
+
+def test_a_server_that_is_killed_a_few_times_loses_nothing(mortal_postgres):
+    burn(mortal_postgres, kills=4, seed=5)
+
+
+@pytest.mark.chaos
+def test_a_server_that_is_killed_a_hundred_times_loses_nothing(mortal_postgres):
+    burn(mortal_postgres, kills=100, seed=6)
