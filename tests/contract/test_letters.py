@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 import redrive
 from redrive.letters import ErrorType, Status
+from redrive.store.schema import letters
 
 UTC = dt.UTC
 
@@ -401,3 +402,11 @@ def test_any_number_of_ids_may_be_named(dlq, put):
     put(3)
     ids = [letter.id for letter in dlq.find()]
     assert dlq.count(ids=[*ids, *range(10_000, 80_000)]) == 3
+
+
+def test_a_status_that_is_none_is_refused_by_the_database_too(store, dlq, put):
+    put(1)
+    change = letters.update().values(status="open")
+    with pytest.raises(redrive.StoreError):
+        store.database.write(lambda connection: connection.execute(change))
+    assert dlq.count(status="pending") == 1

@@ -45,8 +45,8 @@ class Preparer:
         self._now = utc_text(now)
         self._pipeline = pipeline
         self._run_id = run_text(run_id)
-        self._source = None if source is None else storable(str(source))
-        self._usual = None if pipeline is None else (checked_pipeline(pipeline), self._source)
+        self._source = source
+        self._places: dict[tuple[str | None, str | None], tuple[str, str | None]] = {}
         self._error_type = None if error_type is None else checked_error_type(error_type)
         self._redactor = redactor
         self._store_redacted = store_redacted and bool(redactor.fields)
@@ -84,11 +84,14 @@ class Preparer:
 
     def _place(self, letter: NewLetter) -> tuple[str, str | None]:
         """Pipeline and source."""
-        if letter.pipeline is None and letter.source is None and self._usual is not None:
-            return self._usual
-        pipeline = self._pipeline if letter.pipeline is None else letter.pipeline
-        source = self._source if letter.source is None else letter.source
-        return checked_pipeline(pipeline), None if source is None else storable(str(source))
+        known = self._places.get((letter.pipeline, letter.source))
+        if known is None:
+            pipeline = self._pipeline if letter.pipeline is None else letter.pipeline
+            source = self._source if letter.source is None else letter.source
+            known = checked_pipeline(pipeline), None if source is None else storable(str(source))
+            if len(self._places) < _REMEMBERED:
+                self._places[letter.pipeline, letter.source] = known
+        return known
 
     def _error(self, letter: NewLetter) -> tuple[str, str, str]:
         """Error type, message and cause."""
@@ -136,8 +139,10 @@ class Preparer:
             root = self._roots[place] = (digest, digest.digest()[:3])
         digest, start = root[0].copy(), root[1]
         name = position if key is None else key
-        content = f"n{raw}" if position is None else f"p{position}\0{raw}"
-        digest.update((content if key is None else f"k{key}").encode())
+        if key is not None:
+            digest.update(f"k{key}".encode())
+        else:
+            digest.update((f"n{raw}" if position is None else f"p{position}\0{raw}").encode())
         full: bytes = digest.digest()
         number = "" if name is None else name[len(name.rstrip("0123456789")) :]
         if not number.isascii() or not number:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
-    CheckConstraint,
     Column,
     Index,
     Integer,
@@ -51,7 +50,6 @@ letters = Table(
     Column("edited_record", Value),
     Column("last_error", Text),
     Column("settled_at", Moment),
-    CheckConstraint(f"status IN {STATUSES}", name="dead_letter_queue_status"),
     sqlite_autoincrement=True,  # an id is never used again: the audit log refers to it
 )
 

@@ -231,7 +231,6 @@ def test_a_server_that_cannot_be_reached_is_down(run, monkeypatch):
 def test_a_database_that_another_process_keeps_busy_is_temporary(run, put, here, monkeypatch):
     put(1)
     monkeypatch.setenv("REDRIVE_STORE_PATIENCE", "0")
-    monkeypatch.setattr("redrive.store.sqlite._BUSY_SECONDS", 0.01)
     other = sqlite3.connect(here / ".redrive" / "redrive.db", isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")
