@@ -202,9 +202,13 @@ def test_an_interrupt_says_what_is_kept(put, here):
         "import pathlib, time\ndef target(records):\n    pathlib.Path('reached').touch()\n    time.sleep(60)\n"
     )
     words = ["dlq", "replay", "--pipeline", "vendor", "--target", "slow.py:target", "--go"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "redrive.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started deaf to it
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "redrive.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     while not (here / "reached").exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
