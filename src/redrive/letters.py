@@ -33,6 +33,10 @@ class Status(StrEnum):
     ESCALATED = "escalated"
 
 
+OPEN = (Status.PENDING, Status.ESCALATED)
+"""Not settled: such a letter may still be edited, replayed or given up."""
+
+
 @dataclass(slots=True)
 class NewLetter:
     """A record that was rejected, on its way to the queue. What is left out, `put_many` supplies.

@@ -15,7 +15,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from redrive.dlq.filters import Filter
 from redrive.dlq.prepare import storable
 from redrive.errors import LetterError
-from redrive.letters import Changed, Status
+from redrive.letters import OPEN, Changed, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letter_claims, letters
 
@@ -23,9 +23,8 @@ BATCH = 5_000
 _LONGEST_NOTE = 4_000
 
 # What a decision may start from: a letter that was settled is reopened before it is decided anew.
-_OPEN = (Status.PENDING, Status.ESCALATED)
 STARTS: Mapping[Status, tuple[Status, ...]] = {
-    Status.DISCARDED: _OPEN,
+    Status.DISCARDED: OPEN,
     Status.ESCALATED: (Status.PENDING,),
     Status.PENDING: (Status.DISCARDED, Status.ESCALATED, Status.REPROCESSED),
 }

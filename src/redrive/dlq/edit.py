@@ -15,13 +15,12 @@ from redrive.dlq.find import fetch, in_parts, must_exist, snapshot
 from redrive.dlq.prepare import error_text
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
-from redrive.letters import Edit, EditReport, Letter, Status
+from redrive.letters import OPEN, Edit, EditReport, Letter
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
 BATCH = 500
-_OPEN = (Status.PENDING, Status.ESCALATED)
 _SHOWN = 10
 
 Change = Callable[[Any], Any]
@@ -62,7 +61,7 @@ def edit_one(
         must_exist(connection, (letter_id,))
         connection.execute(select(letters.c.id).where(letters.c.id == letter_id).with_for_update())
         letter = fetch(connection, [letter_id])[0]
-        if letter.status not in _OPEN:
+        if letter.status not in OPEN:
             raise LetterError(f"letter {letter_id} is {letter.status}; reopen it before it is edited")
         if held_letters(connection, [letter_id], database.dialect.now(connection)):
             raise LetterError(f"letter {letter_id} is in the hands of a replay; try again when that is done")
@@ -82,8 +81,8 @@ def edit_many(
 ) -> EditReport:
     """Edit a selection, batch by batch; a letter on which the change raises is left alone and reported."""
     if chosen.status is None:
-        chosen = chosen.but(status=_OPEN)
-    if settled := set(chosen.status or ()) - set(_OPEN):
+        chosen = chosen.but(status=OPEN)
+    if settled := set(chosen.status or ()) - set(OPEN):
         raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is edited")
     where, again = chosen.where(), chosen.but(ids=None)
     total = EditReport(dry_run=dry_run, selected=0, changed=0, unchanged=0)

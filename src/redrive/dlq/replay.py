@@ -25,7 +25,7 @@ from redrive.dlq.redact import Redactor
 from redrive.dlq.results import mark
 from redrive.dlq.target import Target, TargetFailed
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.letters import FailedCause, Letter, ReplayReport, Status
+from redrive.letters import OPEN, FailedCause, Letter, ReplayReport
 from redrive.policy import checks
 from redrive.store.database import Database
 from redrive.store.listed import among
@@ -33,7 +33,6 @@ from redrive.store.schema import letters
 
 BATCH = 500
 _LOOK_AGAIN = 0.25
-_REPLAYABLE = {Status.PENDING, Status.ESCALATED}
 
 Answer = tuple[Letter, str | None]
 """A letter, and why it failed; None where it did not."""
@@ -59,7 +58,7 @@ class Plan:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise LetterError(f"{name} must be a whole number of 1 or more, not {value!r}")
         checks.seconds("lease", self.lease, above=0)
-        if settled := set(self.chosen.status or ()) - _REPLAYABLE:
+        if settled := set(self.chosen.status or ()) - set(OPEN):
             raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is replayed")
 
 
@@ -235,7 +234,7 @@ class Replay:
 
     def _send(self, batch: list[Letter]) -> None:
         verdicts = self._note_outcomes(batch, self._try(batch))
-        marked = self._database.write(
+        seen_meanwhile = self._database.write(
             lambda connection: mark(
                 connection,
                 verdicts,
@@ -244,8 +243,8 @@ class Replay:
                 note=self._plan.note,
             )
         )
-        self._tally.seen_meanwhile += marked.seen_meanwhile
-        self._tally.reprocessed -= marked.seen_meanwhile
+        self._tally.seen_meanwhile += seen_meanwhile
+        self._tally.reprocessed -= seen_meanwhile
 
     def _try(self, batch: list[Letter]) -> list[str | None]:
         self._sent = batch

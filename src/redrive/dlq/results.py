@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,20 +11,12 @@ from sqlalchemy import Connection, case, update
 
 from redrive.dlq.change import actor
 from redrive.dlq.due import Schedule
-from redrive.letters import Letter, Status
+from redrive.letters import OPEN, Letter, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
 _LONGEST_REASON = 2_000
 _AT_ONCE = 500
-_OPEN = (Status.PENDING, Status.ESCALATED)
-
-
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """What the transaction did beyond what was expected."""
-
-    seen_meanwhile: int = 0
 
 
 def mark(
@@ -35,8 +26,11 @@ def mark(
     ours: set[int],
     schedule: Schedule | None,
     note: str | None,
-) -> Marked:
-    """Mark letters reprocessed or failed again. A letter that somebody else took over is left to him."""
+) -> int:
+    """Mark letters reprocessed or failed again; how many of those accepted had failed anew meanwhile.
+
+    A letter that somebody else took over is left to him.
+    """
     now = datetime.now(UTC)
     accepted = [letter for letter, reason in outcomes if reason is None and letter.id in ours]
     failed = [(letter, reason) for letter, reason in outcomes if reason is not None and letter.id in ours]
@@ -50,7 +44,7 @@ def mark(
     entries += _fail(connection, failed, schedule, now)
     if entries:
         connection.execute(letter_audit.insert(), entries)
-    return Marked(len(missed))
+    return len(missed)
 
 
 def _accept(connection: Connection, accepted: Sequence[Letter], note: str | None, now: datetime) -> set[int]:
@@ -61,7 +55,7 @@ def _accept(connection: Connection, accepted: Sequence[Letter], note: str | None
     for seen, ids in by_sightings.items():
         statement = (
             update(letters)
-            .where(among(letters.c.id, ids), letters.c.seen == seen, letters.c.status.in_(_OPEN))
+            .where(among(letters.c.id, ids), letters.c.seen == seen, letters.c.status.in_(OPEN))
             .values(
                 **_tried(now),
                 status=Status.REPROCESSED,
@@ -84,7 +78,7 @@ def _fail(
         reasons = {letter.id: reason for letter, reason in part}
         connection.execute(
             update(letters)
-            .where(among(letters.c.id, reasons), letters.c.status.in_(_OPEN))
+            .where(among(letters.c.id, reasons), letters.c.status.in_(OPEN))
             .values(**_tried(now), last_error=case(reasons, value=letters.c.id))
         )
         # A person's replay that fails is for a person; one by schedule has more tries.
@@ -93,7 +87,7 @@ def _fail(
             notes = {letter.id: f"failed again: {reasons[letter.id]}" for letter in over}
             connection.execute(
                 update(letters)
-                .where(among(letters.c.id, notes), letters.c.status.in_(_OPEN))
+                .where(among(letters.c.id, notes), letters.c.status.in_(OPEN))
                 .values(status=Status.ESCALATED, resolution_note=case(notes, value=letters.c.id), settled_at=now)
             )
         escalated = {letter.id for letter in over}
