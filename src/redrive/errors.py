@@ -15,7 +15,12 @@
     │   ├── UnknownStore        its URL names none
     │   └── SchemaMismatch      the database's schema is newer than this program, or older and not to be migrated
     ├── ReplayStopped       a replay's target failed; `.report` says what was done before
-    └── LetterError         a letter, a filter or a note that cannot be used; nothing was changed
+    ├── LetterError         a letter, a filter or a note that cannot be used; nothing was changed
+    ├── PipelineError       a pipeline that cannot work as it is set up; nothing was read or written
+    │   ├── SourceError         the source is not there, or not what it claims to be
+    │   └── SinkMismatch        the rows do not fit the sink
+    └── RunStopped          a run ended before its time, its checkpoint saved; `.report` says how far it came
+        └── GateAborted         too many of its rows were rejected
 
     PolicyWarning           a policy that is legal and will hurt
 
@@ -31,6 +36,7 @@ from redrive.model import Failure, Kind
 
 if TYPE_CHECKING:
     from redrive.letters import ReplayReport
+    from redrive.model import Report
 
 
 class RedriveError(Exception):
@@ -141,6 +147,31 @@ class ReplayStopped(RedriveError):
 
 class LetterError(RedriveError):
     """What was asked of the dead letters makes no sense: an unknown id, a malformed filter, a missing note."""
+
+
+class PipelineError(RedriveError):
+    """A pipeline that cannot work as it is set up."""
+
+
+class SourceError(PipelineError):
+    """The source is not there, cannot be opened, or is not what it claims to be."""
+
+
+class SinkMismatch(PipelineError):
+    """The rows do not fit the sink: a column that it lacks, a key that is not unique, a table that is not there."""
+
+
+class RunStopped(RedriveError):
+    """A run ended before its time. Everything before its checkpoint is kept; running again goes on from there."""
+
+    def __init__(self, message: str, *, kind: Kind = Kind.PERMANENT, report: Report | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.report = report
+
+
+class GateAborted(RunStopped):
+    """The share of rejected rows went beyond what the gate lets through."""
 
 
 class PolicyWarning(UserWarning):

@@ -1,0 +1,199 @@
+"""What travels through a pipeline: rows as they were received, and rows as they are to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from redrive.letters import ErrorType
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Record = dict[str, Any]
+
+
+class Received:
+    """The rows of a batch, exactly as the source has them: a frame or a list of records, whichever the source makes.
+
+    Each is made of the other where it is asked for: a vectorised check wants a frame, a function wants records.
+    """
+
+    __slots__ = ("_frame", "_records")
+
+    def __init__(self, rows: pl.DataFrame | Sequence[Record]) -> None:
+        self._frame: pl.DataFrame | None = None
+        self._records: Sequence[Record] | None = None
+        if isinstance(rows, Sequence):
+            self._records = rows
+        else:
+            self._frame = rows
+
+    def __len__(self) -> int:
+        return len(self._records) if self._records is not None else self.frame.height
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether the source made a frame, so that every row has the same columns."""
+        return self._frame is not None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column, in the order in which they come up."""
+        if self._frame is not None:
+            return tuple(self._frame.columns)
+        return tuple(dict.fromkeys(name for record in self._records or () for name in record))
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The rows as a frame."""
+        if self._frame is None:
+            from redrive.rows.frames import of_records
+
+            self._frame = of_records(self._records or ())
+        return self._frame
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """The rows as records."""
+        if self._records is None:
+            self._records = self.frame.to_dicts()
+        return self._records
+
+    def record(self, place: int) -> Record:
+        """One row, as it was received."""
+        if self._records is not None:
+            return self._records[place]
+        return self.frame.row(place, named=True)
+
+    def slice(self, start: int, length: int) -> Received:
+        """Some of the rows."""
+        if self._records is not None:
+            return Received(self._records[start : start + length])
+        return Received(self.frame.slice(start, length))
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """A piece of the source that is no row: it goes to the quarantine as it is."""
+
+    raw: Any
+    """As it was received: the bytes of a line, the body of a page."""
+    error: str | BaseException
+    position: str
+    error_type: ErrorType = ErrorType.PARSE
+    rows: int = 1
+    """How many rows it counts as in the rate of rejected rows."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a source hands out at a time; all of one file or table."""
+
+    rows: Received
+    position_of: Callable[[int], str]
+    """Where a row of this batch stood: "line 18"."""
+    next: Any
+    """Where the following batch begins, as JSON: a checkpoint."""
+    source: str
+    """The file, table or service, as a letter names it."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    done: int = 0
+    """How much of the source has been read when this batch has been, in the source's own units."""
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Two batches of half the size. Only the second one moves the checkpoint."""
+        middle, whole = len(self.rows) // 2, self.position_of
+        first = Batch(self.rows.slice(0, middle), whole, None, self.source, self.unreadable, self.done)
+        rest = self.rows.slice(middle, len(self.rows) - middle)
+        return first, Batch(rest, lambda place: whole(middle + place), self.next, self.source, [], self.done)
+
+
+class Outgoing:
+    """Rows that passed every check, as the sink is to have them: a frame, or tuples.
+
+    origin  the place of each row in its batch, so that a row the sink refuses is quarantined as it was received
+    """
+
+    __slots__ = ("_frame", "_tuples", "columns", "origin")
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        origin: Sequence[int],
+        *,
+        frame: pl.DataFrame | None = None,
+        tuples: Sequence[tuple[Any, ...]] | None = None,
+    ) -> None:
+        self.columns = tuple(columns)
+        self.origin = origin
+        self._frame = frame
+        self._tuples = tuples
+
+    @classmethod
+    def of_frame(cls, frame: pl.DataFrame, origin: Sequence[int]) -> Outgoing:
+        """Rows that are a frame."""
+        return cls(frame.columns, origin, frame=frame)
+
+    @classmethod
+    def of_records(cls, records: Sequence[Mapping[str, Any]], origin: Sequence[int]) -> Outgoing:
+        """Rows that are records; a column that a record lacks is None there."""
+        columns = tuple(dict.fromkeys(name for record in records for name in record))
+        return cls(columns, origin, tuples=[tuple(map(record.get, columns)) for record in records])
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    @property
+    def as_frame(self) -> pl.DataFrame | None:
+        """The rows as a frame, where they are one."""
+        return self._frame
+
+    @property
+    def tuples(self) -> Sequence[tuple[Any, ...]]:
+        """The rows as tuples, in the order of `columns`."""
+        if self._tuples is None:
+            assert self._frame is not None
+            self._tuples = self._frame.rows()
+        return self._tuples
+
+    def values(self, column: str) -> Sequence[Any]:
+        """One column."""
+        if self._frame is not None:
+            return self._frame.get_column(column).to_list()
+        place = self.columns.index(column)
+        return [row[place] for row in self.tuples]
+
+    def records(self) -> list[Record]:
+        """The rows as records."""
+        if self._frame is not None:
+            return self._frame.to_dicts()
+        return [dict(zip(self.columns, row, strict=True)) for row in self.tuples]
+
+    def slice(self, start: int, length: int) -> Outgoing:
+        """Some of the rows, one after the other."""
+        return Outgoing(
+            self.columns,
+            self.origin[start : start + length],
+            frame=None if self._frame is None else self._frame.slice(start, length),
+            tuples=None if self._tuples is None else self._tuples[start : start + length],
+        )
+
+    def take(self, places: Sequence[int]) -> Outgoing:
+        """The rows at these places."""
+        return Outgoing(
+            self.columns,
+            [self.origin[place] for place in places],
+            frame=None if self._frame is None else self._frame[list(places)],
+            tuples=None if self._tuples is None else [self._tuples[place] for place in places],
+        )
+
+
+@dataclass(slots=True)
+class Refused:
+    """A row that is bad: its place among the rows it was judged with, and why."""
+
+    place: int
+    error: str | BaseException
+    error_type: ErrorType

@@ -1,0 +1,49 @@
+"""What a sink is. The docstrings are the contract; one suite runs over every sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from sqlalchemy import Connection
+
+from redrive.rows.batch import Outgoing, Refused
+from redrive.store.database import Database
+
+
+class Sink(Protocol):
+    """Where rows go. Writing the same rows twice leaves the same as writing them once: rows are known by their key."""
+
+    name: str
+    """As a person knows it, without a password."""
+    key: tuple[str, ...]
+    """The columns that identify a row. No two rows of one `write` have the same key, and none of its parts is None."""
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Raise `SchemaMismatch` where rows of these columns cannot go in, before any is written."""
+
+    def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
+        """Write rows, durably. Those that the sink refuses for a fault of their own are given back, the others written.
+
+        What heals is repeated in here; any other error is raised, and then it is unknown which rows were written, so
+        that all of them will be written again. `label` names this batch of this run: the same again after a crash.
+        """
+
+    def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
+        """The rows that a `write` would refuse; nothing is changed."""
+
+    def close(self) -> None:
+        """Let go of connections; it may be used again."""
+
+
+@runtime_checkable
+class SharesTransactions(Protocol):
+    """A sink that can write in the store's own transaction where the two are one database."""
+
+    def lives_in(self, database: Database) -> bool:
+        """Whether the rows go into this very database."""
+
+    def write_within(self, connection: Connection, rows: Outgoing) -> Sequence[Refused]:
+        """Like `write`, in a transaction that the caller commits. May be repeated as a whole."""
+
+

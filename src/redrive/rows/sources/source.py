@@ -1,0 +1,52 @@
+"""What a source is. The docstrings are the contract; one suite runs over every source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from redrive.rows.batch import Batch, Record
+
+
+class Reading(Protocol):
+    """A source that was opened at a position, on its way to its end."""
+
+    columns: tuple[str, ...] | None
+    """The columns that every row has, where that is known before the first row is read."""
+    total: int | None
+    """The size of the whole source in the units of `Batch.done`, where it is known."""
+
+    def read(self, most: int) -> Batch | None:
+        """The next rows, `most` of them at most; None at the end.
+
+        What cannot be read is no reason to raise: it is handed out as `Unreadable`, and the reading goes on behind it.
+        A batch may hold no row at all, only that. What makes all further reading impossible is raised: a `SourceError`
+        where a person must act, an error that `redrive.classify` knows to be transient where it may heal.
+        """
+
+    def close(self) -> None:
+        """Let go of files and connections; may be called twice."""
+
+
+class Source(Protocol):
+    """Where rows come from. Reading it again from a position gives the same rows from there on."""
+
+    name: str
+    """As a person knows it; letters and reports show it."""
+    continues: bool
+    """Whether the next run begins where the last finished one ended, as with a watermark; a file begins anew."""
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this source from another, as JSON. Kept with the checkpoint when a run begins."""
+
+    def difference(self, identity: Mapping[str, Any]) -> str | None:
+        """Why a checkpoint taken over `identity` cannot be used here, as a clause; None where it can."""
+
+    def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
+        """Begin at `position`, the `next` of a batch, or at the start. `identity` is the one the run began with."""
+
+    def again(self, raw: Any) -> Record | list[Record]:
+        """The row, or rows, of something that was unreadable; raises what is wrong with it where it still is.
+
+        `raw` is what an `Unreadable` held, or what a person made of it. A record is given back as it is.
+        """
