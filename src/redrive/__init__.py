@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.classify import classify
 
 if TYPE_CHECKING:
+    from redrive import rows
     from redrive.calls.announce import on_event
     from redrive.calls.retry import retry
     from redrive.calls.service import Service
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from redrive.errors import (
         CircuitOpen,
         Discard,
+        GateAborted,
         LetterError,
         Permanent,
+        PipelineError,
         PolicyWarning,
         QuotaExhausted,
         RateLimited,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
         Reject,
         ReplayStopped,
         RetriesExhausted,
+        RunStopped,
         StoreError,
         Transient,
     )
@@ -36,6 +40,9 @@ if TYPE_CHECKING:
     from redrive.policy.keys import KeyPool
     from redrive.policy.retry import Retry
     from redrive.policy.token import Token
+    from redrive.rows.gate import Gate
+    from redrive.rows.pipeline import Pipeline
+    from redrive.runs import Report
 
 __version__ = "0.1.0"
 
@@ -44,21 +51,27 @@ __all__ = [
     "CircuitOpen",
     "Classifier",
     "Discard",
+    "Gate",
+    "GateAborted",
     "KeyPool",
     "Kind",
     "Letter",
     "LetterError",
     "NewLetter",
     "Permanent",
+    "Pipeline",
+    "PipelineError",
     "PolicyWarning",
     "QuotaExhausted",
     "RateLimited",
     "RedriveError",
     "Reject",
     "ReplayStopped",
+    "Report",
     "RetriesExhausted",
     "Retry",
     "RetryBudget",
+    "RunStopped",
     "Schedule",
     "Service",
     "Store",
@@ -70,15 +83,19 @@ __all__ = [
     "connect",
     "on_event",
     "retry",
+    "rows",
 ]
 
 _HOMES = {
     "Breaker": "policy.breaker",
     "Classifier": "classify.classifier",
+    "Gate": "rows.gate",
     "KeyPool": "policy.keys",
     "Kind": "model",
     "Letter": "letters",
     "NewLetter": "letters",
+    "Pipeline": "rows.pipeline",
+    "Report": "runs",
     "Retry": "policy.retry",
     "RetryBudget": "policy.budget",
     "Schedule": "dlq.due",
@@ -98,6 +115,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'redrive' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "rows":
+        return import_module("redrive.rows")
     value = getattr(import_module(f"redrive.{_HOMES.get(name, 'errors')}"), name)
     globals()[name] = value
     return value

@@ -19,6 +19,7 @@ from redrive.letters import QueueSize
 from redrive.store import migrate
 from redrive.store.database import PATIENCE, Database
 from redrive.store.dialect import Dialect
+from redrive.store.run_log import RunLog
 from redrive.store.shared import SharedState
 
 DEFAULT = ".redrive/redrive.db"
@@ -39,12 +40,14 @@ class Store:
     """What lasts: one database that holds the letters and what processes share. Safe to use from many threads.
 
     dlq     the dead letters
+    runs    what pipelines did
     shared  what processes tell each other about services: `redrive.Service(…, store=store)`
     """
 
     def __init__(self, database: Database, *, redact: Iterable[str] = (), store_redacted: bool = False) -> None:
         self.database = database
         self.dlq = DeadLetters(database, redact=redact, store_redacted=store_redacted)
+        self.runs = RunLog(database)
         self.shared = SharedState(database)
 
     def __repr__(self) -> str:

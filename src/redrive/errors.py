@@ -36,7 +36,7 @@ from redrive.model import Failure, Kind
 
 if TYPE_CHECKING:
     from redrive.letters import ReplayReport
-    from redrive.model import Report
+    from redrive.runs import Report
 
 
 class RedriveError(Exception):

@@ -17,8 +17,9 @@ from redrive.model import (
     TokenRefreshed,
     in_words,
 )
+from redrive.runs import BatchQuarantined, BatchShrunk, GateJudged, RunEnded, RunEvent, RunStarted, RunStatus, Tier
 
-Hook = Callable[[Event], None]
+Hook = Callable[[Event | RunEvent], None]
 
 ATTEMPTS = logging.getLogger("redrive.attempts")
 EVENTS = logging.getLogger("redrive.events")
@@ -30,15 +31,17 @@ everywhere: list[Hook] = []
 
 
 def on_event(hook: Hook) -> Callable[[], None]:
-    """Call `hook` with every event of every service; returns the function that ends it."""
+    """Call `hook` with every event of every service and every run; returns the function that ends it."""
     if not callable(hook):
         raise TypeError(f"on_event needs a function that takes an event, not {type(hook).__name__}")
     everywhere.append(hook)
     return lambda: everywhere.remove(hook) if hook in everywhere else None
 
 
-def _line(event: Event) -> tuple[int, str]:
+def _line(event: Event | RunEvent) -> tuple[int, str]:
     match event:
+        case RunStarted() | BatchShrunk() | BatchQuarantined() | GateJudged() | RunEnded():
+            return _run_line(event)
         case BreakerChanged(service, before, after, retry_in):
             opened = "" if retry_in is None else f", next probe in {in_words(retry_in)}"
             return logging.WARNING if after == "open" else logging.INFO, f"{service} circuit {before} → {after}{opened}"
@@ -55,8 +58,26 @@ def _line(event: Event) -> tuple[int, str]:
             return logging.DEBUG, str(event)
 
 
+def _run_line(event: RunEvent) -> tuple[int, str]:
+    match event:
+        case RunStarted(pipeline=pipeline, source=source, sink=sink, resumed=resumed):
+            return logging.INFO, f"{pipeline} {'goes on' if resumed else 'begins'}: {source} → {sink}"
+        case BatchShrunk(pipeline=pipeline, rows=rows, reason=reason):
+            return logging.WARNING, f"{pipeline} goes on with batches of {rows:,}: {reason}"
+        case BatchQuarantined(pipeline=pipeline, rows=rows, reason=reason):
+            return logging.WARNING, f"{pipeline} a batch of {rows:,} rows is quarantined as a whole: {reason}"
+        case GateJudged(pipeline=pipeline, tier=tier, rate=rate, rejected=rejected, read=read):
+            level = {Tier.LOG: logging.INFO, Tier.P3: logging.WARNING}.get(tier, logging.ERROR)
+            return level, f"{pipeline} {rejected:,} of {read:,} rows rejected ({rate:.1%}): {tier}"
+        case RunEnded(report=report):
+            level = logging.INFO if report.status is RunStatus.COMPLETE else logging.ERROR
+            return level, str(report).replace("\n ", ";")
+        case _:
+            return logging.DEBUG, str(event)
+
+
 class Announcer:
-    """Where one service's events go."""
+    """Where the events of one service or one pipeline go."""
 
     __slots__ = ("hooks",)
 
@@ -65,7 +86,7 @@ class Announcer:
             raise TypeError(f"on_event needs a function that takes an event, not {type(hook).__name__}")
         self.hooks = () if hook is None else (hook,)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: Event | RunEvent) -> None:
         """Log what is no attempt, then tell the hooks. A hook that fails harms nobody but is seen."""
         if not isinstance(event, Attempt):
             EVENTS.log(*_line(event))

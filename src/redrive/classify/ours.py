@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from redrive.classify.detail import message, shown
-from redrive.errors import CircuitOpen, QuotaExhausted, RetriesExhausted, StatedVerdict
+from redrive.errors import (
+    CircuitOpen,
+    QuotaExhausted,
+    ReplayStopped,
+    RetriesExhausted,
+    RunStopped,
+    StatedVerdict,
+    StoreError,
+)
 from redrive.model import Kind, Verdict
 
 
@@ -32,6 +40,8 @@ def verdict_on_ours(error: BaseException, now: datetime) -> Verdict | None:
         )
     if isinstance(error, RetriesExhausted):
         return _spent(error)
+    if isinstance(error, StoreError | RunStopped | ReplayStopped):  # judged where it happened
+        return Verdict(error.kind, shown(message(error)) or str(error.kind), f"redrive.{type(error).__name__}")
     return None
 
 

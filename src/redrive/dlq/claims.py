@@ -6,16 +6,15 @@ lease has run out. Results are only written by who still holds the claim.
 
 from __future__ import annotations
 
-import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, delete, select, update
 
-from redrive.errors import StoreError
 from redrive.store.database import Database
+from redrive.store.lease import renewed
 from redrive.store.listed import among
 from redrive.store.schema import letter_claims
 
@@ -50,25 +49,9 @@ class Claims:
             statement = statement.where(among(letter_claims.c.letter_id, ids))
         return set(connection.execute(statement.returning(letter_claims.c.letter_id)).scalars())
 
-    @contextmanager
-    def kept_alive(self) -> Iterator[None]:
+    def kept_alive(self) -> AbstractContextManager[None]:
         """Renew the claims for as long as the block runs."""
-        done = threading.Event()
-
-        def renew() -> None:
-            while not done.wait(self.lease.total_seconds() / 3):
-                try:
-                    self._database.write(self._renew)
-                except StoreError:
-                    continue  # what the store cannot do now, it may be able to do in time
-
-        thread = threading.Thread(target=renew, name="redrive-claims", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join(1)  # it may be waiting for a database that is gone
+        return renewed(self._database, self._renew, lease=self.lease)
 
     def _renew(self, connection: Connection) -> None:
         until = self._database.dialect.now(connection) + self.lease

@@ -20,7 +20,7 @@ from redrive.dlq.due import Schedule
 from redrive.dlq.edit import MISSING
 from redrive.dlq.filters import Filter, moment
 from redrive.dlq.prepare import Preparer
-from redrive.dlq.put import put_all
+from redrive.dlq.put import put_all, put_rows
 from redrive.dlq.redact import Redactor
 from redrive.dlq.replay import BATCH, Plan, Progress, Replay
 from redrive.dlq.target import Reprocesses, Target
@@ -94,16 +94,19 @@ class DeadLetters:
         What a letter leaves out is taken from the arguments. A record that fails again for the same cause while its
         letter is pending is counted there, so that repeating a batch does no harm.
         """
-        preparer = Preparer(
-            now=_now(),
-            pipeline=pipeline,
-            run_id=run_id,
-            source=source,
-            error_type=error_type,
-            redactor=self.redactor,
-            store_redacted=self._store_redacted,
-        )
+        preparer = self._preparer(pipeline=pipeline, run_id=run_id, source=source, error_type=error_type)
         return put_all(self._database, letters, preparer)
+
+    def put_within(
+        self, connection: Connection, letters: Iterable[NewLetter], *, pipeline: str, run_id: UUID | str | None = None
+    ) -> Stored:
+        """Quarantine records in a transaction of the caller's on this store's database."""
+        preparer = self._preparer(pipeline=pipeline, run_id=run_id)
+        rows = [preparer.row(letter) for letter in letters]
+        return put_rows(connection, self._database, rows, tuple(preparer.causes.values())) if rows else Stored()
+
+    def _preparer(self, **common: Any) -> Preparer:
+        return Preparer(now=_now(), redactor=self.redactor, store_redacted=self._store_redacted, **common)
 
     # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
-from zoneinfo import ZoneInfo
 
 from redrive.masking import MASK, last_four
 from redrive.policy import checks
+from redrive.policy.daily import Daily
 from redrive.policy.token import Token, check_secret
 
 # A reset is a date, and dates have an end.
 LONGEST_REST = 10 * 365 * 86_400.0
-
-_DAILY = re.compile(r"([01]\d|2[0-3]):([0-5]\d) (\S+)")
 
 
 class KeyPool:
@@ -41,7 +38,9 @@ class KeyPool:
             raise ValueError("KeyPool was given the same key twice")
         self.keys = tuple(keys)
         self.resets = resets
-        self._daily = _daily_reset(resets) if isinstance(resets, str) else None
+        self._daily = (
+            Daily.of("resets", resets, or_else=", seconds or a timedelta") if isinstance(resets, str) else None
+        )
         if self._daily is None:
             span = resets.total_seconds() if isinstance(resets, timedelta) else resets
             if checks.seconds("resets", span, above=0) > LONGEST_REST:  # type: ignore[arg-type]  # a str is daily
@@ -55,24 +54,7 @@ class KeyPool:
         if self._daily is None:
             span = self.resets if isinstance(self.resets, timedelta) else timedelta(seconds=float(self.resets))
             return now + span
-        hour, minute, zone = self._daily
-        local = now.astimezone(zone)
-        at = local.replace(hour=hour, minute=minute, second=0, microsecond=0, fold=0)
-        if at.astimezone(UTC) <= now:
-            # The next day on the wall, not 24 hours on: the zone may change its offset in between.
-            at = (at.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=zone)
-        return at.astimezone(UTC)
-
-
-def _daily_reset(text: str) -> tuple[int, int, ZoneInfo]:
-    match = _DAILY.fullmatch(text)
-    if not match:
-        raise ValueError(f'resets must be "HH:MM Area/City", seconds or a timedelta, not {text!r}')
-    try:
-        zone = ZoneInfo(match[3])
-    except (KeyError, ValueError, OSError):
-        raise ValueError(f'resets names an unknown time zone {match[3]!r}; write one like "America/New_York"') from None
-    return int(match[1]), int(match[2]), zone
+        return self._daily.after(now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ class Database:
         self.dialect = dialect
         self.name = dialect.where
         self.patience = patience
+        self.repeats = 0
+        """How often a transaction had to be begun anew."""
         self._faults: tuple[type[Exception], ...] = (DBAPIError, PoolExhausted, *dialect.errors)
         self._engine: Engine = dialect.engine()
         self._gate = threading.Condition()
@@ -145,6 +147,7 @@ class Database:
                 if kind not in _HEALS or time.monotonic() >= ends:
                     raise self._explained(cause, kind) from error
             repeat += 1
+            self.repeats += 1
             time.sleep(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
 
     def _explained(self, error: BaseException, kind: Kind) -> StoreError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Column,
+    Float,
     Index,
     Integer,
     MetaData,
@@ -142,4 +143,54 @@ credentials = Table(
     Column("drained_until", Moment, nullable=False),
     Column("changed_at", Moment, nullable=False),
     PrimaryKeyConstraint("service", "key_digest"),
+)
+
+# One row per run of a pipeline, resumed parts included.
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_id", RunId, primary_key=True),
+    Column("pipeline_name", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("sink", Text, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Column("sla", Moment),
+    Column("seconds", Float, nullable=False, server_default=text("0")),
+    Column("rows_read", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_written", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_rejected", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_discarded", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_duplicates", BigInteger, nullable=False, server_default=text("0")),
+    Column("batches", BigInteger, nullable=False, server_default=text("0")),
+    Column("retries", BigInteger, nullable=False, server_default=text("0")),
+    Column("tier", Text, nullable=False, server_default=text("'log'")),
+    Column("reason", Text),
+    Index("runs_pipeline_name", "pipeline_name", "started_at"),
+    Index("runs_started_at", "started_at"),
+)
+
+# Where each pipeline stands, and which process has it in hand. The owner is a fence: who lost it can move nothing.
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("pipeline_name", Text, primary_key=True),
+    Column("run_id", RunId, nullable=False),
+    Column("identity", Value, nullable=False),
+    Column("position", Value),
+    Column("updated_at", Moment, nullable=False),
+    Column("owner", Text),
+    Column("owner_until", Moment),
+)
+
+# The keys a run has written, where it is to notice that one comes twice; gone when the run is complete.
+run_keys = Table(
+    "run_keys",
+    metadata,
+    Column("run_id", RunId, nullable=False),
+    Column("key_digest", Digest, nullable=False),
+    PrimaryKeyConstraint("run_id", "key_digest"),
+    sqlite_with_rowid=False,
 )

@@ -1,0 +1,27 @@
+"""What the runs of a pipeline are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redrive.calls.announce import Announcer
+from redrive.rows.gate import Gate
+from redrive.rows.prepare import OnDuplicate, Preparation
+from redrive.rows.sinks.sink import Sink
+from redrive.rows.sources.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A pipeline's parts."""
+
+    pipeline: str
+    source: Source
+    sink: Sink
+    preparation: Preparation
+    key: tuple[str, ...]
+    """The columns by which people know a record, where the pipeline names them."""
+    on_duplicate: OnDuplicate
+    batch: int
+    gate: Gate
+    announcer: Announcer

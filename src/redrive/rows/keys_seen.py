@@ -1,0 +1,47 @@
+"""The keys that a run has written already, for pipelines in which none may come twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from uuid import UUID
+
+from sqlalchemy import Connection, select
+
+from redrive.rows.batch import Outgoing
+from redrive.store.database import Database
+from redrive.store.schema import run_keys
+
+_AT_ONCE = 500  # parameters of one statement: SQLite and PostgreSQL both take many more
+
+
+class KeysSeen:
+    """Kept in the store and saved with the checkpoint, so that a resumed run knows them, too."""
+
+    def __init__(self, database: Database, run_id: UUID, key: Sequence[str]) -> None:
+        self._database = database
+        self._run_id = run_id
+        self._key = tuple(key)
+
+    def digests(self, rows: Outgoing) -> list[bytes]:
+        """The keys of rows, each as sixteen bytes."""
+        parts = zip(*(rows.values(name) for name in self._key), strict=True)
+        return [blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest() for key in parts]
+
+    def known(self, connection: Connection, digests: Sequence[bytes]) -> set[bytes]:
+        """Those of them that the run has written before."""
+        found: set[bytes] = set()
+        for start in range(0, len(digests), _AT_ONCE):
+            some = run_keys.c.key_digest.in_(digests[start : start + _AT_ONCE])
+            found.update(
+                connection.execute(
+                    select(run_keys.c.key_digest).where(run_keys.c.run_id == self._run_id, some)
+                ).scalars()
+            )
+        return found
+
+    def add(self, connection: Connection, digests: Sequence[bytes]) -> None:
+        """Remember keys, in the transaction that moves the checkpoint."""
+        if digests:
+            new = self._database.dialect.insert(run_keys).on_conflict_do_nothing()
+            connection.execute(new, [{"run_id": self._run_id, "key_digest": digest} for digest in digests])

@@ -1,0 +1,239 @@
+"""Where a pipeline stands: its checkpoint, and the claim of the one process that may move it.
+
+A process that was killed leaves its claim behind. Another one on the same machine sees that it is dead; one elsewhere
+waits until the lease has run out. Whoever lost the claim meanwhile can save nothing any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, select, update
+
+from redrive.errors import PipelineError, RunStopped
+from redrive.model import Kind, in_words
+from redrive.rows.sources.source import Source
+from redrive.runs import Counts, RunStatus, Tier
+from redrive.store.database import Database
+from redrive.store.lease import renewed
+from redrive.store.run_log import columns_of, counts_of
+from redrive.store.schema import checkpoints, run_keys, runs
+
+LEASE = timedelta(seconds=60)
+_OVER = {RunStatus.COMPLETE, RunStatus.ABANDONED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A run that was begun, or is gone on with."""
+
+    run_id: uuid.UUID
+    started_at: datetime
+    identity: Mapping[str, Any]
+    position: Any = None
+    counts: Counts = field(default_factory=Counts)
+    seconds: float = 0.0
+    """Spent in the parts before."""
+    resumed: bool = False
+    sla: datetime | None = None
+    judged_before: Counts = field(default_factory=Counts)
+    """What the gate has judged and need not judge again."""
+
+
+class Ledger:
+    """One process's claim on one pipeline."""
+
+    def __init__(self, database: Database, pipeline: str, *, lease: timedelta = LEASE) -> None:
+        self._database = database
+        self._pipeline = pipeline
+        self._lease = lease
+        self._owner = _ourselves()
+        self.run_id = uuid.uuid4()
+
+    def begin(self, source: Source, *, sink: str, sla: datetime | None, restart: bool) -> Begun:
+        """Take the pipeline in hand: go on with the run that was not finished, or begin a new one."""
+        identity = source.identity()
+
+        def work(connection: Connection) -> Begun:
+            now = self._database.dialect.now(connection)
+            standing = self._claim(connection, identity, now)
+            last = None if standing is None else _run(connection, standing.run_id)
+            if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
+                if last.rows_read and not restart:
+                    return self._resume(connection, source, standing, last)
+                connection.execute(
+                    update(runs).where(runs.c.run_id == last.run_id).values(status=RunStatus.ABANDONED, ended_at=now)
+                )
+                connection.execute(delete(run_keys).where(run_keys.c.run_id == last.run_id))
+            kept = None if restart or standing is None or not source.continues else standing.position
+            return self._anew(connection, source, identity, kept, standing, sink=sink, sla=sla, now=now)
+
+        begun = self._database.write(work)
+        self.run_id = begun.run_id
+        return begun
+
+    def kept_alive(self) -> AbstractContextManager[None]:
+        """Hold the claim for as long as the block runs."""
+        return renewed(self._database, self._renew, lease=self._lease)
+
+    def save(self, connection: Connection, *, position: Any, counts: Counts, seconds: float, tier: Tier) -> None:
+        """Move the checkpoint, in the transaction that holds the rows' letters."""
+        now = self._database.dialect.now(connection)
+        self._move(connection, position=position, updated_at=now, owner_until=now + self._lease)
+        connection.execute(
+            update(runs)
+            .where(runs.c.run_id == self.run_id)
+            .values(updated_at=now, seconds=seconds, tier=str(tier), **columns_of(counts))
+        )
+
+    def end(self, status: RunStatus, *, reason: str | None, counts: Counts, seconds: float, tier: Tier) -> datetime:
+        """Say how the run ended, and let the pipeline go."""
+
+        def work(connection: Connection) -> datetime:
+            now = self._database.dialect.now(connection)
+            self._move(connection, updated_at=now, owner=None, owner_until=None)
+            connection.execute(
+                update(runs)
+                .where(runs.c.run_id == self.run_id)
+                .values(status=status, reason=reason, ended_at=now, updated_at=now, seconds=seconds, tier=str(tier))
+            )
+            if status is RunStatus.COMPLETE:
+                connection.execute(delete(run_keys).where(run_keys.c.run_id == self.run_id))
+            return now
+
+        return self._database.write(work)
+
+    def _move(self, connection: Connection, **values: Any) -> None:
+        ours = (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.owner == self._owner)
+        if connection.execute(update(checkpoints).where(ours).values(**values)).rowcount != 1:
+            raise RunStopped(
+                f"another process has taken pipeline {self._pipeline!r} over; this one has stopped", kind=Kind.TRANSIENT
+            )
+
+    def _renew(self, connection: Connection) -> None:
+        ours = (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.owner == self._owner)
+        until = self._database.dialect.now(connection) + self._lease
+        connection.execute(update(checkpoints).where(ours).values(owner_until=until))
+
+    # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _claim(self, connection: Connection, identity: dict[str, Any], now: datetime) -> Row[Any] | None:
+        """The checkpoint as it stood, now ours; None where there was none."""
+        held = {"owner": self._owner, "owner_until": now + self._lease}
+        first = self._database.dialect.insert(checkpoints).on_conflict_do_nothing()
+        values = {"pipeline_name": self._pipeline, "run_id": self.run_id, "identity": identity, "updated_at": now}
+        if connection.execute(first, {**values, **held}).rowcount == 1:
+            return None
+        mine = checkpoints.c.pipeline_name == self._pipeline
+        standing = connection.execute(select(checkpoints).where(mine).with_for_update()).one()
+        if standing.owner is not None and standing.owner_until > now and not _is_dead(standing.owner):
+            who = json.loads(standing.owner)
+            wait = in_words((standing.owner_until - now).total_seconds())
+            raise RunStopped(
+                f"pipeline {self._pipeline!r} is being run by process {who['pid']} on {who['host']}; "
+                f"wait until it is done (if it is dead, the claim ends in {wait})",
+                kind=Kind.TRANSIENT,
+            )
+        connection.execute(update(checkpoints).where(mine).values(**held))
+        return standing
+
+    def _resume(self, connection: Connection, source: Source, standing: Row[Any], last: Row[Any]) -> Begun:
+        self._same(source, standing.identity, f"has an unfinished run over {last.source}", "finish it with that source")
+        connection.execute(
+            update(runs)
+            .where(runs.c.run_id == last.run_id)
+            .values(status=RunStatus.RUNNING, reason=None, ended_at=None)
+        )
+        counts = counts_of(last)
+        return Begun(
+            run_id=last.run_id,
+            started_at=last.started_at,
+            identity=standing.identity,
+            position=standing.position,
+            counts=counts,
+            judged_before=counts if last.status == RunStatus.ABORTED else Counts(),
+            seconds=last.seconds,
+            resumed=True,
+            sla=last.sla,
+        )
+
+    def _same(self, source: Source, identity: Mapping[str, Any], has: str, do: str) -> None:
+        if difference := source.difference(identity):
+            raise PipelineError(
+                f"pipeline {self._pipeline!r} {has}, and its checkpoint does not fit {source.name}: {difference}; "
+                f"{do}, or begin anew with run(restart=True) or `redrive run --restart`"
+            )
+
+    def _anew(
+        self,
+        connection: Connection,
+        source: Source,
+        identity: dict[str, Any],
+        kept: Any,
+        standing: Row[Any] | None,
+        *,
+        sink: str,
+        sla: datetime | None,
+        now: datetime,
+    ) -> Begun:
+        """A new run: behind the last one where the source goes on from there, else at its start."""
+        if kept is not None and standing is not None:
+            self._same(source, standing.identity, "has a watermark of another source", "go back to that source")
+        connection.execute(
+            runs.insert(),
+            {
+                "run_id": self.run_id,
+                "pipeline_name": self._pipeline,
+                "status": RunStatus.RUNNING,
+                "source": source.name,
+                "sink": sink,
+                "started_at": now,
+                "updated_at": now,
+                "sla": sla,
+            },
+        )
+        # Where it really begins may be earlier, for rows that come late; that is no reason to move the checkpoint back.
+        self._move(connection, run_id=self.run_id, identity=identity, position=kept, updated_at=now)
+        position = None if kept is None else source.start_of_next_run(kept)
+        return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=sla)
+
+
+def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
+    return connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
+
+
+def _ourselves() -> str:
+    pid = os.getpid()
+    return json.dumps({"host": socket.gethostname(), "pid": pid, "began": _began(pid), "token": uuid.uuid4().hex})
+
+
+def _is_dead(owner: str) -> bool:
+    """Whether the process that left this claim is known to be gone."""
+    who = json.loads(owner)
+    if who["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(who["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return bool(_began(who["pid"]) != who["began"])  # another process has its number now
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, by the kernel's count; None where that cannot be had."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]

@@ -1,0 +1,165 @@
+"""`redrive.Pipeline`: rows from a source, through checks, into a sink; what is bad goes to the quarantine."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from redrive.calls.announce import Announcer, Hook
+from redrive.connect import Store, connect
+from redrive.dlq.prepare import checked_pipeline
+from redrive.letters import Letter
+from redrive.policy import checks
+from redrive.policy.daily import Daily
+from redrive.rows.checks.check import check_of
+from redrive.rows.gate import Gate
+from redrive.rows.job import Job
+from redrive.rows.ledger import Ledger
+from redrive.rows.prepare import OnDuplicate, Preparation
+from redrive.rows.reprocess import reprocess
+from redrive.rows.run import Run
+from redrive.rows.sinks.sink import Sink
+from redrive.rows.sources.source import Source
+from redrive.rows.stopping import Stopping
+from redrive.rows.transform import transform_of
+from redrive.rows.writer import Writer
+from redrive.runs import Progress, Report
+
+BATCH = 20_000
+_RULES = ("last", "first", "quarantine")
+
+
+class Pipeline:
+    """Rows from a source into a sink: one bad row never stops the batch, one bad batch never stops the run.
+
+    name          under which its runs, checkpoint and letters are kept
+    source        redrive.rows.csv, ndjson, parquet, records, pages or query
+    sink          redrive.rows.table or parquet_dataset
+    validate      a pydantic model, a dataframely schema, or a function of a record
+    transform     a function of a record, or redrive.rows.per_frame(function of a frame)
+    key           the columns by which people know a record; the sink's key where nothing else is said
+    on_duplicate  which of several rows with one key counts: the "last", the "first", or the first, the others being
+                  quarantined ("quarantine")
+    batch         rows that are written at once
+    gate          how many rejected rows are too many
+    sla           when it is to be done, "06:30 Asia/Kolkata"
+    deadline      seconds after which a run stops behind its batch; the next one goes on from there
+    store         where letters and checkpoints are kept; `redrive.connect()` where nothing else is said
+    on_event      a function that is called with every event of its runs
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        source: Source,
+        sink: Sink,
+        validate: object = None,
+        transform: Callable[..., Any] | None = None,
+        key: str | Sequence[str] | None = None,
+        on_duplicate: OnDuplicate = "last",
+        batch: int = BATCH,
+        gate: Gate | None = None,
+        sla: str | None = None,
+        deadline: float | None = None,
+        store: Store | str | os.PathLike[str] | None = None,
+        on_event: Hook | None = None,
+    ) -> None:
+        self.name = checked_pipeline(name)
+        self.source = _fitting(source, "source", "open", "redrive.rows.csv(…)")
+        self.sink = _fitting(sink, "sink", "write", "redrive.rows.table(…)")
+        if on_duplicate not in _RULES:
+            raise ValueError(f"on_duplicate must be one of {', '.join(_RULES)}, not {on_duplicate!r}")
+        if gate is not None and not isinstance(gate, Gate):
+            raise TypeError(f"gate is a redrive.Gate, not {type(gate).__name__}")
+        named = (key,) if isinstance(key, str) else tuple(key or ())
+        self._sla = None if sla is None else Daily.of("sla", sla)
+        self._deadline = None if deadline is None else checks.seconds("deadline", deadline, above=0)
+        self._job = Job(
+            pipeline=self.name,
+            source=self.source,
+            sink=self.sink,
+            preparation=Preparation(
+                check_of(validate),
+                transform_of(transform),
+                key=self.sink.key,
+                letter_key=named or self.sink.key,
+                on_duplicate=on_duplicate,
+            ),
+            key=named,
+            on_duplicate=on_duplicate,
+            batch=checks.count("batch", batch, least=1),
+            gate=gate or Gate(),
+            announcer=Announcer(on_event),
+        )
+        self._store: Store | None = store if isinstance(store, Store) else None
+        self._store_url = None if isinstance(store, Store) else store
+        self._stopping: Stopping | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name}: {self.source.name} → {self.sink.name}>"
+
+    @property
+    def store(self) -> Store:
+        """Where its letters and checkpoints are kept."""
+        with self._lock:
+            if self._store is None:
+                self._store = connect(self._store_url)
+            return self._store
+
+    def run(
+        self,
+        *,
+        restart: bool = False,
+        deadline: float | None = None,
+        watch: Callable[[Progress], None] | None = None,
+        store: Store | None = None,
+    ) -> Report:
+        """Run it, or go on where it stopped before its end.
+
+        Raises `GateAborted` where too many rows were bad, `RunStopped` for whatever else ended it early: its `report`
+        says how far it came, and running again goes on from there.
+
+        restart   give an unfinished run up and begin at the start
+        deadline  seconds after which it stops behind its batch
+        watch     is called after every batch with how far it has come
+        store     another store than the pipeline's own, for this run
+        """
+        opened = store or self.store
+        limit = self._deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
+        sla = None if self._sla is None else self._sla.after(datetime.now(UTC))
+        ledger = Ledger(opened.database, self.name)
+        begun = ledger.begin(self.source, sink=self.sink.name, sla=sla, restart=restart)
+        writer = Writer(self._job, opened, ledger, begun)
+        self._stopping = stopping = Stopping(limit)
+        try:
+            with stopping.heeding_sigterm():
+                return Run(self._job, begun, ledger, writer, stopping=stopping, watch=watch).go()
+        finally:
+            self._stopping = None
+            self.sink.close()
+
+    def stop(self, reason: str = "it was asked to") -> None:
+        """End the run that is under way behind its batch; from another thread."""
+        stopping = self._stopping
+        if stopping is not None:
+            stopping.tell(reason)
+
+    def reprocess(
+        self, records: Sequence[Any], *, dry_run: bool = False, letters: Sequence[Letter] = ()
+    ) -> list[str | BaseException | None]:
+        """Send rejected records through the same checks and into the same sink: a target for `store.dlq.replay`.
+
+        Answers for each record why it was rejected, or None. A dry run writes nothing that lasts.
+        """
+        return reprocess(self.source, self.sink, self._job.preparation, records, dry_run=dry_run, letters=letters)
+
+
+def _fitting(value: Any, what: str, method: str, example: str) -> Any:
+    if not hasattr(value, method) or isinstance(value, Mapping):
+        raise TypeError(f"{what} must be one of redrive's, such as {example}, not {type(value).__name__}")
+    return value

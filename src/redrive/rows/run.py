@@ -1,0 +1,279 @@
+"""One run: reads and prepares the next batch while the last one is being written.
+
+The user's code (source, check, transform) runs in the thread that called `run()`; a thread beside it writes. There is
+one batch in the hands of each, so that memory does not grow with the source.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+from redrive.dlq.prepare import error_text
+from redrive.errors import GateAborted, PipelineError, RedriveError, RunStopped, StoreError
+from redrive.model import Kind
+from redrive.rows.batch import Batch
+from redrive.rows.faults import kind_of, sentence
+from redrive.rows.job import Job
+from redrive.rows.ledger import Begun, Ledger
+from redrive.rows.prepare import Prepared
+from redrive.rows.sources.source import Reading
+from redrive.rows.stopping import Stopping
+from redrive.rows.writer import Writer, Written
+from redrive.runs import (
+    COUNTED,
+    BatchQuarantined,
+    BatchShrunk,
+    BatchWritten,
+    GateJudged,
+    Progress,
+    Report,
+    RunEnded,
+    RunStarted,
+    RunStatus,
+    Tier,
+)
+
+SMALLEST = 16
+"""Rows of a batch that is not cut any further: what has no room in memory then never will."""
+
+
+class Run:
+    """A run that was begun."""
+
+    def __init__(
+        self,
+        job: Job,
+        begun: Begun,
+        ledger: Ledger,
+        writer: Writer,
+        *,
+        stopping: Stopping,
+        watch: Callable[[Progress], None] | None,
+    ) -> None:
+        self._job = job
+        self._begun = begun
+        self._ledger = ledger
+        self._writer = writer
+        self._stopping = stopping
+        self._watch = watch
+        self._size = job.batch
+        self._reading: Reading | None = None
+        self._position = begun.position
+        self._waiting: deque[Batch] = deque()
+        self._done = 0
+        self._tier = Tier.LOG
+        self._checked = False
+
+    def go(self) -> Report:
+        """Run to the end. Whatever ends it before, the checkpoint is saved and the report is in the error."""
+        self._announce(
+            RunStarted,
+            source=self._job.source.name,
+            sink=self._job.sink.name,
+            resumed=self._begun.resumed,
+            checkpoint=self._begun.position,
+            sla=self._begun.sla,
+        )
+        try:
+            with self._ledger.kept_alive():
+                self._all()
+        except GateAborted as aborted:
+            raise self._ended(RunStatus.ABORTED, aborted) from None
+        except RunStopped as stopped:
+            raise self._ended(RunStatus.STOPPED, stopped) from None
+        except Exception as error:
+            raise self._ended(RunStatus.FAILED, error) from error
+        except BaseException:  # an interrupt: what was written is saved
+            self._end(RunStatus.STOPPED, "interrupted", None)
+            raise
+        finally:
+            self._close()
+        return self._end(RunStatus.COMPLETE, None, None)
+
+    # ── batch by batch ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _all(self) -> None:
+        self._open()
+        with ThreadPoolExecutor(1, thread_name_prefix="redrive-sink") as beside:
+            under_way: tuple[Prepared, Future[Written]] | None = None
+            while True:
+                try:
+                    prepared = self._next()
+                finally:
+                    # Also where the next one cannot be had: what was handed over is being written.
+                    if under_way is not None:
+                        self._written(*under_way)
+                self._go_on()
+                if prepared is None:
+                    break
+                if not self._checked and len(prepared.rows):
+                    self._job.sink.check(prepared.rows.columns)
+                    self._checked = True
+                under_way = prepared, beside.submit(self._writer.write, prepared)
+        self._judge(final=True)
+
+    def _open(self) -> None:
+        job = self._job
+        self._reading = job.source.open(self._position, self._begun.identity)
+        columns = self._reading.columns
+        if columns is None:
+            return
+        job.preparation.fits(columns)
+        if missing := [name for name in job.key if name not in columns]:
+            raise PipelineError(
+                f"the key {missing[0]!r} is not among the columns of {job.source.name}: {', '.join(columns)}"
+            )
+
+    def _next(self) -> Prepared | None:
+        """The next batch, read and prepared; a smaller one where memory does not suffice."""
+        while True:
+            batch = self._waiting.popleft() if self._waiting else self._read()
+            if batch is None:
+                return None
+            try:
+                return self._job.preparation.prepare(batch)
+            except Exception as error:
+                if kind_of(error) is not Kind.RESOURCE:
+                    raise
+                self._waiting.extendleft(reversed(self._halved(batch, error)))
+
+    def _read(self) -> Batch | None:
+        assert self._reading is not None
+        try:
+            batch = self._reading.read(self._size)
+        except MemoryError as error:
+            self._shrink(self._size // 2, error)
+            self._reading.close()
+            self._reading = self._job.source.open(self._position, self._begun.identity)
+            return self._read()
+        if batch is not None:
+            self._position, self._done = batch.next, batch.done
+        return batch
+
+    def _halved(self, batch: Batch, error: BaseException) -> tuple[Batch, Batch]:
+        self._shrink(len(batch.rows) // 2, error)
+        return batch.halves()
+
+    def _shrink(self, size: int, error: BaseException) -> None:
+        if size < SMALLEST:
+            raise error
+        self._size = min(self._size, size)
+        self._announce(BatchShrunk, rows=size, reason=error_text(error))
+
+    def _written(self, prepared: Prepared, under_way: Future[Written]) -> None:
+        try:
+            self._note(under_way.result())
+        except Exception as error:
+            if kind_of(error) is not Kind.RESOURCE or not len(prepared.rows):
+                raise
+            self._in_pieces(prepared.batch, error)
+
+    def _in_pieces(self, batch: Batch, error: BaseException) -> None:
+        """Write a batch that was too much for the sink, half by half."""
+        for half in self._halved(batch, error):
+            try:
+                self._note(self._writer.write(self._job.preparation.prepare(half)))
+            except Exception as again:
+                if kind_of(again) is not Kind.RESOURCE:
+                    raise
+                self._in_pieces(half, again)
+
+    # ── what it means ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _note(self, written: Written) -> None:
+        writer = self._writer
+        if written.bad_batch is not None:
+            self._announce(BatchQuarantined, rows=written.counts.read, reason=written.bad_batch)
+        self._announce(
+            BatchWritten,
+            counts=written.counts,
+            so_far=writer.counts,
+            seconds=written.seconds,
+            checkpoint=writer.position,
+        )
+        if self._watch is not None:
+            total = self._reading.total if self._reading is not None else None
+            self._watch(Progress(counts=writer.counts, done=self._done, total=total, seconds=writer.seconds))
+
+    def _go_on(self) -> None:
+        """Whether there is a reason not to."""
+        self._judge(final=False)
+        if reason := self._stopping.reason():
+            raise RunStopped(
+                f"stopped: {reason}; everything so far is written, and running again goes on from there",
+                kind=Kind.TRANSIENT,
+            )
+
+    def _judge(self, *, final: bool) -> None:
+        judged, tier = self._writer.judged, self._writer.tier
+        worse = list(Tier).index(tier) > list(Tier).index(self._tier)
+        enough = judged.read >= self._job.gate.least
+        if final or (worse and enough):
+            self._tier = tier
+            self._announce(
+                GateJudged, tier=tier, rate=judged.rate, rejected=judged.rejected, read=judged.read, final=final
+            )
+        if self._job.gate.stops(judged.rejected, judged.read, ended=final):
+            raise GateAborted(
+                f"the gate stopped it: {judged.rejected:,} of {judged.read:,} rows are bad ({judged.rate:.1%}, "
+                f"more than {self._job.gate.abort:.0%}); the good ones are written, the bad ones quarantined: see "
+                f"`redrive dlq causes --run {self._begun.run_id}`"
+            )
+
+    def _ended(self, status: RunStatus, error: Exception) -> RunStopped:
+        """The error that a caller sees, with the report."""
+        report = self._end(status, sentence(error), error)
+        if isinstance(error, RunStopped):
+            error.report = report
+            return error
+        return RunStopped(f"{self._job.pipeline}: {sentence(error)}", kind=kind_of(error), report=report)
+
+    def _end(self, status: RunStatus, reason: str | None, error: BaseException | None) -> Report:
+        writer, ended = self._writer, None
+        try:
+            ended = self._ledger.end(
+                status, reason=reason, counts=writer.counts, seconds=writer.seconds, tier=writer.tier
+            )
+        except (StoreError, RunStopped) as lost:
+            # The checkpoint stands where the last batch left it; only how the run ended is not noted. Where everything
+            # else went well, that is what has gone wrong.
+            if error is None and status is RunStatus.COMPLETE:
+                raise self._unsaved(lost) from lost
+        report = self._report(status, reason, ended)
+        self._job.announcer.event(RunEnded(report=report, error=None if error is None else type(error).__name__))
+        return report
+
+    def _unsaved(self, lost: RedriveError) -> RunStopped:
+        kind = lost.kind if isinstance(lost, StoreError | RunStopped) else Kind.PERMANENT
+        report = self._report(RunStatus.FAILED, sentence(lost), None)
+        return RunStopped(f"{self._job.pipeline}: {sentence(lost)}", kind=kind, report=report)
+
+    def _report(self, status: RunStatus, reason: str | None, ended: datetime | None) -> Report:
+        writer = self._writer
+        return Report(
+            pipeline=self._job.pipeline,
+            run_id=self._begun.run_id,
+            status=status,
+            source=self._job.source.name,
+            sink=self._job.sink.name,
+            started_at=self._begun.started_at,
+            seconds=writer.seconds,
+            **{name: getattr(writer.counts, name) for name in COUNTED},
+            tier=writer.tier,
+            resumed=self._begun.resumed,
+            checkpoint=writer.position,
+            reason=reason,
+            sla=self._begun.sla,
+            ended_at=ended,
+        )
+
+    def _announce(self, event: Any, **values: Any) -> None:
+        self._job.announcer.event(event(pipeline=self._job.pipeline, run_id=self._begun.run_id, **values))
+
+    def _close(self) -> None:
+        if self._reading is not None:
+            self._reading.close()

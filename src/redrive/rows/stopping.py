@@ -1,0 +1,51 @@
+"""When a run is to end early: SIGTERM, a deadline, a word from the program. It finishes its batch first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from redrive.model import in_words
+
+
+class Stopping:
+    """Whether to stop, and why."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self._deadline = deadline
+        self._ends = None if deadline is None else time.monotonic() + deadline
+        self._told: str | None = None
+
+    def tell(self, reason: str) -> None:
+        """Ask for the end, from any thread or from a signal handler."""
+        self._told = self._told or reason
+
+    def reason(self) -> str | None:
+        """Why the run is to end now; None while it is not."""
+        if self._told is not None:
+            return self._told
+        if self._ends is not None and time.monotonic() >= self._ends:
+            return f"its deadline of {in_words(self._deadline or 0)} has passed"
+        return None
+
+    @contextmanager
+    def heeding_sigterm(self) -> Iterator[None]:
+        """Take SIGTERM as a word to stop; a handler of the program's own is left in its place."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals are the main thread's
+            return
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            yield
+            return
+        signal.signal(signal.SIGTERM, self._on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.tell("SIGTERM")

@@ -1,0 +1,233 @@
+"""The values of a run: what it counts, what it reports, what it announces."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+
+class Tier(StrEnum):
+    """How much a share of rejected rows matters to people."""
+
+    LOG = "log"
+    P3 = "P3"
+    P1 = "P1"
+    ABORT = "abort"
+
+
+class RunStatus(StrEnum):
+    """What has become of a run. All but `complete` and `abandoned` go on where they stopped."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    STOPPED = "stopped"
+    ABORTED = "aborted"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Rows, by what became of them; read = written + rejected + discarded + duplicates."""
+
+    read: int = 0
+    written: int = 0
+    rejected: int = 0
+    discarded: int = 0
+    """Dropped on purpose."""
+    duplicates: int = 0
+    """Superseded by another row with the same key."""
+    batches: int = 0
+    retries: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTED})
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(**{name: getattr(self, name) - getattr(other, name) for name in COUNTED})
+
+    @property
+    def rate(self) -> float:
+        """The share of rejected rows."""
+        return self.rejected / self.read if self.read else 0.0
+
+
+COUNTED = tuple(field.name for field in fields(Counts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a run did, its earlier parts included where it was resumed."""
+
+    pipeline: str
+    run_id: UUID
+    status: RunStatus
+    source: str
+    sink: str
+    started_at: datetime
+    seconds: float
+    """At work, in all parts of the run."""
+    read: int = 0
+    written: int = 0
+    rejected: int = 0
+    discarded: int = 0
+    duplicates: int = 0
+    batches: int = 0
+    retries: int = 0
+    tier: Tier = Tier.LOG
+    """What the gate says of the share of rejected rows."""
+    resumed: bool = False
+    checkpoint: Any = None
+    """Where the next run would begin."""
+    reason: str | None = None
+    """Why it ended before its time."""
+    sla: datetime | None = None
+    """When it was to be done."""
+    ended_at: datetime | None = None
+
+    @property
+    def rate(self) -> float:
+        """The share of rejected rows."""
+        return self.rejected / self.read if self.read else 0.0
+
+    @property
+    def throughput(self) -> float:
+        """Rows a second."""
+        return self.read / self.seconds if self.seconds else 0.0
+
+    @property
+    def late(self) -> bool:
+        """Whether the SLA was missed."""
+        return self.sla is not None and (self.ended_at or datetime.now(UTC)) > self.sla
+
+    def document(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        found = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {
+            **found,
+            "seconds": round(self.seconds, 3),
+            "rate": round(self.rate, 6),
+            "throughput": round(self.throughput, 1),
+            "late": self.late,
+        }
+
+    def json(self) -> str:
+        """The report as one JSON document."""
+        return json.dumps(self.document(), ensure_ascii=False)
+
+    def __str__(self) -> str:
+        resumed = ", resumed" if self.resumed else ""
+        lines = [
+            f"{self.pipeline}: {self.status}{resumed}" + (f" ({self.reason})" if self.reason else ""),
+            f"  {self.source} → {self.sink}",
+            f"  read {self.read:,}, written {self.written:,}, rejected {self.rejected:,} ({self.rate:.1%}, {self.tier})"
+            + (f", duplicates {self.duplicates:,}" if self.duplicates else "")
+            + (f", discarded {self.discarded:,}" if self.discarded else ""),
+            f"  {_counted(self.batches, 'batch', 'batches')}, {_counted(self.retries, 'retry', 'retries')}, "
+            f"{self.seconds:.1f} s, {self.throughput:,.0f} rows/s",
+        ]
+        if self.rejected:
+            lines.append(f"  the rejected rows: redrive dlq causes --run {self.run_id}")
+        if self.late and self.sla is not None:
+            lines.append(f"  late: it was to be done by {self.sla:%Y-%m-%d %H:%M %Z}")
+        return "\n".join(lines)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return str(value) if isinstance(value, UUID | StrEnum) else value
+
+
+# ── what a run announces ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """Event: a run began, or went on where an earlier one stopped."""
+
+    pipeline: str
+    run_id: UUID
+    source: str
+    sink: str
+    resumed: bool
+    checkpoint: Any = None
+    sla: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchWritten:
+    """Event: the rows of a batch are in the sink, its rejects in the quarantine, and the checkpoint behind it."""
+
+    pipeline: str
+    run_id: UUID
+    counts: Counts
+    """Of this batch."""
+    so_far: Counts
+    """Of the run."""
+    seconds: float
+    checkpoint: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShrunk:
+    """Event: memory did not suffice; batches are smaller from here on."""
+
+    pipeline: str
+    run_id: UUID
+    rows: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchQuarantined:
+    """Event: a batch was bad as a whole and went to the quarantine as one letter."""
+
+    pipeline: str
+    run_id: UUID
+    rows: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateJudged:
+    """Event: the share of rejected rows reached a tier; and once more when the run ends."""
+
+    pipeline: str
+    run_id: UUID
+    tier: Tier
+    rate: float
+    rejected: int
+    read: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """Event: a run is over, for now or for good."""
+
+    report: Report
+    error: str | None = None
+    """The class of the error that ended it."""
+
+
+RunEvent = RunStarted | BatchWritten | BatchShrunk | BatchQuarantined | GateJudged | RunEnded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run has come, for who watches it."""
+
+    counts: Counts
+    done: int
+    total: int | None
+    """In the source's own units: bytes of a file, pages, rows."""
+    seconds: float

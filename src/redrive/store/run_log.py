@@ -1,0 +1,94 @@
+"""Runs as people ask for them: `store.runs`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, Text, cast, select
+
+from redrive.errors import PipelineError
+from redrive.runs import COUNTED, Counts, Report, RunStatus, Tier
+from redrive.store.database import Database
+from redrive.store.schema import checkpoints, runs
+
+_COLUMNS = {name: runs.c[name if name in {"batches", "retries"} else f"rows_{name}"] for name in COUNTED}
+_SHORTEST = 4  # characters of a run's id that a person may type instead of all of it
+
+
+class RunLog:
+    """The runs of all pipelines of a store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(
+        self,
+        *,
+        pipeline: str | None = None,
+        status: RunStatus | str | None = None,
+        since: datetime | None = None,
+        limit: int = 20,
+    ) -> list[Report]:
+        """Runs, the newest first."""
+        wanted = _selected().order_by(runs.c.started_at.desc(), runs.c.run_id).limit(limit)
+        if pipeline is not None:
+            wanted = wanted.where(runs.c.pipeline_name == pipeline)
+        if status is not None:
+            wanted = wanted.where(runs.c.status == str(RunStatus(status)))
+        if since is not None:
+            wanted = wanted.where(runs.c.started_at >= since)
+        return self._database.read(lambda connection: [_report(row) for row in connection.execute(wanted)])
+
+    def get(self, run_id: UUID | str) -> Report:
+        """One run, by its id or the beginning of it; of a pipeline's name, its newest run."""
+        text = str(run_id)
+
+        def work(connection: Connection) -> list[Report]:
+            if len(text) >= _SHORTEST and set(text.lower()) <= set("0123456789abcdef-"):
+                begins = cast(runs.c.run_id, Text).startswith(text.lower(), autoescape=True)
+                if found := connection.execute(_selected().where(begins).limit(2)).all():
+                    return [_report(row) for row in found]
+            named = _selected().where(runs.c.pipeline_name == text).order_by(runs.c.started_at.desc()).limit(1)
+            return [_report(row) for row in connection.execute(named)]
+
+        found = self._database.read(work)
+        if not found:
+            raise PipelineError(f"there is no run {text!r}; see `redrive runs ls`")
+        if len(found) > 1:
+            raise PipelineError(f"several runs begin with {text!r}; give more of the id")
+        return found[0]
+
+
+def counts_of(row: Row[Any]) -> Counts:
+    """What a run has counted."""
+    return Counts(**{name: row._mapping[column] for name, column in _COLUMNS.items()})
+
+
+def columns_of(counts: Counts) -> dict[str, int]:
+    """The counts by the names of their columns."""
+    return {column.name: getattr(counts, name) for name, column in _COLUMNS.items()}
+
+
+def _selected() -> Any:
+    return select(runs, checkpoints.c.position).outerjoin(checkpoints, checkpoints.c.run_id == runs.c.run_id)
+
+
+def _report(row: Row[Any]) -> Report:
+    counts = counts_of(row)
+    return Report(
+        pipeline=row.pipeline_name,
+        run_id=row.run_id,
+        status=RunStatus(row.status),
+        source=row.source,
+        sink=row.sink,
+        started_at=row.started_at,
+        seconds=row.seconds,
+        **{name: getattr(counts, name) for name in COUNTED},
+        tier=Tier(row.tier),
+        checkpoint=row.position,
+        reason=row.reason,
+        sla=row.sla,
+        ended_at=row.ended_at,
+    )

@@ -1,0 +1,70 @@
+"""The gate: what a share of rejected rows means."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import redrive
+from redrive.runs import Tier
+
+GATE = redrive.Gate()
+
+
+@pytest.mark.parametrize(
+    ("rejected", "read", "tier"),
+    [
+        (0, 0, Tier.LOG),
+        (0, 1_000, Tier.LOG),
+        (9, 1_000, Tier.LOG),
+        (10, 1_000, Tier.P3),
+        (7, 700, Tier.P3),
+        (50, 1_000, Tier.P3),
+        (51, 1_000, Tier.P1),
+        (200, 1_000, Tier.P1),
+        (201, 1_000, Tier.ABORT),
+        (5_400, 180_000, Tier.P3),
+        (9_000, 180_000, Tier.P3),
+        (9_001, 180_000, Tier.P1),
+        (1, 1, Tier.ABORT),
+    ],
+)
+def test_a_share_has_its_tier_at_and_beside_each_threshold(rejected, read, tier):
+    assert GATE.judge(rejected, read) is tier
+
+
+def test_a_run_is_stopped_half_way_only_once_enough_rows_were_seen():
+    assert not GATE.stops(999, 999, ended=False)
+    assert GATE.stops(201, 1_000, ended=False)
+    assert not GATE.stops(200, 1_000, ended=False)
+
+
+def test_at_its_end_a_run_of_any_size_is_judged():
+    assert GATE.stops(2, 4, ended=True)
+    assert not GATE.stops(0, 0, ended=True)
+
+
+def test_a_gate_that_lets_everything_through():
+    assert not redrive.Gate(abort=1).stops(1_000_000, 1_000_000, ended=True)
+
+
+@given(read=st.integers(0, 10**7), data=st.data())
+def test_more_rejected_rows_are_never_a_milder_tier(read, data):
+    fewer = data.draw(st.integers(0, read))
+    more = data.draw(st.integers(fewer, read))
+    tiers = list(Tier)
+    assert tiers.index(GATE.judge(fewer, read)) <= tiers.index(GATE.judge(more, read))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"warn": 5}, "warn must be a number from 0 up to 1"),
+        ({"page": -0.1}, "page must be a number from 0 up to 1"),
+        ({"abort": "a lot"}, "abort must be a number from 0 up to 1"),
+        ({"warn": 0.1, "page": 0.05}, "warn ≤ page ≤ abort"),
+        ({"least": 0}, "least must be a whole number of 1 or more"),
+    ],
+)
+def test_a_gate_that_makes_no_sense_is_refused(options, says):
+    with pytest.raises(ValueError, match=says):
+        redrive.Gate(**options)
