@@ -39,6 +39,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python bench/calls.py
 	$(BIN)/python bench/outage.py
 	$(BIN)/python bench/letters.py
+	$(BIN)/python bench/rows.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .redrive

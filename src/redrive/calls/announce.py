@@ -66,8 +66,9 @@ def _run_line(event: RunEvent) -> tuple[int, str]:
             return logging.WARNING, f"{pipeline} goes on with batches of {rows:,}: {reason}"
         case BatchQuarantined(pipeline=pipeline, rows=rows, reason=reason):
             return logging.WARNING, f"{pipeline} a batch of {rows:,} rows is quarantined as a whole: {reason}"
-        case GateJudged(pipeline=pipeline, tier=tier, rate=rate, rejected=rejected, read=read):
+        case GateJudged(pipeline=pipeline, tier=tier, rate=rate, rejected=rejected, read=read, final=final):
             level = {Tier.LOG: logging.INFO, Tier.P3: logging.WARNING}.get(tier, logging.ERROR)
+            level = level if final else logging.DEBUG  # said once, when it is certain
             return level, f"{pipeline} {rejected:,} of {read:,} rows rejected ({rate:.1%}): {tier}"
         case RunEnded(report=report):
             level = logging.INFO if report.status is RunStatus.COMPLETE else logging.ERROR

@@ -20,11 +20,13 @@ class Received:
     Each is made of the other where it is asked for: a vectorised check wants a frame, a function wants records.
     """
 
-    __slots__ = ("_frame", "_records")
+    __slots__ = ("_frame", "_records", "is_frame")
 
     def __init__(self, rows: pl.DataFrame | Sequence[Record]) -> None:
         self._frame: pl.DataFrame | None = None
         self._records: Sequence[Record] | None = None
+        self.is_frame = not isinstance(rows, Sequence)
+        """Whether the source made a frame, so that every row has the same columns."""
         if isinstance(rows, Sequence):
             self._records = rows
         else:
@@ -32,11 +34,6 @@ class Received:
 
     def __len__(self) -> int:
         return len(self._records) if self._records is not None else self.frame.height
-
-    @property
-    def is_frame(self) -> bool:
-        """Whether the source made a frame, so that every row has the same columns."""
-        return self._frame is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -197,3 +194,5 @@ class Refused:
     place: int
     error: str | BaseException
     error_type: ErrorType
+    keyed: bool = True
+    """Whether its key tells it from other rows: copies of one key are letters of their own."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from redrive.extras import needs
 from redrive.rows.batch import Record
 
 with needs("rows"):
     import polars as pl
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def of_records(records: Sequence[Record]) -> pl.DataFrame:
@@ -21,10 +18,23 @@ def of_records(records: Sequence[Record]) -> pl.DataFrame:
     return pl.DataFrame([_series(name, [record.get(name) for record in records]) for name in columns])
 
 
-def _series(name: str, values: Iterable[object]) -> pl.Series:
-    values = list(values)
-    try:
-        return pl.Series(name, values, strict=True)
-    except (TypeError, OverflowError, pl.exceptions.PolarsError):
-        texts = [value if value is None or isinstance(value, str) else str(value) for value in values]
-        return pl.Series(name, texts, dtype=pl.String)
+def _series(name: str, values: list[object]) -> pl.Series:
+    types = set(map(type, values)) - {type(None)}
+    if len(types) <= 1 or bool not in types:  # polars takes True for 1
+        try:
+            series = pl.Series(name, values, strict=True)
+        except (TypeError, OverflowError, pl.exceptions.PolarsError):
+            pass
+        else:
+            # Objects of several shapes would lose the fields that the first one lacks.
+            if not series.dtype.is_nested() or series.to_list() == values:
+                return series
+    return pl.Series(name, [_text(value) for value in values], dtype=pl.String)
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

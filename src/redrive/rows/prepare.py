@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from redrive.dlq.prepare import error_text
 from redrive.letters import ErrorType, NewLetter
 from redrive.rows import duplicates
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
-from redrive.rows.checks.check import Check
+from redrive.rows.checks.check import Check, Checked
 from redrive.rows.transform import BadBatch, Transform
 from redrive.runs import Counts
 
-OnDuplicate = Literal["last", "first", "quarantine"]
-
-
-@dataclass(slots=True)
-class Sifted:
-    """Rows that were checked and transformed: what may be written, what may not."""
-
-    good: Outgoing
-    rejected: list[Refused]
-    """By their place among the rows as received."""
-    discarded: int = 0
+OnDuplicate = duplicates.Rule
 
 
 @dataclass(slots=True)
@@ -62,7 +52,7 @@ class Preparation:
         """Raise `PipelineError` where rows of these columns can never pass."""
         self._check.fits(columns)
 
-    def sift(self, rows: Received) -> Sifted:
+    def sift(self, rows: Received) -> Checked:
         """Check and transform rows; those without a key are rejected, too."""
         checked = self._check(rows)
         good, rejected, discarded = checked.good, checked.rejected, checked.discarded
@@ -75,7 +65,7 @@ class Preparation:
             kept, keyless = duplicates.keyless(good, self._key)
             rejected = rejected + _as_received(keyless, good)
             good = kept
-        return Sifted(good, rejected, discarded)
+        return Checked(good, rejected, discarded)
 
     def prepare(self, batch: Batch) -> Prepared:
         """A batch, ready for the sink. One that cannot be transformed at all becomes one letter."""
@@ -110,7 +100,7 @@ class Preparation:
         return NewLetter(
             record,
             refused.error,
-            key=self.key_of(record),
+            key=self.key_of(record) if refused.keyed else None,
             position=batch.position_of(refused.place),
             source=batch.source,
             error_type=refused.error_type,
@@ -137,4 +127,4 @@ def reason_of(error: str | BaseException) -> str:
 
 
 def _as_received(refused: Sequence[Refused], rows: Outgoing) -> list[Refused]:
-    return [Refused(rows.origin[one.place], one.error, one.error_type) for one in refused]
+    return [replace(one, place=rows.origin[one.place]) for one in refused]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -145,8 +145,7 @@ class Writer:
         return _Outcome(Counts(written=len(rows) - len(refused), rejected=len(refused)), letters)
 
     def _letter(self, prepared: Prepared, rows: Outgoing, refused: Refused) -> NewLetter:
-        received = Refused(rows.origin[refused.place], refused.error, refused.error_type)
-        return self._job.preparation.letter(prepared.batch, received)
+        return self._job.preparation.letter(prepared.batch, replace(refused, place=rows.origin[refused.place]))
 
     def _given_up(self, prepared: Prepared, error: Exception) -> Prepared:
         """The batch without its rows, which become one letter."""

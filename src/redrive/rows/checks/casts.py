@@ -1,0 +1,224 @@
+"""Making of a column what a schema wants, without bending a value: what does not fit becomes null.
+
+Text is read as pydantic reads it: blanks around a number or a date do not count, dates and times are ISO 8601. A guess
+at the day and the month, half a number cut off or a time zone made up would be worse than a row in the quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import time, timedelta
+from functools import partial
+from typing import Any, Literal
+
+from redrive.extras import needs
+
+with needs("rows"):
+    import polars as pl
+
+_TRUTHS = {
+    **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
+    **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
+}
+# What sums of floats leave behind their last true digit.
+_NOISE: dict[pl.DataType, float] = {pl.Float32(): 1e-6, pl.Float64(): 1e-12}
+
+# Those without a fraction come first: polars reads them seven times as fast.
+_MOMENTS = (
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S%.f",
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%d",
+)
+_ZONED_MOMENTS = ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%+", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
+_TIMES = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
+
+_Reading = Callable[[pl.Series], pl.Series]
+
+
+def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
+    """The column in another type, null where a value has no place in it; None where no value of the one has."""
+    have = column.dtype
+    if have == pl.Null:
+        return pl.Series(column.name, [None] * len(column), dtype=dtype)
+    if have in (pl.String, pl.Categorical, pl.Enum):
+        return _of_text(column.cast(pl.String), dtype)
+    if have.is_nested() or dtype.is_nested():
+        return _nested(column, dtype) if have.is_nested() and dtype.is_nested() else None
+    if dtype == pl.String and have not in (pl.Binary, pl.Object):
+        return column.cast(pl.String)
+    if have.is_temporal():
+        return _of_temporal(column, dtype)
+    if have.is_numeric() or have == pl.Boolean:
+        return _of_number(column, dtype)
+    return None
+
+
+def of_values(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+    """A column of lists or structs, null where a value is none of the type."""
+    # Of a text polars would make a list.
+    container = dict if isinstance(dtype, pl.Struct) else list | tuple
+    values = [value if isinstance(value, container) else None for value in values]
+    return _in_pieces(
+        values, lambda some: pl.Series(name, some, dtype=dtype, strict=True), pl.Series(name, [None], dtype)
+    )
+
+
+def type_name(dtype: pl.DataType) -> str:
+    """A type as it stands in a sentence."""
+    match dtype:
+        case pl.Decimal():
+            return f"Decimal({dtype.precision},{dtype.scale})"
+        case pl.Datetime():
+            return f"Datetime in {dtype.time_zone}" if dtype.time_zone else "Datetime without a time zone"
+        case pl.Duration():
+            return "Duration"
+        case pl.Enum():
+            return f"member of {', '.join(dtype.categories.head(12))}"
+    return str(dtype)
+
+
+def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
+    if dtype in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
+        return texts.cast(dtype, strict=False)
+    texts = texts.str.strip_chars()
+    match dtype:
+        case pl.Boolean():
+            return texts.str.to_lowercase().replace_strict(_TRUTHS, default=None, return_dtype=pl.Boolean)
+        case pl.Decimal():
+            found = texts.cast(dtype, strict=False)
+            # A digit that the scale has no room for would be rounded away.
+            return _without(found, texts.cast(pl.Decimal(38, min(dtype.scale + 15, 38)), strict=False) != found)
+        case pl.Date():
+            return _of_this_calendar(texts.str.to_date("%Y-%m-%d", strict=False, cache=False))
+        case pl.Time():
+            return _read(texts, [partial(_time, form=form) for form in _TIMES])
+        case pl.Datetime():
+            return _moments(texts, dtype)
+        case pl.Duration():
+            return _durations(texts, dtype)
+    return texts.cast(dtype, strict=False) if dtype.is_numeric() else None
+
+
+def _moments(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
+    unit, zone = dtype.time_unit, dtype.time_zone
+
+    def on_the_wall(form: str) -> _Reading:
+        return lambda left: _in_zone(_moment(left, form, unit, None), zone)
+
+    def with_offset(form: str, zone: str) -> _Reading:
+        if form.endswith("Z"):
+            return lambda left: _in_zone(_moment(left, form, unit, None), "UTC").dt.convert_time_zone(zone)
+        return lambda left: _moment(left, form, unit, "UTC").dt.convert_time_zone(zone)
+
+    readings = [on_the_wall(form) for form in _MOMENTS]
+    if zone is not None:
+        readings += [with_offset(form, zone) for form in _ZONED_MOMENTS]
+    return _of_this_calendar(_read(texts, readings))
+
+
+def _moment(texts: pl.Series, form: str, unit: Literal["ns", "us", "ms"], zone: str | None) -> pl.Series:
+    found = texts.str.to_datetime(form, time_unit=unit, time_zone=zone, strict=False, cache=False)
+    if unit == "ns":
+        # Nanoseconds reach from 1677 to 2262, and beyond that polars begins anew.
+        coarse = texts.str.to_datetime(form, time_unit="us", time_zone=zone, strict=False, cache=False)
+        return _without(found, coarse.cast(pl.Datetime("ns", zone), strict=False).is_null())
+    return found
+
+
+def _time(texts: pl.Series, form: str) -> pl.Series:
+    return texts.str.to_time(form, strict=False, cache=False)
+
+
+def _durations(texts: pl.Series, dtype: pl.Duration) -> pl.Series:
+    """As pydantic reads them, `1:30:00` or `PT90M`; polars reads none."""
+    from pydantic import TypeAdapter, ValidationError
+
+    read = TypeAdapter(timedelta).validate_python
+    known: dict[str, timedelta] = {}
+    for text in texts.unique().drop_nulls():
+        try:
+            known[text] = read(text)
+        except ValidationError:
+            continue
+    values = [None if text is None else known.get(text) for text in texts]
+    return pl.Series(texts.name, values, dtype=dtype)
+
+
+def _read(texts: pl.Series, readings: Sequence[_Reading]) -> pl.Series:
+    """Each text by a reading that can; the one that can read the first text is asked first."""
+    sample = texts.drop_nulls().head(1)
+    likely = next((reading for reading in readings if not reading(sample).null_count()), readings[0])
+    found = likely(texts)
+    for reading in readings:
+        left = found.is_null() & texts.is_not_null()
+        if not left.any():
+            break
+        found = found.zip_with(~left, reading(texts.set(~left, None)))
+    return found
+
+
+def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
+    have = column.dtype
+    match dtype:
+        case pl.Datetime() if have == pl.Date:
+            return _in_zone(column.cast(pl.Datetime(dtype.time_unit), strict=False), dtype.time_zone)
+        case pl.Datetime() if isinstance(have, pl.Datetime):
+            if have.time_zone is None:
+                return _in_zone(column.cast(pl.Datetime(dtype.time_unit), strict=False), dtype.time_zone)
+            # Which wall clock was meant, nobody can tell.
+            return None if dtype.time_zone is None else column.cast(dtype, strict=False)
+        case pl.Date() if isinstance(have, pl.Datetime):
+            return _without(column.dt.date(), column.dt.time() != time())
+        case pl.Duration() if isinstance(have, pl.Duration):
+            return column.cast(dtype, strict=False)
+    return None
+
+
+def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
+    have = column.dtype
+    if dtype == pl.Boolean:
+        return _without(column.cast(pl.Boolean), (column != 0) & (column != 1))
+    if not dtype.is_numeric():
+        return None
+    found = column.cast(dtype, strict=False)
+    if dtype.is_integer() or (dtype.is_decimal() and not have.is_float()):
+        return _without(found, found.cast(have, strict=False) != column)
+    if dtype.is_decimal():
+        noise = _NOISE.get(have, 0.0) * column.abs().clip(lower_bound=1)
+        return _without(found, (found.cast(pl.Float64) - column).abs() > noise)
+    return found
+
+
+def _nested(column: pl.Series, dtype: pl.DataType) -> pl.Series:
+    return _in_pieces(column, lambda some: some.cast(dtype, strict=True), pl.Series(column.name, [None], dtype))
+
+
+def _in_pieces(values: Any, made: Callable[[Any], pl.Series], nothing: pl.Series) -> pl.Series:
+    """What is made of all values at once; where that fails, of smaller and smaller pieces. A bad value is nothing."""
+    try:
+        return made(values)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        middle = len(values) // 2
+        if not middle:
+            return nothing
+        return pl.concat([_in_pieces(some, made, nothing) for some in (values[:middle], values[middle:])])
+
+
+def _in_zone(moments: pl.Series, zone: str | None) -> pl.Series:
+    """Times of a wall clock, on that of a zone; an hour that it shows twice or never is no moment."""
+    if zone is None:
+        return moments
+    return moments.dt.replace_time_zone(zone, ambiguous="null", non_existent="null")
+
+
+def _of_this_calendar(moments: pl.Series) -> pl.Series:
+    """Years of four digits: `26-07-01` is no day of the year 26, and Python ends with 9999."""
+    return _without(moments, ~moments.dt.year().is_between(1000, 9999))
+
+
+def _without(column: pl.Series, bad: pl.Series) -> pl.Series:
+    return column.set(bad, None) if bad.any() else column

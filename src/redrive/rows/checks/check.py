@@ -1,0 +1,217 @@
+"""What makes a row good. The docstrings are the contract; one suite runs over every check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from inspect import iscoroutine, iscoroutinefunction
+from typing import Any, Protocol
+from uuid import UUID
+
+from redrive.classify.classifier import Classifier
+from redrive.classify.names import type_names
+from redrive.classify.signals import is_stop_signal
+from redrive.dlq.prepare import error_text
+from redrive.errors import PipelineError
+from redrive.letters import ErrorType
+from redrive.model import Kind
+from redrive.rows.batch import Outgoing, Received, Record, Refused
+
+_SCALARS = (str, bytes, int, float, Decimal, date, time, timedelta, UUID, type(None))
+_LONGEST_VALUE = 60
+_MOST_COLUMNS = 12  # in a sentence
+
+_classifier = Classifier()
+
+
+@dataclass(slots=True)
+class Checked:
+    """Rows that were judged: what goes on, what does not, and why."""
+
+    good: Outgoing
+    """Its origin is the place of each row in the `Received`."""
+    rejected: list[Refused]
+    """By their place in the `Received`."""
+    discarded: int = 0
+    """Rows that were dropped on purpose: no letter."""
+
+
+class Check(Protocol):
+    """Tells good rows from bad ones, and makes of the good ones what is to be written."""
+
+    def fits(self, columns: Sequence[str]) -> None:
+        """Raise `PipelineError` where a source of these columns can never pass: no row will be read."""
+
+    def __call__(self, rows: Received) -> Checked:
+        """Judge rows. Each is good, rejected or discarded; an error that is no row's own is raised."""
+
+
+def check_of(validate: object) -> Check:
+    """The check that a pipeline's `validate` asks for."""
+    if validate is None:
+        return Unchecked()
+    names = type_names(validate if isinstance(validate, type) else type(validate))
+    if isinstance(validate, type):
+        # Known by their names: a library that the user's program does not use is not imported.
+        if "dataframely.Schema" in names:
+            from redrive.rows.checks.schema import SchemaCheck
+
+            return SchemaCheck(validate)
+        modelled = "pydantic.BaseModel" in names and hasattr(validate, "model_fields")
+        # The second is a TypedDict, whichever module it comes from.
+        if not (modelled or hasattr(validate, "__required_keys__") or is_dataclass(validate)):
+            raise TypeError(f"{_WANTED}; {validate.__name__} is a class of another kind")
+    elif "pydantic.TypeAdapter" not in names:
+        if not callable(validate) or "pydantic.BaseModel" in names:
+            raise TypeError(f"{_WANTED}, not {shown(validate) or 'a ' + type(validate).__name__}")
+        from redrive.rows.checks.function import FunctionCheck
+
+        return FunctionCheck(validate)
+    from redrive.rows.checks.model import ModelCheck
+
+    return ModelCheck(validate)
+
+
+_WANTED = "validate takes a pydantic model, a dataclass, a dataframely schema or a function of a record"
+
+
+class Unchecked:
+    """Lets everything pass as it is: a frame stays one."""
+
+    def fits(self, columns: Sequence[str]) -> None:
+        """Any columns do."""
+
+    def __call__(self, rows: Received) -> Checked:
+        places = range(len(rows))
+        if rows.is_frame:
+            return Checked(Outgoing.of_frame(rows.frame, places), [])
+        return Checked(Outgoing.of_records(rows.records, places), [])
+
+
+@dataclass(slots=True)
+class Sieve:
+    """Rows that are judged one by one, sorted as they come."""
+
+    error_type: ErrorType
+    kept: list[Any] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
+    rejected: list[Refused] = field(default_factory=list)
+    discarded: int = 0
+
+    def refuse(self, place: int, why: str) -> None:
+        """Reject the row at a place of the `Received`."""
+        self.rejected.append(Refused(place, why, self.error_type))
+
+    def failed(self, place: int, error: Exception) -> None:
+        """Reject or discard the row whose handling raised; raise what is no row's fault."""
+        why = fault(error)
+        if why is None:
+            self.discarded += 1
+        else:
+            self.refuse(place, why)
+
+
+def fault(error: Exception) -> str | None:
+    """What is wrong with a row, in words; None where it is to be dropped. What is no fault of a row is raised."""
+    if "pydantic_core.ValidationError" in type_names(type(error)):
+        from redrive.rows.checks.model import in_words
+
+        return in_words(error)
+    if isinstance(error, ExceptionGroup):
+        return _faults(error)
+    if is_stop_signal(error):
+        raise error
+    kind = _classifier.classify(error, scope="row").kind
+    if kind is Kind.DISCARD:
+        return None
+    if kind is not Kind.ROW:
+        raise error
+    return error_text(error)
+
+
+def _faults(group: ExceptionGroup[Exception]) -> str | None:
+    """Those of a group, if all of it is about the row."""
+    try:
+        said = [fault(error) for error in group.exceptions]
+    except Exception as foreign:
+        raise group from foreign
+    return "; ".join(why for why in said if why is not None) or None
+
+
+def owned(rows: Received) -> Iterator[Record]:
+    """Each row as a record of its own: what is done to it leaves the row as it was received."""
+    if rows.is_frame:
+        # Column by column, and each record made when its turn comes: 20,000 that live at once take twice the time.
+        names = rows.frame.columns
+        for values in zip(*(column.to_list() for column in rows.frame.iter_columns()), strict=True):
+            yield dict(zip(names, values, strict=True))
+    else:
+        yield from map(copied, rows.records)
+
+
+def copied(value: Any) -> Any:
+    """The value, its containers copied."""
+    if isinstance(value, dict):
+        return {name: copied(one) if isinstance(one, dict | list) else one for name, one in value.items()}
+    return [copied(one) for one in value] if isinstance(value, list) else value
+
+
+def blocking(option: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, unless it is an async one."""
+    if iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        raise TypeError(_async(option, function))
+    return function
+
+
+def unusable(option: str, function: object, answer: object, wanted: str) -> PipelineError:
+    """The error of a function that gave back what nobody can use."""
+    if iscoroutine(answer):
+        answer.close()  # else it warns that nobody awaited it
+        return PipelineError(_async(option, function))
+    return PipelineError(f"{option} gave back a {type(answer).__name__}; it must give back {wanted}")
+
+
+def _async(option: str, function: object) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{option} must be a plain function, and {name} is async: rows are checked and transformed one by one"
+
+
+def shown(value: object) -> str | None:
+    """A value within a sentence, if it is a short one by its nature; a long text is cut."""
+    if not isinstance(value, _SCALARS):
+        return None
+    if isinstance(value, bytes):
+        return repr(value[:_LONGEST_VALUE])
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except ValueError:  # Python does not print an integer of thousands of digits
+        return None
+    if len(text) > _LONGEST_VALUE:
+        text = f"{text[: _LONGEST_VALUE - 1]}…"
+    return repr(text) if isinstance(value, str) else text
+
+
+def unmet(what: str, needed: Sequence[str], columns: Sequence[str]) -> PipelineError:
+    """The error of a check that needs columns which are not there."""
+    verb = "is" if len(needed) == 1 else "are"
+    text = f"{what} needs {joined(needed)}, which {verb} not among the columns {listed(columns)}"
+    folded = {name.lower(): name for name in columns}
+    near = [folded[close] for name in needed for close in get_close_matches(name.lower(), folded, 1)]
+    return PipelineError(f"{text}; did you mean {joined(list(dict.fromkeys(near)))}?" if near else text)
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names in a sentence: 'fee' and 'city'."""
+    quoted = [repr(name) for name in names[:_MOST_COLUMNS]]
+    if len(names) > _MOST_COLUMNS:
+        return f"{', '.join(quoted)} and {len(names) - _MOST_COLUMNS} more"
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)
+
+
+def listed(columns: Sequence[str]) -> str:
+    """Columns in a sentence, the first few where they are many."""
+    rest = len(columns) - _MOST_COLUMNS
+    return ", ".join(columns[:_MOST_COLUMNS]) + (f" and {rest} more" if rest > 0 else "")

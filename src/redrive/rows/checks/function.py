@@ -1,0 +1,37 @@
+"""Rows against a function of a record: it says nothing, gives back a better record, or raises what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redrive.letters import ErrorType
+from redrive.rows.batch import Outgoing, Received
+from redrive.rows.checks.check import Checked, Sieve, blocking, owned, unusable
+
+
+class FunctionCheck:
+    """Calls the function with a copy of each record. None and True let the copy pass as the function left it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = blocking("validate", function)
+
+    def fits(self, columns: Sequence[str]) -> None:
+        """Only the function knows what it needs."""
+
+    def __call__(self, rows: Received) -> Checked:
+        sieve = Sieve(ErrorType.VALIDATION)
+        for place, record in enumerate(owned(rows)):
+            try:
+                answer = self._function(record)
+            except Exception as error:
+                sieve.failed(place, error)
+                continue
+            if answer is False:
+                sieve.refuse(place, "validate said no")
+            elif answer is None or answer is True or isinstance(answer, Mapping):
+                sieve.kept.append(answer if isinstance(answer, Mapping) else record)
+                sieve.origin.append(place)
+            else:
+                raise unusable("validate", self._function, answer, "a record, None, True or False")
+        return Checked(Outgoing.of_records(sieve.kept, sieve.origin), sieve.rejected, sieve.discarded)

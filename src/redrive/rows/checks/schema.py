@@ -1,0 +1,170 @@
+"""Rows against a dataframely schema, a whole frame at a time; only rows that fail are looked at one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redrive.errors import PipelineError
+from redrive.extras import needs
+from redrive.letters import ErrorType
+from redrive.rows.batch import Outgoing, Received, Refused
+from redrive.rows.checks.casts import fitted, of_values, type_name
+from redrive.rows.checks.check import Checked, listed, shown, unmet
+from redrive.rows.frames import of_records
+
+with needs("rows"):
+    import dataframely as dy
+    import polars as pl
+
+
+@dataclass(slots=True)
+class _Faults:
+    """What is wrong with the rows of a batch."""
+
+    said: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """By the place of the row."""
+    unread: set[tuple[int, str]] = field(default_factory=set)
+    """Places and columns whose value could not be cast. It is null by now, and what rules say of that is no news."""
+
+
+class SchemaCheck:
+    """Casts each column to the type the schema wants, then asks the schema's own rules.
+
+    A key that comes twice is no fault here, though the schema would reject every copy: the pipeline keeps one of them.
+    Rules over groups of rows see one batch at a time.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        self._schema: type[dy.Schema] = schema
+        self._columns = schema.columns()
+        self._rules = {
+            f"{name}|{rule}": (name, rule)
+            for name, column in self._columns.items()
+            for rule in column.validation_rules(pl.col(name))
+        }
+        # dataframely does not tell which row failed: a column that numbers the rows does.
+        self._number = "row_number"
+        while self._number in self._columns:
+            self._number += "_"
+        numbers = {"__module__": schema.__module__, self._number: dy.UInt32(nullable=True)}
+        self._numbered: type[dy.Schema] = type(schema)(schema.__name__, (schema,), numbers)
+
+    def fits(self, columns: Sequence[str]) -> None:
+        """Refuse columns among which one of the schema's is missing."""
+        missing = [name for name in self._columns if name not in columns]
+        name = f"the schema {self._schema.__name__}"
+        if columns and len(missing) == len(self._columns):
+            raise PipelineError(f"{name} fits no column of {listed(columns)}; its columns are {listed(missing)}")
+        if columns and missing:
+            raise unmet(name, missing, columns)
+
+    def __call__(self, rows: Received) -> Checked:
+        if not len(rows):
+            return Checked(Outgoing(tuple(self._columns), (), tuples=()), [])
+        faults = _Faults()
+        columns = self._cast(rows, faults)
+        number = pl.int_range(len(rows), dtype=pl.UInt32, eager=True).alias(self._number)
+        # Lazily, so that only the rows that fail are collected: the good ones are at hand.
+        failure = self._numbered.filter(pl.LazyFrame([*columns.values(), number])).failure
+        if len(failure):
+            self._explain(failure, faults)
+        return _sorted(pl.DataFrame(list(columns.values())), faults)
+
+    def _cast(self, rows: Received, faults: _Faults) -> dict[str, pl.Series]:
+        """The schema's columns in the schema's types; a value that has no place in one is a fault of its row."""
+        of_frame = rows.is_frame
+        if of_frame:
+            self.fits(rows.columns)
+        frame = rows.frame if of_frame else of_records(rows.records)
+        found: dict[str, pl.Series] = {}
+        for name, column in self._columns.items():
+            if not of_frame and column.dtype.is_nested():
+                values = [record.get(name) for record in rows.records]
+                found[name] = of_values(name, values, column.dtype)
+                missing = pl.Series([value is None for value in values])
+                _misfits(found[name], missing, values, faults)
+                continue
+            # A column that no record of a batch has is one of records without a value.
+            received = frame.get_column(name) if name in frame.columns else pl.Series(name, [None] * len(rows))
+            if column.validate_dtype(received.dtype):
+                found[name] = received
+                continue
+            found[name] = self._fitted(received, column.dtype, of_frame=of_frame)
+            if found[name].null_count() > received.null_count():
+                _misfits(found[name], received.is_null(), received, faults)
+        return found
+
+    def _fitted(self, received: pl.Series, dtype: pl.DataType, *, of_frame: bool) -> pl.Series:
+        cast = fitted(received, dtype)
+        if cast is not None:
+            return cast
+        if of_frame:
+            raise PipelineError(
+                f"the schema {self._schema.__name__} wants {_a(dtype)} in the column {received.name!r}, and the source "
+                f"has {_a(received.dtype)}, which cannot be one"
+            )
+        # Of records the next batch may have others: no reason to stop.
+        return pl.Series(received.name, [None] * len(received), dtype=dtype)
+
+    def _explain(self, failure: dy.FailureInfo, faults: _Faults) -> None:
+        """Add what the rules say of each row that failed one."""
+        details = failure.details()
+        for rule in failure.counts():
+            if rule == "primary_key":
+                continue
+            failed = details.filter(pl.col(rule) == "invalid")
+            places = failed.get_column(self._number).to_list()
+            if rule in self._rules:
+                name, kind = self._rules[rule]
+                for place, value in zip(places, failed.get_column(name), strict=True):
+                    if (place, name) not in faults.unread:
+                        faults.said[place].append(_broken(name, kind, value))
+            else:
+                names = self._columns_of(rule)
+                said = f"rule {rule} failed" + (f" on {', '.join(names)}" if names else "")
+                for place, values in zip(places, failed.select(names).iter_rows(), strict=True):
+                    faults.said[place].append(said + _in_brackets(*values))
+
+    def _columns_of(self, rule: str) -> list[str]:
+        """The columns that a rule of the user's looks at."""
+        used = getattr(self._schema, rule).make(self._schema).expr.meta.root_names()
+        return [name for name in self._columns if name in used]
+
+
+def _misfits(cast: pl.Series, missing: pl.Series, received: Sequence[Any] | pl.Series, faults: _Faults) -> None:
+    """Name the values that became null."""
+    name, why = cast.name, f"{cast.name}: not {_a(cast.dtype)}"
+    places = (cast.is_null() & ~missing).arg_true()
+    values = received.gather(places) if isinstance(received, pl.Series) else [received[place] for place in places]
+    for place, value in zip(places.to_list(), values, strict=True):
+        faults.said[place].append(why + _in_brackets(value))
+        faults.unread.add((place, name))
+
+
+def _broken(name: str, rule: str, value: Any) -> str:
+    if rule == "nullability":
+        return f"{name}: missing"
+    return f"{name}: {rule.removeprefix('check__')}" + _in_brackets(value)
+
+
+def _in_brackets(*values: Any) -> str:
+    texts = [text for value in values if (text := shown(value)) is not None]
+    return f" ({', '.join(texts)})" if texts else ""
+
+
+def _a(dtype: pl.DataType) -> str:
+    name = type_name(dtype)
+    return f"an {name}" if name[0] in "AEIO" else f"a {name}"
+
+
+def _sorted(frame: pl.DataFrame, faults: _Faults) -> Checked:
+    """The rows, good and bad."""
+    if not faults.said:
+        return Checked(Outgoing.of_frame(frame, range(frame.height)), [])
+    bad = sorted(faults.said)
+    rejected = [Refused(place, "; ".join(faults.said[place]), ErrorType.VALIDATION) for place in bad]
+    good = pl.repeat(True, frame.height, eager=True).scatter(bad, False)
+    return Checked(Outgoing.of_frame(frame.filter(good), good.arg_true().to_list()), rejected)

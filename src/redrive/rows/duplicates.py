@@ -1,0 +1,128 @@
+"""Rows of one key: a sink takes one of them, and none that has no key. Pure functions over the rows of a batch.
+
+Keys are equal where Python or polars calls them so. Rows are given back by their place among those that were judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from redrive.letters import ErrorType
+from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.checks.check import shown, unmet
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Rule = Literal["last", "first", "quarantine"]
+
+
+@dataclass(slots=True)
+class Reduced:
+    """Rows of which no two have the same key."""
+
+    kept: Outgoing
+    """In the order in which they came."""
+    superseded: int = 0
+    """How many gave way to another of their key."""
+    rejected: list[Refused] = field(default_factory=list)
+
+
+def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]]:
+    """The rows that have a key, and those that have none: a part of it is missing, NaN, or nothing that compares."""
+    if not len(rows):
+        return rows, []
+    if missing := [name for name in key if name not in rows.columns]:
+        raise unmet("the sink's key", missing, rows.columns)
+    frame = rows.as_frame
+    bad: dict[int, str] = {}
+    for name in reversed(key):
+        # The first part that is missing is the one that is named.
+        bad.update(_unkeyed(name, rows.values(name)) if frame is None else _unkeyed_of(frame.get_column(name)))
+    if not bad:
+        return rows, []
+    good = [place for place in range(len(rows)) if place not in bad]
+    return rows.take(good), [Refused(place, bad[place], ErrorType.VALIDATION) for place in sorted(bad)]
+
+
+def reduce(rows: Outgoing, key: Sequence[str], rule: Rule) -> Reduced:
+    """One row of each key: the first or the last, or the first and the others rejected."""
+    places = _kept_of(rows.as_frame, key, rule) if rows.as_frame is not None else _kept(rows, key, rule)
+    if places is None:
+        return Reduced(rows)
+    kept = rows.take(places)
+    if rule != "quarantine":
+        return Reduced(kept, superseded=len(rows) - len(kept))
+    first = set(places)
+    return Reduced(kept, rejected=[twice(rows, place, key) for place in range(len(rows)) if place not in first])
+
+
+def twice(rows: Outgoing, place: int, key: Sequence[str]) -> Refused:
+    """The row at a place, rejected because its key was there before."""
+    row = rows.slice(place, 1)
+    values = ", ".join(shown(row.values(name)[0]) or "…" for name in key)
+    why = f"the key {', '.join(key)} came twice in this run ({values})"
+    return Refused(place, why, ErrorType.VALIDATION, keyed=False)
+
+
+def _unkeyed(name: str, values: Sequence[Any]) -> dict[int, str]:
+    """What is wrong with each value that is no part of a key."""
+    try:
+        distinct = set(values)
+        if None not in distinct and all(value == value for value in distinct):  # noqa: PLR0124
+            return {}
+    except TypeError:
+        pass  # some value cannot be hashed
+    return {place: why for place, value in enumerate(values) if (why := _objection(name, value))}
+
+
+def _objection(name: str, value: Any) -> str | None:
+    if value is None:
+        return _missing(name)
+    try:
+        hash(value)
+    except TypeError:
+        return f"the key {name} is a {type(value).__name__}, and cannot be one"
+    return None if value == value else _nan(name)  # noqa: PLR0124
+
+
+def _unkeyed_of(column: pl.Series) -> dict[int, str]:
+    dtype, name = column.dtype, column.name
+    if dtype.is_nested():
+        kind = str(dtype.base_type())
+        bad = dict.fromkeys(range(len(column)), f"the key {name} is a {kind}, and cannot be one")
+    else:
+        bad = dict.fromkeys(column.is_nan().arg_true(), _nan(name)) if dtype.is_float() else {}
+    return bad | dict.fromkeys(column.is_null().arg_true(), _missing(name)) if column.null_count() else bad
+
+
+def _missing(name: str) -> str:
+    return f"the key {name} is missing"
+
+
+def _nan(name: str) -> str:
+    return f"the key {name} is NaN, which equals nothing"
+
+
+def _kept(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
+    """The places of the rows to keep; None where all are."""
+    keys: Sequence[Hashable] = rows.values(key[0])
+    if len(key) > 1:
+        keys = list(zip(*(rows.values(name) for name in key), strict=True))
+    if len(set(keys)) == len(keys):
+        return None
+    if rule == "last":
+        return sorted({value: place for place, value in enumerate(keys)}.values())
+    first: dict[Hashable, int] = {}
+    for place, value in enumerate(keys):
+        first.setdefault(value, place)
+    return list(first.values())
+
+
+def _kept_of(frame: pl.DataFrame, key: Sequence[str], rule: Rule) -> list[int] | None:
+    keys = frame.get_column(key[0]) if len(key) == 1 else frame.select(key).to_struct()
+    if keys.n_unique() == len(keys):
+        return None
+    return (keys.is_last_distinct() if rule == "last" else keys.is_first_distinct()).arg_true().to_list()

@@ -1,0 +1,103 @@
+"""Rows against a plain function."""
+
+import polars as pl
+import pytest
+
+import redrive
+from redrive.errors import PipelineError
+from redrive.rows.batch import Received
+from redrive.rows.checks.check import check_of
+
+ROWS = [{"id": 1, "fee": 5}, {"id": 2, "fee": -5}, {"id": 3, "fee": 7}]
+
+
+def checked(function, rows=ROWS):
+    return check_of(function)(Received(rows))
+
+
+@pytest.mark.parametrize("rows", [ROWS, pl.DataFrame(ROWS)], ids=["records", "frame"])
+@pytest.mark.parametrize("answer", [None, True])
+def test_a_function_that_says_nothing_lets_the_record_pass_as_it_left_it(answer, rows):
+    def double(record):
+        record["fee"] *= 2
+        return answer
+
+    outcome = checked(double, rows)
+    assert outcome.good.columns == ("id", "fee")
+    assert list(outcome.good.tuples) == [(1, 10), (2, -10), (3, 14)]
+    assert ROWS[0]["fee"] == 5
+
+
+def test_a_mapping_that_is_given_back_replaces_the_record():
+    outcome = checked(lambda record: {"key": record["id"]})
+    assert outcome.good.records() == [{"key": 1}, {"key": 2}, {"key": 3}]
+
+
+def test_a_record_that_is_raised_for_is_rejected_with_what_was_said():
+    def positive(record):
+        if record["fee"] < 0:
+            raise ValueError("fee is negative")
+
+    outcome = checked(positive)
+    assert [(one.place, one.error) for one in outcome.rejected] == [(1, "ValueError: fee is negative")]
+    assert list(outcome.good.origin) == [0, 2]
+
+
+def test_a_missing_field_is_a_fault_of_the_row():
+    outcome = checked(lambda record: {"x": record["x"]}, [{"x": 1}, {"y": 1}])
+    assert [(one.place, one.error) for one in outcome.rejected] == [(1, "KeyError: 'x'")]
+
+
+def test_all_that_a_group_of_errors_says_is_told():
+    def everything(record):
+        raise ExceptionGroup("bad", [ValueError("fee is negative"), ValueError("id is odd")])
+
+    assert checked(everything).rejected[0].error == "ValueError: fee is negative; ValueError: id is odd"
+
+
+def test_a_pydantic_error_of_the_users_own_is_told_like_that_of_a_model():
+    import pydantic
+
+    adapter = pydantic.TypeAdapter(dict[str, int])
+    assert checked(adapter.validate_python, [{"a": "x"}]).rejected[0].error == (
+        "a: Input should be a valid integer, unable to parse string as an integer ('x')"
+    )
+
+
+def test_false_rejects_and_discard_drops():
+    def odd(record):
+        if record["fee"] < 0:
+            raise redrive.Discard("not ours")
+        return record["id"] != 3
+
+    outcome = checked(odd)
+    assert outcome.discarded == 1
+    assert [(one.place, one.error) for one in outcome.rejected] == [(2, "validate said no")]
+    assert list(outcome.good.origin) == [0]
+
+
+@pytest.mark.parametrize("error", [redrive.Transient("later"), ConnectionResetError(), AttributeError("a bug")])
+def test_an_error_that_is_no_rows_fault_is_raised(error):
+    def broken(record):
+        raise error
+
+    with pytest.raises(type(error)):
+        checked(broken)
+
+
+@pytest.mark.parametrize("answer", ["yes", 1, [1], iter(())], ids=repr)
+def test_an_answer_that_means_nothing_is_a_fault_of_the_pipeline(answer):
+    with pytest.raises(PipelineError, match=f"validate gave back a {type(answer).__name__}; it must give back"):
+        checked(lambda record: answer)
+
+
+def test_a_function_that_hides_that_it_is_async_is_found_out_by_its_answer():
+    async def waits(record):
+        return record
+
+    with pytest.raises(PipelineError, match="is async"):
+        checked(lambda record: waits(record))
+
+
+def test_any_columns_fit():
+    check_of(lambda record: None).fits(["a"])

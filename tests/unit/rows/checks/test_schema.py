@@ -1,0 +1,237 @@
+"""Rows against a dataframely schema."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import dataframely as dy
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.dlq.fingerprint import template
+from redrive.errors import PipelineError
+from redrive.rows.batch import Received
+from redrive.rows.checks.check import check_of
+
+
+class Delivery(dy.Schema):
+    delivery_id = dy.String(primary_key=True)
+    city = dy.String(nullable=True, min_length=2)
+    day = dy.Date()
+    fee = dy.Decimal(12, 2, min=Decimal(0))
+
+    @dy.rule()
+    def sane(cls):
+        return (pl.col("fee") < 1_000) | (pl.col("city") == "Berlin")
+
+
+TEXT = dict.fromkeys(Delivery.column_names(), pl.String)
+
+
+def frame(*rows):
+    return pl.DataFrame(rows, schema=TEXT, orient="row")
+
+
+def check(*rows, schema=Delivery):
+    return check_of(schema)(Received(frame(*rows)))
+
+
+def said(*row):
+    (refused,) = check(row).rejected
+    return refused.error
+
+
+def test_a_clean_frame_comes_out_in_the_types_of_the_schema():
+    outcome = check(("D-1", "Berlin", "2026-07-01", " 1.50 "), ("D-2", None, "2026-07-02", "2"))
+    assert outcome.good.as_frame.schema == {
+        "delivery_id": pl.String,
+        "city": pl.String,
+        "day": pl.Date,
+        "fee": pl.Decimal(12, 2),
+    }
+    assert list(outcome.good.tuples) == [
+        ("D-1", "Berlin", date(2026, 7, 1), Decimal("1.50")),
+        ("D-2", None, date(2026, 7, 2), Decimal("2.00")),
+    ]
+    assert (outcome.good.origin, outcome.rejected, outcome.discarded) == (range(2), [], 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (("D-1", "Berlin", "2026-07-01", "N/A"), "fee: not a Decimal(12,2) ('N/A')"),
+        (("D-1", "Berlin", "2026-07-01", None), "fee: missing"),
+        (("D-1", "Berlin", "2026-07-01", "-5"), "fee: min (-5.00)"),
+        (("D-1", "B", "July", "-5"), "day: not a Date ('July'); city: min_length ('B'); fee: min (-5.00)"),
+        (("D-1", "Paris", "2026-07-01", "5000"), "rule sane failed on city, fee ('Paris', 5000.00)"),
+        ((None, "Berlin", "2026-07-01", "1"), "delivery_id: missing"),
+    ],
+)
+def test_everything_that_is_wrong_with_a_row_is_told_in_one_line(row, sentence):
+    assert said(*row) == sentence
+
+
+def test_the_places_of_the_bad_rows_are_those_in_the_batch():
+    rows = [(f"D-{number}", "Berlin", "2026-07-01", "1") for number in range(100)]
+    rows[17] = ("D-17", "Berlin", "2026-07-01", "N/A")
+    rows[60] = ("D-60", "Berlin", "2026-07-01", "-1")
+    outcome = check(*rows)
+    assert [one.place for one in outcome.rejected] == [17, 60]
+    assert outcome.good.values("delivery_id") == [f"D-{place}" for place in outcome.good.origin]
+    assert len(outcome.good) == 98
+
+
+def test_30_a_key_that_comes_twice_is_no_fault_of_either_row():
+    row = ("D-1", "Berlin", "2026-07-01", "1")
+    outcome = check(row, ("D-2", *row[1:]), row, ("D-1", "Berlin", "2026-07-01", "-1"))
+    assert list(outcome.good.origin) == [0, 1, 2]
+    assert [(one.place, one.error) for one in outcome.rejected] == [(3, "fee: min (-1.00)")]
+
+
+def test_a_bad_value_of_a_column_that_may_be_null_is_not_taken_for_null():
+    class Loose(dy.Schema):
+        fee = dy.Float64(nullable=True)
+
+    outcome = check_of(Loose)(Received(pl.DataFrame({"fee": ["1", "N/A", None]})))
+    assert list(outcome.good.tuples) == [(1.0,), (None,)]
+    assert [(one.place, one.error) for one in outcome.rejected] == [(1, "fee: not a Float64 ('N/A')")]
+
+
+def test_columns_that_the_schema_does_not_name_are_not_written():
+    outcome = check_of(Delivery)(
+        Received(frame(("D-1", "Berlin", "2026-07-01", "1")).with_columns(row_number=pl.lit("x"), more=pl.lit(1)))
+    )
+    assert outcome.good.columns == ("delivery_id", "city", "day", "fee")
+
+
+def test_a_schema_may_have_a_column_named_like_the_one_that_numbers_the_rows():
+    class Numbered(dy.Schema):
+        row_number = dy.Int64(min=0)
+
+    outcome = check_of(Numbered)(Received(pl.DataFrame({"row_number": ["7", "-1"]})))
+    assert list(outcome.good.tuples) == [(7,)]
+    assert [(one.place, one.error) for one in outcome.rejected] == [(1, "row_number: min (-1)")]
+
+
+def test_rules_of_the_users_own_are_named_and_those_over_groups_see_the_batch():
+    class Grouped(dy.Schema):
+        city = dy.String(check=lambda column: column.str.starts_with("B"))
+        zone = dy.String(check={"is_letter": lambda column: column.str.len_chars() == 1}, nullable=True)
+
+        @dy.rule()
+        def few_per_city(cls):
+            return pl.len().over("city") < 3
+
+    rows = pl.DataFrame({"city": ["Bonn", "Bern", "Bern", "Bern", "Ulm"], "zone": ["a", "b", None, "c", "xy"]})
+    outcome = check_of(Grouped)(Received(rows))
+    assert [(one.place, one.error) for one in outcome.rejected] == [
+        *((place, "rule few_per_city failed on city ('Bern')") for place in (1, 2, 3)),
+        (4, "city: check ('Ulm'); zone: is_letter ('xy')"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["fee", "name", "key", "type"])
+def test_the_same_problem_of_different_values_is_one_cause(name):
+    schema = type("Any", (dy.Schema,), {name: dy.Float64(min=0)})
+    texts = ["N/A", "-", "x" * 99, "O'Brien", "-1", "-22.5"]
+    outcome = check_of(schema)(Received(pl.DataFrame({name: texts})))
+    causes = [template(one.error) for one in outcome.rejected]
+    assert len(set(causes[:4])) == 1
+    assert len(set(causes[4:])) == 1
+    assert len(set(causes)) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        (
+            ["delivery_id", "city", "day", "fees"],
+            "the schema Delivery needs 'fee', which is not among the columns delivery_id, city, day, fees; "
+            "did you mean 'fees'?",
+        ),
+        (["a", "b"], "the schema Delivery fits no column of a, b; its columns are delivery_id, city, day, fee"),
+    ],
+)
+def test_columns_that_are_missing_are_named_before_any_row(columns, sentence):
+    for judge in (
+        check_of(Delivery).fits,
+        lambda names: check_of(Delivery)(Received(pl.DataFrame({name: ["x"] for name in names}))),
+    ):
+        with pytest.raises(PipelineError) as refused:
+            judge(columns)
+        assert str(refused.value) == sentence
+
+
+def test_columns_that_are_all_there_fit():
+    check_of(Delivery).fits(["fee", "more", *TEXT])
+    check_of(Delivery).fits([])
+
+
+class Event(dy.Schema):
+    at = dy.Datetime(time_zone="UTC")
+    tags = dy.List(dy.String(), nullable=True)
+    number = dy.Int64(nullable=True)
+
+
+def test_a_source_whose_types_can_never_be_those_of_the_schema_stops_the_pipeline():
+    rows = pl.DataFrame({"at": [1], "tags": [["a"]], "number": [1]})
+    with pytest.raises(PipelineError, match="wants a Datetime in UTC in the column 'at', and the source has an Int64"):
+        check_of(Event)(Received(rows))
+
+
+def test_records_are_judged_one_by_one_whatever_their_types():
+    ten = "2026-07-01T10:00:00Z"
+    records = [
+        {"at": ten, "tags": ["a", "b"], "number": 1},
+        {"at": ten, "tags": "a", "number": "2"},
+        {"at": 5, "tags": ["a"], "number": 2.5},
+        {"at": ten},
+        {"tags": []},
+    ]
+    outcome = check_of(Event)(Received(records))
+    moment = datetime(2026, 7, 1, 10, tzinfo=UTC)
+    assert list(outcome.good.tuples) == [(moment, ["a", "b"], 1), (moment, None, None)]
+    assert list(outcome.good.origin) == [0, 3]
+    assert [(one.place, one.error) for one in outcome.rejected] == [
+        (1, "tags: not a List(String) ('a')"),
+        (2, "at: not a Datetime in UTC ('5'); number: not an Int64 ('2.5')"),
+        (4, "at: missing"),
+    ]
+
+
+def test_records_of_which_none_has_the_right_type_are_all_rejected():
+    outcome = check_of(Event)(Received([{"at": 5}, {"at": 6}]))
+    assert [one.error for one in outcome.rejected] == ["at: not a Datetime in UTC (5)", "at: not a Datetime in UTC (6)"]
+
+
+def test_a_schema_without_rules_passes_everything():
+    class Loose(dy.Schema):
+        a = dy.String(nullable=True)
+
+    outcome = check_of(Loose)(Received(pl.DataFrame({"a": ["x", None]})))
+    assert list(outcome.good.tuples) == [("x",), (None,)]
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["D-1", "D-2", "D-3", None]),
+        st.sampled_from(["Berlin", "Ulm", "B", None]),
+        st.sampled_from(["2026-07-01", "July", None]),
+        st.sampled_from(["1", "-1", "N/A", "5000", None]),
+    ),
+    max_size=12,
+)
+
+
+@given(ROWS, st.booleans())
+def test_the_rows_that_pass_are_those_that_pass_alone(rows, as_records):
+    received = Received(frame(*rows).to_dicts() if as_records else frame(*rows))
+    outcome = check_of(Delivery)(received)
+    alone = [not check(row).rejected for row in rows]
+    assert list(outcome.good.origin) == [place for place, good in enumerate(alone) if good]
+    assert [one.place for one in outcome.rejected] == [place for place, good in enumerate(alone) if not good]
+    for one in outcome.rejected:
+        assert one.error == said(*rows[one.place])
+    if outcome.good.as_frame is not None:
+        assert Delivery.is_valid(outcome.good.as_frame.unique("delivery_id"))

@@ -1,0 +1,138 @@
+"""Keys that are missing, and keys that come twice."""
+
+from decimal import Decimal
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.dlq.fingerprint import template
+from redrive.errors import PipelineError
+from redrive.letters import ErrorType
+from redrive.rows.batch import Outgoing
+from redrive.rows.duplicates import keyless, reduce, twice
+
+COLUMNS = ("id", "day", "value")
+
+
+def tuples(rows):
+    return Outgoing(COLUMNS, range(10, 10 + len(rows)), tuples=rows)
+
+
+def framed(rows):
+    schema = {"id": pl.String, "day": pl.Int64, "value": pl.Int64}
+    return Outgoing.of_frame(pl.DataFrame(rows, schema=schema, orient="row"), range(10, 10 + len(rows)))
+
+
+@pytest.fixture(params=[tuples, framed], ids=["tuples", "frame"])
+def made(request):
+    return request.param
+
+
+def test_rows_that_all_have_keys_are_handed_on_as_they_are(made):
+    rows = made([("a", 1, 1), ("b", 1, 2)])
+    assert keyless(rows, ("id", "day")) == (rows, [])
+    assert reduce(rows, ("id",), "last").kept is rows
+    assert reduce(rows, ("id", "day"), "quarantine").kept is rows
+
+
+def test_a_row_whose_key_has_a_missing_part_is_rejected(made):
+    good, refused = keyless(made([("a", 1, 1), (None, 1, 2), ("c", None, 3), (None, None, 4)]), ("id", "day"))
+    assert (list(good.tuples), list(good.origin)) == ([("a", 1, 1)], [10])
+    assert [(one.place, one.error, one.error_type) for one in refused] == [
+        (1, "the key id is missing", ErrorType.VALIDATION),
+        (2, "the key day is missing", ErrorType.VALIDATION),
+        (3, "the key id is missing", ErrorType.VALIDATION),
+    ]
+
+
+def test_a_key_that_is_not_a_number_is_rejected():
+    nan = "the key id is NaN, which equals nothing"
+    values = [1.5, float("nan"), None]
+    for rows in (
+        Outgoing(["id"], range(3), tuples=[(value,) for value in values]),
+        Outgoing.of_frame(pl.DataFrame({"id": values}), range(3)),
+    ):
+        good, refused = keyless(rows, ["id"])
+        assert list(good.origin) == [0]
+        assert [one.error for one in refused] == [nan, "the key id is missing"]
+    _, refused = keyless(Outgoing(["id"], range(2), tuples=[(Decimal("NaN"),), (Decimal(1),)]), ["id"])
+    assert [(one.place, one.error) for one in refused] == [(0, nan)]
+
+
+def test_a_key_that_cannot_be_compared_is_rejected():
+    good, refused = keyless(Outgoing(["id"], range(4), tuples=[("a",), ([1],), (None,), ({},)]), ["id"])
+    assert list(good.tuples) == [("a",)]
+    assert [(one.place, one.error) for one in refused] == [
+        (1, "the key id is a list, and cannot be one"),
+        (2, "the key id is missing"),
+        (3, "the key id is a dict, and cannot be one"),
+    ]
+    good, refused = keyless(Outgoing.of_frame(pl.DataFrame({"id": [[1], None]}), range(2)), ["id"])
+    assert len(good) == 0
+    assert [one.error for one in refused] == ["the key id is a List, and cannot be one", "the key id is missing"]
+
+
+def test_no_rows_lack_no_key():
+    nothing = Outgoing((), (), tuples=())
+    assert keyless(nothing, ("id",)) == (nothing, [])
+
+
+def test_a_key_column_that_is_not_there_is_a_fault_of_the_pipeline(made):
+    with pytest.raises(
+        PipelineError, match="the sink's key needs 'ID', which is not among the columns id, day, value; did"
+    ):
+        keyless(made([("a", 1, 1)]), ("ID",))
+
+
+TWICE = [("a", 1, 1), ("b", 1, 2), ("a", 2, 3), ("c", 1, 4), ("a", 1, 5)]
+
+
+def test_the_last_row_of_a_key_is_kept_in_its_own_place(made):
+    reduced = reduce(made(TWICE), ("id",), "last")
+    assert (list(reduced.kept.tuples), list(reduced.kept.origin)) == ([TWICE[1], TWICE[3], TWICE[4]], [11, 13, 14])
+    assert (reduced.superseded, reduced.rejected) == (2, [])
+
+
+def test_the_first_row_of_a_key_is_kept(made):
+    reduced = reduce(made(TWICE), ("id",), "first")
+    assert (list(reduced.kept.tuples), list(reduced.kept.origin)) == ([TWICE[0], TWICE[1], TWICE[3]], [10, 11, 13])
+    assert (reduced.superseded, reduced.rejected) == (2, [])
+
+
+def test_of_a_key_that_may_come_once_the_first_row_is_kept_and_the_others_are_rejected(made):
+    reduced = reduce(made(TWICE), ("id", "day"), "quarantine")
+    assert list(reduced.kept.origin) == [10, 11, 12, 13]
+    assert reduced.superseded == 0
+    assert [(one.place, one.error, one.keyed) for one in reduced.rejected] == [
+        (4, "the key id, day came twice in this run ('a', 1)", False)
+    ]
+
+
+@pytest.mark.parametrize("name", ["id", "key", "name"])
+def test_rows_that_come_twice_are_one_cause_whatever_their_key(name):
+    rows = Outgoing([name], range(3), tuples=[("a",), ("x" * 200,), ("O'Brien",)])
+    assert len({template(twice(rows, place, [name]).error) for place in range(3)}) == 1
+
+
+ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 2) | st.none(), st.integers(0, 9)))
+
+
+@given(ROWS, st.sampled_from([("id",), ("id", "day"), ("day",)]), st.sampled_from(["last", "first", "quarantine"]))
+def test_what_is_kept_is_what_a_dict_would_keep(rows, key, rule):
+    places = [COLUMNS.index(name) for name in key]
+    keyed = [place for place, row in enumerate(rows) if all(row[part] is not None for part in places)]
+    kept = {}
+    for place in keyed if rule == "last" else reversed(keyed):
+        kept[tuple(rows[place][part] for part in places)] = place
+    for made in (tuples, framed):
+        good, refused = keyless(made(rows), key)
+        assert [one.place for one in refused] == [place for place in range(len(rows)) if place not in keyed]
+        reduced = reduce(good, key, rule)
+        assert [origin - 10 for origin in reduced.kept.origin] == sorted(kept.values())
+        assert len(reduced.kept) + reduced.superseded + len(reduced.rejected) == len(keyed)
+        assert reduced.superseded == 0 if rule == "quarantine" else reduced.rejected == []
+        assert {keyed[one.place] for one in reduced.rejected} == (
+            set(keyed) - set(kept.values()) if rule == "quarantine" else set()
+        )
