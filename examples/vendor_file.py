@@ -1,109 +1,114 @@
-"""A vendor's weekly file in which some fees are "N/A": what is good is loaded, the rest waits and is sent back.
+"""A vendor's weekly file: 180,000 deliveries, of which 5,400 have "N/A" for the fee.
+
+What is good is loaded on time, the rest waits with its cause; when the parser is fixed, it is sent back.
 
 Run it: python examples/vendor_file.py
 
-The store is a file in a temporary directory; a pipeline of your own would use `redrive.connect()` and keep it.
+Store and table are files in a temporary directory; a pipeline of your own would leave `store` out and keep them.
 """
 
 from __future__ import annotations
 
+import logging
+import random
 import sqlite3
 import sys
 import tempfile
-import uuid
-from collections.abc import Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field, field_validator
+
 import redrive
 
-DELIVERIES = 18_000
-EVERY = 33  # one fee in so many is missing
+DELIVERIES, UNPRICED = 180_000, 5_400
+
+TABLE = """
+    CREATE TABLE deliveries (
+        delivery_id TEXT PRIMARY KEY, city TEXT NOT NULL, delivered_at TEXT NOT NULL, fee NUMERIC NOT NULL
+    )"""
 
 
-def vendor_file() -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines of the file, numbered as an editor numbers them."""
-    for number in range(DELIVERIES):
-        fee = "N/A" if number % EVERY == 0 else f"{number % 900 / 100:.2f}"
-        yield number + 2, {"delivery_id": f"D-{number:06}", "city": "Pune", "fee": fee}
+class Delivery(BaseModel):
+    """How a delivery was understood when the file came."""
+
+    delivery_id: str
+    city: str
+    delivered_at: datetime
+    fee: Decimal = Field(ge=0)
 
 
-class Warehouse:
-    """Where deliveries go; writing one again changes nothing."""
+class FixedDelivery(Delivery):
+    """How it is understood after the fix: no fee is a fee of nothing."""
 
-    def __init__(self) -> None:
-        self.database = sqlite3.connect(":memory:")
-        self.database.execute("CREATE TABLE deliveries (delivery_id TEXT PRIMARY KEY, city TEXT, fee NUMERIC)")
-
-    def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        with self.database:
-            self.database.executemany(
-                "INSERT INTO deliveries VALUES (:delivery_id, :city, :fee)"
-                " ON CONFLICT DO UPDATE SET city = excluded.city, fee = excluded.fee",
-                rows,
-            )
-
-    def count(self) -> int:
-        found: int = self.database.execute("SELECT count(*) FROM deliveries").fetchone()[0]
-        return found
+    @field_validator("fee", mode="before")
+    @classmethod
+    def _nothing(cls, value: Any) -> Any:
+        return 0 if value == "N/A" else value
 
 
-def strict(record: dict[str, Any]) -> dict[str, Any]:
-    """How fees were read when the file came."""
-    return {**record, "fee": float(record["fee"])}
+def write_vendor_file(path: Path) -> None:
+    chance = random.Random(2026)
+    unpriced = set(chance.sample(range(DELIVERIES), UNPRICED))
+    with path.open("w") as file:
+        file.write("delivery_id,city,delivered_at,fee\n")
+        for number in range(DELIVERIES):
+            fee = "N/A" if number in unpriced else f"{chance.randrange(90_000) / 100:.2f}"
+            city = chance.choice(("Pune", "Delhi", "Chennai"))
+            file.write(f"D-{number:06},{city},2026-11-{chance.randrange(1, 15):02}T12:00:00Z,{fee}\n")
 
 
-def lenient(record: dict[str, Any]) -> dict[str, Any]:
-    """How they are read after the fix."""
-    return strict({**record, "fee": "0"}) if record["fee"] == "N/A" else strict(record)
-
-
-def load(warehouse: Warehouse, letters: Any) -> None:
-    """One run: every line ends in the warehouse or in the quarantine."""
-    good, rejected = [], []
-    for line, record in vendor_file():
-        try:
-            good.append(strict(record))
-        except ValueError as error:
-            rejected.append(redrive.NewLetter(record, error, key=record["delivery_id"], position=f"line {line}"))
-    warehouse.write(good)
-    stored = letters.put_many(rejected, pipeline="vendor", source="deliveries.csv", run_id=uuid.uuid4())
-    print(f"  {len(good):,} loaded, {stored.new:,} quarantined, {stored.repeated:,} of them seen before")
-
-
-def show(letters: Any) -> None:
-    for cause in letters.causes():
-        pending = cause.by_status["pending"]
-        print(f"  {cause.fingerprint}  {pending:,} pending, seen {cause.seen:,} times  {cause.message}")
+def count(database: Path) -> tuple[int, int]:
+    """Rows in the table, and distinct keys among them."""
+    with sqlite3.connect(database) as connection:
+        rows, keys = connection.execute("SELECT count(*), count(DISTINCT delivery_id) FROM deliveries").fetchone()
+    return rows, keys
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory() as directory, redrive.connect(Path(directory) / "redrive.db") as store:
-        letters, warehouse = store.dlq, Warehouse()
+    logging.basicConfig(level=logging.WARNING, format="  [%(levelname)s] %(message)s")
+    with tempfile.TemporaryDirectory() as directory:
+        here = Path(directory)
+        file, database = here / "deliveries.csv", here / "warehouse.db"
+        write_vendor_file(file)
+        with sqlite3.connect(database) as connection:
+            connection.execute(TABLE)
+        with redrive.connect(here / "redrive.db") as store:
+            return load_mend_and_redrive(file, database, store)
 
-        print("the file arrives")
-        load(warehouse, letters)
-        print("the job is started once more, by mistake")
-        load(warehouse, letters)
-        print("what is wrong")
-        show(letters)
-        (letter,) = letters.history("D-000033").letters
-        print(f"  for example letter {letter.id}, {letter.source} {letter.position}: {letter.record}")
 
-        def reload(records: Sequence[dict[str, Any]], *, dry_run: bool = False) -> None:
-            rows = [lenient(record) for record in records]
-            if not dry_run:
-                warehouse.write(rows)
+def load_mend_and_redrive(file: Path, database: Path, store: redrive.Store) -> int:
+    def vendor(model: type[Delivery]) -> redrive.Pipeline:
+        return redrive.Pipeline(
+            "vendor_reconciliation",
+            source=redrive.rows.csv(file),
+            validate=model,
+            sink=redrive.rows.table(f"sqlite:///{database}", "deliveries", key="delivery_id"),
+            store=store,
+        )
 
-        print("the parser is fixed; first a rehearsal")
-        rehearsal = letters.replay(reload, pipeline="vendor")
-        print(f"  {rehearsal.reprocessed:,} of {rehearsal.selected:,} would pass; loaded so far: {warehouse.count():,}")
-        print("then for real, ten first")
-        report = letters.replay(reload, pipeline="vendor", dry_run=False, canary=10, note="N/A means free")
-        print(f"  {report.reprocessed:,} reprocessed, {report.failed_again:,} failed again")
-        pending = letters.count(status="pending")
-        print(f"  in the warehouse: {warehouse.count():,} of {DELIVERIES:,}, pending: {pending:,}")
-        return 0 if warehouse.count() == DELIVERIES and not pending else 1
+    print("the file arrives")
+    print(vendor(Delivery).run())
+    print("what is wrong")
+    for cause in store.dlq.causes():
+        print(f"  {cause.count:,} × {cause.message}")
+    (letter, *_) = store.dlq.find(limit=1, newest_first=False)
+    print(f"  for example {letter.position} of {Path(letter.source or '').name}: {letter.record}")
+
+    print("the parser is fixed; first a rehearsal")
+    fixed = vendor(FixedDelivery)
+    rehearsal = store.dlq.replay(fixed, pipeline=fixed.name)
+    print(f"  {rehearsal.reprocessed:,} of {rehearsal.selected:,} would pass; rows so far: {count(database)[0]:,}")
+    print("then for real, a hundred first")
+    report = store.dlq.replay(fixed, pipeline=fixed.name, dry_run=False, canary=100, note="N/A means no fee")
+    print(f"  {report.reprocessed:,} reprocessed, {report.failed_again:,} failed again")
+
+    rows, keys = count(database)
+    pending = store.dlq.count(status="pending")
+    print(f"  in the table: {rows:,} rows, {keys:,} keys; pending: {pending:,}")
+    return 0 if rows == keys == DELIVERIES and not pending else 1
 
 
 if __name__ == "__main__":

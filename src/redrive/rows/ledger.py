@@ -131,10 +131,11 @@ class Ledger:
         held = {"owner": self._owner, "owner_until": now + self._lease}
         first = self._database.dialect.insert(checkpoints).on_conflict_do_nothing()
         values = {"pipeline_name": self._pipeline, "run_id": self.run_id, "identity": identity, "updated_at": now}
-        if connection.execute(first, {**values, **held}).rowcount == 1:
-            return None
+        connection.execute(first, {**values, **held})
         mine = checkpoints.c.pipeline_name == self._pipeline
         standing = connection.execute(select(checkpoints).where(mine).with_for_update()).one()
+        if standing.owner == self._owner:
+            return None  # there was none before
         if standing.owner is not None and standing.owner_until > now and not _is_dead(standing.owner):
             who = json.loads(standing.owner)
             wait = in_words((standing.owner_until - now).total_seconds())

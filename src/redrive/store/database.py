@@ -52,6 +52,7 @@ class Database:
         self._gate = threading.Condition()
         self._running = 0
         _open.add(self)
+        weakref.finalize(self, self._engine.dispose)  # who forgets to close it leaves no connection behind
 
     def __repr__(self) -> str:
         return f"<Database {self.name}>"

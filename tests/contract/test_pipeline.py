@@ -1,0 +1,578 @@
+"""Pipelines: what is read ends in the sink or in the quarantine, whatever happens on the way.
+
+Every test runs with the sink in the store's own database, where rows, letters and checkpoint are one transaction, and
+with a sink of its own, where they follow each other.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+import redrive
+from redrive.runs import BatchQuarantined, BatchShrunk, BatchWritten, GateJudged, RunEnded, RunStarted, Tier
+
+TABLE = "CREATE TABLE deliveries (id TEXT PRIMARY KEY, fee NUMERIC(8, 2) NOT NULL CHECK (fee < 100000))"
+
+
+class Kit:
+    """A store, a table, and pipelines between them."""
+
+    def __init__(self, store: redrive.Store, url: str) -> None:
+        self.store, self.url = store, url
+        self.events: list[Any] = []
+        self._engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+        self.execute(TABLE)
+
+    def execute(self, statement: str) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(sqlalchemy.text(statement))
+
+    def table(self) -> dict[str, float]:
+        with self._engine.begin() as connection:
+            rows = connection.execute(sqlalchemy.text("SELECT id, fee FROM deliveries")).all()
+        assert len({row.id for row in rows}) == len(rows)
+        return {row.id: float(row.fee) for row in rows}
+
+    def letters(self, **filters: Any) -> dict[str | None, Any]:
+        return {letter.key: letter for letter in self.store.dlq.each(**filters)}
+
+    def pipeline(self, rows: Any, name: str = "vendor", **options: Any) -> redrive.Pipeline:
+        source = rows if hasattr(rows, "open") else redrive.rows.records(rows)
+        options = {"validate": fee_is_a_number, "batch": 100, "store": self.store, **options}
+        sink = options.pop("sink", None) or redrive.rows.table(self.url, "deliveries", key="id")
+        return redrive.Pipeline(name, source=source, sink=sink, on_event=self.events.append, **options)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+@pytest.fixture(params=["shared", "apart"])
+def kit(request: pytest.FixtureRequest, store: redrive.Store, store_url: str, new_store: Any) -> Iterator[Kit]:
+    if request.param == "shared":
+        made = Kit(store, store_url)
+        yield made
+        made.close()
+        return
+    with new_store(store_url.partition(":")[0]) as url:
+        made = Kit(store, url)
+        yield made
+        made.close()
+
+
+def fee_is_a_number(record: dict[str, Any]) -> dict[str, Any]:
+    return {"id": record["id"], "fee": float(record["fee"])}
+
+
+def rows(count: int, *, bad: Callable[[int], bool] = lambda n: False, start: int = 0) -> Callable[[], Iterator[Any]]:
+    def make() -> Iterator[dict[str, Any]]:
+        for n in range(start, start + count):
+            yield {"id": f"D-{n:05}", "fee": "N/A" if bad(n) else f"{n % 90}.50"}
+
+    return make
+
+
+def stopping_after(batches: int, pipeline: redrive.Pipeline) -> Callable[[Any], None]:
+    seen: list[Any] = []
+
+    def watch(progress: Any) -> None:
+        seen.append(progress)
+        if len(seen) == batches:
+            pipeline.stop("the test says so")
+
+    return watch
+
+
+# ── one run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_good_rows_are_written_and_bad_ones_are_letters_of_one_cause(kit):
+    report = kit.pipeline(rows(1_000, bad=lambda n: n % 33 == 0)).run()
+    assert (report.read, report.written, report.rejected, report.status) == (1_000, 969, 31, "complete")
+    assert report.rate == pytest.approx(0.031)
+    assert report.tier is Tier.P3
+    assert report.batches == 10
+    assert len(kit.table()) == 969
+    (cause,) = kit.store.dlq.causes()
+    assert cause.count == 31
+    letter = kit.letters()["D-00033"]
+    assert letter.record == {"id": "D-00033", "fee": "N/A"}
+    assert (letter.position, letter.source, letter.error_type) == ("row 34", "records", "validation")
+    assert letter.run_id == report.run_id
+
+
+def test_28_the_letter_holds_the_record_as_received_not_as_transformed(kit):
+    def transform(record: dict[str, Any]) -> dict[str, Any]:
+        record["fee"] = record["fee"] * 100  # what the table's CHECK refuses
+        return record
+
+    kit.pipeline([{"id": "a", "fee": "5000.25"}, {"id": "b", "fee": "1"}], transform=transform, gate=ALL).run()
+    assert kit.letters()["a"].record == {"id": "a", "fee": "5000.25"}
+    assert kit.letters()["a"].error_type == "sink"
+    assert kit.table() == {"b": 100.0}
+
+
+ALL = redrive.Gate(abort=1)
+
+
+def test_a_run_again_changes_nothing_and_counts_the_letters_once(kit):
+    pipeline = kit.pipeline(rows(300, bad=lambda n: n % 50 == 0))
+    first = pipeline.run()
+    table = kit.table()
+    second = pipeline.run()
+    assert second.run_id != first.run_id
+    assert kit.table() == table
+    assert kit.store.dlq.count() == 6
+    assert {letter.seen for letter in kit.letters().values()} == {2}
+
+
+def test_an_empty_source_is_a_complete_run(kit):
+    report = kit.pipeline([]).run()
+    assert (report.read, report.status, report.rate) == (0, "complete", 0)
+
+
+def test_what_is_no_record_is_a_letter(kit):
+    report = kit.pipeline([{"id": "a", "fee": 1}, 7, {"id": "b", "fee": 2}], gate=ALL).run()
+    assert (report.read, report.written, report.rejected) == (3, 2, 1)
+    assert [letter.record for letter in kit.store.dlq.each()] == [7]
+
+
+def test_a_row_without_its_key_is_a_letter(kit):
+    report = kit.pipeline([{"id": None, "fee": 1}, {"id": "b", "fee": 2}], gate=ALL).run()
+    assert (report.written, report.rejected) == (1, 1)
+    assert "key" in next(iter(kit.letters().values())).error_message
+
+
+def test_a_row_that_is_discarded_is_counted_and_no_letter(kit):
+    def validate(record: dict[str, Any]) -> None:
+        if record["fee"] == 13:
+            raise redrive.Discard("a test order")
+
+    report = kit.pipeline([{"id": f"{n}", "fee": n} for n in range(20)], validate=validate).run()
+    assert (report.written, report.discarded, report.rejected) == (19, 1, 0)
+    assert kit.store.dlq.count() == 0
+
+
+def test_every_row_is_accounted_for(kit):
+    def transform(record: dict[str, Any]) -> dict[str, Any] | None:
+        return None if record["id"] == "D-00007" else record
+
+    some = [*rows(150, bad=lambda n: n % 10 == 3)(), {"id": "D-00001", "fee": 3}, "rubbish", {"id": "x", "fee": 10**6}]
+    report = kit.pipeline(some, transform=transform, batch=200, gate=ALL).run()
+    assert report.read == 153
+    assert report.read == report.written + report.rejected + report.discarded + report.duplicates
+    assert (report.rejected, report.discarded, report.duplicates) == (17, 1, 1)
+
+
+# ── duplicates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TWICE = [{"id": "a", "fee": 1}, {"id": "b", "fee": 2}, {"id": "a", "fee": 3}, {"id": "c", "fee": 4}, {"id": "a", "fee": 5}]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 100])
+@pytest.mark.parametrize(
+    ("rule", "kept", "letters"), [("last", 5, 0), ("first", 1, 0), ("quarantine", 1, 2)], ids=lambda value: str(value)
+)
+def test_30_of_rows_with_one_key_the_rule_says_which_counts_in_the_whole_run(kit, batch, rule, kept, letters):
+    report = kit.pipeline(TWICE, validate=None, on_duplicate=rule, batch=batch, gate=ALL).run()
+    assert kit.table() == {"a": kept, "b": 2, "c": 4}
+    assert kit.store.dlq.count() == report.rejected == letters
+    assert report.read == report.written + report.rejected + report.duplicates == 5
+
+
+def test_29_a_key_that_comes_twice_in_one_statement_does_no_harm(kit):
+    same = [{"id": "a", "fee": n} for n in range(50)]
+    report = kit.pipeline(same, batch=50).run()
+    assert kit.table() == {"a": 49}
+    assert report.duplicates == 49
+
+
+def test_the_rule_holds_over_a_stop(kit):
+    pipeline = kit.pipeline(lambda: iter(TWICE), validate=None, on_duplicate="first", batch=2)
+    with pytest.raises(redrive.RunStopped):
+        pipeline.run(watch=stopping_after(1, pipeline))
+    report = pipeline.run()
+    assert kit.table() == {"a": 1, "b": 2, "c": 4}
+    assert report.duplicates == 2
+
+
+# ── stopping and going on ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(kit):
+    pipeline = kit.pipeline(rows(1_000, bad=lambda n: n % 100 == 5))
+    with pytest.raises(redrive.RunStopped, match="the test says so") as stopped:
+        pipeline.run(watch=stopping_after(3, pipeline))
+    part = stopped.value.report
+    assert stopped.value.kind == "transient"
+    assert (part.status, part.read, part.checkpoint) == ("stopped", 300, {"row": 300})
+    assert len(kit.table()) == part.written == 297
+    report = pipeline.run()
+    assert report.resumed
+    assert report.run_id == part.run_id
+    assert (report.read, report.written, report.rejected, report.batches) == (1_000, 990, 10, 10)
+    assert {letter.seen for letter in kit.letters().values()} == {1}
+    assert kit.of(RunStarted)[1].checkpoint == {"row": 300}
+
+
+def test_a_source_that_breaks_loses_nothing_and_is_gone_on_with(kit):
+    broken = True
+
+    def source() -> Iterator[dict[str, Any]]:
+        for record in rows(500)():
+            if broken and record["id"] == "D-00250":
+                raise ConnectionResetError("the vendor hung up")
+            yield record
+
+    pipeline = kit.pipeline(source)
+    with pytest.raises(redrive.RunStopped, match="the vendor hung up") as stopped:
+        pipeline.run()
+    assert stopped.value.kind == "transient"
+    assert isinstance(stopped.value.__cause__, ConnectionResetError)
+    assert stopped.value.report.status == "failed"
+    assert len(kit.table()) == stopped.value.report.written
+    broken = False
+    assert pipeline.run().written == 500
+    assert len(kit.table()) == 500
+
+
+def test_a_bug_in_a_check_stops_the_run_and_is_named(kit):
+    def validate(record: dict[str, Any]) -> None:
+        record.fees  # type: ignore[attr-defined]  # noqa: B018
+
+    with pytest.raises(redrive.RunStopped, match="AttributeError") as stopped:
+        kit.pipeline(rows(10), validate=validate).run()
+    assert stopped.value.kind == "permanent"
+    assert kit.table() == {}
+
+
+def test_26_the_checkpoint_does_not_move_before_every_row_is_in_the_sink_or_in_the_quarantine(kit, monkeypatch):
+    pipeline = kit.pipeline(rows(300, bad=lambda n: n % 10 == 0))
+    real, puts = kit.store.dlq.put_within, []
+
+    def failing(*args: Any, **options: Any) -> Any:
+        puts.append(args)
+        if len(puts) == 2:
+            raise redrive.StoreError("no space left")
+        return real(*args, **options)
+
+    monkeypatch.setattr(kit.store.dlq, "put_within", failing)
+    with pytest.raises(redrive.RunStopped, match="no space left") as stopped:
+        pipeline.run()
+    assert stopped.value.report.checkpoint == {"row": 100}
+    assert kit.store.dlq.count() == 10
+    report = pipeline.run()
+    assert (report.read, report.written, report.rejected) == (300, 270, 30)
+    assert len(kit.table()) == 270
+    assert {letter.seen for letter in kit.letters().values()} == {1}
+
+
+def test_a_deadline_ends_the_run_behind_its_batch(kit):
+    with pytest.raises(redrive.RunStopped, match="deadline") as stopped:
+        kit.pipeline(rows(1_000)).run(deadline=1e-9)
+    assert stopped.value.kind == "transient"
+    assert len(kit.table()) == stopped.value.report.written
+
+
+def test_sigterm_ends_the_run_behind_its_batch(kit):
+    before = signal.getsignal(signal.SIGTERM)
+    pipeline = kit.pipeline(rows(1_000))
+
+    def watch(progress: Any) -> None:
+        if progress.counts.batches == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(redrive.RunStopped, match="SIGTERM"):
+        pipeline.run(watch=watch)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert len(kit.table()) == 200
+    assert pipeline.run().written == 1_000
+
+
+def test_an_interrupt_keeps_what_was_written(kit):
+    def watch(progress: Any) -> None:
+        raise KeyboardInterrupt
+
+    pipeline = kit.pipeline(rows(1_000))
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(watch=watch)
+    (run,) = kit.store.runs.find()
+    assert (run.status, run.reason) == ("stopped", "interrupted")
+    assert pipeline.run().written == 1_000
+
+
+def test_restarting_gives_the_unfinished_run_up(kit):
+    pipeline = kit.pipeline(rows(500))
+    with pytest.raises(redrive.RunStopped):
+        pipeline.run(watch=stopping_after(2, pipeline))
+    report = pipeline.run(restart=True)
+    assert not report.resumed
+    assert report.read == 500
+    assert [run.status for run in kit.store.runs.find()] == ["complete", "abandoned"]
+
+
+def test_a_checkpoint_of_another_source_is_refused_in_one_sentence(kit):
+    pipeline = kit.pipeline(redrive.rows.records(rows(500), name="monday"))
+    with pytest.raises(redrive.RunStopped):
+        pipeline.run(watch=stopping_after(2, pipeline))
+    with pytest.raises(redrive.PipelineError, match=r"unfinished run over monday.*tuesday.*--restart"):
+        kit.pipeline(redrive.rows.records(rows(500), name="tuesday")).run()
+    assert pipeline.run().written == 500
+
+
+def test_a_run_that_read_nothing_binds_nobody(kit):
+    def broken() -> Iterator[Any]:
+        raise ConnectionRefusedError
+        yield
+
+    with pytest.raises(redrive.RunStopped):
+        kit.pipeline(redrive.rows.records(broken, name="monday")).run()
+    assert kit.pipeline(redrive.rows.records(rows(5), name="tuesday")).run().written == 5
+
+
+def test_one_pipeline_is_run_by_one_process_at_a_time(kit):
+    pipeline, other = kit.pipeline(rows(300)), kit.pipeline(rows(300))
+    refused: list[BaseException] = []
+
+    def watch(progress: Any) -> None:
+        try:
+            other.run()
+        except redrive.RunStopped as error:
+            refused.append(error)
+
+    pipeline.run(watch=watch)
+    assert len(refused) == 3
+    assert "is being run by process" in str(refused[0])
+    assert refused[0].kind == "transient"  # type: ignore[attr-defined]
+
+
+def test_a_run_may_be_in_any_thread(kit):
+    reports: list[Any] = []
+    pipeline = kit.pipeline(rows(250))
+    thread = threading.Thread(target=lambda: reports.append(pipeline.run()))
+    thread.start()
+    thread.join(60)
+    assert reports[0].written == 250
+
+
+# ── the gate ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("percent", "tier"), [(0.5, "log"), (3, "P3"), (7, "P1")])
+def test_the_gate_tells_the_tier_of_a_run_that_goes_through(kit, percent, tier):
+    report = kit.pipeline(rows(2_000, bad=lambda n: n % 200 < percent * 2)).run()
+    assert (report.status, report.tier) == ("complete", tier)
+    assert kit.of(GateJudged)[-1].tier == tier
+    assert kit.of(GateJudged)[-1].final
+
+
+def test_27_on_abort_good_rows_letters_and_checkpoint_are_kept(kit):
+    pipeline = kit.pipeline(rows(4_000, bad=lambda n: n % 4 == 0))
+    with pytest.raises(redrive.GateAborted, match=r"25.0%.*redrive dlq causes") as aborted:
+        pipeline.run()
+    report = aborted.value.report
+    assert (report.status, report.tier, report.read) == ("aborted", "abort", 1_000)
+    assert report.checkpoint == {"row": 1_000}
+    assert len(kit.table()) == report.written == 750
+    assert kit.store.dlq.count() == report.rejected == 250
+    assert kit.of(GateJudged)[-1].tier is Tier.ABORT
+
+
+def test_a_small_source_is_judged_at_its_end(kit):
+    with pytest.raises(redrive.GateAborted):
+        kit.pipeline(rows(8, bad=lambda n: n % 2 == 0)).run()
+    assert len(kit.table()) == 4
+    assert kit.store.dlq.count() == 4
+
+
+def test_after_an_abort_a_person_may_go_on_and_the_rest_is_judged_anew(kit):
+    with pytest.raises(redrive.GateAborted):
+        kit.pipeline(rows(4_000, bad=lambda n: n < 900)).run()
+    report = kit.pipeline(rows(4_000, bad=lambda n: n < 900)).run()
+    assert (report.status, report.read, report.rejected, report.tier) == ("complete", 4_000, 900, "log")
+
+
+# ── whole batches ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_that_cannot_be_transformed_at_all_is_one_letter_and_the_rest_goes_on(kit):
+    import polars as pl
+
+    def transform(frame: pl.DataFrame) -> pl.DataFrame:
+        if frame["id"].is_between(pl.lit("D-00100"), pl.lit("D-00199")).any():
+            raise ValueError("this batch makes no sense")
+        return frame
+
+    pipeline = kit.pipeline(rows(1_000), transform=redrive.rows.per_frame(transform))
+    report = pipeline.run()
+    assert (report.written, report.rejected) == (900, 100)
+    (letter,) = kit.store.dlq.each()
+    assert (letter.error_type, letter.position) == ("batch", "row 101 to row 200")
+    assert [record["id"] for record in letter.record] == [f"D-{n:05}" for n in range(100, 200)]
+    assert kit.of(BatchQuarantined)[0].rows == 100
+    fixed = kit.pipeline(rows(0))
+    assert kit.store.dlq.replay(fixed, pipeline="vendor", dry_run=False).reprocessed == 1
+    assert len(kit.table()) == 1_000
+
+
+def test_memory_that_does_not_suffice_halves_the_batch(kit):
+    def validate(record: dict[str, Any]) -> dict[str, Any]:
+        return fee_is_a_number(record)
+
+    def transform(frame: Any) -> Any:
+        if frame.height > 60:
+            raise MemoryError
+        return frame
+
+    pipeline = kit.pipeline(
+        rows(1_000, bad=lambda n: n % 100 == 7), validate=validate, transform=redrive.rows.per_frame(transform)
+    )
+    report = pipeline.run()
+    assert (report.read, report.written, report.rejected) == (1_000, 990, 10)
+    assert len(kit.table()) == 990
+    assert {letter.seen for letter in kit.letters().values()} == {1}
+    assert [event.rows for event in kit.of(BatchShrunk)] == [50]
+
+
+def test_memory_that_never_suffices_ends_the_run(kit):
+    def transform(frame: Any) -> Any:
+        raise MemoryError
+
+    with pytest.raises(redrive.RunStopped, match="MemoryError") as stopped:
+        kit.pipeline(rows(1_000), transform=redrive.rows.per_frame(transform)).run()
+    assert stopped.value.kind == "resource"
+
+
+def test_a_sink_without_memory_gets_smaller_batches(kit):
+    table = redrive.rows.table(kit.url, "deliveries", key="id")
+    for name in ("write", "write_within"):
+        real = getattr(table, name)  # one of the two is used
+
+        def write(*args: Any, real: Any = real, **options: Any) -> Any:
+            if len(args[-1]) > 30:
+                raise MemoryError
+            return real(*args, **options)
+
+        setattr(table, name, write)
+    report = kit.pipeline(rows(400), sink=table).run()
+    assert (report.read, report.written) == (400, 400)
+    assert len(kit.table()) == 400
+
+
+# ── events and reports ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_step_is_an_event(kit):
+    report = kit.pipeline(rows(250)).run()
+    assert [type(event).__name__ for event in kit.events] == [
+        "RunStarted",
+        "BatchWritten",
+        "BatchWritten",
+        "BatchWritten",
+        "GateJudged",
+        "RunEnded",
+    ]
+    assert kit.of(BatchWritten)[-1].so_far.read == 250
+    assert kit.of(RunEnded)[0].report == report
+
+
+def test_the_report_is_kept_in_the_store(kit):
+    report = kit.pipeline(rows(250, bad=lambda n: n == 3)).run()
+    kept = kit.store.runs.get(report.run_id)
+    assert kept.document() == {**report.document(), "seconds": kept.document()["seconds"], "throughput": kept.document()["throughput"]}
+    assert kit.store.runs.get("vendor").run_id == report.run_id
+    assert kit.store.runs.get(str(report.run_id)[:8]).run_id == report.run_id
+    with pytest.raises(redrive.PipelineError, match="there is no run"):
+        kit.store.runs.get("nobody")
+
+
+def test_a_report_reads_well(kit):
+    text = str(kit.pipeline(rows(250, bad=lambda n: n % 50 == 3)).run())
+    assert "read 250, written 245, rejected 5 (2.0%, P3)" in text
+    assert "redrive dlq causes --run" in text
+
+
+# ── sending back ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lenient(record: dict[str, Any]) -> dict[str, Any]:
+    return fee_is_a_number({**record, "fee": 0} if record["fee"] == "N/A" else record)
+
+
+def test_letters_go_back_through_the_fixed_pipeline(kit):
+    kit.pipeline(rows(1_000, bad=lambda n: n % 33 == 0)).run()
+    fixed = kit.pipeline(rows(0), validate=lenient)
+    rehearsal = kit.store.dlq.replay(fixed, pipeline="vendor")
+    assert (rehearsal.reprocessed, rehearsal.rehearsed) == (31, True)
+    assert len(kit.table()) == 969
+    report = kit.store.dlq.replay(fixed, pipeline="vendor", dry_run=False)
+    assert (report.reprocessed, report.failed_again) == (31, 0)
+    assert len(kit.table()) == 1_000
+    assert kit.store.dlq.count(status="pending") == 0
+
+
+def test_letters_that_the_sink_refuses_fail_again_in_rehearsal_and_for_real(kit):
+    kit.pipeline([{"id": "a", "fee": 10**7}, {"id": "b", "fee": "N/A"}], gate=ALL).run()
+    fixed = kit.pipeline(rows(0), validate=lenient)
+    rehearsal = kit.store.dlq.replay(fixed, pipeline="vendor")
+    assert (rehearsal.reprocessed, rehearsal.failed_again) == (1, 1)
+    assert kit.table() == {}
+    report = kit.store.dlq.replay(fixed, pipeline="vendor", dry_run=False)
+    assert (report.reprocessed, report.failed_again) == (1, 1)
+    assert kit.table() == {"b": 0}
+
+
+def test_an_edited_record_is_what_is_sent(kit):
+    kit.pipeline([{"id": "b", "fee": "N/A"}], gate=ALL).run()
+    (letter,) = kit.store.dlq.each()
+    kit.store.dlq.edit(letter.id, patch={"fee": "7.25"})
+    assert kit.store.dlq.replay(kit.pipeline(rows(0)), pipeline="vendor", dry_run=False).reprocessed == 1
+    assert kit.table() == {"b": 7.25}
+
+
+# ── what cannot work ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_table_of_another_shape_is_told_before_any_row_is_written(kit):
+    with pytest.raises(redrive.RunStopped, match="city") as stopped:
+        kit.pipeline([{"id": "a", "fee": 1, "city": "Pune"}], validate=None).run()
+    assert stopped.value.kind == "permanent"
+    assert kit.table() == {}
+
+
+def test_a_table_that_is_not_there_is_told(kit):
+    with pytest.raises(redrive.RunStopped, match="nowhere"):
+        kit.pipeline(rows(5), sink=redrive.rows.table(kit.url, "nowhere", key="id")).run()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"batch": 0}, "batch must be a whole number"),
+        ({"on_duplicate": "maybe"}, "on_duplicate must be one of"),
+        ({"gate": 0.2}, "gate is a redrive.Gate"),
+        ({"sla": "half past six"}, "sla must be"),
+        ({"deadline": -1}, "deadline must be"),
+        ({"source": []}, "source must be one of redrive's"),
+        ({"sink": {}}, "sink must be one of redrive's"),
+        ({"validate": 5}, "validate"),
+        ({"name": ""}, "name of its pipeline"),
+    ],
+)
+def test_a_pipeline_that_makes_no_sense_is_refused_where_it_is_made(tmp_path, options, says):
+    usual = {
+        "name": "vendor",
+        "source": redrive.rows.records([]),
+        "sink": redrive.rows.table(f"sqlite:///{tmp_path}/x.db", "t", key="id"),
+        **options,
+    }
+    with pytest.raises((TypeError, ValueError, redrive.RedriveError), match=says):
+        redrive.Pipeline(usual.pop("name"), **usual)
