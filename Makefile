@@ -22,6 +22,7 @@ $(VENV)/.bench: $(VENV)/.base
 demo: $(VENV)/.base
 	$(BIN)/python examples/partner_pages.py
 	$(BIN)/python examples/vendor_file.py
+	$(BIN)/python examples/partner_api.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

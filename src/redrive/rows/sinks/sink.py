@@ -45,5 +45,3 @@ class SharesTransactions(Protocol):
 
     def write_within(self, connection: Connection, rows: Outgoing) -> Sequence[Refused]:
         """Like `write`, in a transaction that the caller commits. May be repeated as a whole."""
-
-

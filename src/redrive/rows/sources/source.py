@@ -45,6 +45,9 @@ class Source(Protocol):
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         """Begin at `position`, the `next` of a batch, or at the start. `identity` is the one the run began with."""
 
+    def start_of_next_run(self, position: Any) -> Any:
+        """Where a new run begins behind one that ended at `position`; asked only of a source that `continues`."""
+
     def again(self, raw: Any) -> Record | list[Record]:
         """The row, or rows, of something that was unreadable; raises what is wrong with it where it still is.
 
