@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from redrive.runs import RunEvent
+
 Scope = Literal["call", "row", "task"]
 
 
@@ -170,4 +172,5 @@ class FallbackUsed:
     failure: Failure
 
 
-Event = Attempt | BreakerChanged | KeyCooled | TokenRefreshed | CallFailed | FallbackUsed
+CallEvent = Attempt | BreakerChanged | KeyCooled | TokenRefreshed | CallFailed | FallbackUsed
+Event = CallEvent | RunEvent

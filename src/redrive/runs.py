@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -117,6 +116,8 @@ class Report:
 
     def json(self) -> str:
         """The report as one JSON document."""
+        import json
+
         return json.dumps(self.document(), ensure_ascii=False)
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ from redrive.model import (
 )
 from redrive.runs import BatchQuarantined, BatchShrunk, GateJudged, RunEnded, RunEvent, RunStarted, RunStatus, Tier
 
-Hook = Callable[[Event | RunEvent], None]
+Hook = Callable[[Event], None]
 
 ATTEMPTS = logging.getLogger("redrive.attempts")
 EVENTS = logging.getLogger("redrive.events")
@@ -38,7 +38,7 @@ def on_event(hook: Hook) -> Callable[[], None]:
     return lambda: everywhere.remove(hook) if hook in everywhere else None
 
 
-def _line(event: Event | RunEvent) -> tuple[int, str]:
+def _line(event: Event) -> tuple[int, str]:
     match event:
         case RunStarted() | BatchShrunk() | BatchQuarantined() | GateJudged() | RunEnded():
             return _run_line(event)
@@ -87,7 +87,7 @@ class Announcer:
             raise TypeError(f"on_event needs a function that takes an event, not {type(hook).__name__}")
         self.hooks = () if hook is None else (hook,)
 
-    def event(self, event: Event | RunEvent) -> None:
+    def event(self, event: Event) -> None:
         """Log what is no attempt, then tell the hooks. A hook that fails harms nobody but is seen."""
         if not isinstance(event, Attempt):
             EVENTS.log(*_line(event))

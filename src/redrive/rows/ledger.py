@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Row, delete, select, update
 
 from redrive.errors import PipelineError, RunStopped
 from redrive.model import Kind, in_words
-from redrive.rows.sources.source import Source
+from redrive.rows.sources.source import Continues, Source
 from redrive.runs import Counts, RunStatus, Tier
 from redrive.store.database import Database
 from redrive.store.lease import renewed
@@ -74,7 +74,7 @@ class Ledger:
                     update(runs).where(runs.c.run_id == last.run_id).values(status=RunStatus.ABANDONED, ended_at=now)
                 )
                 connection.execute(delete(run_keys).where(run_keys.c.run_id == last.run_id))
-            kept = None if restart or standing is None or not source.continues else standing.position
+            kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
             return self._anew(connection, source, identity, kept, standing, sink=sink, sla=sla, now=now)
 
         begun = self._database.write(work)
@@ -204,7 +204,7 @@ class Ledger:
         )
         # Where it really begins may be earlier, for rows that come late; that is no reason to move the checkpoint back.
         self._move(connection, run_id=self.run_id, identity=identity, position=kept, updated_at=now)
-        position = None if kept is None else source.start_of_next_run(kept)
+        position = source.start_of_next_run(kept) if isinstance(source, Continues) and kept is not None else None
         return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=sla)
 
 

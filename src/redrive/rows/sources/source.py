@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from redrive.rows.batch import Batch, Record
 
@@ -11,10 +11,13 @@ from redrive.rows.batch import Batch, Record
 class Reading(Protocol):
     """A source that was opened at a position, on its way to its end."""
 
-    columns: tuple[str, ...] | None
-    """The columns that every row has, where that is known before the first row is read."""
-    total: int | None
-    """The size of the whole source in the units of `Batch.done`, where it is known."""
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that every row has, where that is known before the first row is read."""
+
+    @property
+    def total(self) -> int | None:
+        """The size of the whole source in the units of `Batch.done`, where it is known."""
 
     def read(self, most: int) -> Batch | None:
         """The next rows, `most` of them at most; None at the end.
@@ -33,8 +36,6 @@ class Source(Protocol):
 
     name: str
     """As a person knows it; letters and reports show it."""
-    continues: bool
-    """Whether the next run begins where the last finished one ended, as with a watermark; a file begins anew."""
 
     def identity(self) -> dict[str, Any]:
         """What tells this source from another, as JSON. Kept with the checkpoint when a run begins."""
@@ -45,11 +46,16 @@ class Source(Protocol):
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         """Begin at `position`, the `next` of a batch, or at the start. `identity` is the one the run began with."""
 
-    def start_of_next_run(self, position: Any) -> Any:
-        """Where a new run begins behind one that ended at `position`; asked only of a source that `continues`."""
-
     def again(self, raw: Any) -> Record | list[Record]:
         """The row, or rows, of something that was unreadable; raises what is wrong with it where it still is.
 
         `raw` is what an `Unreadable` held, or what a person made of it. A record is given back as it is.
         """
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """A source of which a new run reads only what came since the last one, as by a watermark; a file begins anew."""
+
+    def start_of_next_run(self, position: Any) -> Any:
+        """Where a new run begins behind one that ended at `position`."""
