@@ -1,0 +1,112 @@
+"""How an API is paged: how its pages are called, where they begin, and how many of them are wanted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from redrive.errors import SourceError
+from redrive.masking import mask
+
+By = Literal["page", "offset", "cursor"]
+BadPage = Literal["stop", "quarantine"]
+
+_LONGEST_LABEL = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The options of `pages` that say which page comes when, checked."""
+
+    by: By = "page"
+    start: Any = None
+    size: int | None = None
+    in_flight: int = 1
+    bad_page: BadPage = "stop"
+    limit: int | None = None
+    asks_next: bool = False
+    """Whether the pages themselves tell where they end, by a cursor or by `following`."""
+
+    def __post_init__(self) -> None:
+        for option, value, known in (("by", self.by, By), ("bad_page", self.bad_page, BadPage)):
+            if value not in get_args(known):
+                raise ValueError(f"{option} must be {' or '.join(map(repr, get_args(known)))}, not {value!r}")
+        for option, number, least in (
+            ("size", self.size, 1),
+            ("in_flight", self.in_flight, 1),
+            ("limit", self.limit, 1),
+        ):
+            if number is not None and not _whole(number, least):
+                raise ValueError(f"{option} must be a whole number from {least} up, not {number!r}")
+        if self.by == "cursor":
+            self._check_cursor()
+            return
+        if self.start is None:
+            object.__setattr__(self, "start", 1 if self.by == "page" else 0)
+        if not _whole(self.start, 0):
+            raise ValueError(f"start must be the number of the first {self.by}, from 0 up, not {self.start!r}")
+        if self.by == "offset" and self.size is None:
+            raise ValueError("size must be given with by='offset': the next page begins that many items further on")
+
+    def _check_cursor(self) -> None:
+        if self.in_flight != 1:
+            raise ValueError("in_flight must be 1 with by='cursor': where the next page is, only the last one tells")
+        if self.size is not None:
+            raise ValueError("size has no meaning with by='cursor': the pages tell themselves where they end")
+        if not is_json(self.start):
+            raise ValueError(f"start must be a cursor that JSON can hold, not {self.start!r}")
+
+    @property
+    def step(self) -> int:
+        """From one page to the next."""
+        return self.size if self.by == "offset" and self.size is not None else 1
+
+    def is_enough(self, pages: int) -> bool:
+        """Whether so many pages are all that are wanted."""
+        return self.limit is not None and pages >= self.limit
+
+    def position(self, token: Any, pages: int) -> dict[str, Any]:
+        """Where a reading stands when the next page is `token`, and so many came before it."""
+        return {"token": token, "pages": pages}
+
+    def end(self, pages: int) -> dict[str, Any]:
+        """Where a reading stands behind the last page."""
+        return {"end": True, "pages": pages}
+
+    def place(self, position: Any | None) -> tuple[Any, int, bool]:
+        """The next page of a position, how many came before it, and whether there is none."""
+        if position is None:
+            return self.start, 0, False
+        pages: Any = position.get("pages") if isinstance(position, Mapping) else None
+        if not _whole(pages, 0) or ("token" in position) == (position.get("end") is True):
+            raise SourceError(f"a position in pages is the `next` of a batch, not {position!r}")
+        token = position.get("token")
+        if "token" not in position or self.by == "cursor":
+            return token, pages, "token" not in position
+        if token != self.start + pages * self.step:
+            raise SourceError(f"{position!r} is no position in pages that begin at {self.label(self.start)}")
+        return token, pages, False
+
+    def label(self, token: Any) -> str:
+        """A page as a person knows it."""
+        if self.by != "cursor":
+            return f"{self.by} {token}"
+        if token is None:
+            return "the first page"
+        text = mask(token if isinstance(token, str) else json.dumps(token))
+        return f"cursor {text}" if len(text) <= _LONGEST_LABEL else f"cursor {text[:_LONGEST_LABEL]}…"
+
+
+def is_json(value: Any) -> bool:
+    """Whether a value can be part of a checkpoint."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _whole(number: Any, least: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= least

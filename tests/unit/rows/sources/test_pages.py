@@ -1,0 +1,371 @@
+"""Pages of an API as rows, in order, from wherever the last run stopped."""
+
+import json
+import threading
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import redrive
+from redrive import Service, rows
+from redrive.errors import SourceError
+from redrive.testing import Answer, FaultyServer, set_testing
+
+PAGES, SIZE = 23, 4
+
+
+@pytest.fixture(autouse=True)
+def without_waiting():
+    with set_testing():
+        yield
+
+
+@pytest.fixture
+def server():
+    with FaultyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with httpx.Client(base_url=server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def service():
+    return Service("partner", breaker=None, budget=None)
+
+
+def item(number):
+    return {"id": number, "fee": f"{number}.50"}
+
+
+EVERYTHING = [item(number) for number in range(PAGES * SIZE)]
+
+
+def page_of(page):
+    """Pages from 1 on; behind the last they are empty."""
+    return EVERYTHING[(page - 1) * SIZE : page * SIZE]
+
+
+def serve(server):
+    def answer(request):
+        page = int(request.path.rsplit("/", 1)[1])
+        return Answer(json={"items": page_of(page), "page": page})
+
+    server.on("/pages/*", answer)
+
+
+def batches(source, most=10, position=None):
+    reading = source.open(position, source.identity())
+    found = []
+    while (batch := reading.read(most)) is not None:
+        found.append(batch)
+    reading.close()
+    return found
+
+
+def records(found):
+    return [record for batch in found for record in batch.rows.records]
+
+
+def by_number(client):
+    return lambda page: client.get(f"/pages/{page}")
+
+
+# ── the rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_row_of_every_page_comes_once_and_in_order(server, client, service):
+    serve(server)
+    found = batches(rows.pages(service, by_number(client)))
+    assert records(found) == EVERYTHING
+    assert all(not batch.unreadable for batch in found)
+    assert [request.path for request in server.requests] == [f"/pages/{page}" for page in range(1, PAGES + 2)]
+
+
+def test_a_batch_holds_whole_pages_and_no_more_rows_than_asked_for(server, client, service):
+    serve(server)
+    found = batches(rows.pages(service, by_number(client)), most=10)
+    assert {len(batch.rows) for batch in found[:-1]} == {8}
+    assert [batch.done for batch in found] == [*range(2, PAGES, 2), PAGES]
+
+
+def test_a_page_that_is_larger_than_a_batch_is_not_split(server, client, service):
+    serve(server)
+    assert {len(batch.rows) for batch in batches(rows.pages(service, by_number(client)), most=1)} == {SIZE}
+
+
+def test_a_row_knows_its_page_and_its_place(server, client, service):
+    serve(server)
+    (batch,) = batches(rows.pages(service, by_number(client)), most=1_000)
+    assert batch.position_of(0) == "page 1, item 1"
+    assert batch.position_of(SIZE * 16 + 2) == "page 17, item 3"
+    assert batch.halves()[1].position_of(0) == batch.position_of(len(batch.rows) // 2)
+    assert batch.source == "partner"
+
+
+@pytest.mark.parametrize("style", ["page", "offset", "cursor"])
+def test_a_run_goes_on_from_the_next_of_any_batch(service, style):
+    def fetch(token):
+        first = {"page": lambda: (token - 1) * SIZE, "offset": lambda: token, "cursor": lambda: int(token or 0)}[
+            style
+        ]()
+        found = EVERYTHING[first : first + SIZE]
+        more = first + SIZE < len(EVERYTHING)
+        return {"results": found, "next": str(first + SIZE) if more else None}
+
+    source = rows.pages(service, fetch, by=style, size=SIZE if style == "offset" else None)
+    found = batches(source)
+    assert records(found) == EVERYTHING
+    for number, batch in enumerate(found):
+        position = json.loads(json.dumps(batch.next))
+        rest = batches(source, position=position)
+        assert records(rest) == records(found[number + 1 :])
+        assert [later.done for later in rest] == [later.done for later in found[number + 1 :]]
+
+
+def test_offsets_go_on_by_the_size_of_a_page(server, client, service):
+    def answer(request):
+        offset = int(request.query["offset"])
+        return Answer(json=EVERYTHING[offset : offset + 10])
+
+    server.on("/rows", answer)
+    source = rows.pages(service, lambda offset: client.get("/rows", params={"offset": offset}), by="offset", size=10)
+    (batch,) = batches(source, most=1_000)
+    assert records([batch]) == EVERYTHING
+    assert batch.position_of(42) == "offset 40, item 3"
+    # The last page is short, so that nobody has to look behind it.
+    assert [request.query["offset"] for request in server.requests] == [str(n) for n in range(0, 92, 10)]
+
+
+def test_cursors_are_followed_until_there_is_none(server, client, service):
+    def answer(request):
+        first = int(request.query.get("after", "c0")[1:])
+        meta = {"after": f"c{first + SIZE}"} if first + SIZE < len(EVERYTHING) else {}
+        return Answer(json={"data": EVERYTHING[first : first + SIZE], "meta": meta})
+
+    server.on("/rows", answer)
+
+    def fetch(cursor):
+        return client.get("/rows", params={"after": cursor} if cursor else {})
+
+    (batch,) = batches(rows.pages(service, fetch, by="cursor", following="meta.after"), most=1_000)
+    assert records([batch]) == EVERYTHING
+    assert batch.position_of(0) == "the first page, item 1"
+    assert batch.position_of(SIZE) == "cursor c4, item 1"
+
+
+def test_a_cursor_is_shown_without_its_secrets_and_not_at_full_length(service):
+    links = {None: "https://api.test/rows?api_key=hunter2-hunter2&page=2", "x": None}
+
+    def fetch(link):
+        return {"items": [{"id": 1}], "next": None if link else links[None]}
+
+    (batch,) = batches(rows.pages(service, fetch, by="cursor"))
+    assert batch.position_of(1) == "cursor https://api.test/rows?api_key=***&page=2, item 1"
+    (batch,) = batches(
+        rows.pages(service, lambda c: {"items": [{"id": 1}], "next": None if c else "c" * 999}, by="cursor")
+    )
+    assert len(batch.position_of(1)) < 100
+
+
+def test_empty_pages_behind_a_cursor_are_no_end(service):
+    def fetch(cursor):
+        number = cursor or 0
+        return {"items": [{"id": 1}] if number in (3, 7) else [], "next": number + 1 if number < 9 else None}
+
+    assert records(batches(rows.pages(service, fetch, by="cursor"))) == [{"id": 1}, {"id": 1}]
+
+
+def test_no_more_pages_are_read_than_the_limit(server, client, service):
+    serve(server)
+    source = rows.pages(service, by_number(client), limit=5)
+    reading = source.open(None, source.identity())
+    assert reading.total == 5
+    found = batches(source)
+    assert records(found) == EVERYTHING[: 5 * SIZE]
+    assert found[-1].done == 5
+    assert batches(source, position=found[-1].next) == []
+    assert batches(rows.pages(service, by_number(client), limit=2), position=found[-1].next) == []
+    assert server.count("/pages/6") == 0
+
+
+def test_a_plain_fetch_one_at_a_time_needs_no_thread(service):
+    seen = set()
+
+    def fetch(page):
+        seen.add(threading.current_thread())
+        return page_of(page)
+
+    before = threading.active_count()
+    reading = rows.pages(service, fetch).open(None, {})
+    assert reading.read(10) is not None
+    assert threading.active_count() == before
+    assert seen == {threading.current_thread()}
+
+
+ANY_PAGES = st.lists(st.lists(st.booleans(), min_size=1, max_size=7), max_size=12)  # whether an item is a row
+
+
+@given(ANY_PAGES, st.integers(1, 20), st.sampled_from(["plain", "threads", "cursor"]))
+def test_whatever_the_pages_hold_nothing_is_lost_and_every_batch_can_be_gone_on_from(made, most, way):
+    held = [[{"page": page} if is_row else f"rubbish {page}" for is_row in found] for page, found in enumerate(made, 1)]
+
+    def fetch(page):
+        return {"items": held[page - 1] if page <= len(held) else [], "next": page + 1 if page < len(held) else None}
+
+    options = {"plain": {}, "threads": {"in_flight": 3}, "cursor": {"by": "cursor", "start": 1}}[way]
+    source = rows.pages(Service("partner"), fetch, following="next", **options)
+    found = batches(source, most)
+    assert records(found) == [item for page in held for item in page if isinstance(item, dict)]
+    assert [one.position for batch in found for one in batch.unreadable] == [
+        f"{'cursor' if way == 'cursor' else 'page'} {page}, item {place}"
+        for page, content in enumerate(held, 1)
+        for place, item in enumerate(content, 1)
+        if isinstance(item, str)
+    ]
+    before = 0
+    for number, batch in enumerate(found):
+        count = len(batch.rows) + len(batch.unreadable)
+        assert count <= most or batch.done == before + 1
+        before = batch.done
+        assert records(batches(source, most, batch.next)) == records(found[number + 1 :])
+
+
+# ── the service underneath ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fetch_that_is_guarded_already_is_not_guarded_twice(server, client, service):
+    server.on("/pages/1", Answer(503))
+
+    @service
+    def fetch(page):
+        return client.get(f"/pages/{page}")
+
+    with pytest.raises(redrive.RetriesExhausted):
+        batches(rows.pages(service, fetch))
+    assert server.count() == 5
+
+
+def test_the_service_may_sit_below_the_client_as_well(server, service):
+    server.on("/pages/1", Answer(503), Answer(json=[item(1)]))
+    server.on("/pages/2", Answer(503))
+    with httpx.Client(transport=service.httpx_transport(), base_url=server.url) as client:
+        reading = rows.pages(service, by_number(client)).open(None, {})
+        assert reading.read(10).rows.records == [item(1)]
+        with pytest.raises(redrive.RetriesExhausted):
+            reading.read(10)
+    assert server.count("/pages/2") == 5
+
+
+def test_a_fetch_is_given_the_credential_in_use(server, client):
+    server.limit_keys({"key-1111": 3, "key-2222": None}, header="X-Key")
+    serve(server)
+    service = Service("partner", credentials=redrive.KeyPool(["key-1111", "key-2222"], resets=3600))
+
+    def fetch(page, *, credential):
+        return client.get(f"/pages/{page}", headers={"X-Key": credential})
+
+    assert records(batches(rows.pages(service, fetch))) == EVERYTHING
+
+
+def test_attempts_are_logged_by_the_name_of_the_fetch(service):
+    seen = []
+    service = Service("partner", on_event=seen.append)
+
+    def orders(page):
+        return page_of(page)
+
+    batches(rows.pages(service, orders))
+    assert {event.endpoint.rsplit(".", 1)[-1] for event in seen} == {"orders"}
+
+
+def test_rules_of_the_service_are_asked_about_answers_that_look_good(server, client):
+    server.on("/pages/1", Answer(json={"error": "slow down"}), Answer(json=[item(1)]))
+    server.on("/pages/2", Answer(json={"items": [], "error": "used up"}))
+    classifier = (
+        redrive.Classifier()
+        .rule(status=200, body="slow down", kind="transient")
+        .rule(status=200, body="used up", kind="quota")
+    )
+    service = Service("partner", classifier=classifier)
+    reading = rows.pages(service, by_number(client), bad_page="quarantine").open(None, {})
+    assert reading.read(10).rows.records == [item(1)]
+    with pytest.raises(redrive.RetriesExhausted) as stopped:
+        reading.read(10)
+    assert redrive.classify(stopped.value).kind == "quota"
+
+
+# ── the source ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_checkpoint_of_other_pages_is_told_apart(service):
+    def fetch(token):
+        return []
+
+    source = rows.pages(service, fetch)
+    assert source.identity() == {"kind": "pages", "service": "partner", "by": "page", "start": 1, "size": None}
+    assert source.difference(json.loads(json.dumps(source.identity()))) is None
+    assert source.difference({"kind": "csv"}) == "it was taken over 'csv', not over 'pages'"
+    for other, clause in (
+        (rows.pages(service, fetch, name="orders"), "it was taken over the pages of 'orders', not of 'partner'"),
+        (rows.pages(service, fetch, by="cursor"), "its pages went by 'cursor', these by 'page'"),
+        (rows.pages(service, fetch, start=0), "its pages began at 0, these at 1"),
+        (rows.pages(service, fetch, size=50), "its pages had a size of 50, these of None"),
+    ):
+        assert source.difference(other.identity()) == clause
+
+
+@pytest.mark.parametrize(
+    "position", [7, {}, {"token": 3}, {"token": 3, "pages": 9}, {"pages": 2}, {"token": "3", "pages": 2}]
+)
+def test_what_is_no_position_is_refused(service, position):
+    with pytest.raises(SourceError, match="position"):
+        rows.pages(service, lambda page: []).open(position, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"by": "number"}, "by must be 'page' or 'offset' or 'cursor', not 'number'"),
+        ({"bad_page": "skip"}, "bad_page must be 'stop' or 'quarantine'"),
+        ({"by": "offset"}, "size must be given with by='offset'"),
+        ({"by": "cursor", "in_flight": 4}, "in_flight must be 1 with by='cursor'"),
+        ({"by": "cursor", "size": 4}, "size has no meaning with by='cursor'"),
+        ({"by": "cursor", "start": b"x"}, "start must be a cursor that JSON can hold"),
+        ({"start": "one"}, "start must be the number of the first page"),
+        ({"in_flight": 0}, "in_flight must be a whole number from 1 up, not 0"),
+        ({"limit": True}, "limit must be a whole number from 1 up"),
+        ({"size": -1}, "size must be a whole number from 1 up"),
+        ({"name": " "}, "name must not be empty"),
+        ({"items": 7}, "items must be a name in the page or a function"),
+        ({"following": ""}, "following must be a name in the page or a function"),
+    ],
+)
+def test_options_are_checked_at_once(service, options, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        rows.pages(service, lambda page: [], **options)
+
+
+def test_only_a_service_and_a_function_will_do(service):
+    with pytest.raises(TypeError, match=r"takes a redrive\.Service and the function"):
+        rows.pages("partner", lambda page: [])
+    with pytest.raises(TypeError, match="guards a function, not 7"):
+        rows.pages(service, 7)
+
+    def generator(page):
+        yield {}
+
+    with pytest.raises(TypeError, match="is a generator function"):
+        rows.pages(service, generator)
+
+
+def test_a_record_is_given_back_as_it_is(service):
+    source = rows.pages(service, lambda page: [])
+    assert source.again({"id": 1, "page": 3}) == {"id": 1, "page": 3}
+    with pytest.raises(TypeError, match="must be an object, not a str"):
+        source.again("what?")

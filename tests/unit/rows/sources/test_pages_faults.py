@@ -1,0 +1,384 @@
+"""Pages that cannot be had: repeated, set aside, or the end of the run, by what was wrong with them."""
+
+import json
+
+import httpx
+import pytest
+
+import redrive
+from redrive import Breaker, Retry, Service, rows
+from redrive.errors import SourceError
+from redrive.letters import ErrorType
+from redrive.testing import Answer, FakeClock, FaultyServer, set_testing
+
+LAST = 9
+
+
+@pytest.fixture(autouse=True)
+def without_waiting():
+    with set_testing():
+        yield
+
+
+@pytest.fixture
+def server():
+    with FaultyServer() as server:
+        server.on("/pages/*", lambda request: page(int(request.path.rsplit("/", 1)[1])))
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+def service():
+    return Service("partner", breaker=None, budget=None)
+
+
+@pytest.fixture(params=["response", "raise_for_status", "json"])
+def fetch(client, request):
+    """The three ways in which people write it."""
+    return {
+        "response": lambda page: client.get(f"/pages/{page}"),
+        "raise_for_status": lambda page: client.get(f"/pages/{page}").raise_for_status(),
+        "json": lambda page: client.get(f"/pages/{page}").raise_for_status().json(),
+    }[request.param]
+
+
+def items(page):
+    return [{"id": 10 * page}, {"id": 10 * page + 1}] if page <= LAST else []
+
+
+def page(number):
+    return Answer(json={"items": items(number)})
+
+
+def rows_of(*numbers):
+    return [row for number in numbers for row in items(number)]
+
+
+def read_all(source, most=1_000, position=None):
+    """Rows, what was unreadable, and where the reading stood."""
+    reading = source.open(position, source.identity())
+    found, unreadable, stands = [], [], position
+    try:
+        while (batch := reading.read(most)) is not None:
+            found += batch.rows.records
+            unreadable += batch.unreadable
+            stands = batch.next
+    except Exception as error:
+        return found, unreadable, stands, error
+    finally:
+        reading.close()
+    return found, unreadable, stands, None
+
+
+ALL = list(range(1, LAST + 1))
+
+ONCE = [
+    Answer(503),
+    Answer(500),
+    Answer(429, retry_after=1),
+    Answer(reset="before"),
+    Answer(json={"items": [{"id": n} for n in range(99)]}, reset="mid-body"),
+    Answer(json={"items": [{"id": n} for n in range(99)]}, truncate=True),
+]
+
+
+@pytest.mark.parametrize("fault", ONCE, ids=lambda answer: f"{answer.outcome} {'cut' if answer.truncate else ''}")
+def test_what_goes_wrong_once_is_invisible(server, service, fetch, fault):
+    server.on("/pages/3", fault, page(3))
+    found, unreadable, _, error = read_all(rows.pages(service, fetch))
+    assert (found, unreadable, error) == (rows_of(*ALL), [], None)
+    assert server.count("/pages/3") == 2
+
+
+def test_an_object_without_its_list_is_asked_for_again(server, client, service):
+    server.on("/pages/3", Answer(json={"error": "try later"}), page(3))
+    found, *_ = read_all(rows.pages(service, lambda page: client.get(f"/pages/{page}")))
+    assert found == rows_of(*ALL)
+
+
+# ── quarantine ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+BAD_FOR_EVER = {
+    "no JSON": (Answer(body="<html>oops"), "JSON: Expecting value", "<html>oops"),
+    "cut short": (Answer(json=[{"id": 1}], truncate=True), "", '[{"id'),
+    "not UTF-8": (Answer(body=b'[{"id": "\xff"}]'), "", b'[{"id": "\xff"}]'),
+    "missing": (Answer(404, json={"error": "no such page"}), "404", '{"error": "no such page"}'),
+    "gone": (Answer(410), "410", ""),
+    "broken": (Answer(500, body="stack trace"), "500", "stack trace"),
+    "unavailable": (Answer(503), "503", ""),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_FOR_EVER)
+def test_a_page_that_stays_bad_is_one_letter_and_the_rest_is_there(server, service, fetch, fault):
+    answer, _, body = BAD_FOR_EVER[fault]
+    server.on("/pages/3", answer)
+    found, unreadable, _, error = read_all(rows.pages(service, fetch, bad_page="quarantine"))
+    assert error is None
+    assert found == rows_of(1, 2, *range(4, LAST + 1))
+    (lost,) = unreadable
+    assert lost.raw == {"page": 3, "service": "partner", "body": body}
+    assert (lost.position, lost.error_type, lost.rows) == ("page 3", ErrorType.PAGE, 2)
+    assert isinstance(lost.error, Exception)
+
+
+@pytest.mark.parametrize("fault", BAD_FOR_EVER)
+def test_by_default_it_stops_the_run_which_goes_on_there_the_next_time(server, service, fetch, fault):
+    answer, said, _ = BAD_FOR_EVER[fault]
+    server.on("/pages/3", answer, *[answer] * 4, page(3))
+    source = rows.pages(service, fetch)
+    found, unreadable, stands, error = read_all(source)
+    assert (found, unreadable) == (rows_of(1, 2), [])
+    heals = fault in ("broken", "unavailable")
+    assert isinstance(error, SourceError) is not heals
+    told = f"{error} {''.join(getattr(error, '__notes__', ()))}"
+    assert "page 3 of 'partner'" in told
+    assert said in told
+    assert stands == {"token": 3, "pages": 2}
+    server.on("/pages/3", page(3))
+    assert read_all(source, position=json.loads(json.dumps(stands)))[0] == rows_of(*range(3, LAST + 1))
+
+
+def test_a_letter_is_settled_by_fetching_its_page_again(server, client, service):
+    server.on("/pages/3", Answer(body="oops"))
+    source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
+    (lost,) = read_all(source)[1]
+    raw = json.loads(json.dumps(lost.raw))
+    with pytest.raises(ValueError, match="the page is still malformed: the body is no JSON"):
+        source.again(raw)
+    server.on("/pages/3", Answer(503))
+    with pytest.raises(redrive.RetriesExhausted):
+        source.again(raw)
+    server.on("/pages/3", Answer(json=[{"id": 1}, "what?"]))
+    with pytest.raises(TypeError, match="must be an object"):
+        source.again(raw)
+    server.on("/pages/3", page(3))
+    assert source.again(raw) == items(3)
+
+
+def test_a_body_is_kept_up_to_a_million_characters(service):
+    source = rows.pages(service, lambda page: "x" * 3_000_000 if page == 1 else [], bad_page="quarantine")
+    (lost,) = read_all(source)[1]
+    assert lost.raw["body"] == "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("null", "the page is null, not a list"),
+        ('"text"', "the page is a text, not a list"),
+        ({"items": None}, "'items' is null, not a list"),
+        ({"data": None, "errors": ["boom"]}, "'data' is null, not a list"),
+        ({"errors": ["boom"]}, "there is no list in the page (it has 'errors')"),
+        ({}, "there is no list in the page (it is empty)"),
+        ("[" * 100_000, "the body is no JSON: maximum recursion depth exceeded"),
+    ],
+)
+def test_a_letter_says_what_was_wrong_with_the_page(service, given, sentence):
+    source = rows.pages(service, lambda page: given if page == 1 else [], bad_page="quarantine")
+    (lost,) = read_all(source)[1]
+    assert sentence in str(lost.error)
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ("data.rows", "there is no 'data.rows' in the page"),
+        ("data", "'data' is an object, not a list"),
+        (lambda page: page["rows"], "items raised KeyError: 'rows'"),
+        (lambda page: 7, "what items gave is a number, not a list"),
+    ],
+)
+def test_a_page_without_the_list_that_was_named_is_malformed(service, where, sentence):
+    _, unreadable, _, _ = read_all(
+        rows.pages(service, lambda page: {"data": {"x": page}}, items=where, bad_page="quarantine", limit=2)
+    )
+    assert [sentence in str(lost.error) for lost in unreadable] == [True, True]
+
+
+def test_malformed_pages_in_a_row_are_for_the_gate_to_judge(server, client, service):
+    for number in range(3, 8):
+        server.on(f"/pages/{number}", Answer(body="<html>"))
+    found, unreadable, _, error = read_all(
+        rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
+    )
+    assert error is None
+    assert found == rows_of(1, 2, 8, 9)
+    assert [lost.raw["page"] for lost in unreadable] == [3, 4, 5, 6, 7]
+
+
+def test_a_lost_page_is_the_last_of_its_batch(server, client, service):
+    server.on("/pages/3", Answer(body="<html>"))
+    source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
+    reading = source.open(None, {})
+    batch = reading.read(1_000)
+    assert batch.rows.records == rows_of(1, 2)
+    assert [lost.position for lost in batch.unreadable] == ["page 3"]
+    assert (batch.next, batch.done) == ({"token": 4, "pages": 3}, 3)
+    assert reading.read(1_000).position_of(0) == "page 4, item 1"
+
+
+def test_a_fetch_may_refuse_a_page_by_itself(service):
+    def fetch(page):
+        if page == 3:
+            raise redrive.Reject("the signature is wrong")
+        return items(page)
+
+    found, (lost,), _, error = read_all(rows.pages(service, fetch, bad_page="quarantine"))
+    assert (found, error) == (rows_of(1, 2, *range(4, LAST + 1)), None)
+    assert str(lost.error) == "the signature is wrong"
+
+
+def test_pages_behind_a_cursor_stop_the_run_all_the_same(service):
+    def fetch(cursor):
+        if cursor == 3:
+            return "no JSON"
+        return {"items": items(cursor or 1), "next": (cursor or 1) + 1}
+
+    found, unreadable, stands, error = read_all(rows.pages(service, fetch, by="cursor", bad_page="quarantine"))
+    assert (found, unreadable, stands) == (rows_of(1, 2), [], {"token": 3, "pages": 2})
+    assert isinstance(error, SourceError)
+    assert "it alone tells where the next page is" in str(error)
+
+
+def test_the_last_page_may_be_lost_too(server, service, fetch):
+    server.on(f"/pages/{LAST}", Answer(500))
+    server.on(f"/pages/{LAST + 1}", Answer(404))
+    server.on(f"/pages/{LAST + 2}", Answer(404))
+    found, unreadable, _, error = read_all(rows.pages(service, fetch, bad_page="quarantine"))
+    assert (found, error) == (rows_of(*ALL[:-1]), None)
+    assert [lost.raw["page"] for lost in unreadable] == [LAST]
+
+
+# ── a service that is down, and what is nobody's page's fault ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_three_pages_in_a_row_that_fail_are_a_service_that_is_down(server, service, fetch, status):
+    for number in (2, 3, 5, 6, 7):
+        server.on(f"/pages/{number}", Answer(status))
+    source = rows.pages(service, fetch, bad_page="quarantine")
+    found, unreadable, stands, error = read_all(source)
+    assert found == rows_of(1, 4)
+    assert [lost.raw["page"] for lost in unreadable] == [2, 3]
+    assert getattr(error, "response", None) is not None  # the error of the service or of the library, as it is
+    assert stands["token"] == 5  # nothing was set aside for an outage
+    assert server.count("/pages/8") == 0
+    for number in (5, 6, 7):
+        server.on(f"/pages/{number}", page(number))
+    assert read_all(source, position=stands)[0] == rows_of(5, 6, 7, 8, 9)
+
+
+def test_a_reading_may_be_asked_again_when_the_service_is_back(server, client, service):
+    server.on("/pages/3", Answer(503))
+    reading = rows.pages(service, lambda page: client.get(f"/pages/{page}")).open(None, {})
+    assert reading.read(1_000).rows.records == rows_of(1, 2)
+    for _ in range(2):
+        with pytest.raises(redrive.RetriesExhausted) as stopped:
+            reading.read(1_000)
+        assert redrive.classify(stopped.value).kind == "transient"
+    server.on("/pages/3", page(3))
+    assert reading.read(1_000).rows.records == rows_of(*range(3, LAST + 1))
+    assert reading.read(1_000) is None
+
+
+def test_an_open_circuit_sets_no_page_aside(server, client):
+    clock = FakeClock()
+    service = Service("partner", breaker=Breaker(failures=5, cooldown=30), clock=clock, retry=Retry(within=1e6))
+    server.on("/pages/3", Answer(503))
+    source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
+    reading = source.open(None, {})
+    batch = reading.read(1_000)
+    # The page that the service failed on is one that is bad: others were answered. Of page 4 nobody knows anything.
+    assert (batch.rows.records, [lost.raw["page"] for lost in batch.unreadable]) == (rows_of(1, 2), [3])
+    with pytest.raises(redrive.CircuitOpen):
+        reading.read(1_000)
+    assert server.count("/pages/4") == 0
+    clock.advance(60)
+    assert reading.read(1_000).rows.records == rows_of(*range(4, LAST + 1))
+
+
+def test_in_an_outage_a_new_run_sets_nothing_aside(server, client):
+    service = Service("partner", breaker=Breaker(failures=5, rate=0))
+    server.on("/pages/*", Answer(503))
+    source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
+    found, unreadable, stands, error = read_all(source, position={"token": 4, "pages": 3})
+    assert (found, unreadable, stands["token"]) == ([], [], 4)
+    assert redrive.classify(error).kind == "transient"
+
+
+@pytest.mark.parametrize("bad_page", ["stop", "quarantine"])
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Answer(401), "auth"),
+        (Answer(403, json={"error": {"errors": [{"reason": "quotaExceeded"}]}}), "quota"),
+        (Answer(403), "permanent"),
+        (Answer(422), "permanent"),
+    ],
+    ids=["401", "403 quota", "403", "422"],
+)
+def test_what_no_other_page_would_get_past_stops_at_once(server, service, fetch, answer, kind, bad_page):
+    server.on("/pages/3", answer)
+    found, unreadable, stands, error = read_all(rows.pages(service, fetch, bad_page=bad_page))
+    assert (found, unreadable, stands["token"]) == (rows_of(1, 2), [], 3)
+    assert redrive.classify(error).kind == kind
+    assert [request.path for request in server.requests] == ["/pages/1", "/pages/2", "/pages/3"]
+
+
+def test_who_is_told_to_come_back_much_later_stops(server, service, fetch):
+    server.on("/pages/3", Answer(429, retry_after=3_600))
+    found, unreadable, _, error = read_all(rows.pages(service, fetch, bad_page="quarantine"))
+    assert (found, unreadable) == (rows_of(1, 2), [])
+    assert redrive.classify(error).kind == "rate_limited"
+    assert error.redrive.retry_in >= 3_600
+
+
+def test_a_bug_in_fetch_is_raised_as_it_is(service):
+    def fetch(page):
+        return items(page) if page < 3 else {}["bug"]
+
+    found, unreadable, _, error = read_all(rows.pages(service, fetch, bad_page="quarantine"))
+    assert (found, unreadable) == (rows_of(1, 2), [])
+    assert type(error) is KeyError
+    assert any("it was page 3 of 'partner'" in note for note in error.__notes__)
+
+
+def test_an_interrupt_is_not_held_back(service):
+    def fetch(page):
+        raise KeyboardInterrupt
+
+    reading = rows.pages(service, fetch).open(None, {})
+    with pytest.raises(KeyboardInterrupt):
+        reading.read(10)
+
+
+# ── what is missing, and what is the end ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_missing_page_is_not_the_end(server, service, fetch):
+    server.on("/pages/3", Answer(404))
+    _, _, stands, error = read_all(rows.pages(service, fetch))
+    assert isinstance(error, SourceError)
+    assert stands["token"] == 3
+
+
+def test_whether_a_missing_page_is_the_end_is_not_guessed(server, service, fetch):
+    server.on("/pages/3", Answer(404))
+    server.on("/pages/4", Answer(503))
+    _, _, stands, error = read_all(rows.pages(service, fetch))
+    assert redrive.classify(error).kind == "transient"
+    assert stands["token"] == 3
+
+
+def test_the_end_may_be_missing_at_the_limit(server, service, fetch):
+    server.on("/pages/6", Answer(404))
+    server.on("/pages/7", Answer(404))
+    found, unreadable, _, error = read_all(rows.pages(service, fetch, limit=6, bad_page="quarantine"))
+    assert (found, unreadable, error) == (rows_of(1, 2, 3, 4, 5), [], None)
