@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from redrive.calls.retry import retry
     from redrive.calls.service import Service
     from redrive.classify.classifier import Classifier
-    from redrive.connect import Store, connect
+    from redrive.opening import Store, connect
     from redrive.dlq.due import Schedule
     from redrive.errors import (
         CircuitOpen,
@@ -100,10 +100,10 @@ _HOMES = {
     "RetryBudget": "policy.budget",
     "Schedule": "dlq.due",
     "Service": "calls.service",
-    "Store": "connect",
+    "Store": "opening",
     "Token": "policy.token",
     "Verdict": "model",
-    "connect": "connect",
+    "connect": "opening",
     "on_event": "calls.announce",
     "retry": "calls.retry",
 }

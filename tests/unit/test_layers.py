@@ -15,7 +15,7 @@ LAYERS = [
     {"classify", "policy"},
     {"calls", "store"},
     {"dlq", "observe"},
-    {"connect"},
+    {"opening"},
     {"rows", "tasks", "streams", "engines"},
     {"alerts"},
     {"cli", "console", "testing"},

@@ -90,7 +90,7 @@ class Announcer:
     def event(self, event: Event) -> None:
         """Log what is no attempt, then tell the hooks. A hook that fails harms nobody but is seen."""
         if not isinstance(event, Attempt):
-            EVENTS.log(*_line(event))
+            EVENTS.log(*_line(event), extra={"event": event})
         for hook in (*self.hooks, *everywhere):
             try:
                 hook(event)

@@ -16,11 +16,16 @@ from redrive.cli import exits
 from redrive.cli.command import root
 from redrive.cli.wording import in_a_line, one_line
 
+VERBS = {
+    "run": "Run a pipeline, or go on where it stopped.",
+}
 NOUNS = {
+    "runs": "Runs: what pipelines did, and how far they came.",
     "dlq": "Dead letters: what was rejected, why, and what becomes of it.",
     "services": "Services: open circuits and exhausted keys that processes share.",
     "store": "The store: what it holds, and its schema.",
 }
+COMMANDS = VERBS | NOUNS
 
 # Public by their child alone, in click as in the copy of it that typer brings.
 _UsageError, _ClickException = cast("tuple[type[Any], type[Any]]", typer.BadParameter.__mro__[1:3])
@@ -30,28 +35,28 @@ class Program(TyperGroup):
     """The root of the commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The nouns."""
-        return [*NOUNS]
+        """The nouns, and the verbs that need none."""
+        return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A noun, with its commands."""
-        if cmd_name not in self.commands and cmd_name in NOUNS:
+        """A noun with its commands, or a verb."""
+        if cmd_name not in self.commands and cmd_name in COMMANDS:
             made = get_command(import_module(f"redrive.cli.{cmd_name}").app)
             made.name = cmd_name
             self.commands[cmd_name] = made
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The noun that is meant; who mistypes one is told of those that are near, which takes all of them."""
-        if args and args[0] not in NOUNS:
-            for name in NOUNS:
+        """The word that is meant; who mistypes one is told of those that are near, which takes all of them."""
+        if args and args[0] not in COMMANDS:
+            for name in COMMANDS:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the nouns without loading them: `redrive --help` answers at once."""
+        """List the commands without loading them: `redrive --help` answers at once."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(NOUNS.items()))
+            formatter.write_dl(list(COMMANDS.items()))
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run, and end the process with the right code."""
@@ -100,7 +105,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Handle the failures of data pipelines: see what was rejected and why, mend it, send it back.",
-    epilog="Exit codes: 0 done, 64 usage, 69 a service is down, 70 failed, 75 try again later, 77 credentials.",
+    help="Run data pipelines and handle their failures: see what was rejected and why, mend it, send it back.",
+    epilog="Exit codes: 0 done, 64 usage, 65 too many bad rows, 69 a service is down, 70 failed, 75 try again later, "
+    "77 credentials.",
 )
 root(app)

@@ -7,11 +7,24 @@ import sys
 from typing import Any
 
 from redrive.config import ConfigError
-from redrive.errors import LetterError, RedriveError, ReplayStopped, SchemaMismatch, StoreError, UnknownStore
-from redrive.model import Kind
+from redrive.errors import (
+    GateAborted,
+    LetterError,
+    PipelineError,
+    RedriveError,
+    ReplayStopped,
+    RunStopped,
+    SchemaMismatch,
+    SinkMismatch,
+    SourceError,
+    StoreError,
+    UnknownStore,
+)
+from redrive.model import Failure, Kind
 
 DONE = 0
 USAGE = 64
+BAD_DATA = 65
 UNAVAILABLE = 69
 FAILED = 70
 TEMPORARY = 75
@@ -37,14 +50,14 @@ class Refused(RedriveError):
 
 def exit_code(error: BaseException) -> int:
     """The code by which a script can tell what to do."""
-    if isinstance(error, LetterError | ConfigError | UnknownStore | NotThere | Refused):
-        return USAGE
-    if isinstance(error, BrokenModule | SchemaMismatch):
+    if isinstance(error, BrokenModule | SchemaMismatch | SourceError | SinkMismatch):
         return FAILED
-    if isinstance(error, StoreError):
-        return UNAVAILABLE if _out_of_reach(error) else of_kind(error.kind)
-    if isinstance(error, ReplayStopped):
-        return of_kind(error.kind)
+    if isinstance(error, LetterError | ConfigError | UnknownStore | NotThere | Refused | PipelineError):
+        return USAGE
+    if isinstance(error, GateAborted):
+        return BAD_DATA
+    if isinstance(error, StoreError | ReplayStopped | RunStopped):
+        return UNAVAILABLE if _is_down(error) else of_kind(error.kind)
     return FAILED
 
 
@@ -72,11 +85,15 @@ def on_broken_pipe() -> int:
     return BROKEN_PIPE
 
 
-def _out_of_reach(error: StoreError) -> bool:
-    """Whether the server could not be reached at all: it is down, where otherwise it is busy."""
+def _is_down(error: StoreError | ReplayStopped | RunStopped) -> bool:
+    """Whether what is needed could not be reached at all: a service or a server is down, where otherwise it is busy."""
     cause: Any = error.__cause__
-    original: Any = getattr(cause, "orig", None)
-    if error.kind is not Kind.TRANSIENT or not hasattr(original, "sqlstate"):
-        return False  # SQLite has no server
-    state: str | None = original.sqlstate
-    return state is None or state.startswith("08")
+    while error.kind is Kind.TRANSIENT and cause is not None:
+        if isinstance(getattr(cause, "redrive", None), Failure):  # a service has tried for as long as it may
+            return True
+        original: Any = getattr(cause, "orig", cause)
+        if hasattr(original, "sqlstate"):  # SQLite has no server, and none of these
+            state: str | None = original.sqlstate
+            return state is None or state.startswith("08")
+        cause = cause.__cause__
+    return False

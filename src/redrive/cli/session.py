@@ -17,7 +17,7 @@ from redrive.cli.output import Output
 from redrive.config import ConfigError, Settings, load
 
 if TYPE_CHECKING:
-    from redrive.connect import Store
+    from redrive.opening import Store
 
 # Who waits at a terminal for a server that is down wants to know soon; work that is under way has more patience.
 _PATIENCE_TO_CONNECT = 5.0
@@ -60,7 +60,7 @@ class Session:
     @contextmanager
     def opened(self, *, create: bool = False, migrate: bool | None = None) -> Iterator[Store]:
         """The store. Only who puts letters in makes a new one: to ask in the wrong directory must leave no trace."""
-        from redrive.connect import connect
+        from redrive.opening import connect
         from redrive.store.database import PATIENCE
 
         settings = self.settings
@@ -99,7 +99,7 @@ def _check_redaction(settings: Settings) -> None:
 
 
 def _must_exist(url: str | None) -> None:
-    from redrive.connect import DEFAULT
+    from redrive.opening import DEFAULT
 
     path = Path(DEFAULT) if not url else _sqlite_path(url)
     if path is None or path.exists():

@@ -6,15 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, and_, false, select, true
 
-from redrive.dlq.prepare import as_key, checked_error_type, checked_pipeline, run_text, storable
+from redrive.dlq.prepare import as_key, checked_error_type, checked_pipeline, storable
 from redrive.errors import LetterError
 from redrive.letters import Status
 from redrive.store.listed import among
+from redrive.store.run_log import is_run, of_run
 from redrive.store.schema import STATUSES, cause_hours, letters
 
 _SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
@@ -32,7 +33,7 @@ class Filter:
     cause          a fingerprint, or the beginning of one
     error_type     where they were rejected
     status         one or several; None for all
-    run_id         one run
+    run_id         one run; the beginning of its id is enough
     source, key    where they came from; `position` likewise
     since, until   rejected in this span: a datetime, a date, "today", or how long ago ("2d", "90min")
     seen_since     failed (again) since
@@ -93,7 +94,6 @@ class Filter:
             yield of_cause(column.fingerprint, self.cause)
             yield from self._of_the_index()
         for name, wanted in (
-            ("run_id", self.run_id),
             ("source_table", self.source),
             ("source_key", self.key),
             ("position", self.position),
@@ -114,6 +114,8 @@ class Filter:
 
     def _ranges(self) -> Iterable[ColumnElement[bool]]:
         column = letters.c
+        if self.run_id is not None:
+            yield of_run(column.run_id, str(self.run_id))
         if self.since is not None:
             yield column.rejected_at >= self.since
         if self.until is not None:
@@ -198,6 +200,13 @@ def _cause(value: Any, now: datetime, name: str) -> str:
     return value.lower()
 
 
+def _run(value: Any, now: datetime, name: str) -> str:
+    text = str(value).lower()
+    if not is_run(text):
+        raise LetterError(f"a run is a UUID, or the beginning of one as `redrive runs ls` shows it, not {value!r}")
+    return text
+
+
 def _words(value: Any, now: datetime, name: str) -> str:
     return storable(str(value))
 
@@ -209,7 +218,7 @@ _CHECKS: dict[str, Callable[[Any, datetime, str], Any]] = {
     "error_type": lambda value, now, name: tuple(checked_error_type(one) for one in _several(value)),
     "status": lambda value, now, name: tuple(checked_status(one) for one in _several(value)),
     "cause": _cause,
-    "run_id": lambda value, now, name: UUID(cast(str, run_text(value))),
+    "run_id": _run,
     "key": lambda value, now, name: as_key(value),
     "edited": lambda value, now, name: bool(value),
     **dict.fromkeys(("since", "until", "seen_since", "reprocessed_since"), moment),

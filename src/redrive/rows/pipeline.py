@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.calls.announce import Announcer, Hook
-from redrive.connect import Store, connect
+from redrive.opening import Store, connect
 from redrive.dlq.prepare import checked_pipeline
 from redrive.letters import Letter
 from redrive.policy import checks

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from redrive.connect import Store
+from redrive.opening import Store
 from redrive.letters import NewLetter
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Refused

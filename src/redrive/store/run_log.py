@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Text, cast, select
+from sqlalchemy import ColumnElement, Connection, Row, select
 
 from redrive.errors import PipelineError
 from redrive.runs import COUNTED, Counts, Report, RunStatus, Tier
@@ -14,6 +14,7 @@ from redrive.store.database import Database
 from redrive.store.schema import checkpoints, runs
 
 _COLUMNS = {name: runs.c[name if name in {"batches", "retries"} else f"rows_{name}"] for name in COUNTED}
+_DIGITS = 32
 _SHORTEST = 4  # characters of a run's id that a person may type instead of all of it
 
 
@@ -46,8 +47,8 @@ class RunLog:
         text = str(run_id)
 
         def work(connection: Connection) -> list[Report]:
-            if len(text) >= _SHORTEST and set(text.lower()) <= set("0123456789abcdef-"):
-                begins = cast(runs.c.run_id, Text).startswith(text.lower(), autoescape=True)
+            if is_run(text.lower()):
+                begins = of_run(runs.c.run_id, text.lower())
                 if found := connection.execute(_selected().where(begins).limit(2)).all():
                     return [_report(row) for row in found]
             named = _selected().where(runs.c.pipeline_name == text).order_by(runs.c.started_at.desc()).limit(1)
@@ -59,6 +60,18 @@ class RunLog:
         if len(found) > 1:
             raise PipelineError(f"several runs begin with {text!r}; give more of the id")
         return found[0]
+
+
+def is_run(text: str) -> bool:
+    """Whether it is a run's id, or enough of the beginning of one."""
+    digits = text.replace("-", "")
+    return _SHORTEST <= len(digits) <= _DIGITS and set(digits) <= set("0123456789abcdef")
+
+
+def of_run(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
+    """The run, or all whose ids begin so: a range, which an index knows."""
+    digits = text.replace("-", "")
+    return column.between(UUID(digits.ljust(_DIGITS, "0")), UUID(digits.ljust(_DIGITS, "f")))
 
 
 def counts_of(row: Row[Any]) -> Counts:

@@ -214,7 +214,7 @@ def test_each_filter_selects_what_it_says(run, various, words, ids):
         (["--error-type", "odd"], "there is no error type 'odd'"),
         (["--cause", "xyz"], "a cause is up to twelve hexadecimal digits"),
         (["--cause", "abc"], "no cause begins with abc; `redrive dlq causes` lists them"),
-        (["--run", "17"], "a run_id is a UUID, not '17'"),
+        (["--run", "17"], "a run is a UUID, or the beginning of one"),
         (["0"], "a letter's id is a number of 1 or more"),
     ],
 )

@@ -19,7 +19,7 @@ from redrive.cli.wording import counted
 from redrive.errors import LetterError
 
 if TYPE_CHECKING:
-    from redrive.connect import Store
+    from redrive.opening import Store
     from redrive.letters import EditReport, Letter
 
 _OPEN = ("pending", "escalated")

@@ -20,7 +20,7 @@ class Sink(Protocol):
     """The columns that identify a row. No two rows of one `write` have the same key, and none of its parts is None."""
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raise `SchemaMismatch` where rows of these columns cannot go in, before any is written."""
+        """Raise `SinkMismatch` where rows of these columns cannot go in, before any is written."""
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """Write rows, durably. Those that the sink refuses for a fault of their own are given back, the others written.

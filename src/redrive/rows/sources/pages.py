@@ -75,8 +75,6 @@ def pages(
 class Pages:
     """See `Source`."""
 
-    continues = False
-
     def __init__(self, service: Service, fetch: Callable[..., Any], plan: Plan, contents: Contents, name: str) -> None:
         self.name = name
         self._service = service

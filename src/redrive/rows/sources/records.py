@@ -28,8 +28,6 @@ def records(iterable: Items | Callable[[], Items], *, name: str = "records") -> 
 class Records:
     """See `Source`."""
 
-    continues: bool = False
-
     def __init__(self, iterable: Items | Callable[[], Items], name: str) -> None:
         self.name = name
         self._iterable = iterable
@@ -56,9 +54,6 @@ class Records:
             )
         stream.skip_to(start, self.name)
         return RecordsReading(stream, self.name, ours=self._only is None, total=self._size())
-
-    def start_of_next_run(self, position: Any) -> Any:
-        return position
 
     def again(self, raw: Any) -> Record:
         return _record(raw)

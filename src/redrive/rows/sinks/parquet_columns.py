@@ -1,0 +1,162 @@
+"""Rows as columns of Parquet: the type of each, and the rows that do not fit it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from redrive.errors import SinkMismatch
+from redrive.extras import needs
+from redrive.letters import ErrorType
+from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.parquet_types import has_nulls, is_writable, merged, plain
+from redrive.rows.sinks.parquet_values import fits, kinds_of, misfits, type_of_most, without_uuids
+
+with needs("rows"):
+    import polars as pl
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+_NOT_IN_ARROW = (pl.Object, pl.Int128, pl.UInt128)
+_UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+def table_of(rows: Outgoing, known: pa.Schema | None, where: str) -> tuple[pa.Table, list[Refused]]:
+    """The rows as a table of the known columns, or of their own; those that do not fit are left out and given back.
+
+    Raises `SinkMismatch` where a column does not fit as a whole.
+    """
+    columns = _columns_of(rows)
+    schema = _settled(columns, known, where)
+    faults: dict[int, list[str]] = defaultdict(list)
+    for name, column in columns.items():
+        for place, fault in column.misfits(schema.field(name).type).items():
+            faults[place].append(f"{name}: {fault}")
+    kept = [place for place in range(len(rows)) if place not in faults]
+    arrays = [
+        columns[field.name].array(field.type, kept) if field.name in columns else pa.nulls(len(kept), field.type)
+        for field in schema
+    ]
+    refused = [Refused(place, "; ".join(faults[place]), ErrorType.SINK) for place in sorted(faults)]
+    return pa.Table.from_arrays(arrays, schema=schema), refused
+
+
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly the columns of a schema; one that it lacks is null."""
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _settled(columns: dict[str, _Column], known: pa.Schema | None, where: str) -> pa.Schema:
+    """The schema of the table: known types stay; what was only null so far takes the type that the rows bring."""
+    before = {} if known is None else {field.name: field.type for field in known}
+    found = dict(before)
+    for name, column in columns.items():
+        has = before.get(name, pa.null())
+        kind = column.settle(has)
+        if kind is None:
+            raise SinkMismatch(
+                f"column {name!r} of {where} holds {has}, and these rows bring {column.brings}: "
+                "transform it, or write to another dataset"
+            )
+        if not is_writable(kind):
+            raise SinkMismatch(f"column {name!r} is {kind}, which Parquet cannot hold: transform it, or leave it out")
+        found[name] = kind
+    return pa.schema(list(found.items()))
+
+
+def _columns_of(rows: Outgoing) -> dict[str, _Column]:
+    frame = rows.as_frame
+    if frame is None or any(dtype in _NOT_IN_ARROW for dtype in frame.dtypes):
+        return {name: _Values(rows.values(name)) for name in rows.columns}
+    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return {name: _Typed(table.column(name)) for name in table.column_names}
+
+
+class _Column(Protocol):
+    @property
+    def brings(self) -> str:
+        """What it holds, for people."""
+
+    def settle(self, has: pa.DataType) -> pa.DataType | None:
+        """The type that it gets beside rows that have type `has`; None where they do not go together."""
+
+    def misfits(self, kind: pa.DataType) -> dict[int, str]:
+        """The places whose value this type cannot hold, and why."""
+
+    def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
+        """The values at these places."""
+
+
+class _Typed:
+    """A column of a frame: one type, known."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column.cast(plain(column.type))
+
+    @property
+    def brings(self) -> str:
+        return str(self._column.type)
+
+    def settle(self, has: pa.DataType) -> pa.DataType | None:
+        return merged(has, self._column.type)
+
+    def misfits(self, kind: pa.DataType) -> dict[int, str]:
+        return _found_out(len(self._column), lambda start, stop: self._column.slice(start, stop - start).cast(kind))
+
+    def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
+        fit = self._column if len(places) == len(self._column) else self._column.take(pa.array(places, pa.int64()))
+        return fit.cast(kind)
+
+
+class _Values:
+    """A column of tuples: whatever came."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = without_uuids(values)
+        self._kinds = kinds_of(self._values)
+
+    @property
+    def brings(self) -> str:
+        return " and ".join(self._kinds)
+
+    def settle(self, has: pa.DataType) -> pa.DataType | None:
+        if not self._kinds:
+            return has
+        if has_nulls(has):
+            found = merged(has, type_of_most(self._values, self._kinds))
+            if found is not None:
+                return found
+        return has if fits(self._kinds, has) else None
+
+    def misfits(self, kind: pa.DataType) -> dict[int, str]:
+        wrong = misfits(self._values, self._kinds, kind)
+        rest = (
+            [None if place in wrong else value for place, value in enumerate(self._values)] if wrong else self._values
+        )
+        return wrong | _found_out(len(rest), lambda start, stop: pa.array(rest[start:stop], kind))
+
+    def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
+        fit = self._values if len(places) == len(self._values) else [self._values[place] for place in places]
+        return pa.array(fit, kind)
+
+
+def _found_out(count: int, convert: Callable[[int, int], Any]) -> dict[int, str]:
+    """The places at which a conversion fails, looked for by halves where it fails at all."""
+
+    def probe(start: int, stop: int) -> str | None:
+        try:
+            convert(start, stop)
+        except MemoryError:
+            raise
+        except _UNFIT as error:
+            return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return None
+
+    return {} if probe(0, count) is None else dict(isolate(count, probe))

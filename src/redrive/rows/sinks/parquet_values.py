@@ -1,0 +1,197 @@
+"""Python values as Parquet has them: of which type they are, and which do not fit a type.
+
+Arrow would take more, and bend it: the day of a datetime for a date, the bytes of a text for bytes, True for 1.0, an
+object without the fields that are not expected.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from redrive.extras import needs
+from redrive.rows.sinks.parquet_types import is_writable
+
+with needs("rows"):
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyarrow import types
+
+_DIGITS, _PLACES = 38, 9  # as many digits as there can be, and places enough for the batches to come
+
+_KINDS: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "float",
+    Decimal: "decimal",
+    str: "text",
+    bytes: "bytes",
+    bytearray: "bytes",
+    memoryview: "bytes",
+    dt.date: "date",
+    dt.time: "time",
+    dt.timedelta: "duration",
+    list: "list",
+    tuple: "list",
+    dict: "object",
+}
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "boolean": types.is_boolean,
+    "integer": lambda kind: types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind),
+    "float": types.is_float64,
+    "decimal": types.is_decimal,
+    "text": types.is_string,
+    "bytes": lambda kind: types.is_binary(kind) or types.is_fixed_size_binary(kind),
+    "date": types.is_date,
+    "time": types.is_time,
+    "timestamp": lambda kind: types.is_timestamp(kind) and kind.tz is None,
+    "instant": lambda kind: types.is_timestamp(kind) and kind.tz is not None,
+    "duration": types.is_duration,
+    "list": types.is_list,
+    "object": types.is_struct,
+}
+_TYPES = {
+    "boolean": pa.bool_(),
+    "integer": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "instant": pa.timestamp("us", "UTC"),
+    "duration": pa.duration("us"),
+}
+_NESTED = {"list", "object"}
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in a word; a type that has no place in Parquet is called by its name."""
+    if isinstance(value, dt.datetime):
+        return "timestamp" if value.tzinfo is None else "instant"
+    return next((_KINDS[base] for base in type(value).__mro__ if base in _KINDS), f"<{type(value).__name__}>")
+
+
+def kinds_of(values: Sequence[Any]) -> Counter[str]:
+    """What the values are that are not None, and how many of each."""
+    found = Counter(map(type, values))
+    found.pop(type(None), None)
+    if any(issubclass(one, dt.datetime) for one in found):
+        return Counter(kind_of(value) for value in values if value is not None)
+    kinds: Counter[str] = Counter()
+    for one, count in found.items():
+        kinds[kind_of(next(value for value in values if type(value) is one))] += count
+    return kinds
+
+
+def without_uuids(values: Sequence[Any]) -> Sequence[Any]:
+    """UUIDs as texts, which every reader of Parquet knows; they may stand deeper, too."""
+    if not any(type(value) in (UUID, list, tuple, dict) for value in values):
+        return values
+    return [_without_uuids(value) for value in values]
+
+
+def _without_uuids(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_without_uuids(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _without_uuids(one) for name, one in value.items()}
+    return value
+
+
+def type_of_most(values: Sequence[Any], kinds: Counter[str]) -> pa.DataType:
+    """The type of all the values together; where they do not go together, that of most of them."""
+    kind = type_of(values)
+    if kind is not None:
+        return kind
+    main = kinds.most_common(1)[0][0]
+    alike = [value for value in values if value is not None and kind_of(value) == main]
+    kind = type_of(alike)
+    if kind is not None:
+        return kind
+    found = Counter(one for one in (type_of([value]) for value in alike) if one is not None)
+    return found.most_common(1)[0][0] if found else pa.null()
+
+
+def type_of(values: Sequence[Any]) -> pa.DataType | None:
+    """The type of all the values together; None where there is none."""
+    kinds = set(kinds_of(values))
+    if not kinds:
+        return pa.null()
+    for wider in ("float", "decimal"):
+        if kinds == {"integer", wider}:
+            kinds = {wider}
+    if len(kinds) > 1:
+        return None
+    kind = kinds.pop()
+    present = [value for value in values if value is not None]
+    if kind == "list":
+        item = type_of([one for value in present for one in value])
+        return None if item is None else pa.list_(item)
+    if kind == "object":
+        return _type_of_objects(present)
+    return _decimal(present) if kind == "decimal" else _TYPES.get(kind)
+
+
+def _type_of_objects(values: Sequence[dict[Any, Any]]) -> pa.DataType | None:
+    names = dict.fromkeys(name for value in values for name in value)
+    if not all(isinstance(name, str) for name in names):
+        return None
+    fields = [(name, type_of([value.get(name) for value in values])) for name in names]
+    if any(kind is None for _, kind in fields):
+        return None
+    found = pa.struct(fields)
+    return found if is_writable(found) else None
+
+
+def _decimal(values: Iterable[Any]) -> pa.DataType:
+    exponents = [value.as_tuple().exponent for value in values if isinstance(value, Decimal)]
+    places = max((-one for one in exponents if isinstance(one, int)), default=0)
+    return pa.decimal128(_DIGITS, min(_DIGITS, max(_PLACES, places)))
+
+
+def misfits(values: Sequence[Any], kinds: Counter[str], kind: pa.DataType) -> dict[int, str]:
+    """The places of values that are of another type, and what is wrong with each."""
+    if all(one not in _NESTED and _fits(one, kind) for one in kinds):
+        return {}
+    faults = ((place, _fault(value, kind)) for place, value in enumerate(values))
+    return {place: fault for place, fault in faults if fault is not None}
+
+
+def fits(kinds: Counter[str], kind: pa.DataType) -> bool:
+    """Whether any of the values may be of this type."""
+    return any(_fits(one, kind) for one in kinds)
+
+
+def _fits(one: str, kind: pa.DataType) -> bool:
+    return one in _FITS and bool(_FITS[one](kind))
+
+
+def _fault(value: Any, kind: pa.DataType) -> str | None:
+    if value is None:
+        return None
+    one = kind_of(value)
+    if one not in _FITS:
+        return f"{one} is nothing that Parquet holds"
+    if not _fits(one, kind):
+        return f"{one} where the column holds {kind}"
+    if one == "list":
+        return next((fault for item in value if (fault := _fault(item, kind.value_type))), None)
+    if one == "object":
+        return _fault_of_object(value, kind)
+    return None
+
+
+def _fault_of_object(value: dict[Any, Any], kind: pa.DataType) -> str | None:
+    known = {field.name: field.type for field in kind}
+    for name, item in value.items():
+        if name not in known:
+            return f"{name!r} is no field of the column, which holds {kind}"
+        if fault := _fault(item, known[name]):
+            return f"{name}: {fault}"
+    return None

@@ -1,0 +1,289 @@
+"""Lines of JSON objects, one record each."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from redrive.errors import SourceError
+from redrive.rows.batch import Batch, Received, Record, Unreadable
+from redrive.rows.sources.files import Files, Paths, Stream, names_of, size_of
+
+_BLOCK = 1 << 20
+_BATCH_BYTES = 32 << 20  # a batch of large lines is cut shorter: memory stays flat
+_JSON_SIGNS = '{}[]":,\\ \t\r\n0'
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 19  # orjson makes a float of an int beyond 64 bits
+
+
+def ndjson(path: Paths, *, encoding: str = "utf-8") -> Ndjson:
+    """Read files in which every line is a JSON object; a path, a glob, or several; plain, gzip or zstd.
+
+    A line that is none is handed out as it is. Numbers are kept exactly, ints of any size; a key that comes twice in
+    an object has its last value; NaN and Infinity are taken, as Python's json does.
+    """
+    return Ndjson(Files(path, example="*.ndjson"), _known(encoding))
+
+
+class Ndjson:
+    """See `Source`."""
+
+    def __init__(self, files: Files, encoding: str) -> None:
+        self.name = files.name
+        self._files = files
+        self._encoding = encoding
+
+    def __repr__(self) -> str:
+        return f"<ndjson {self.name!r}>"
+
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "ndjson", "encoding": self._encoding, "files": self._files.identity()}
+
+    def difference(self, identity: Mapping[str, Any]) -> str | None:
+        if identity.get("kind") != "ndjson":
+            return f"it was taken over {identity.get('kind')}, not over ndjson"
+        if identity["encoding"] != self._encoding:
+            return f"its encoding was {identity['encoding']}, and here it is {self._encoding}"
+        return self._files.difference(identity["files"])
+
+    def open(self, position: Any | None, identity: Mapping[str, Any]) -> NdjsonReading:
+        return NdjsonReading(names_of(identity["files"]), position, self._encoding)
+
+    def again(self, raw: Any) -> Record:
+        if isinstance(raw, Mapping):
+            return dict(raw)
+        if not isinstance(raw, bytes | str):
+            raise TypeError(f"a line of JSON is bytes or text, not a {type(raw).__name__}")
+        return _record(raw if isinstance(raw, str) else _decoded(raw, self._encoding))
+
+
+class NdjsonReading:
+    """See `Reading`."""
+
+    columns: tuple[str, ...] | None = None
+
+    def __init__(self, names: Sequence[str], position: Mapping[str, Any] | None, encoding: str) -> None:
+        self.total: int | None = size_of(names)
+        self._encoding = encoding
+        self._left = list(names)
+        self._done = 0
+        self._lines: _Lines | None = None
+        if position is not None:
+            self._skip_to(position)
+
+    def read(self, most: int) -> Batch | None:
+        while True:
+            if self._lines is None or self._lines.ended:
+                self._leave()
+                if not self._left:
+                    return None
+                self._lines = _Lines(self._left[0])
+            start = self._lines.place
+            try:
+                batch = self._take(self._lines, most)
+            except BaseException:
+                self._lines.place = start  # nothing of it was handed out
+                raise
+            if batch is not None:
+                return batch
+
+    def close(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
+
+    def _skip_to(self, position: Mapping[str, Any]) -> None:
+        name = position["file"]
+        if name not in self._left:
+            raise SourceError(f"{name}, where to go on, is not among the files")
+        while self._left[0] != name:
+            self._done += size_of([self._left.pop(0)])
+        if position["ended"]:
+            self._done += size_of([self._left.pop(0)])
+        else:
+            self._lines = _Lines(name)
+            self._lines.place = (position["byte"], position["line"])
+
+    def _leave(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
+            self._done += size_of([self._left.pop(0)])
+
+    def _take(self, lines: _Lines, most: int) -> Batch | None:
+        """A batch; None where there were only empty lines, or none at all."""
+        first = lines.place[1]
+        rows, numbers, unreadable = _parsed(lines.take(most), first, self._encoding)
+        byte, line = lines.place
+        if lines.ended and lines.fault is not None:  # told even where no piece of a line is left: rows are missing
+            unreadable.append(Unreadable(lines.cut, lines.fault, f"line {line}"))
+        if not rows and not unreadable:
+            return None
+        return Batch(
+            Received(rows),
+            lambda place: f"line {numbers[place]}",
+            {"file": lines.name, "byte": byte, "line": line, "ended": lines.ended},
+            lines.name,
+            unreadable,
+            done=self._done + lines.progress(),
+        )
+
+
+class _Lines:
+    """The lines of a file.
+
+    ended       whether all of them were taken
+    fault, cut  why the file ends too early, and the piece of a line that is left of its end
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._stream = Stream(name)
+        self.place = (0, 1)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The byte and the number of the line that comes next."""
+        return self._place
+
+    @place.setter
+    def place(self, place: tuple[int, int]) -> None:
+        self._place = place
+        self.ended = False
+        self.fault: str | None = None
+        self.cut = b""
+        self._ready: list[bytes] = []
+        self._size = 0
+        self._tail = b""
+        self._final = False
+
+    def take(self, most: int) -> list[bytes]:
+        """The next lines, without their ends."""
+        if not self._ready and not self._tail and not self._final:
+            self._stream.seek(self._place[0])
+        while len(self._ready) < most and self._size < _BATCH_BYTES and not self._final:
+            self._more()
+        lines, self._ready = self._ready[:most], self._ready[most:]
+        size = sum(map(len, lines)) + len(lines)
+        self._size -= size
+        self.ended = self._final and not self._ready
+        self._place = (self._place[0] + size, self._place[1] + len(lines))
+        return lines
+
+    def progress(self) -> int:
+        """How many bytes of the file, as it lies on the disk, were read."""
+        return self._stream.progress()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _more(self) -> None:
+        # Twice as much where a line is longer than what is there, so that its start is not copied too often.
+        wanted = max(_BLOCK, len(self._tail))
+        at_start = self._stream.position == 0
+        data = self._stream.read(wanted)
+        self._final = len(data) < wanted
+        if at_start and data.startswith(codecs.BOM_UTF8):
+            data = data.removeprefix(codecs.BOM_UTF8)
+            self._place = (len(codecs.BOM_UTF8), self._place[1])
+        *lines, self._tail = (self._tail + data).split(b"\n")
+        if self._final:
+            self.fault = self._stream.fault
+            if self.fault is not None:
+                self.cut = self._tail
+            elif self._tail:
+                lines.append(self._tail)
+        self._ready += lines
+        self._size += sum(map(len, lines)) + len(lines)
+
+
+def _parsed(lines: Sequence[bytes], first: int, encoding: str) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
+    """The records with the numbers of their lines, and the lines that hold none."""
+    if encoding == "utf-8" and not _has_long_number(b"\n".join(lines)):
+        try:
+            found = list(map(orjson.loads, lines))
+        except orjson.JSONDecodeError:
+            pass
+        else:
+            if all(type(one) is dict for one in found):
+                return found, range(first, first + len(found)), []
+    return _parsed_one_by_one(lines, first, encoding)
+
+
+def _parsed_one_by_one(
+    lines: Sequence[bytes], first: int, encoding: str
+) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
+    rows: list[Record] = []
+    numbers: list[int] = []
+    unreadable: list[Unreadable] = []
+    for number, ended in enumerate(lines, first):
+        line = ended.removesuffix(b"\r")
+        if not line.strip():
+            continue
+        try:
+            rows.append(_record_of(line, encoding))
+            numbers.append(number)
+        except ValueError as error:
+            unreadable.append(Unreadable(line, str(error), f"line {number}"))
+    return rows, numbers, unreadable
+
+
+def _record_of(line: bytes, encoding: str) -> Record:
+    if encoding == "utf-8" and not _has_long_number(line):
+        try:
+            return _object(orjson.loads(line))
+        except orjson.JSONDecodeError:  # also for what Python's json takes, and to have its words
+            pass
+    return _record(_decoded(line, encoding))
+
+
+def _record(text: str) -> Record:
+    try:
+        return _object(json.loads(text, parse_float=_float))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON at column {error.colno}: {error.msg.removesuffix(' at')}") from None
+    except RecursionError:
+        raise ValueError("no JSON that can be read: it is nested too deep") from None
+
+
+def _object(found: Any) -> Record:
+    if type(found) is not dict:
+        raise ValueError(f"a record is a JSON object, not {_NAMES.get(type(found), 'a number')}")
+    return found
+
+
+_NAMES = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is beyond what a float can hold")
+    return number
+
+
+def _has_long_number(data: bytes) -> bool:
+    return _LONG_NUMBER in data.translate(_AS_ZEROS)
+
+
+def _decoded(line: bytes, encoding: str) -> str:
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"no {encoding}: byte 0x{line[error.start]:02x} at place {error.start + 1}") from None
+
+
+def _known(encoding: str) -> str:
+    """The encoding by the name that Python gives it; lines must be told by their bytes."""
+    try:
+        name = codecs.lookup(encoding).name.removesuffix("-sig")
+        told_by_bytes = _JSON_SIGNS.encode(name) == _JSON_SIGNS.encode()
+    except (LookupError, TypeError):
+        raise ValueError(f"{encoding!r} is no encoding that Python knows") from None
+    if not told_by_bytes:
+        raise ValueError(f"lines in {encoding} cannot be told by their bytes: convert the file to UTF-8 first")
+    return name

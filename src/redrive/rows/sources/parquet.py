@@ -1,0 +1,264 @@
+"""Rows of Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from redrive.errors import SourceError
+from redrive.extras import needs
+from redrive.rows.batch import Batch, Received, Record, Unreadable
+from redrive.rows.sources.files import Files, Paths, names_of
+
+with needs("rows"):
+    import polars as pl
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+# Decoded at a time, whatever the batch: so a fault costs the same rows whichever way they are read.
+_PIECE = 8_192
+_RAW = {"file", "row_group", "row", "rows"}
+
+
+def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
+    """Read Parquet files: a path, a glob, or several. `columns` leaves out all others.
+
+    A row group that is damaged is handed out as one piece, which counts as all of its rows that could not be read.
+    """
+    if columns is not None and (isinstance(columns, str) or not columns):
+        raise ValueError("columns is a list of the columns to read, such as ['id', 'fee']")
+    return Parquet(Files(path, example="*.parquet"), None if columns is None else tuple(dict.fromkeys(columns)))
+
+
+class Parquet:
+    """See `Source`."""
+
+    def __init__(self, files: Files, columns: tuple[str, ...] | None) -> None:
+        self.name = files.name
+        self._files = files
+        self._columns = columns
+
+    def __repr__(self) -> str:
+        return f"<parquet {self.name!r}>"
+
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "parquet", "files": self._files.identity()}
+
+    def difference(self, identity: Mapping[str, Any]) -> str | None:
+        if identity.get("kind") != "parquet":
+            return f"it was taken over {identity.get('kind')}, not over parquet"
+        return self._files.difference(identity["files"])
+
+    def open(self, position: Any | None, identity: Mapping[str, Any]) -> ParquetReading:
+        return ParquetReading([_footer(name, self._columns) for name in names_of(identity["files"])], position)
+
+    def again(self, raw: Any) -> Record | list[Record]:
+        if not isinstance(raw, Mapping):
+            raise TypeError(f"a row of Parquet is a mapping, not a {type(raw).__name__}")
+        if raw.keys() != _RAW:
+            return dict(raw)
+        return self._rows_again(raw["file"], raw["row"] - 1, raw["rows"])
+
+    def _rows_again(self, name: str, first: int, rows: int) -> list[Record]:
+        """The rows of a row group that was damaged, where the file has been replaced by a whole one."""
+        found: list[Record] = []
+        with _OpenFile(_footer(name, self._columns)) as file:
+            for piece in file.pieces(first):
+                if isinstance(piece, Unreadable):
+                    raise ValueError(str(piece.error))
+                found += piece.slice(0, rows - len(found)).to_pylist()
+                if len(found) == rows:
+                    return found
+        raise ValueError(f"{name} has {first + len(found)} rows, and those asked for end at {first + rows}")
+
+
+class ParquetReading:
+    """See `Reading`."""
+
+    def __init__(self, footers: Sequence[_Footer], position: Mapping[str, Any] | None) -> None:
+        self.columns: tuple[str, ...] | None = _in_common([footer.columns for footer in footers])
+        self.total: int | None = sum(footer.rows for footer in footers)
+        self._left = list(footers)
+        self._done = 0
+        self._row = 0
+        self._file: _OpenFile | None = None
+        self._pieces: Iterator[pa.Table | Unreadable] | None = None
+        self._rest: pa.Table | None = None
+        if position is not None:
+            self._skip_to(position)
+
+    def read(self, most: int) -> Batch | None:
+        while self._left:
+            try:
+                batch = self._take(most)
+            except BaseException:
+                self.close()  # the next reading begins where the last batch ended
+                raise
+            if batch is not None:
+                return batch
+            self.close()
+            self._done += self._left.pop(0).rows
+            self._row = 0
+        return None
+
+    def close(self) -> None:
+        self._pieces = self._rest = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _skip_to(self, position: Mapping[str, Any]) -> None:
+        name = position["file"]
+        if name not in [footer.name for footer in self._left]:
+            raise SourceError(f"{name}, where to go on, is not among the files")
+        while self._left[0].name != name:
+            self._done += self._left.pop(0).rows
+        self._row = position["row"]
+
+    def _take(self, most: int) -> Batch | None:
+        tables: list[Any] = []
+        unreadable: list[Unreadable] = []
+        first, row, count = self._row, self._row, 0
+        while count < most and (piece := self._next()) is not None:
+            if isinstance(piece, Unreadable):
+                unreadable.append(piece)
+                row += piece.rows
+                if tables:
+                    break  # the rows of a batch stand one after the other
+                first = row
+                continue
+            tables.append(piece.slice(0, most - count))
+            if len(piece) > most - count:
+                self._rest = piece.slice(most - count)
+            count += len(tables[-1])
+            row += len(tables[-1])
+        if not tables and not unreadable:
+            return None
+        name = self._left[0].name
+        rows = _received(tables)
+        self._row = row
+        position = {"file": name, "row": row}
+        return Batch(rows, lambda place: f"row {first + place + 1}", position, name, unreadable, self._done + row)
+
+    def _next(self) -> pa.Table | Unreadable | None:
+        if self._rest is not None:
+            piece, self._rest = self._rest, None
+            return piece
+        if self._pieces is None:
+            self._file = _OpenFile(self._left[0])
+            self._pieces = self._file.pieces(self._row)
+        return next(self._pieces, None)
+
+
+class _Footer(NamedTuple):
+    """What a file says of itself."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Those that are wanted."""
+    rows: int
+    whole: bool
+    """Whether they are all there are."""
+
+
+class _OpenFile:
+    """A file while it is read."""
+
+    def __init__(self, footer: _Footer) -> None:
+        self._name = footer.name
+        self._columns = list(footer.columns)
+        self._only = None if footer.whole else self._columns
+        self._bytes = _bytes_of(footer.name)
+        # Buffered, so that a row group need not be in memory as a whole; checked, where the writer left checksums.
+        self._file = pq.ParquetFile(self._bytes, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
+
+    def __enter__(self) -> _OpenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self._bytes.close()
+
+    def pieces(self, row: int) -> Iterator[pa.Table | Unreadable]:
+        """The rows behind the first `row` ones."""
+        metadata = self._file.metadata
+        end = 0
+        for group in range(metadata.num_row_groups):
+            start, end = end, end + metadata.row_group(group).num_rows
+            if end > row:
+                yield from self._pieces_of(group, start, end, row)
+
+    def _pieces_of(self, group: int, start: int, end: int, row: int) -> Iterator[pa.Table | Unreadable]:
+        at, fault = start, "it has fewer rows than the file says"
+        try:
+            for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
+                at += len(piece)
+                if at > row:
+                    yield pa.Table.from_batches([piece]).slice(max(0, row - at + len(piece))).select(self._columns)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise  # the disk's fault, not the file's
+            fault = _first_line(error)
+        first = max(at, row)
+        if first < end:
+            raw = {"file": self._name, "row_group": group, "row": first + 1, "rows": end - first}
+            place = f"rows {first + 1} to {end}"
+            yield Unreadable(raw, f"row group {group} cannot be read: {fault}", place, rows=end - first)
+
+
+def _footer(name: str, columns: tuple[str, ...] | None) -> _Footer:
+    try:
+        with _bytes_of(name) as data:
+            file = pq.ParquetFile(data)
+            names, rows = file.schema_arrow.names, file.metadata.num_rows
+    except FileNotFoundError:
+        raise SourceError(f"there is no file {name}") from None
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
+            raise
+        raise SourceError(f"{name} is no Parquet file, or not a whole one: {_first_line(error)}") from error
+    for one in names:
+        if names.count(one) > 1:
+            raise SourceError(f"{name} has the column {one} twice")
+    for one in columns or ():
+        if one not in names:
+            raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
+    return _Footer(name, columns or tuple(names), rows, whole=columns is None)
+
+
+def _bytes_of(name: str) -> Any:
+    return pa.OSFile(name)  # a name alone might be taken for a URL
+
+
+def _in_common(columns: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(name for name in columns[0] if all(name in others for others in columns[1:]))
+
+
+def _received(tables: Sequence[pa.Table]) -> Received:
+    if not tables:
+        return Received([])
+    table = pa.concat_tables(tables)
+    if any(_is_beyond_polars(field.type) for field in table.schema):
+        return Received(table.to_pylist())
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return Received(frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)))  # how texts were packed
+
+
+def _is_beyond_polars(kind: Any) -> bool:
+    """Whether polars would stop the process over values of this type."""
+    if pa.types.is_dictionary(kind):
+        return _is_beyond_polars(kind.value_type)
+    return bool(pa.types.is_decimal256(kind)) or any(
+        _is_beyond_polars(kind.field(place).type) for place in range(kind.num_fields)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    said = str(error).strip().splitlines()
+    return said[0] if said else type(error).__name__

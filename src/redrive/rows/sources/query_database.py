@@ -1,0 +1,175 @@
+"""A database that is only read: one short statement at a time, repeated while its fault can heal."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import URL, Executable, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.sql import ClauseElement
+
+from redrive.classify.classifier import Classifier
+from redrive.errors import SourceError, Transient
+from redrive.extras import needs
+from redrive.masking import mask
+from redrive.model import Kind
+from redrive.policy import backoff
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds for which a database that restarts, or that another process keeps busy, is waited for."""
+
+Found = tuple[Sequence[str], Sequence[Sequence[Any]]]
+"""The columns of a SELECT, and its rows."""
+
+_HEALS = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
+_FILES = {"sqlite", "duckdb"}
+_classifier = Classifier()
+
+
+class Database(Protocol):
+    """Where statements are sent."""
+
+    def run(self, statement: Executable) -> Found:
+        """Run a SELECT in a transaction of its own."""
+
+    def close(self) -> None:
+        """Let go of the connections; may be called twice."""
+
+
+def parsed(url: str | URL) -> URL:
+    """The URL of a database that can be read from; ValueError where it is none."""
+    try:
+        found = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError("the database's URL cannot be read; write postgresql://… or sqlite:///orders.db") from None
+    if found.drivername in {"postgres", "postgresql"}:
+        return found.set(drivername="postgresql+psycopg")
+    if found.get_backend_name() != "duckdb":
+        try:
+            found.get_dialect()
+        except NoSuchModuleError:
+            raise ValueError(f"SQLAlchemy knows no database {found.drivername!r}: install its dialect") from None
+    return found
+
+
+def place_of(url: URL) -> str:
+    """The database as a checkpoint knows it: without user, password and options."""
+    backend = url.get_backend_name()
+    if backend in _FILES and not _is_no_file(url):
+        return f"{backend}:{Path(url.database or '').resolve()}"
+    port = f":{url.port}" if url.port else ""
+    return f"{backend}://{url.host or ''}{port}/{url.database or ''}"
+
+
+def open_database(url: URL) -> Database:
+    """Make ready to send statements; nothing is sent yet."""
+    backend = url.get_backend_name()
+    if backend in _FILES and not _is_no_file(url) and not Path(url.database or "").is_file():
+        raise SourceError(f"there is no database {url.database}")  # opening it would make an empty one
+    return _Duck(url) if backend == "duckdb" else _Alchemy(url)
+
+
+def steadily(work: Callable[[], T]) -> T:
+    """Run `work` until it works. Its error is raised as it is where it cannot heal, or does not in time."""
+    ends, repeat = time.monotonic() + PATIENCE, 0
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if kind_of(error) not in _HEALS or time.monotonic() >= ends:
+                raise
+        repeat += 1
+        time.sleep(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
+
+
+def kind_of(error: BaseException) -> Kind:
+    """What a database's error is."""
+    return _classifier.classify(error, scope="call").kind
+
+
+def heals(error: BaseException) -> bool:
+    """Whether the same may work later."""
+    return kind_of(error) in _HEALS
+
+
+def first_line(error: BaseException) -> str:
+    """What the database itself said, without secrets."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    said = mask(str(cause)).strip().splitlines()
+    return said[0] if said else type(cause).__name__
+
+
+def _is_no_file(url: URL) -> bool:
+    return url.database in {None, "", ":memory:"} or str(url.database).startswith("file:")
+
+
+class _Alchemy:
+    """Any database that SQLAlchemy has a dialect for."""
+
+    def __init__(self, url: URL) -> None:
+        options: dict[str, Any] = {}
+        if url.get_backend_name() == "postgresql":
+            options["execution_options"] = {"postgresql_readonly": True}
+        if url.get_driver_name() == "psycopg":
+            options["connect_args"] = {"connect_timeout": 10}
+            with needs("postgres"):
+                import_module("psycopg")
+        try:
+            # A traceback is no place for records.
+            self._engine = create_engine(url, hide_parameters=True, **options)
+        except ModuleNotFoundError as missing:
+            raise SourceError(f"the driver of this database is not installed: pip install {missing.name}") from None
+
+    def run(self, statement: Executable) -> Found:
+        with self._engine.begin() as connection:
+            result = connection.execute(statement)
+            return list(result.keys()), result.fetchall()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+class _Duck:
+    """DuckDB, by its own connection: it has no dialect that comes with SQLAlchemy."""
+
+    def __init__(self, url: URL) -> None:
+        with needs("rows"):
+            import duckdb
+        self._duckdb = duckdb
+        self._file = ":memory:" if _is_no_file(url) else str(url.database)
+        self._connection: Any = None
+        self._dialect = DefaultDialect(paramstyle="numeric_dollar")
+
+    def run(self, statement: Executable) -> Found:
+        assert isinstance(statement, ClauseElement)
+        compiled: Any = statement.compile(dialect=self._dialect)
+        if self._connection is None:
+            self._connection = self._connect()
+        result = self._connection.execute(compiled.string, [compiled.params[name] for name in compiled.positiontup])
+        return [column[0] for column in result.description], result.fetchall()
+
+    def _connect(self) -> Any:
+        if self._file == ":memory:":
+            return self._duckdb.connect()
+        try:
+            return self._duckdb.connect(self._file, read_only=True)
+        except self._duckdb.ConnectionException:
+            return self._duckdb.connect(self._file)  # this process writes to it, and DuckDB shares a file one way only
+        except self._duckdb.IOException as error:
+            if "lock" not in str(error):  # it has no code for this
+                raise
+            raise Transient(first_line(error)) from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,110 @@
+"""The statements that read an SQL query page by page, each page behind the last row of the one before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    column,
+    literal_column,
+    not_,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy import text as as_text
+from sqlalchemy.types import NullType
+
+# How SQLAlchemy finds the parameters of a text.
+_PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
+# These compare whole rows, and so walk an index on watermark and key, however many rows share one watermark.
+_COMPARE_ROWS = {"postgresql", "sqlite"}
+
+
+class Keyset:
+    """A query's rows in the order of its watermark and key.
+
+    names  the columns of that order, the watermark first
+    """
+
+    def __init__(self, sql: str, parameters: Mapping[str, Any], names: Sequence[str], *, backend: str) -> None:
+        self.names = tuple(names)
+        self._backend = backend
+        self._rows = (
+            as_text(_only_known(sql, parameters))
+            .bindparams(*(self._bound(name, value) for name, value in parameters.items()))
+            .columns(*(column(name) for name in dict.fromkeys(names)))
+            .subquery("redrive_rows")
+        )
+        self._order: list[ColumnElement[Any]] = [self._rows.c[name] for name in names]
+
+    def nothing(self) -> Select[Any]:
+        """No row: what columns there are."""
+        return self._all().limit(self._limit(0))
+
+    def nulls(self, limit: int) -> Select[Any]:
+        """Rows that have no place in the order."""
+        return self._all().where(or_(*(one.is_(None) for one in self._order))).limit(self._limit(limit))
+
+    def page(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
+        """Rows behind a row; where there is none, from a watermark on; where there is none, from the first."""
+        return self._sorted(self._all(), start, behind).limit(self._limit(limit))
+
+    def places(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
+        """Like `page`, watermark and key only."""
+        places = select(*dict.fromkeys(self._order)).select_from(self._rows)
+        return self._sorted(places, start, behind).limit(self._limit(limit))
+
+    def between(self, start: Any, behind: Sequence[Any] | None, last: Sequence[Any]) -> Select[Any]:
+        """Like `page`, up to a row, which belongs to it."""
+        return self._sorted(self._all(), start, behind).where(not_(self._is_behind(last, "last")))
+
+    def _all(self) -> Select[Any]:
+        return select(literal_column("*")).select_from(self._rows)
+
+    def _sorted(self, rows: Select[Any], start: Any, behind: Sequence[Any] | None) -> Select[Any]:
+        found = rows.where(*(one.is_not(None) for one in dict.fromkeys(self._order))).order_by(*self._order)
+        if behind is not None:
+            return found.where(self._is_behind(behind, "behind"))
+        return found if start is None else found.where(self._order[0] >= self._bound("redrive_start", start))
+
+    def _is_behind(self, values: Sequence[Any], name: str) -> ColumnElement[bool]:
+        bound = [self._bound(f"redrive_{name}_{number}", value) for number, value in enumerate(values)]
+        if self._backend in _COMPARE_ROWS:
+            return tuple_(*self._order) > tuple_(*bound)
+        return _row_by_row(self._order, bound)
+
+    def _limit(self, rows: int) -> Any:
+        return bindparam("redrive_limit", rows)
+
+    def _bound(self, name: str, value: Any) -> BindParameter[Any]:
+        if self._backend == "sqlite" and isinstance(value, date):  # it has no times, only texts of them
+            value = value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
+        # Without a type a value is sent as what the driver takes it for, and compares with a column of any type.
+        return bindparam(name, value, type_=NullType())
+
+
+def _row_by_row(order: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> ColumnElement[bool]:
+    """(a, b, c) > (x, y, z), for databases that cannot compare rows; the first condition can use an index."""
+    larger: ColumnElement[bool] = order[0] > values[0]
+    if len(order) == 1:
+        return larger
+    return and_(order[0] >= values[0], or_(larger, _row_by_row(order[1:], values[1:])))
+
+
+def _only_known(sql: str, parameters: Mapping[str, Any]) -> str:
+    """The SQL with every colon that begins no parameter escaped, ready to stand within parentheses."""
+    named = set(_PARAMETER.findall(sql))
+    unused = [name for name in parameters if name not in named]
+    if unused:
+        raise ValueError(f"the SQL has no :{unused[0]}, which parameters gives a value for")
+    known = _PARAMETER.sub(lambda found: found[0] if found[1] in parameters else rf"\{found[0]}", sql)
+    return known.rstrip(" \t\r\n;") + "\n"  # the last line may be a comment

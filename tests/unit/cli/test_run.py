@@ -1,0 +1,539 @@
+"""`redrive run`: a pipeline from the shell, with an exit code that says what to do."""
+
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from redrive.cli import exits
+from redrive.cli.progress import in_figures
+from redrive.errors import (
+    CircuitOpen,
+    GateAborted,
+    PipelineError,
+    ReplayStopped,
+    RunStopped,
+    SinkMismatch,
+    SourceError,
+)
+from redrive.model import Failure, Kind, Verdict
+from redrive.runs import Counts, Progress
+
+VENDOR = """
+import redrive
+
+print("importing vendor")
+
+
+def check(record):
+    return {**record, "fee": float(record["fee"])}
+
+
+pipeline = redrive.Pipeline(
+    "vendor",
+    source=redrive.rows.csv("deliveries.csv"),
+    validate=check,
+    sink=redrive.rows.table("sqlite:///warehouse.db", "deliveries", key="id", create=True),
+    batch=100,
+    gate=redrive.Gate(least=100),
+)
+settings = {}
+"""
+
+FAULTS = """
+import errno, pathlib, time
+import redrive
+
+
+def pipeline(rows, url="sqlite:///warehouse.db", **options):
+    sink = redrive.rows.table(url, "deliveries", key="id", create=True, patience=0.1)
+    return redrive.Pipeline("faulty", source=redrive.rows.records(rows), sink=sink, batch=2, **options)
+
+
+def then(fail):
+    def rows():
+        yield from ({"id": n} for n in range(4))
+        fail()
+        yield {"id": 4}
+    return rows
+
+
+partner = redrive.Service("partner", retry=redrive.Retry(attempts=1))
+locked = redrive.Service("locked", retry=redrive.Retry(attempts=1))
+
+
+def refused(): raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+def full(): raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def unauthorized():
+    import httpx
+    request = httpx.Request("GET", "https://partner.example/?api_key=hunter2")
+    raise httpx.HTTPStatusError("401 for ?api_key=hunter2", request=request, response=httpx.Response(401))
+
+
+def slow():
+    for n in range(100_000):
+        if n == 10:
+            pathlib.Path("reached").touch()
+        if n > 10:
+            time.sleep(0.01)
+        yield {"id": n}
+
+
+busy = pipeline(then(refused))
+down = pipeline(then(lambda: partner.call(refused)))
+no_disk = pipeline(then(full))
+no_key = pipeline(then(lambda: locked.call(unauthorized)))
+no_database = pipeline(lambda: [{"id": 1}], "postgresql://nobody:hunter2@127.0.0.1:1/nothing")
+endless = pipeline(slow)
+"""
+
+
+@pytest.fixture(autouse=True)
+def files(here):
+    (here / "vendor.py").write_text(VENDOR)
+    (here / "faults.py").write_text(FAULTS)
+
+
+@pytest.fixture
+def deliver(here):
+    """Write the vendor's file; of its rows the last ones have no fee."""
+
+    def deliver(rows, *, bad=0):
+        lines = [f"D-{n},{'N/A' if n >= rows - bad else 12.5}" for n in range(rows)]
+        (here / "deliveries.csv").write_text("\n".join(["id,fee", *lines]) + "\n")
+
+    return deliver
+
+
+def loaded(here):
+    connection = sqlite3.connect(here / "warehouse.db")
+    try:
+        return connection.execute("SELECT count(*), count(DISTINCT id) FROM deliveries").fetchone()
+    finally:
+        connection.close()
+
+
+def fields(answer):
+    """A report in a pipe, by field."""
+    assert answer.out.startswith("field\tvalue\n"), answer
+    return dict(line.split("\t") for line in answer.out.splitlines()[1:])
+
+
+# ── what it does, and what it says ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pipeline_runs_and_reports_and_what_it_prints_is_kept_apart(run, deliver, here):
+    deliver(1_000, bad=30)
+    answer = run("run", "vendor.py:pipeline")
+    assert answer.code == 0
+    told = fields(answer)
+    assert (told["pipeline"], told["status"], told["source"]) == ("vendor", "complete", "deliveries.csv")
+    assert (told["read"], told["written"], told["rejected"], told["rate"], told["tier"]) == (
+        *("1000", "970", "30", "0.03", "P3"),
+    )
+    assert answer.err.startswith("importing vendor\n")
+    assert f"the rejected rows by cause: redrive dlq causes --run {told['run_id']}\n" in answer.err
+    assert loaded(here) == (970, 970)
+
+
+def test_json_is_one_document_and_nothing_else(run, deliver):
+    deliver(200, bad=1)
+    told = json.loads(run("run", "vendor.py:pipeline", "--json").out)
+    assert (told["read"], told["written"], told["rejected"], told["status"]) == (200, 199, 1, "complete")
+    assert told["checkpoint"]["file"] == "deliveries.csv"
+
+
+def test_on_a_terminal_the_report_is_for_people(terminal, deliver):
+    deliver(1_000, bad=30)
+    answer = terminal("run", "vendor.py:pipeline")
+    assert answer.code == 0
+    (run_id,) = re.findall(r"run +([0-9a-f-]{36}), complete", answer.out)
+    assert [line.rstrip() for line in re.sub(r"took .*", "took", answer.out).splitlines() if line] == [
+        "importing vendor",
+        "pipeline   vendor",
+        f"run        {run_id}, complete",
+        "read       1,000  from deliveries.csv",
+        "written      970  to deliveries in warehouse.db",
+        "rejected      30  3.0%, P3",
+        "took",
+        f"the rejected rows by cause: redrive dlq causes --run {run_id}",
+    ]
+
+
+def test_the_command_that_it_hints_at_finds_the_rejected_rows(run, deliver):
+    deliver(1_000, bad=30)
+    (hint,) = re.findall(r"redrive (dlq causes .*)", run("run", "vendor.py:pipeline").err)
+    ((_, letters, pending, *_),) = run(*hint.split()).rows
+    assert (letters, pending) == ("30", "30")
+
+
+def test_another_store_may_be_named_and_the_hint_names_it_too(run, deliver, here):
+    deliver(200, bad=2)
+    answer = run("run", "vendor.py:pipeline", "--store", "other.db")
+    assert answer.code == 0
+    (hint,) = re.findall(r"redrive (dlq causes .*)", answer.err)
+    assert hint.endswith(" --store other.db")
+    assert len(run(*hint.split()).rows) == 1
+    assert not (here / ".redrive").exists()
+
+
+def test_the_hint_names_a_store_that_only_the_pipeline_knows(run, deliver, here):
+    deliver(200, bad=2)
+    text = VENDOR.replace("batch=100", "batch=100, store='sqlite:///of_its_own.db'")
+    (here / "vendor.py").write_text(text)
+    answer = run("run", "vendor.py:pipeline")
+    (hint,) = re.findall(r"redrive (dlq causes .*)", answer.err)
+    assert hint.endswith(" --store of_its_own.db")
+    assert len(run(*hint.split()).rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "bad", "code", "speaks"), [(1_000, 0, 0, False), (1_000, 2, 0, False), (1_000, 70, 0, True)]
+)
+def test_quiet_says_nothing_where_nothing_is_wrong(spawn, deliver, here, rows, bad, code, speaks):
+    deliver(rows, bad=bad)
+    (here / "vendor.py").write_text(VENDOR.replace('print("importing vendor")', ""))
+    done = spawn("run", "vendor.py:pipeline", "-q")
+    assert done.returncode == code
+    assert bool(done.stdout) == speaks
+    assert bool(done.stderr) == speaks
+
+
+def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn, deliver):
+    deliver(1_000, bad=500)
+    done = spawn("run", "vendor.py:pipeline")
+    assert done.returncode == 65
+    first, hint, again, last = done.stderr.splitlines()
+    assert first == "importing vendor"
+    assert hint.startswith("the rejected rows by cause: ")
+    assert again.startswith("running it again goes on from its checkpoint")
+    assert last.startswith("redrive: the gate stopped it: ")
+
+
+def test_a_log_that_is_set_up_has_everything(spawn, deliver, here):
+    deliver(1_000, bad=30)
+    (here / "vendor.py").write_text("import logging\nlogging.basicConfig(filename='run.log', level='INFO')\n" + VENDOR)
+    assert spawn("run", "vendor.py:pipeline").returncode == 0
+    log = (here / "run.log").read_text()
+    assert "vendor begins: deliveries.csv → deliveries in warehouse.db" in log
+    assert "30 of 1,000 rows rejected (3.0%): P3" in log
+
+
+def test_a_pipeline_is_a_target_for_its_letters(run, deliver, here):
+    deliver(1_000, bad=30)
+    assert run("run", "vendor.py:pipeline").code == 0
+    words = ["dlq", "replay", "--target", "vendor.py:pipeline", "--pipeline", "vendor"]
+    assert run(*words).rows[-1] == ["would fail", "30", "ValueError: could not convert string to float: <value>"]
+    text = VENDOR.replace('float(record["fee"])', 'float(record["fee"].replace("N/A", "0"))')
+    (here / "mended.py").write_text(text)
+    words[3] = "mended.py:pipeline"
+    rehearsed = run(*words)
+    assert (rehearsed.code, rehearsed.rows[-1]) == (0, ["would pass", "30", ""])
+    assert loaded(here) == (970, 970)
+    done = run(*words, "--go")
+    assert (done.code, done.rows[-1]) == (0, ["reprocessed", "30", ""])
+    assert loaded(here) == (1_000, 1_000)
+
+
+# ── the progress line ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_progress_is_a_line_on_a_terminal_that_is_gone_in_the_end(deliver, here):
+    deliver(1_000, bad=30)
+    ours, theirs = pty.openpty()
+    done = subprocess.Popen(
+        [sys.executable, "-m", "redrive.cli", "run", "vendor.py:pipeline", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "COLUMNS": "120", "TERM": "xterm", "NO_COLOR": "1"},
+    )
+    os.close(theirs)
+    heard = b""
+    while True:
+        try:
+            part = os.read(ours, 65_536)
+        except OSError:  # Linux says so when the other side is closed
+            break
+        heard += part
+    os.close(ours)
+    out, _ = done.communicate(timeout=60)
+    assert json.loads(out)["written"] == 970
+    assert "1,000 rows · " in heard.decode()
+    assert "30 rejected (3.0%)" in heard.decode()
+    *_, after = heard.decode().rpartition("\x1b[2K")  # erases the line
+    assert after.startswith("the rejected rows by cause")
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        (Progress(counts=Counts(), done=0, total=None, seconds=0.0), "0 rows · 0 rejected (0.0%)"),
+        (
+            Progress(counts=Counts(read=1_234_567, rejected=3, retries=1), done=10, total=40, seconds=20.0),
+            "1,234,567 rows · 61,728 rows/s · 3 rejected (<0.1%) · 1 retry · 60 s left",
+        ),
+        (
+            Progress(counts=Counts(read=100, rejected=3, retries=2), done=40, total=40, seconds=2.0),
+            "100 rows · 50 rows/s · 3 rejected (3.0%) · 2 retries",
+        ),
+    ],
+)
+def test_progress_is_told_in_figures(progress, said):
+    assert in_figures(progress) == said
+
+
+# ── how it ends ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_too_many_bad_rows_are_65_and_the_good_ones_are_kept(run, deliver, here):
+    deliver(200, bad=150)
+    answer = run("run", "vendor.py:pipeline")
+    assert answer.code == 65
+    told = fields(answer)
+    assert (told["status"], told["tier"]) == ("aborted", "abort")
+    assert answer.err.splitlines()[-1].startswith("redrive: the gate stopped it: 50 of 100 rows are bad")
+    assert loaded(here) == (50, 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("busy", 75, "ConnectionRefusedError"),
+        ("down", 69, "ConnectionRefusedError"),
+        ("no_disk", 70, "No space left on device"),
+        ("no_key", 77, "401 for ?api_key=***"),
+        ("no_database", 69, "127.0.0.1"),
+    ],
+)
+def test_a_run_that_fails_shows_its_report_and_a_code_by_its_kind(run, name, code, words):
+    answer = run("run", f"faults.py:{name}")
+    assert answer.code == code, answer.err
+    told = fields(answer)
+    assert told["status"] == "failed"
+    assert told["written"] == ("0" if name == "no_database" else "4")
+    *_, last = answer.err.splitlines()
+    assert last.startswith("redrive: faulty: ")
+    assert words in last
+    assert "hunter2" not in answer.err + answer.out
+    assert "Traceback" not in answer.err
+
+
+def started(*words):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started deaf to it
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "redrive.cli", "run", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def once_reached(process, here):
+    ends = time.monotonic() + 60
+    while not (here / "reached").exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_sigterm_lets_it_finish_its_batch_and_the_next_run_goes_on(here):
+    process = started("faults.py:endless", "--json")
+    once_reached(process, here)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75
+    first = json.loads(out)
+    assert first["status"] == "stopped"
+    assert first["read"] == first["written"] == loaded(here)[0] >= 10
+    assert err == ("redrive: stopped: SIGTERM; everything so far is written, and running again goes on from there\n")
+    again = started("faults.py:endless", "--json", "--deadline", "0.5s")
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 75
+    assert "its deadline of 0.5 s has passed" in err
+    second = json.loads(out)
+    assert (second["run_id"], second["resumed"]) == (first["run_id"], True)
+    assert second["read"] == second["written"] == loaded(here)[1] > first["read"]
+
+
+def test_an_interrupt_is_130_and_says_what_is_kept(run, here):
+    process = started("faults.py:endless")
+    once_reached(process, here)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    how_far, kept = err.splitlines()
+    assert re.fullmatch(r"\d+ rows so far", how_far)
+    assert kept == "redrive: interrupted; what was done before is kept, and running the same again is safe"
+    told = fields(run("runs", "show", "faulty"))
+    assert (told["status"], told["reason"]) == ("stopped", "interrupted")
+    assert int(told["written"]) == loaded(here)[0]
+
+
+def test_a_pipeline_that_another_process_runs_is_left_to_it(run, here):
+    process = started("faults.py:endless")
+    try:
+        once_reached(process, here)
+        answer = run("run", "faults.py:endless")
+        assert (answer.code, answer.out) == (75, "")
+        assert answer.sentence.startswith(f"pipeline 'faulty' is being run by process {process.pid} on ")
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def test_a_checkpoint_of_another_file_is_a_question_that_restart_answers(run, deliver):
+    deliver(1_000, bad=1_000)
+    assert run("run", "vendor.py:pipeline").code == 65
+    deliver(50)
+    answer = run("run", "vendor.py:pipeline")
+    assert (answer.code, answer.out) == (64, "")
+    assert "deliveries.csv has changed since" in answer.err
+    assert "`redrive run --restart`" in answer.err
+    told = fields(run("run", "vendor.py:pipeline", "--restart"))
+    assert (told["status"], told["read"], told["resumed"]) == ("complete", "50", "false")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (GateAborted("x"), 65),
+        (RunStopped("x"), 70),
+        (RunStopped("x", kind=Kind.TRANSIENT), 75),
+        (RunStopped("x", kind=Kind.RATE_LIMITED), 75),
+        (RunStopped("x", kind=Kind.AUTH), 77),
+        (RunStopped("x", kind=Kind.QUOTA), 77),
+        (RunStopped("x", kind=Kind.RESOURCE), 70),
+        (PipelineError("x"), 64),
+        (SourceError("x"), 70),
+        (SinkMismatch("x"), 70),
+    ],
+)
+def test_each_end_of_a_run_has_the_exit_code_that_says_what_to_do(error, code):
+    assert exits.exit_code(error) == code
+
+
+@pytest.mark.parametrize("stopped", [RunStopped, ReplayStopped])
+def test_a_service_that_is_down_is_69_and_one_that_asks_for_patience_is_75(stopped):
+    verdict = Verdict(Kind.TRANSIENT, "down", "x")
+    circuit = CircuitOpen("open", redrive=Failure("partner", "partner", (), 0.0, verdict, "circuit open", "wait"))
+    for kind, code in ((Kind.TRANSIENT, 69), (Kind.RATE_LIMITED, 75), (Kind.QUOTA, 77)):
+        error = stopped("x", kind=kind)
+        error.__cause__ = circuit
+        assert exits.exit_code(error) == code
+
+
+# ── wrong words ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        ([], 64, "missing argument 'FILE_OR_MODULE:NAME'; see `redrive run --help`"),
+        (["nowhere.py:pipeline"], 64, "there is no file nowhere.py"),
+        (["vendro.py:pipeline"], 64, "there is no file vendro.py; did you mean vendor.py?"),
+        (["vendor.py:pipelin"], 64, "vendor.py has no name 'pipelin'; did you mean 'pipeline'?"),
+        (["vendor.py:"], 64, "'vendor.py:' does not say what to load; write FILE:NAME"),
+        (["vendor.py:settings"], 64, "vendor.py:settings is a dict, not a pipeline"),
+        (["vendor.py:check"], 64, "vendor.py:check is a function, not a pipeline"),
+        (["vendor.py:redrive"], 64, "vendor.py:redrive is a module, not a pipeline"),
+        (["vendor.py:redrive.Pipeline"], 64, "vendor.py:redrive.Pipeline is a class, not a pipeline"),
+        (["process.py:subprocess"], 64, "process.py:subprocess is a module, not a pipeline"),
+        (["process.py"], 64, "there is no pipeline in process.py"),
+        (["nothing"], 64, "there is no module 'nothing'"),
+        (["faults.py"], 64, "there are 6 pipelines in faults.py; say which one: faults.py:busy, faults.py:down, "),
+        (["broken.py:pipeline"], 70, "broken.py cannot be imported: ZeroDivisionError: division by zero"),
+        (["wrong.py:pipeline"], 70, "wrong.py cannot be imported: TypeError: source must be one of redrive's"),
+        (["vendor.py:pipeline"], 70, "there is no file deliveries.csv"),
+        (["vendor.py:pipeline", "--deadline", "soon"], 64, "--deadline is a number of seconds or a span such as"),
+        (["vendor.py:pipeline", "--deadline", "0"], 64, "--deadline is a number of seconds or a span such as"),
+        (["vendor.py:pipeline", "--deadline", "9" * 400], 64, "--deadline is a number of seconds or a span such as"),
+        (["vendor.py:pipeline", "--store", "mysql://x/y"], 64, "a store is SQLite or PostgreSQL, not mysql"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_sentence(run, here, words, code, sentence):
+    (here / "process.py").write_text("import subprocess\n")
+    (here / "broken.py").write_text("1 / 0\n")
+    (here / "wrong.py").write_text("import redrive\npipeline = redrive.Pipeline('x', source={}, sink={})\n")
+    answer = run("run", *words)
+    assert (answer.code, answer.out) == (code, "")
+    *printed, last = answer.err.splitlines()
+    assert last.startswith(f"redrive: {sentence}")
+    assert printed in ([], ["importing vendor"])
+
+
+@pytest.mark.parametrize("where", ["vendor.py", "vendor", "./vendor.py"])
+def test_without_a_name_the_only_pipeline_is_meant(run, deliver, here, where):
+    deliver(10)
+    (here / "vendor.py").write_text(VENDOR + "\nby_another_name = pipeline\n")
+    assert fields(run("run", where))["written"] == "10"
+
+
+@pytest.mark.parametrize(("span", "seconds"), [("90", 90), ("1.5", 1.5), ("90s", 90), ("2 min", 120), ("1h", 3_600)])
+def test_a_deadline_is_seconds_or_a_span(run, here, span, seconds):
+    (here / "told.py").write_text(
+        "import redrive\n"
+        "class Told(redrive.Pipeline):\n"
+        "    def run(self, *, watch, **options): raise redrive.RunStopped(repr(options))\n"
+        "sink = redrive.rows.table('sqlite:///x.db', 'x', key='id')\n"
+        "pipeline = Told('told', source=redrive.rows.records([]), sink=sink)\n"
+    )
+    assert run("run", "told.py:pipeline", "--deadline", span).sentence == repr({"deadline": float(seconds)})
+    assert run("run", "told.py:pipeline", "--restart").sentence == repr({"restart": True})
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
+VARYING = {
+    r"[0-9a-f]{8}-[0-9a-f-]{27}|\b[0-9a-f]{8}\b": "RUN",
+    r"just now|[\d.]+ s ago": "AGO",
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "WHEN",
+    r"[\d.]+ s\b": "SPAN",
+    r"[\d,]+ rows/s": "SPEED",
+    r"─+": "─",
+    r" +": " ",
+}
+
+
+def settled(text):
+    """Output without what differs from run to run."""
+    for pattern, name in VARYING.items():
+        text = re.sub(pattern, name, text)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_every_command_of_the_page_about_runs_does_what_the_page_shows(terminal, here):
+    section = PAGE.read_text().partition("## Run a pipeline\n")[2].partition("\n## ")[0]
+    shown = 0
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+        if language == "python" and block.startswith("# vendor.py"):
+            (here / "vendor.py").write_text(block)
+        elif language == "python":
+            subprocess.run([sys.executable, "-W", "error", "-c", block], check=True)
+        for example in re.split(r"^\$ redrive ", block, flags=re.MULTILINE)[1:] if language == "text" else ():
+            command, _, output = example.partition("\n")
+            answer = terminal(*shlex.split(command), columns=110)
+            assert (command, answer.code) == (command, 0), answer.out
+            assert settled(answer.out) == settled(output.rstrip("\n")), command
+            shown += 1
+    assert shown == 3
+
+
+def test_every_exit_code_is_on_the_page():
+    told = set(re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE))
+    codes = {str(code) for code in vars(exits).values() if isinstance(code, int)}
+    assert codes - told == {str(exits.BROKEN_PIPE)}

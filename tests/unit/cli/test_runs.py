@@ -1,0 +1,180 @@
+"""`redrive runs`: what pipelines did, and how far they came."""
+
+import json
+import re
+
+import pytest
+
+import redrive
+
+
+@pytest.fixture
+def ran(store):
+    """Run a pipeline over so many rows, of which the last ones are bad; how it ended is in its report."""
+
+    def check(record):
+        if record["bad"]:
+            raise ValueError("fee: not a number")
+
+    def ran(name, rows, *, bad=0, **options):
+        made = [{"id": n, "bad": n >= rows - bad} for n in range(rows)]
+        sink = redrive.rows.table("sqlite:///warehouse.db", "deliveries", key="id", create=True)
+        source = redrive.rows.records(options.pop("source", made))
+        pipeline = redrive.Pipeline(
+            name, source=source, sink=sink, validate=check, store=store, gate=redrive.Gate(least=1), **options
+        )
+        try:
+            return pipeline.run()
+        except redrive.RunStopped as stopped:
+            return stopped.report
+
+    return ran
+
+
+def settled(text):
+    """A screen without what differs from run to run."""
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, just now", "WHEN", text)
+    text = re.sub(r"[\d.]+ s, [\d,]+ rows/s", "SPEED", text)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_runs_are_listed_newest_first_with_what_became_of_their_rows(run, ran):
+    first, second, third = ran("vendor", 1_000, bad=30), ran("partner", 4), ran("vendor", 10, bad=5)
+    answer = run("runs", "ls")
+    assert answer.code == 0
+    assert answer.out.splitlines()[0].split("\t") == [
+        *("run", "pipeline", "status", "started", "duration", "read", "written", "rejected", "rate", "tier", "reason"),
+    ]
+    assert [row[:3] + row[5:10] for row in answer.rows] == [
+        [str(third.run_id), "vendor", "aborted", "10", "5", "5", "0.5", "abort"],
+        [str(second.run_id), "partner", "complete", "4", "4", "0", "0.0", "log"],
+        [str(first.run_id), "vendor", "complete", "1000", "970", "30", "0.03", "P3"],
+    ]
+    assert answer.rows[0][10].startswith("the gate stopped it: 5 of 10 rows are bad")
+
+
+def test_on_a_terminal_the_list_is_for_people(terminal, ran):
+    report = ran("vendor", 1_000, bad=30)
+    answer = terminal("runs", "ls", columns=110)
+    title, _, row = [line.split() for line in answer.out.splitlines() if line]
+    assert title == ["run", "pipeline", "status", "started", "duration", "read", "written", "rejected", "rate", "tier"]
+    assert row[:3] == [str(report.run_id)[:8], "vendor", "complete"]
+    assert " ".join(row[3:5]) == "just now"
+    assert row[-5:] == ["1,000", "970", "30", "3.0%", "P3"]
+
+
+def test_in_a_narrow_terminal_the_outcome_stays(terminal, ran):
+    ran("vendor", 1_000, bad=500)
+    title = terminal("runs", "ls", columns=60).out.splitlines()[0].split()
+    assert title == ["run", "pipeline", "status", "started", "written", "rejected"]
+
+
+def test_runs_are_selected_by_pipeline_status_and_age(run, ran):
+    ran("vendor", 10)
+    ran("partner", 4)
+    ran("vendor", 10, bad=5)
+    assert [row[1] for row in run("runs", "ls", "--pipeline", "partner").rows] == ["partner"]
+    assert [row[1:3] for row in run("runs", "ls", "--status", "aborted").rows] == [["vendor", "aborted"]]
+    assert len(run("runs", "ls", "--since", "1h").rows) == 3
+    answer = run("runs", "ls", "--since", "2999-01-01")
+    assert (answer.code, answer.rows, answer.err) == (0, [], "no runs that match\n")
+
+
+def test_who_limits_the_list_is_told_of_more(run, ran):
+    for _ in range(3):
+        ran("vendor", 2)
+    answer = run("runs", "ls", "--limit", 2)
+    assert len(answer.rows) == 2
+    assert answer.err == "there are more: redrive runs ls --limit 10\n"
+
+
+def test_json_holds_all_of_every_run(run, ran):
+    report = ran("vendor", 1_000, bad=30)
+    (told,) = json.loads(run("runs", "ls", "--json").out)
+    assert told == {**report.document(), "seconds": told["seconds"], "throughput": told["throughput"]}
+    assert json.loads(run("runs", "show", "vendor", "--json").out) == told
+    assert json.loads(run("runs", "ls", "--pipeline", "other", "--json").out) == []
+
+
+def test_a_store_without_runs_says_so(run, store):
+    assert run("runs", "ls").err == "no runs yet\n"
+
+
+def test_one_run_is_shown_with_everything(terminal, ran):
+    report = ran("vendor", 1_000, bad=30, sla="23:59 UTC")
+    answer = terminal("runs", "show", str(report.run_id)[:8])
+    assert answer.code == 0
+    shown = settled(answer.out)
+    assert shown.pop(7).startswith("sla        ")
+    assert shown == [
+        f"run        {report.run_id}, complete",
+        "pipeline   vendor",
+        "source     records",
+        "sink       deliveries in warehouse.db",
+        "started    WHEN",
+        "ended      WHEN",
+        "took       SPEED",
+        "read       1,000",
+        "written    970",
+        "rejected   30, 3.0%, P3",
+        "batches    1",
+        'checkpoint {"row": 1000}',
+        f"the rejected rows by cause: redrive dlq causes --run {report.run_id}",
+    ]
+
+
+def test_a_run_that_ended_badly_says_why_and_how_it_goes_on(terminal, ran):
+    report = ran("vendor", 10, bad=5)
+    shown = settled(terminal("runs", "show", "vendor", columns=200).out)
+    assert shown[0] == f"run        {report.run_id}, aborted"
+    assert shown[2] == f"reason     {report.reason}"
+    assert shown[-1] == "running it again goes on from its checkpoint; `redrive run --restart` begins anew"
+
+
+def test_duplicates_and_discarded_rows_are_shown_where_there_are_any(terminal, ran):
+    def rows():
+        yield from ({"id": n, "bad": False} for n in (1, 2, 2))
+
+    ran("vendor", 0, source=rows)
+    assert "duplicates 1, superseded by another row with the same key" in settled(
+        terminal("runs", "show", "vendor").out
+    )
+
+
+def test_a_pipelines_name_means_its_newest_run(run, ran):
+    ran("vendor", 1)
+    newest = ran("vendor", 2)
+    told = dict(run("runs", "show", "vendor").rows)
+    assert (told["run_id"], told["read"], told["checkpoint"]) == (str(newest.run_id), "2", '{"row": 2}')
+
+
+def test_the_hint_names_the_store_that_was_named(run, ran):
+    report = ran("vendor", 100, bad=5)
+    answer = run("runs", "show", "vendor", "--store", "sqlite:///.redrive/redrive.db")
+    assert answer.err == (
+        f"the rejected rows by cause: redrive dlq causes --run {report.run_id} --store sqlite:///.redrive/redrive.db\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["show"], "missing argument 'RUN_OR_PIPELINE'; see `redrive runs show --help`"),
+        (["show", "nobody"], "there is no run 'nobody'; see `redrive runs ls`"),
+        (["ls", "--status", "done"], "there is no status 'done' of a run; it is one of running, complete, stopped"),
+        (["ls", "--since", "soon"], "--since must be an age such as"),
+        (["ls", "--limit", "0"], "invalid value for '--limit'"),
+        (["lss"], "no such command 'lss'. Did you mean 'ls'?; see `redrive runs --help`"),
+    ],
+)
+def test_wrong_words_are_a_usage_error_in_one_sentence(run, store, words, sentence):
+    answer = run("runs", *words)
+    assert (answer.code, answer.out) == (64, "")
+    assert answer.sentence.startswith(sentence)
+
+
+def test_the_noun_alone_shows_its_commands(run):
+    answer = run("runs")
+    assert answer.code == 0
+    assert "\n  ls " in answer.out
+    assert "\n  show " in answer.out

@@ -1,0 +1,302 @@
+"""Lines of JSON, and what comes in their place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.errors import SourceError
+from redrive.rows import ndjson
+
+
+def read_all(source, most=1_000, position=None, identity=None):
+    reading = source.open(position, identity or source.identity())
+    try:
+        return list(iter(lambda: reading.read(most), None))
+    finally:
+        reading.close()
+
+
+def rows_of(batches):
+    return [record for batch in batches for record in batch.rows.records]
+
+
+def bad_of(batches):
+    return [(bad.raw, bad.error, bad.position) for batch in batches for bad in batch.unreadable]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a file, and read it as NDJSON."""
+
+    def write(data, name="rows.ndjson", **options):
+        path = tmp_path / name
+        path.write_bytes(data)
+        return ndjson(path, **options)
+
+    return write
+
+
+def lines(count, start=0):
+    return b"".join(b'{"id": %d}\n' % number for number in range(start, start + count))
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_line_is_a_record_with_the_number_of_its_line(file):
+    batches = read_all(file(lines(25)), most=10)
+    assert [len(batch.rows) for batch in batches] == [10, 10, 5]
+    assert rows_of(batches) == [{"id": number} for number in range(25)]
+    assert batches[1].position_of(7) == "line 18"
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("last", [b"\n", b"", b"\r\n\r\n \n"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_bom_line_ends_and_empty_lines_make_no_difference_but_are_counted(file, end, last, start):
+    source = file(start + end.join([b'{"id": 1}', b"", b"  ", b'{"id": 2}', b'{"id": 3}']) + last)
+    [batch] = read_all(source)
+    assert batch.rows.records == [{"id": 1}, {"id": 2}, {"id": 3}]
+    assert [batch.position_of(place) for place in range(3)] == ["line 1", "line 4", "line 5"]
+    assert batch.unreadable == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("18446744073709551615", 2**64 - 1),
+        ("18446744073709551616", 2**64),
+        ("-9223372036854775809", -(2**63) - 1),
+        ("1" * 4_000, int("1" * 4_000)),
+        ("0.1234567890123456789012345", 0.12345678901234568),
+        ("-0.0", -0.0),
+        ("Infinity", math.inf),
+        ("-Infinity", -math.inf),
+        (r'"\ud800"', "\ud800"),
+        (r'"a\u0000b"', "a\0b"),
+    ],
+)
+def test_no_number_and_no_text_is_bent(file, text, value):
+    source = file(f'{{"id": 1}}\n{{"value": {text}}}\n{{"id": 3}}\n'.encode())
+    found = rows_of(read_all(source))
+    assert found == [{"id": 1}, {"value": value}, {"id": 3}]
+    assert type(found[1]["value"]) is type(value)
+
+
+def test_nan_is_taken_as_python_takes_it(file):
+    [found] = rows_of(read_all(file(b'{"value": NaN}')))
+    assert math.isnan(found["value"])
+
+
+def test_of_a_key_that_comes_twice_the_last_value_counts(file):
+    assert rows_of(read_all(file(b'{"a": 1, "a": 2}\n{"a": NaN, "a": 2}\n'))) == [{"a": 2}, {"a": 2}]
+
+
+def test_a_line_of_five_megabytes_is_a_record_like_any_other(file):
+    long = json.dumps({"id": 2, "text": "x" * 5_000_000}).encode()
+    batches = read_all(file(lines(2) + long + b"\n" + lines(2, 3)))
+    assert [record["id"] for record in rows_of(batches)] == [0, 1, 2, 3, 4]
+    assert len(rows_of(batches)[2]["text"]) == 5_000_000
+
+
+def test_a_batch_of_large_lines_is_cut_short(file):
+    large = b"".join(json.dumps({"id": number, "text": "x" * 1_000_000}).encode() + b"\n" for number in range(80))
+    batches = read_all(file(large))
+    assert [record["id"] for record in rows_of(batches)] == list(range(80))
+    assert max(len(batch.rows) for batch in batches) < 40
+
+
+def test_another_encoding_is_read_where_it_is_named(file):
+    source = file('{"name": "Müller"}\n'.encode("cp1252"), encoding="cp1252")
+    assert rows_of(read_all(source)) == [{"name": "Müller"}]
+
+
+# ── what is no row ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b'{"id": 2', "no JSON at column 9: Expecting ',' delimiter"),
+        (b'{"id": 2}}', "no JSON at column 10: Extra data"),
+        (b'{"id": 2},{"id": 3}', "no JSON at column 10: Extra data"),
+        (b"id,fee", "no JSON at column 1: Expecting value"),
+        (b'{"id": "\xe4"}', "no utf-8: byte 0xe4 at place 9"),
+        (b'{"id": "\0"}', "no JSON at column 9: Invalid control character"),
+        (b"\0\0\0", "no JSON at column 1: Expecting value"),
+        (b'{"id": 1e400}', "1e400 is beyond what a float can hold"),
+        (b"[1, 2]", "a record is a JSON object, not an array"),
+        (b'"text"', "a record is a JSON object, not a string"),
+        (b"12", "a record is a JSON object, not a number"),
+        (b"null", "a record is a JSON object, not null"),
+        (b"true", "a record is a JSON object, not a boolean"),
+        (b"[" * 100_000, "no JSON that can be read: it is nested too deep"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_line_that_is_no_record_is_handed_out_as_it_is_with_its_number(file, line, error):
+    source = file(b'{"id": 1}\r\n' + line + b'\r\n{"id": 3}\r\n')
+    [batch] = read_all(source)
+    assert batch.rows.records == [{"id": 1}, {"id": 3}]
+    assert bad_of([batch]) == [(line, error, "line 2")]
+    assert batch.position_of(1) == "line 3"
+    with pytest.raises(ValueError, match=re.escape(error)):
+        source.again(line)
+
+
+def test_an_int_of_too_many_digits_is_handed_out(file):
+    line = b'{"id": ' + b"1" * 5_000 + b"}"
+    [(raw, error, position)] = bad_of(read_all(file(line)))
+    assert (raw, position) == (line, "line 1")
+    assert "digits" in error
+
+
+def test_a_repaired_line_is_a_record(file):
+    source = file(b"")
+    assert source.again(b'{"id": 2}\n') == {"id": 2}
+    assert source.again('{"id": "ä"}') == {"id": "ä"}
+    assert source.again({"id": 3}) == {"id": 3}
+    with pytest.raises(TypeError, match="bytes or text, not a int"):
+        source.again(3)
+
+
+def test_a_file_of_nothing_but_bad_lines_has_batches_without_rows(file):
+    batches = read_all(file(b"no\n" * 25), most=10)
+    assert [(len(batch.rows), len(batch.unreadable)) for batch in batches] == [(0, 10), (0, 10), (0, 5)]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n \r\n", b"\xef\xbb\xbf"])
+def test_a_file_without_a_record_is_at_its_end(file, data):
+    assert read_all(file(data)) == []
+
+
+# ── compressed files ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lambda data: pa.compress(data, codec="zstd", asbytes=True)])
+def test_a_compressed_file_is_known_by_its_bytes(file, pack):
+    source = file(pack(lines(2_000)), name="rows.ndjson")
+    whole = read_all(source, most=300)
+    assert rows_of(whole) == [{"id": number} for number in range(2_000)]
+    for batch, following in pairwise(whole):
+        assert read_all(source, most=300, position=batch.next)[0].rows.records == following.rows.records
+
+
+def test_a_truncated_gzip_gives_its_whole_lines_and_the_piece_that_is_left(file):
+    data = b"".join(
+        json.dumps({"id": number, "text": f"{number * 7919:x}" * 5}).encode() + b"\n" for number in range(3_000)
+    )
+    packed = gzip.compress(data)
+    source = file(packed[: len(packed) // 2])
+    batches = read_all(source, most=100)
+    rows = rows_of(batches)
+    assert rows == [json.loads(line) for line in data.splitlines()[: len(rows)]]
+    [(raw, error, position)] = bad_of(batches)
+    assert error.startswith("the gzip stream ends early")
+    assert position == f"line {len(rows) + 1}"
+    assert data.splitlines()[len(rows)].startswith(raw)
+    assert read_all(source, position=batches[-1].next) == []
+    assert bad_of(read_all(source, most=100, position=batches[-2].next)) == [(raw, error, position)]
+
+
+# ── several files, checkpoints ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_files_of_a_glob_are_read_one_after_the_other_and_no_batch_spans_two(tmp_path):
+    for number in range(3):
+        (tmp_path / f"part-{number}.ndjson").write_bytes(lines(5, number * 10))
+    source = ndjson(tmp_path / "part-*.ndjson")
+    batches = read_all(source, most=4)
+    assert [[record["id"] for record in batch.rows.records] for batch in batches] == [
+        [0, 1, 2, 3], [4], [10, 11, 12, 13], [14], [20, 21, 22, 23], [24],
+    ]  # fmt: skip
+    assert [batch.source for batch in batches[::2]] == [str(tmp_path / f"part-{number}.ndjson") for number in range(3)]
+    assert batches[3].position_of(0) == "line 5"
+    for place, batch in enumerate(batches):
+        assert rows_of(read_all(source, most=4, position=batch.next)) == rows_of(batches[place + 1 :])
+
+
+def test_progress_ends_at_the_size_of_all_files(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.ndjson").write_bytes(lines(5_000))
+    source = ndjson(tmp_path / "*.ndjson")
+    reading = source.open(None, source.identity())
+    done = [batch.done for batch in iter(lambda: reading.read(700), None)]
+    assert done == sorted(done)
+    assert done[-1] == reading.total == 3 * len(lines(5_000))
+
+
+def test_a_reading_goes_on_behind_an_error_without_losing_a_line(file, monkeypatch):
+    source = file(lines(50))
+    reading = source.open(None, source.identity())
+    first = reading.read(20)
+    with monkeypatch.context() as patched:
+        patched.setattr("redrive.rows.sources.ndjson._parsed", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            reading.read(20)
+    rest = list(iter(lambda: reading.read(20), None))
+    reading.close()
+    assert [record["id"] for record in rows_of([first, *rest])] == list(range(50))
+    assert rest[0].position_of(0) == "line 21"
+
+
+def test_a_checkpoint_is_good_for_the_same_files_only(tmp_path, file):
+    source = file(lines(1_000))
+    taken = source.identity()
+    assert source.difference(json.loads(json.dumps(taken))) is None
+    assert (
+        file(lines(1_000), encoding="latin-1").difference(taken) == "its encoding was utf-8, and here it is iso8859-1"
+    )
+    assert source.difference({"kind": "csv"}) == "it was taken over csv, not over ndjson"
+    assert "has changed since" in file(lines(1_000, 1)).difference(taken)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(SourceError, match=r"no\.ndjson"):
+        ndjson(tmp_path / "no.ndjson").identity()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "says"),
+    [("utf-16", "cannot be told by their bytes"), ("klingon", "no encoding that Python knows"), ("hex", "no encoding")],
+)
+def test_an_encoding_that_cannot_be_read_is_refused_at_once(encoding, says):
+    with pytest.raises(ValueError, match=says):
+        ndjson("x.ndjson", encoding=encoding)
+
+
+# ── whatever a file holds ─────────────────────────────────────────────────────────────────────────────────────────────
+
+a_line = st.one_of(
+    st.binary(max_size=30).filter(lambda data: b"\n" not in data),
+    st.dictionaries(st.text(max_size=3), st.one_of(st.integers(), st.floats(), st.text()), max_size=3).map(
+        lambda record: json.dumps(record).encode()
+    ),
+)
+
+
+@given(st.lists(a_line), st.integers(1, 7), st.booleans())
+def test_every_line_is_a_row_or_is_handed_out_and_none_comes_twice(tmp_path_factory, content, most, ends):
+    path = tmp_path_factory.mktemp("any") / "any.ndjson"
+    path.write_bytes(b"\n".join(content) + (b"\n" if ends else b""))
+    source = ndjson(path)
+    batches = read_all(source, most=most)
+    seen = sorted(
+        [int(batch.position_of(place).removeprefix("line ")) for batch in batches for place in range(len(batch.rows))]
+        + [int(bad.position.removeprefix("line ")) for batch in batches for bad in batch.unreadable]
+    )
+    without_bom = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    assert seen == [number for number, line in enumerate(without_bom, 1) if line.strip()]
+    for place, batch in enumerate(batches):
+        again = read_all(source, most=most, position=json.loads(json.dumps(batch.next)))
+        assert repr(rows_of(again)) == repr(rows_of(batches[place + 1 :]))
+        assert bad_of(again) == bad_of(batches[place + 1 :])

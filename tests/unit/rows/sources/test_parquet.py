@@ -1,0 +1,248 @@
+"""Parquet files, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from redrive.errors import SourceError
+from redrive.rows import parquet
+
+
+def read_all(source, most=1_000, position=None):
+    reading = source.open(position, source.identity())
+    try:
+        return list(iter(lambda: reading.read(most), None))
+    finally:
+        reading.close()
+
+
+def ids(batches):
+    return [number for batch in batches for number in batch.rows.frame["id"]] if batches else []
+
+
+def write(path, count, *, start=0, **options):
+    table = pa.table(
+        {"id": range(start, start + count), "name": [f"name {n * 7919}" for n in range(start, start + count)]}
+    )
+    pq.write_table(table, path, **{"row_group_size": 1_000, "write_page_checksum": True, **options})
+    return path
+
+
+def damage(path, group, *, column=0, at=0.5):
+    """Overwrite some bytes of a column of a row group."""
+    chunk = pq.read_metadata(path).row_group(group).column(column)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    with path.open("r+b") as file:
+        file.seek(start + int(chunk.total_compressed_size * at))
+        file.write(b"\xa5" * 20)
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_come_as_frames_in_batches_that_do_not_depend_on_row_groups(tmp_path):
+    batches = read_all(parquet(write(tmp_path / "a.parquet", 5_500)), most=2_200)
+    assert [batch.rows.frame.height for batch in batches] == [2_200, 2_200, 1_100]
+    assert ids(batches) == list(range(5_500))
+    assert all(batch.rows.is_frame for batch in batches)
+    assert batches[1].position_of(17) == "row 2218"
+    assert batches[1].next == {"file": str(tmp_path / "a.parquet"), "row": 4_400}
+
+
+def test_the_size_and_the_columns_are_known_before_the_first_row(tmp_path):
+    write(tmp_path / "a.parquet", 30)
+    write(tmp_path / "b.parquet", 12, start=30)
+    reading = parquet(tmp_path / "*.parquet").open(None, parquet(tmp_path / "*.parquet").identity())
+    assert (reading.total, reading.columns) == (42, ("id", "name"))
+    assert [batch.done for batch in iter(lambda: reading.read(20), None)] == [20, 30, 42]
+    reading.close()
+
+
+@pytest.mark.parametrize("most", [1, 700, 999, 1_000, 8_192, 100_000])
+def test_a_reading_goes_on_from_every_batch(tmp_path, most):
+    write(tmp_path / "a.parquet", 20)
+    write(tmp_path / "b.parquet", 2_100, start=20, row_group_size=900)
+    source = parquet(tmp_path / "*.parquet")
+    batches = read_all(source, most=most)
+    assert ids(batches) == list(range(2_120))
+    for place in range(0, len(batches), max(1, len(batches) // 10)):
+        assert ids(read_all(source, most=most, position=batches[place].next)) == ids(batches[place + 1 :])
+
+
+def test_no_batch_spans_two_files_and_files_may_have_different_columns(tmp_path):
+    pq.write_table(pa.table({"id": [1], "fee": [1.5]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"fee": ["N/A"], "id": [2], "note": ["x"]}), tmp_path / "b.parquet")
+    source = parquet(tmp_path / "*.parquet")
+    assert source.open(None, source.identity()).columns == ("id", "fee")
+    first, second = read_all(source)
+    assert first.rows.records == [{"id": 1, "fee": 1.5}]
+    assert second.rows.records == [{"fee": "N/A", "id": 2, "note": "x"}]
+    assert (first.source, second.source) == (str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"))
+
+
+def test_only_the_columns_that_are_asked_for_are_read(tmp_path):
+    pq.write_table(pa.table({"a": [1], "a.b": [2], "s": [{"x": 3, "y": 4}], "c": [5]}), tmp_path / "a.parquet")
+    source = parquet(tmp_path / "a.parquet", columns=["s", "a"])
+    assert source.open(None, source.identity()).columns == ("s", "a")
+    [batch] = read_all(source)
+    assert batch.rows.records == [{"s": {"x": 3, "y": 4}, "a": 1}]
+
+
+def test_texts_that_were_packed_as_a_dictionary_are_texts(tmp_path):
+    pq.write_table(pa.table({"id": [1, 2], "kind": pa.array(["a", "b"]).dictionary_encode()}), tmp_path / "a.parquet")
+    [batch] = read_all(parquet(tmp_path / "a.parquet"))
+    assert batch.rows.frame.schema["kind"] == pl.String
+
+
+def test_values_keep_their_type(tmp_path):
+    row = {
+        "id": 2**63 - 1,
+        "fee": Decimal("19.90"),
+        "at": datetime(2026, 7, 1, 12, tzinfo=UTC),
+        "tags": ["a", None],
+        "raw": b"\xff\x00",
+        "none": None,
+    }
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    [batch] = read_all(parquet(tmp_path / "a.parquet"))
+    assert batch.rows.record(0) == row
+
+
+def test_decimals_that_no_frame_can_hold_come_as_records(tmp_path):
+    large = Decimal(10) ** 50
+    table = pa.table({"id": [1], "sum": pa.array([[large]], pa.list_(pa.decimal256(60, 2)))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    [batch] = read_all(parquet(tmp_path / "a.parquet"))
+    assert batch.rows.records == [{"id": 1, "sum": [large]}]
+
+
+def test_a_file_without_rows_has_no_batch(tmp_path):
+    assert read_all(parquet(write(tmp_path / "a.parquet", 0))) == []
+
+
+# ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("most", [100, 1_500, 50_000])
+def test_a_damaged_row_group_is_handed_out_as_one_piece_and_the_others_are_read(tmp_path, column, most):
+    path = write(tmp_path / "a.parquet", 5_000)
+    damage(path, 2, column=column)
+    batches = read_all(parquet(path), most=most)
+    assert ids([batch for batch in batches if len(batch.rows)]) == [*range(2_000), *range(3_000, 5_000)]
+    [bad] = [bad for batch in batches for bad in batch.unreadable]
+    assert bad.raw == {"file": str(path), "row_group": 2, "row": 2_001, "rows": 1_000}
+    assert bad.rows == 1_000
+    assert bad.position == "rows 2001 to 3000"
+    assert bad.error.startswith("row group 2 cannot be read: ")
+    assert "\n" not in bad.error
+    places = [batch.position_of(place) for batch in batches for place in range(len(batch.rows))]
+    assert places == [f"row {number + 1}" for number in [*range(2_000), *range(3_000, 5_000)]]
+
+
+def test_what_comes_before_the_damage_in_a_large_row_group_is_read(tmp_path):
+    large = {"row_group_size": 60_000, "data_page_size": 10_000, "use_dictionary": False}
+    path = write(tmp_path / "a.parquet", 60_000, **large)
+    damage(path, 0, column=1, at=0.9)
+    source = parquet(path)
+    whole = read_all(source, most=5_000)
+    rows = ids([batch for batch in whole if len(batch.rows)])
+    [bad] = [bad for batch in whole for bad in batch.unreadable]
+    assert rows == list(range(len(rows)))
+    assert len(rows) > 20_000
+    assert len(rows) + bad.rows == 60_000
+    assert bad.raw["row"] == len(rows) + 1
+    # The same, wherever the reading begins and however much it takes at a time.
+    for most in (999, 100_000):
+        for begin in (whole[0].next, whole[3].next):
+            again = read_all(source, most=most, position=begin)
+            assert ids([batch for batch in again if len(batch.rows)]) == rows[begin["row"] :]
+            assert [bad.raw for batch in again for bad in batch.unreadable] == [bad.raw]
+
+
+def test_a_damaged_row_group_is_not_handed_out_again_behind_it(tmp_path):
+    path = write(tmp_path / "a.parquet", 3_000)
+    damage(path, 2)
+    source = parquet(path)
+    assert read_all(source, position=read_all(source)[-1].next) == []
+
+
+def test_a_file_that_was_replaced_gives_the_rows_that_were_missing(tmp_path):
+    path = write(tmp_path / "a.parquet", 3_000)
+    damage(path, 1)
+    source = parquet(path, columns=["id"])
+    [bad] = [bad for batch in read_all(source) for bad in batch.unreadable]
+    raw = json.loads(json.dumps(bad.raw))
+    with pytest.raises(ValueError, match="row group 1 cannot be read"):
+        source.again(raw)
+    write(path, 3_000)
+    assert source.again(raw) == [{"id": number} for number in range(1_000, 2_000)]
+    write(path, 1_500)
+    with pytest.raises(ValueError, match="has 1500 rows, and those asked for end at 2000"):
+        source.again(raw)
+    path.unlink()
+    with pytest.raises(SourceError, match="there is no file"):
+        source.again(raw)
+
+
+def test_a_record_is_given_back_and_anything_else_is_told(tmp_path):
+    source = parquet(write(tmp_path / "a.parquet", 1))
+    assert source.again({"id": 1}) == {"id": 1}
+    with pytest.raises(TypeError, match="is a mapping, not a list"):
+        source.again([1])
+
+
+@pytest.mark.parametrize("keep", [0, 3, 1_000, -4])
+def test_what_is_no_parquet_file_is_told_by_its_name(tmp_path, keep):
+    path = write(tmp_path / "a.parquet", 1_000)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(SourceError, match=r"a\.parquet is no Parquet file, or not a whole one: ") as told:
+        read_all(parquet(path))
+    assert "\n" not in str(told.value)
+
+
+def test_a_column_that_a_file_lacks_is_told(tmp_path):
+    write(tmp_path / "a.parquet", 1)
+    with pytest.raises(SourceError, match=r"has no column fee; its columns are id, name"):
+        read_all(parquet(tmp_path / "a.parquet", columns=["id", "fee"]))
+
+
+def test_a_column_that_is_there_twice_is_told(tmp_path):
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"]), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match="has the column id twice"):
+        read_all(parquet(tmp_path / "a.parquet"))
+
+
+def test_a_reading_goes_on_behind_an_error_without_losing_a_row(tmp_path, monkeypatch):
+    source = parquet(write(tmp_path / "a.parquet", 3_000))
+    reading = source.open(None, source.identity())
+    batches = [reading.read(700)]
+    with monkeypatch.context() as patched:
+        patched.setattr("redrive.rows.sources.parquet._received", lambda _: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            reading.read(700)
+    batches += iter(lambda: reading.read(700), None)
+    reading.close()
+    assert ids(batches) == list(range(3_000))
+
+
+def test_a_checkpoint_is_good_for_the_same_files_only(tmp_path):
+    source = parquet(write(tmp_path / "a.parquet", 100))
+    taken = json.loads(json.dumps(source.identity()))
+    assert source.difference(taken) is None
+    assert source.difference({"kind": "csv"}) == "it was taken over csv, not over parquet"
+    write(tmp_path / "a.parquet", 100, start=5)
+    assert "has changed since" in source.difference(taken)
+
+
+@pytest.mark.parametrize("columns", [[], "id"])
+def test_columns_that_are_no_list_are_refused_at_once(columns):
+    with pytest.raises(ValueError, match="columns is a list"):
+        parquet("a.parquet", columns=columns)

@@ -1,0 +1,588 @@
+"""Rows of a query behind a watermark, on SQLite, PostgreSQL and DuckDB."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sqlite3
+import threading
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import duckdb
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine
+from sqlalchemy import text as sql_text
+
+import redrive
+from redrive.errors import SourceError
+from redrive.rows import query
+from redrive.rows.sources import query_database as databases
+from redrive.rows.sources.query_keyset import Keyset
+from redrive.rows.sources.query_watermark import given_back, kept, stepped_back
+
+_serial = itertools.count()
+
+
+class Source:
+    """A database to fill: `run` executes one statement and commits."""
+
+    def __init__(self, kind, url, connect):
+        self.kind, self.url, self._connect = kind, url, connect
+
+    def run(self, *statements):
+        with contextlib.closing(self._connect()) as connection:
+            for statement in statements:
+                connection.execute(statement)
+            connection.commit()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "duckdb"])
+def source(request, tmp_path):
+    if request.param == "postgresql":
+        server = request.getfixturevalue("postgres_url")
+        name = f"query_{next(_serial)}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        url = server.rpartition("/")[0] + f"/{name}"
+        return Source("postgresql", url, lambda: psycopg.connect(url))
+    path = tmp_path / "source.db"
+    if request.param == "sqlite":
+        return Source("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path))
+    return Source("duckdb", f"duckdb:///{path}", lambda: duckdb.connect(str(path)))
+
+
+@pytest.fixture
+def lite(tmp_path):
+    path = tmp_path / "lite.db"
+    return Source("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path))
+
+
+@pytest.fixture
+def server(postgres_url):
+    """PostgreSQL, with a schema of the test's own."""
+    name = f"schema_{next(_serial)}"
+    url = f"{postgres_url}?options=-csearch_path%3D{name}"
+    made = Source("postgresql", url, lambda: psycopg.connect(url))
+    made.run(f"CREATE SCHEMA {name}")
+    return made
+
+
+def fill(source, count=25, *, same=5):
+    """Orders with ids from 0, so many to each moment."""
+    source.run("CREATE TABLE orders (id integer, updated_at timestamp, fee varchar)")
+    source.run(
+        "INSERT INTO orders VALUES "
+        + ", ".join(f"({n}, '2026-07-01 12:{n // same:02}:00', 'fee {n}')" for n in range(count))
+    )
+
+
+def orders(source, **options):
+    options = {"watermark": "updated_at", "key": "id", **options}
+    return query(source.url, options.pop("sql", "SELECT * FROM orders"), **options)
+
+
+def read_all(one, most=10, position=None):
+    # A checkpoint goes through JSON.
+    reading = one.open(json.loads(json.dumps(position)), one.identity())
+    try:
+        return list(iter(lambda: reading.read(most), None))
+    finally:
+        reading.close()
+
+
+def ids(batches):
+    return [record["id"] for batch in batches for record in batch.rows.records]
+
+
+# ── pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_pages_follow_each_other_however_many_rows_share_a_watermark(source):
+    fill(source, 40, same=17)
+    batches = read_all(orders(source), most=7)
+    assert ids(batches) == list(range(40))
+    assert [len(batch.rows) for batch in batches] == [7, 7, 7, 7, 7, 5]
+
+
+def test_a_row_says_where_it_stood(source):
+    fill(source, 3)
+    [batch] = read_all(orders(source))
+    assert batch.position_of(2) == "updated_at 2026-07-01 12:00:00, id 2"
+    assert batch.source == "orders"
+
+
+def test_the_columns_are_known_before_the_first_row(source):
+    fill(source, 1)
+    reading = orders(source).open(None, {})
+    assert reading.columns == ("id", "updated_at", "fee")
+    reading.close()
+    reading.close()
+
+
+def test_the_next_run_reads_what_has_come_since(source):
+    fill(source, 12)
+    one = orders(source)
+    last = read_all(one)[-1].next
+    assert read_all(one, position=one.start_of_next_run(last)) == []
+    source.run(
+        "INSERT INTO orders VALUES (100, '2026-07-01 12:02:00', 'same moment'), (101, '2026-07-02 00:00:00', 'later')",
+        "UPDATE orders SET updated_at = '2026-07-03 00:00:00' WHERE id = 5",
+    )
+    assert ids(read_all(one, position=one.start_of_next_run(last))) == [100, 101, 5]
+
+
+def test_a_lag_steps_a_new_run_back_and_reads_the_boundary_again(source):
+    fill(source, 20, same=1)
+    one = orders(source, lag=timedelta(minutes=3))
+    last = read_all(one)[-1].next
+    source.run("INSERT INTO orders VALUES (100, '2026-07-01 12:17:30', 'committed late')")
+    assert ids(read_all(one, position=one.start_of_next_run(last))) == [16, 17, 100, 18, 19]
+    # A run that goes on is not set back.
+    assert ids(read_all(one, position=last)) == []
+
+
+def test_a_table_without_rows_has_no_batch_and_no_position(source):
+    source.run("CREATE TABLE orders (id integer, updated_at timestamp, fee varchar)")
+    one = orders(source)
+    assert read_all(one) == []
+    assert one.start_of_next_run(None) is None
+
+
+def test_a_key_of_several_columns_and_a_watermark_that_is_the_key(source):
+    source.run(
+        "CREATE TABLE lines (ordered integer, line integer)",
+        "INSERT INTO lines VALUES " + ", ".join(f"({n // 4}, {n % 4})" for n in range(30)),
+    )
+    for key in (["ordered", "line"], ["line"]):
+        one = query(source.url, "SELECT * FROM lines", watermark="ordered", key=key)
+        batches = read_all(one, most=3)
+        assert [(row["ordered"], row["line"]) for batch in batches for row in batch.rows.records] == [
+            (n // 4, n % 4) for n in range(30)
+        ]
+
+
+@pytest.mark.parametrize("end", ["", " ; \n", "\n-- the end"])
+def test_the_sql_may_have_parameters_percents_colons_and_an_end_of_its_own(source, end):
+    fill(source, 10)
+    sql = f"""WITH late AS (SELECT * FROM orders WHERE id > :least AND fee LIKE 'fee%')
+              SELECT late.*, CAST(id AS varchar) || ' :x' AS label FROM late{end}"""
+    [batch] = read_all(orders(source, sql=sql, parameters={"least": 6}))
+    assert [row["label"] for row in batch.rows.records] == ["7 :x", "8 :x", "9 :x"]
+
+
+def test_a_time_may_be_a_parameter(source):
+    fill(source, 20)
+    sql = "SELECT * FROM orders WHERE updated_at >= :since"
+    since = {"since": datetime(2026, 7, 1, 12, 3)}
+    assert ids(read_all(orders(source, sql=sql, parameters=since))) == [15, 16, 17, 18, 19]
+
+
+@pytest.mark.parametrize("name", ["Updated At", "order", "select"])
+def test_columns_may_have_any_name(source, name):
+    source.run(f'CREATE TABLE t ("{name}" integer, id integer)', "INSERT INTO t VALUES (1, 1), (2, 2)")
+    assert ids(read_all(query(source.url, "SELECT * FROM t", watermark=name, key="id"), most=1)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("of", "values"),
+    [
+        ("timestamptz", ["2026-03-29 00:30:00+00", "2026-03-29 01:30:00+00", "2026-03-29 01:30:00.000001+00"]),
+        ("timestamp", ["2026-01-01", "2026-01-01 00:00:00.000001"]),
+        ("date", ["2025-12-31", "2026-01-01"]),
+        ("numeric(30, 5)", ["-1.5", "0", "12345678901234567890.00001", "12345678901234567890.00002"]),
+        ("bigint", ["-1", "9007199254740993", "9223372036854775807"]),
+        ("double precision", ["-0.1", "0.1", "0.30000000000000004", "1e300"]),
+        ("text", ["", "a", "ä", "😀"]),
+        ("uuid", ["00000000-0000-0000-0000-000000000001", "ffffffff-0000-0000-0000-000000000001"]),
+        ("bytea", [r"\x00", r"\x00ff"]),
+    ],
+)
+def test_a_watermark_of_any_type_comes_back_from_the_checkpoint(server, of, values):
+    server.run(f"CREATE TABLE marks (mark {of}, id integer)")
+    server.run("SET timezone = 'Europe/Berlin'")
+    for number, value in enumerate(values):
+        server.run(f"INSERT INTO marks VALUES ('{value}', {number})")
+    one = query(server.url, "SELECT * FROM marks", watermark="mark", key="id")
+    batches = read_all(one, most=1)
+    assert ids(batches) == list(range(len(values)))
+    for number, batch in enumerate(batches):
+        assert ids(read_all(one, most=1, position=batch.next)) == list(range(number + 1, len(values)))
+
+
+def test_what_is_written_while_it_is_read_comes_once_it_is_behind(lite):
+    fill(lite, 20)
+    reading = orders(lite).open(None, {})
+    first = reading.read(10)
+    lite.run(
+        "UPDATE orders SET updated_at = '2026-08-01' WHERE id IN (3, 15)",
+        "DELETE FROM orders WHERE id = 9",
+    )
+    assert ids([first, reading.read(100)]) == [*range(15), 16, 17, 18, 19, 3, 15]
+    assert reading.read(100) is None  # although rows may have come: they are the next run's
+    reading.close()
+
+
+# ── rows that have no place, rows that cannot be read ─────────────────────────────────────────────────────────────────
+
+
+def test_rows_without_a_watermark_or_a_key_are_handed_out_once(source):
+    fill(source, 3)
+    source.run("INSERT INTO orders VALUES (50, NULL, 'x'), (NULL, '2026-01-01 00:00:00', 'y')")
+    one = orders(source)
+    nulls, rest = read_all(one)
+    assert len(nulls.rows) == 0
+    assert sorted((bad.error, bad.raw["fee"], str(bad.error_type)) for bad in nulls.unreadable) == [
+        ("key id is null", "y", "validation"),
+        ("watermark updated_at is null", "x", "validation"),
+    ]
+    assert "updated_at null, id 50" in {bad.position for bad in nulls.unreadable}
+    assert ids([rest]) == [0, 1, 2]
+    assert ids(read_all(one, position=nulls.next)) == [0, 1, 2]
+    assert read_all(one, position=one.start_of_next_run(rest.next)) == []
+
+
+def test_a_table_of_nothing_but_nulls_leaves_a_position_to_begin_from(lite):
+    lite.run("CREATE TABLE orders (id integer, updated_at text)", "INSERT INTO orders VALUES (1, NULL)")
+    one = orders(lite, lag=60)
+    [nulls] = read_all(one)
+    lite.run("INSERT INTO orders VALUES (2, '2026-01-01 00:00:00')")
+    [batch] = read_all(one, position=one.start_of_next_run(nulls.next))
+    assert batch.rows.records == [{"id": 2, "updated_at": "2026-01-01 00:00:00"}]
+
+
+def test_too_many_rows_without_a_watermark_are_an_error_that_says_what_to_do(lite):
+    lite.run(
+        "CREATE TABLE orders (id integer, updated_at text)",
+        """WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n LIMIT 10001)
+           INSERT INTO orders SELECT id, NULL FROM n""",
+    )
+    with pytest.raises(SourceError, match=r"more than 10,000 rows of orders have no updated_at or id.*filter them out"):
+        read_all(orders(lite))
+
+
+def test_a_value_that_the_driver_cannot_hold_costs_its_own_row_only(server):
+    server.run(
+        "CREATE TABLE orders (id integer, updated_at timestamp, due date)",
+        """INSERT INTO orders SELECT n, '2026-01-01', CASE WHEN n IN (3, 400) THEN 'infinity' ELSE date '2026-01-01' END
+           FROM generate_series(0, 999) AS n""",
+    )
+    batches = read_all(orders(server), most=500)
+    assert ids(batches) == [n for n in range(1000) if n not in {3, 400}]
+    [three, four_hundred] = batches[0].unreadable
+    assert three.raw == {"updated_at": datetime(2026, 1, 1), "id": 3}
+    assert three.position == "updated_at 2026-01-01 00:00:00, id 3"
+    assert "infinity" in three.error
+    assert four_hundred.raw["id"] == 400
+    assert batches[0].position_of(3) == "updated_at 2026-01-01 00:00:00, id 4"
+
+
+def test_an_expression_that_fails_for_one_row_costs_that_row_only(source):
+    cast = "json(fee)" if source.kind == "sqlite" else "CAST(fee AS integer)"
+    source.run(
+        "CREATE TABLE orders (id integer, updated_at timestamp, fee varchar)",
+        "INSERT INTO orders VALUES " + ", ".join(f"({n}, '2026-01-01', '{n}')" for n in range(99)),
+        "UPDATE orders SET fee = 'N/A' WHERE id = 77",
+    )
+    sql = f"SELECT id, updated_at, {cast} AS fee FROM orders"
+    batches = read_all(orders(source, sql=sql), most=50)
+    assert ids(batches) == [n for n in range(99) if n != 77]
+    [bad] = batches[1].unreadable
+    assert bad.raw["id"] == 77
+    assert "N/A" in bad.error or "malformed JSON" in bad.error
+
+
+def test_text_that_is_no_utf8_costs_its_own_row_only(lite):
+    fill(lite, 10)
+    lite.run("UPDATE orders SET fee = CAST(x'ff41' AS text) WHERE id = 4")
+    [batch] = read_all(orders(lite), most=50)
+    assert ids([batch]) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert "UTF-8" in batch.unreadable[0].error
+
+
+def test_a_repaired_row_is_given_back(lite):
+    fill(lite, 1)
+    assert orders(lite).again({"id": 1}) == {"id": 1}
+    with pytest.raises(TypeError, match="a row of orders is a mapping, not a list"):
+        orders(lite).again([1])
+
+
+# ── what a person must see to ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_table_that_is_not_there_is_told_in_the_databases_own_words(source):
+    source.run("CREATE TABLE other (id integer)")
+    with pytest.raises(SourceError, match=r"^orders: .*orders.*$") as told:
+        orders(source).open(None, {})
+    assert "\n" not in str(told.value)
+
+
+def test_a_column_that_is_not_there_is_told_with_those_that_are(source):
+    fill(source, 1)
+    with pytest.raises(SourceError) as told:
+        orders(source, watermark="changed_at").open(None, {})
+    assert "changed_at" in str(told.value)
+
+
+def test_two_columns_of_one_name_are_told(server):
+    fill(server, 1)
+    with pytest.raises(SourceError, match="gives fee twice"):
+        orders(server, sql="SELECT id, updated_at, fee, fee FROM orders").open(None, {})
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "duckdb"])
+def test_a_file_that_is_not_there_is_not_made(tmp_path, scheme):
+    path = tmp_path / "no.db"
+    with pytest.raises(SourceError, match=r"there is no database .*no\.db"):
+        query(f"{scheme}:///{path}", "SELECT 1", watermark="a", key="b").open(None, {})
+    assert not path.exists()
+
+
+def test_a_wrong_password_is_told_without_it(postgres_url):
+    url = postgres_url.replace("correct-horse", "wrong-battery")
+    with pytest.raises(SourceError, match="password authentication failed") as told:
+        query(url, "SELECT 1 AS a", watermark="a", key="a").open(None, {})
+    assert "wrong-battery" not in str(told.value)
+
+
+def test_a_watermark_that_is_finer_than_python_is_told_before_it_goes_round_in_circles(server):
+    server.run("CREATE TABLE marks (mark real, id integer)", "INSERT INTO marks VALUES (0.1, 1), (0.2, 2)")
+    one = query(server.url, "SELECT * FROM marks", watermark="mark", key="id")
+    with pytest.raises(SourceError, match="comes again behind itself"):
+        read_all(one, most=1)
+
+
+def test_a_key_that_does_not_tell_rows_apart_is_told_before_a_row_is_passed_over(source):
+    fill(source, 12)
+    source.run("UPDATE orders SET id = 4 WHERE id = 3")
+    assert ids(read_all(orders(source), most=6)) == [0, 1, 2, 4, 4, *range(5, 12)]
+    with pytest.raises(SourceError, match=r"several rows of orders have updated_at .*, id 4.*: name a key"):
+        read_all(orders(source), most=4)
+
+
+def test_a_reading_that_was_stopped_by_an_error_does_not_seem_to_have_ended(server):
+    server.run("CREATE TABLE marks (mark inet, id integer)", "INSERT INTO marks VALUES ('10.0.0.1', 1)")
+    reading = query(server.url, "SELECT * FROM marks", watermark="mark", key="id").open(None, {})
+    for _ in range(2):
+        with pytest.raises(SourceError, match="no position can hold"):
+            reading.read(10)
+    reading.close()
+
+
+def test_a_watermark_that_no_checkpoint_can_hold_is_told(server):
+    server.run("CREATE TABLE marks (mark inet, id integer)", "INSERT INTO marks VALUES ('10.0.0.1', 1)")
+    with pytest.raises(
+        SourceError, match="mark is of the type IPv4Address, which no position can hold: cast it to text"
+    ):
+        read_all(query(server.url, "SELECT * FROM marks", watermark="mark", key="id"))
+
+
+def test_a_lag_that_cannot_step_back_is_told_in_the_first_run(lite):
+    lite.run("CREATE TABLE orders (id integer, updated_at text)", "INSERT INTO orders VALUES (1, 'last week')")
+    with pytest.raises(SourceError, match="lag needs a watermark that is a time or a number of seconds"):
+        read_all(orders(lite, lag=60))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"url": "no url"}, "URL cannot be read"),
+        ({"url": "nosuch://host/db"}, "knows no database 'nosuch'"),
+        ({"sql": " ; "}, "needs an SQL query"),
+        ({"key": []}, "names of its watermark and key"),
+        ({"watermark": ""}, "names of its watermark and key"),
+        ({"lag": -1}, "not negative"),
+        ({"parameters": {"since": 1}}, "has no :since"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(arguments, says):
+    given_ones = {"url": "sqlite:///x.db", "sql": "SELECT * FROM t", "watermark": "w", "key": "k", **arguments}
+    with pytest.raises(ValueError, match=says):
+        query(given_ones.pop("url"), given_ones.pop("sql"), **given_ones)
+
+
+def test_a_query_can_only_read(server):
+    fill(server, 1)
+    server.run("CREATE FUNCTION touch() RETURNS integer LANGUAGE sql AS 'DELETE FROM orders RETURNING 1'")
+    with pytest.raises(SourceError, match="read-only transaction"):
+        read_all(orders(server, sql="SELECT *, touch() AS touched FROM orders"))
+
+
+# ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_checkpoint_is_good_for_the_same_table_watermark_and_key_of_the_same_database():
+    def made(url="postgresql://me:secret@db.example/shop", sql="SELECT * FROM orders", **options):
+        return query(url, sql, **{"watermark": "updated_at", "key": "id", **options})
+
+    taken = made().identity()
+    assert "secret" not in json.dumps(taken)
+    assert made("postgresql+psycopg2://other:pass@db.example/shop").difference(taken) is None
+    assert made(sql="SELECT id, updated_at FROM orders WHERE id > 0").difference(taken) is None
+    assert made("postgresql://me:secret@test.example/shop").difference(taken) == (
+        "its database was postgresql://db.example/shop, and here it is postgresql://test.example/shop"
+    )
+    assert made(sql='SELECT * FROM "sales".refunds').difference(taken) == (
+        "its name was orders, and here it is sales.refunds"
+    )
+    assert made(watermark="id").difference(taken) == "its watermark was updated_at, and here it is id"
+    assert made(key=["id", "line"]).difference(taken) == "its key was id, and here it is id, line"
+
+
+@pytest.mark.parametrize(
+    ("sql", "name"),
+    [
+        ("select * from orders", "orders"),
+        ('SELECT a FROM "Sales" . "Orders" o', "Sales.Orders"),
+        ("SELECT * FROM (SELECT * FROM inner_table) x", "inner_table"),
+        ("VALUES (1, 2)", "VALUES (1, 2)"),
+    ],
+)
+def test_a_query_is_named_after_its_table(sql, name):
+    assert query("sqlite:///x.db", sql, watermark="w", key="k").name == name
+
+
+values = st.one_of(
+    st.datetimes(),
+    st.datetimes(timezones=st.just(UTC)),
+    st.dates(),
+    st.decimals(allow_nan=False),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(st.characters()),
+    st.binary(),
+    st.uuids(),
+    st.booleans(),
+)
+
+
+@given(st.lists(values, min_size=1, max_size=3))
+def test_every_value_of_a_position_comes_back_from_json(position):
+    stored = json.dumps(kept(position, [""] * len(position)))
+    found = given_back(json.loads(stored))
+    assert found == position
+    assert list(map(type, found)) == list(map(type, position))
+
+
+@given(st.timezones(), st.datetimes(min_value=datetime(1990, 1, 1), max_value=datetime(2090, 1, 1)))
+def test_a_moment_of_any_zone_comes_back_as_the_same_moment(zone, moment):
+    [found] = given_back(kept([moment.replace(tzinfo=zone)], ["w"]))
+    assert found == moment.replace(tzinfo=zone).astimezone(UTC)
+
+
+# ── stepping back ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("value", "lag", "back"),
+    [
+        (datetime(2026, 1, 1), 1, datetime(2025, 12, 31, 23, 59, 59)),
+        (date(2026, 1, 1), 3600, date(2025, 12, 31)),
+        (date(2026, 1, 3), 86400, date(2026, 1, 2)),
+        (1_000, 0.5, 999),
+        (1_000.0, 0.5, 999.5),
+        (Decimal("1000.25"), 0.5, Decimal("999.75")),
+        ("2026-01-01 00:00:00", 1, "2025-12-31 23:59:59"),
+        ("2026-01-01 00:00:00", 0.25, "2025-12-31 23:59:59"),
+        ("2026-01-01T00:00:00Z", 60, "2025-12-31T23:59:00Z"),
+        ("2026-01-01T00:00:00.500+02:00", 0.25, "2026-01-01T00:00:00.250+02:00"),
+        ("2026-01-01 00:00:00.123456789", 1, "2025-12-31 23:59:59.123456000"),
+        ("2026-01-01 00:00", 61, "2025-12-31 23:58"),
+        ("2026-01-02", 60, "2026-01-01"),
+    ],
+)
+def test_a_watermark_steps_back_and_keeps_its_form(value, lag, back):
+    assert stepped_back(value, timedelta(seconds=lag), "w") == back
+
+
+@pytest.mark.parametrize("value", ["soon", "20260101", UUID(int=1), b"x", datetime(1, 1, 1)])
+def test_what_cannot_step_back_says_so(value):
+    with pytest.raises(SourceError, match="lag needs a watermark"):
+        stepped_back(value, timedelta(days=1), "w")
+
+
+@given(
+    st.datetimes(min_value=datetime(1990, 1, 1), max_value=datetime(2090, 1, 1)),
+    st.timedeltas(min_value=timedelta(), max_value=timedelta(days=900)),
+    st.sampled_from(["%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%SZ"]),
+)
+def test_a_text_steps_back_at_least_as_far_as_the_time_it_stands_for(moment, lag, form):
+    back = stepped_back(moment.strftime(form), lag, "w")
+    assert back <= (moment - lag).strftime(form)
+    assert len(back) == len(moment.strftime(form))
+
+
+# ── databases that cannot compare rows ────────────────────────────────────────────────────────────────────────────────
+
+_few = st.integers(0, 3)
+
+
+@given(st.lists(st.tuples(_few, _few, _few)), st.tuples(_few, _few, _few))
+def test_rows_compared_column_by_column_are_those_that_are_larger(rows, behind):
+    keyset = Keyset("SELECT a, b, c FROM t", {}, ("a", "b", "c"), backend="mssql")
+    engine = create_engine("sqlite://")
+    with engine.begin() as connection:
+        connection.execute(sql_text("CREATE TABLE t (a, b, c)"))
+        for row in rows:
+            connection.execute(sql_text("INSERT INTO t VALUES (:a, :b, :c)"), dict(zip("abc", row, strict=True)))
+        found = connection.execute(keyset.page(None, behind, 1_000)).fetchall()
+        upto = connection.execute(keyset.between(None, None, behind)).fetchall()
+    engine.dispose()
+    assert found == sorted(row for row in rows if row > behind)
+    assert upto == sorted(row for row in rows if row <= behind)
+
+
+# ── faults that heal ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_server_that_restarts_between_two_pages_is_waited_for(mortal_postgres):
+    mortal_postgres.start()
+    source = Source("postgresql", mortal_postgres.url, lambda: psycopg.connect(mortal_postgres.url))
+    fill(source, 25)
+    reading = orders(source).open(None, {})
+    batches = [reading.read(10)]
+    mortal_postgres.kill()
+    starting = threading.Thread(target=mortal_postgres.start)
+    starting.start()
+    batches += [reading.read(10), reading.read(10)]
+    starting.join()
+    reading.close()
+    assert ids(batches) == list(range(25))
+
+
+def test_a_server_that_stays_away_is_an_error_that_may_heal(postgres_url, monkeypatch):
+    monkeypatch.setattr(databases, "PATIENCE", 0.1)
+    url = postgres_url.rpartition(":")[0] + ":1/none"
+    with pytest.raises(Exception, match="refused") as told:
+        query(url, "SELECT 1 AS a", watermark="a", key="a").open(None, {})
+    assert redrive.classify(told.value).kind == "transient"
+
+
+def test_a_database_that_another_connection_has_locked_is_waited_for(lite):
+    fill(lite, 3)
+    holder = sqlite3.connect(lite.url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN EXCLUSIVE")
+    release = threading.Timer(0.3, lambda: holder.execute("COMMIT"))
+    release.start()
+    impatient = Source("sqlite", f"{lite.url}?timeout=0.05", None)
+    assert ids(read_all(orders(impatient))) == [0, 1, 2]
+    release.join()
+    holder.close()
+
+
+def test_duckdb_reads_a_file_that_this_process_writes_to(tmp_path):
+    path = tmp_path / "busy.duckdb"
+    with duckdb.connect(str(path)) as writer:
+        writer.execute("CREATE TABLE t AS SELECT 1 AS id")
+        assert ids(read_all(query(f"duckdb:///{path}", "SELECT * FROM t", watermark="id", key="id"))) == [1]
+
+
+def test_duckdb_reads_files_without_a_database(tmp_path):
+    (tmp_path / "t.csv").write_text("id\n1\n2\n")
+    one = query("duckdb://", f"SELECT * FROM '{tmp_path}/t.csv'", watermark="id", key="id")
+    assert ids(read_all(one, most=1)) == [1, 2]

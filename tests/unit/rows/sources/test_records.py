@@ -1,0 +1,178 @@
+"""Rows from a list, a generator or a function."""
+
+from __future__ import annotations
+
+from collections import ChainMap, UserDict
+
+import pytest
+
+from redrive.errors import SourceError
+from redrive.rows import records
+
+
+def read_all(source, most=10, position=None):
+    reading = source.open(position, source.identity())
+    batches = list(iter(lambda: reading.read(most), None))
+    reading.close()
+    return batches
+
+
+def rows_of(batches):
+    return [record for batch in batches for record in batch.rows.records]
+
+
+def numbered(count):
+    return ({"id": n} for n in range(count))
+
+
+def test_a_list_is_read_in_batches_with_positions_counted_from_one():
+    batches = read_all(records([{"id": n} for n in range(25)], name="mine"), most=10)
+    assert [len(batch.rows) for batch in batches] == [10, 10, 5]
+    assert [batch.next for batch in batches] == [{"row": 10}, {"row": 20}, {"row": 25}]
+    assert batches[1].position_of(7) == "row 18"
+    assert {batch.source for batch in batches} == {"mine"}
+
+
+def test_the_size_of_a_list_is_known_and_that_of_a_generator_is_not():
+    assert records([{}, {}]).open(None, {}).total == 2
+    assert records(numbered(2)).open(None, {}).total is None
+
+
+def test_a_function_can_be_read_again_and_again():
+    source = records(lambda: numbered(3))
+    assert rows_of(read_all(source)) == rows_of(read_all(source)) == [{"id": 0}, {"id": 1}, {"id": 2}]
+
+
+def test_a_generator_that_was_used_up_says_to_pass_a_function():
+    source = records(numbered(3))
+    read_all(source)
+    with pytest.raises(SourceError, match=r"read before, to row 3.*pass the function that makes it"):
+        source.open(None, source.identity())
+
+
+def test_a_generator_goes_on_where_it_stands():
+    source = records(numbered(5))
+    batch = source.open(None, source.identity()).read(2)
+    assert rows_of(read_all(source, position=batch.next)) == [{"id": 2}, {"id": 3}, {"id": 4}]
+
+
+def test_a_generator_that_stands_behind_the_position_is_not_read_from_there():
+    source = records(numbered(5))
+    reading = source.open(None, source.identity())
+    first = reading.read(2)
+    reading.read(2)
+    with pytest.raises(SourceError, match="read before, to row 4"):
+        source.open(first.next, source.identity())
+
+
+def test_what_is_no_mapping_is_handed_out_as_it_is_and_keeps_its_number():
+    items = [{"id": 1}, ["id", 2], {"id": 3}, None, {4: "four"}, {"id": 6}]
+    [batch] = read_all(records(items))
+    assert batch.rows.records == [{"id": 1}, {"id": 3}, {"id": 6}]
+    assert [batch.position_of(place) for place in range(3)] == ["row 1", "row 3", "row 6"]
+    assert [(bad.raw, bad.error, bad.position) for bad in batch.unreadable] == [
+        (["id", 2], "a record is a mapping, not a list", "row 2"),
+        (None, "a record is a mapping, not a NoneType", "row 4"),
+        ({4: "four"}, "a record's keys are texts, not 4", "row 5"),
+    ]
+
+
+def test_any_mapping_is_a_record():
+    [batch] = read_all(records([UserDict(id=1), ChainMap({"id": 2})]))
+    assert batch.rows.records == [{"id": 1}, {"id": 2}]
+    assert {type(record) for record in batch.rows.records} == {dict}
+
+
+def test_a_mapping_that_cannot_be_read_is_handed_out_with_its_error():
+    class Broken(UserDict):
+        def __getitem__(self, key):
+            raise ValueError("the blob is gone")
+
+    broken = Broken(id=1)
+    [batch] = read_all(records([broken, {"id": 2}]))
+    assert batch.rows.records == [{"id": 2}]
+    assert batch.unreadable[0].raw is broken
+    assert str(batch.unreadable[0].error) == "the blob is gone"
+
+
+def test_one_dict_that_is_filled_anew_for_every_row_is_read_as_many_rows():
+    def reused(mapping):
+        for number in range(3):
+            mapping["id"] = number
+            yield mapping
+
+    for mapping in ({}, UserDict()):
+        assert rows_of(read_all(records(reused(mapping)))) == [{"id": 0}, {"id": 1}, {"id": 2}]
+
+
+def test_an_error_of_the_iterator_is_raised_as_it_is_after_the_rows_before_it():
+    def breaking():
+        yield from numbered(3)
+        raise ConnectionResetError("gone")
+
+    reading = records(breaking).open(None, {})
+    assert len(reading.read(10).rows) == 3
+    for _ in range(2):  # it would seem to have ended if it were asked once more
+        with pytest.raises(ConnectionResetError, match="gone"):
+            reading.read(10)
+
+
+def test_a_generator_that_raised_cannot_be_opened_again_as_if_it_had_ended():
+    def breaking():
+        yield from numbered(3)
+        raise ConnectionResetError("gone")
+
+    source = records(breaking())
+    batch = source.open(None, {}).read(10)
+    with pytest.raises(SourceError, match="pass the function"):
+        source.open(batch.next, {})
+
+
+def test_an_iterable_that_became_shorter_than_the_checkpoint_is_told():
+    with pytest.raises(SourceError, match=r"ended after 3 rows, before the checkpoint at row 7"):
+        records(lambda: numbered(3)).open({"row": 7}, {})
+
+
+def test_a_checkpoint_of_other_records_cannot_be_used():
+    assert records([], name="b").difference(records([], name="b").identity()) is None
+    told = records([], name="b").difference(records([], name="a").identity())
+    assert told == "it was taken over records 'a', not over records 'b'"
+
+
+def test_closing_ends_the_generator_that_a_function_began():
+    ended = []
+
+    def guarded():
+        try:
+            yield from numbered(5)
+        finally:
+            ended.append(True)
+
+    reading = records(guarded).open(None, {})
+    reading.read(2)
+    reading.close()
+    reading.close()
+    assert ended == [True]
+
+
+def test_a_repaired_item_is_a_record_and_a_broken_one_says_why():
+    source = records([])
+    assert source.again({"id": 2}) == {"id": 2}
+    with pytest.raises(TypeError, match="a record is a mapping, not a list"):
+        source.again(["id", 2])
+
+
+@pytest.mark.parametrize("nothing", [None, 5, "rows.csv", {"id": 1}, b"x"])
+def test_what_holds_no_records_is_refused_at_once(nothing):
+    with pytest.raises(TypeError, match="records takes many mappings"):
+        records(nothing)
+
+
+def test_a_function_that_returns_nothing_is_told():
+    with pytest.raises(SourceError, match="returned a NoneType, and must return an iterator"):
+        records(lambda: None).open(None, {})
+
+
+def test_an_empty_name_is_refused():
+    with pytest.raises(ValueError, match="needs a name"):
+        records([], name=" ")
