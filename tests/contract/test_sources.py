@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import redrive
-from redrive.rows.sources.source import Continues
 from redrive import rows
-from redrive.rows.sources.source import Source
+from redrive.rows.sources.source import Continues, Source
 
 ROWS = 57
 BAD = (5, 6, 30)  # the places of what is no row, where a source can have such a thing in the midst

@@ -1,0 +1,134 @@
+"""The start of a CSV file: its bytes as they come, where its rows begin, and what their columns are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from redrive.errors import SourceError
+from redrive.rows.sources.csv_encoding import BOM, UTF_8, Bytes, undecodable
+from redrive.rows.sources.csv_records import LONGEST, Dialect, Found, record_at
+
+BLOCK = 1 << 20
+_EMPTY_LINES = re.compile(rb"(?:\r?\n)+")
+
+
+class Feed:
+    """What was read of a file and is still to be taken apart.
+
+    byte, line  where `data` begins in the file
+    final       nothing comes after `data`; it ends with a line end then, even where the file does not
+    looked_at   there is no whole record in `data` that was not taken
+    fault, cut  why the file ends too early, and the piece of a line that is left of its end
+    """
+
+    def __init__(self, stream: Bytes, byte: int = 0, line: int = 1) -> None:
+        self.data = b""
+        self.byte = byte
+        self.line = line
+        self.final = False
+        self.looked_at = True
+        self.fault: str | None = None
+        self.cut = b""
+        self._stream = stream
+
+    def more(self) -> None:
+        """Read on: twice as much where a record is longer than what is there, so that it is not read too often."""
+        wanted = max(BLOCK, len(self.data))
+        new = self._stream.read(wanted)
+        self.data += new
+        self.looked_at = False
+        if len(new) == wanted:
+            return
+        self.final = True
+        self.fault = self._stream.fault
+        if self.fault is not None:
+            whole = self.data.rfind(b"\n") + 1
+            self.data, self.cut = self.data[:whole], self.data[whole:]
+        elif self.data and not self.data.endswith(b"\n"):
+            self.data += b"\n"
+
+    def drop(self, size: int, lines: int) -> None:
+        """Go on behind bytes that were taken apart."""
+        self.data = self.data[size:]
+        self.byte += size
+        self.line += lines
+
+
+def go_to_table(feed: Feed, name: str, *, encoding: str, skip: int) -> None:
+    """Go to the first line of the table."""
+    feed.more()
+    if encoding == UTF_8 and feed.data.startswith(BOM):
+        feed.drop(len(BOM), 0)
+    for _ in range(skip):
+        feed.drop(_first_line(feed, name), 1)
+
+
+def read_columns(feed: Feed, name: str, dialect: Dialect, encoding: str) -> tuple[str, ...] | None:
+    """Tell the columns, and go behind the record that names them; None where there is no record.
+
+    Without a header the columns are numbered, and the first record tells how many there are.
+    """
+    found = _first_record(feed, name, dialect)
+    if found is None:
+        if feed.fault is not None and dialect.has_header:
+            raise SourceError(f"{name} has no header that can be read: {feed.fault}")
+        return None
+    if found.fields is None:
+        advice = "" if dialect.has_header else "; name the columns, so that it need not tell how many there are"
+        raise SourceError(f"the first record of {name}, line {feed.line}, cannot be read: {found.error}{advice}")
+    if not dialect.has_header:
+        return tuple(f"column_{number}" for number in range(1, len(found.fields) + 1))
+    raw = feed.data[: found.end]
+    if wrong := undecodable(raw, encoding):
+        raise SourceError(f"the header of {name} is {wrong}: name its encoding, such as encoding='cp1252'")
+    feed.drop(found.end, raw.count(b"\n"))
+    return unique_names([field.text.decode(encoding) for field in found.fields])
+
+
+def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
+    """A name for each column: one that comes again is numbered, an empty one is called by its place."""
+    given = set(cells)
+    names: dict[str, None] = {}
+    for place, cell in enumerate(cells, 1):
+        name = stem = cell or f"column_{place}"
+        number = 1
+        while name in names or (name in given and name != cell):
+            number += 1
+            name = f"{stem}_{number}"
+        names[name] = None
+    return tuple(names)
+
+
+def other_columns(columns: Sequence[str], expected: Sequence[str]) -> str | None:
+    """How columns differ from those expected, as a clause."""
+    if tuple(columns) == tuple(expected):
+        return None
+    lacks = [name for name in expected if name not in columns]
+    adds = [name for name in columns if name not in expected]
+    told = [f"it lacks {', '.join(lacks)}" if lacks else "", f"it adds {', '.join(adds)}" if adds else ""]
+    return " and ".join(filter(None, told)) or "they come in another order"
+
+
+def _first_record(feed: Feed, name: str, dialect: Dialect) -> Found | None:
+    """The first line that is not empty, and what belongs to it; the feed begins with it."""
+    while True:
+        empty = _EMPTY_LINES.match(feed.data)
+        if empty is not None:
+            feed.drop(empty.end(), empty[0].count(b"\n"))
+        if not _first_line(feed, name):
+            return None
+        found = record_at(feed.data, 0, dialect, None, final=feed.final)
+        if found is None:
+            feed.more()
+        elif found.fields is not None or found.error is not None:
+            return found
+
+
+def _first_line(feed: Feed, name: str) -> int:
+    """How long the first line is, with its end; 0 where there is none."""
+    while (end := feed.data.find(b"\n")) < 0 and not feed.final:
+        if len(feed.data) > LONGEST:
+            raise SourceError(f"the first line of {name} has no end after {LONGEST >> 20} MB: is it a CSV file?")
+        feed.more()
+    return end + 1

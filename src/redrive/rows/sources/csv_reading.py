@@ -1,0 +1,221 @@
+"""Reading CSV files one after the other, batch by batch, from any place where a batch ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redrive.errors import SourceError
+from redrive.extras import needs
+from redrive.rows.batch import Batch, Received, Unreadable
+from redrive.rows.sources.csv_encoding import UTF_8, is_utf_16, mark_undecodable, open_text
+from redrive.rows.sources.csv_frames import Frames, Part
+from redrive.rows.sources.csv_header import Feed, go_to_table, other_columns, read_columns
+from redrive.rows.sources.csv_records import Dialect
+from redrive.rows.sources.csv_structure import Block, structure
+from redrive.rows.sources.files import size_of
+
+with needs("rows"):
+    import numpy as np
+
+_BATCH_BYTES = 32 << 20  # a batch of large rows is cut shorter: memory stays flat
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the files are written.
+
+    delimiter  None goes by the name of the file
+    columns    the names of the columns where they were given
+    skip       lines before the header
+    """
+
+    delimiter: bytes | None
+    quote: bytes | None
+    null: frozenset[str]
+    encoding: str
+    has_header: bool
+    columns: tuple[str, ...] | None
+    skip: int
+
+    @property
+    def of_bytes(self) -> str:
+        """The encoding of the bytes that records are made of: UTF-16 was converted before."""
+        return UTF_8 if is_utf_16(self.encoding) else self.encoding
+
+    def dialect(self, name: str, encoding: str) -> Dialect:
+        """How this file is written."""
+        stem = name.lower().removesuffix(".gz").removesuffix(".zst")
+        by_name = b"\t" if stem.endswith((".tsv", ".tab")) else b","
+        null = frozenset(text.encode(encoding) for text in self.null)
+        return Dialect(self.delimiter or by_name, self.quote, null, self.has_header)
+
+
+CUT_OFF = "cut_off"
+"""The field of a letter that holds what was left of a line when its stream ended early."""
+
+
+class CsvReading:
+    """See `Reading`."""
+
+    def __init__(self, names: Sequence[str], position: Mapping[str, Any] | None, options: Options) -> None:
+        self.columns = options.columns
+        self._options = options
+        self._sizes = {name: size_of([name]) for name in names}
+        self.total: int | None = sum(self._sizes.values())
+        self._named_by = ""
+        self._file: CsvFile | None = None
+        self._error: Exception | None = None
+        first = 0
+        if position is not None:
+            if position["file"] not in self._sizes:
+                raise SourceError(f"{position['file']}, in which the reading is to go on, is not among the files")
+            first = list(names).index(position["file"])
+            if position.get("ended"):
+                first, position = first + 1, None
+        self._left = list(names[first:])
+        self._behind = sum(self._sizes[name] for name in names[:first])
+        self._open_next(position)
+
+    def read(self, most: int) -> Batch | None:
+        if self._error is not None:
+            raise self._error
+        try:
+            while self._file is not None:
+                batch = self._file.take(most)
+                if batch is not None:
+                    batch.done += self._behind
+                    return batch
+                self._leave(self._file)
+                self._open_next(None)
+        except Exception as error:
+            # Something may have been taken and not handed out. To read on would lose it; to open anew does not.
+            self._error = error
+            self.close()
+            raise
+        return None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _open_next(self, position: Mapping[str, Any] | None) -> None:
+        """Go to the next file that has something in it: only then is it known what columns there are."""
+        while self._left and self._file is None:
+            known = None if self._options.has_header else self.columns
+            file = CsvFile(self._left.pop(0), self._options, known, position)
+            position = None
+            if file.is_empty:
+                self._leave(file)
+                continue
+            if self.columns is None:
+                self.columns, self._named_by = file.columns, file.name
+            elif different := other_columns(file.columns or (), self.columns):
+                file.close()
+                raise SourceError(f"{file.name} has other columns than {self._named_by}: {different}")
+            self._file = file
+
+    def _leave(self, file: CsvFile) -> None:
+        file.close()
+        self._behind += self._sizes[file.name]
+        self._file = None
+
+
+class CsvFile:
+    """One file, read from its first row or from a position on."""
+
+    def __init__(
+        self, name: str, options: Options, columns: tuple[str, ...] | None, position: Mapping[str, Any] | None
+    ) -> None:
+        """`columns` are known only where the file does not name them itself."""
+        self.name = name
+        self._encoding = options.of_bytes
+        self._dialect = options.dialect(name, self._encoding)
+        self._stream = open_text(name, options.encoding)
+        try:
+            self._feed = Feed(self._stream)
+            go_to_table(self._feed, name, encoding=self._encoding, skip=options.skip)
+            self.columns = columns or read_columns(self._feed, name, self._dialect, self._encoding)
+            self.is_empty = self.columns is None and self._feed.fault is None
+            if position is not None and position["byte"] > self._feed.byte:
+                self._stream.close()
+                self._stream = open_text(name, options.encoding)
+                self._stream.seek(position["byte"])
+                self._feed = Feed(self._stream, position["byte"], position["line"])
+        except BaseException:
+            self._stream.close()
+            raise
+        self._frames = Frames(self.columns or (), self._dialect, self._encoding)
+        self._block = Block.empty(self._feed.line)
+        self._at = 0
+        self._ended = False
+
+    def take(self, most: int) -> Batch | None:
+        """The next rows, and what stands between them and is none; None at the end."""
+        parts: list[Part] = []
+        records = size = 0
+        while records < most and size < _BATCH_BYTES and self._find_records():
+            part = self._part(most - records, _BATCH_BYTES - size)
+            parts.append(part)
+            records += part.last - part.first
+            size += int(part.block.ends[part.last - 1] - part.block.starts[part.first])
+            self._at = part.last
+        unreadable = [bad for part in parts for bad in part.unreadable()]
+        if records < most and size < _BATCH_BYTES and self._feed.fault is not None and not self._ended:
+            # Marked: a line that was cut off may still look like a whole one.
+            raw = {CUT_OFF: self._feed.cut}
+            unreadable.append(Unreadable(raw, self._feed.fault, f"line {self._feed.line}"))
+            self._ended = True
+        if not parts and not unreadable:
+            return None
+        lines = np.concatenate([part.lines() for part in parts] or [self._block.lines])
+        following = self._position()
+        return Batch(
+            Received(self._frames.frame(parts)),
+            lambda place: f"line {lines[place]}",
+            following,
+            self.name,
+            unreadable,
+            done=self._taken(following["byte"]),
+        )
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _find_records(self) -> bool:
+        """See that there is a record to take; tell whether there is."""
+        while self._at == len(self._block):
+            feed = self._feed
+            feed.drop(self._block.rest, self._block.line - feed.line)
+            self._block, self._at = Block.empty(feed.line), 0
+            if feed.looked_at:
+                if feed.final:
+                    return False
+                feed.more()
+            width = len(self.columns or ())
+            self._block = structure(feed.data, feed.line, self._dialect, width, final=feed.final)
+            mark_undecodable(self._block, self._encoding)
+            feed.looked_at = True
+        return True
+
+    def _part(self, most: int, size: int) -> Part:
+        """The next records: so many, or as many as are in so many bytes, but one at least."""
+        block, first = self._block, self._at
+        fitting = int(np.searchsorted(block.ends, block.starts[first] + size, "right"))
+        return Part(block, first, min(first + most, max(first + 1, fitting)))
+
+    def _position(self) -> dict[str, Any]:
+        block = self._block
+        if self._at < len(block):
+            offset, line = int(block.starts[self._at]), int(block.lines[self._at])
+        else:
+            offset, line = block.rest, block.line
+        # The line end that a last line lacks was counted.
+        byte = min(self._feed.byte + offset, self._stream.position)
+        ended = {"ended": True} if self._ended else {}
+        return {"file": self.name, "byte": byte, "line": line, **ended}
+
+    def _taken(self, byte: int) -> int:
+        """How much of the file, as it lies on the disk, was read up to here."""
+        return self._stream.progress() * byte // max(1, self._stream.position)

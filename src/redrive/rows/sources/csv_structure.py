@@ -1,0 +1,261 @@
+"""Where the records of a block of CSV are: found for all of them at once, and carefully where that fails.
+
+Quotes are well-formed where every other one stands at the start of a field and those between at the end of one; two
+together close and open the field at once, which keeps the count right. Line ends with an even number of quotes before
+them end a record then, and delimiters with an even number part its fields. What does not fit is handed to the careful
+way, record by record, until it fits again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from redrive.extras import needs
+from redrive.rows.sources.csv_records import LONGEST, Dialect, record_at, shielded
+
+with needs("rows"):
+    import numpy as np
+    from numpy.typing import NDArray
+
+Places = NDArray[np.intp]
+
+_CAREFUL_IN_A_ROW = 16  # trouble seldom comes alone, and another look at the block costs as much as so many records
+_LF, _CR = 10, 13
+
+
+@dataclass(slots=True)
+class Block:
+    """The records of some bytes of a file.
+
+    starts, ends  where each record begins, and where it ends with its line end; empty lines are left out
+    lines         the number of each record's first line
+    rest, line    where the last whole record ends, and the number of the line there
+    bad           what is wrong with a record that is none
+    rewritten     the record in another form where a fast parser would misread it
+    """
+
+    data: bytes
+    starts: Places
+    ends: Places
+    lines: Places
+    rest: int
+    line: int
+    bad: dict[int, str] = field(default_factory=dict)
+    rewritten: dict[int, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, line: int) -> Block:
+        """No records, where a line begins."""
+        none = np.empty(0, np.intp)
+        return cls(b"", none, none, none, 0, line)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def raw(self, record: int) -> bytes:
+        return self.data[self.starts[record] : self.ends[record]]
+
+    def good_at(self, places: Places) -> list[int]:
+        """The records in which these places are, each once, those left out that are bad."""
+        records = np.unique(np.searchsorted(self.ends, places, "right")).tolist()
+        return [record for record in records if record < len(self) and record not in self.bad]
+
+
+def structure(data: bytes, line: int, dialect: Dialect, width: int, *, final: bool) -> Block:
+    """The records that are whole in `data`, which begins with one; `line` is its number.
+
+    width  how many fields a record has
+    final  nothing comes after `data`, which ends with a line end then
+    """
+    marks = _Marks(data, dialect, width)
+    gathered = _Gathered(data, dialect, width)
+    at, whole = 0, True
+    while whole and at < len(data):
+        at = gathered.add_run(marks.run(at), at)
+        whole, at = gathered.add_carefully(at, final=final)
+    starts, ends = gathered.bounds()
+    lines = line + np.searchsorted(marks.newlines, starts)
+    line += int(np.searchsorted(marks.newlines, at))
+    block = Block(data, starts, ends, lines, at, line, gathered.bad, gathered.rewritten)
+    _rewrite_misread(block, marks.literal, dialect)
+    return block
+
+
+class _Run(NamedTuple):
+    """Records one after the other whose quotes are well-formed."""
+
+    starts: Places
+    ends: Places
+    fields: Places
+
+
+class _Side(NamedTuple):
+    """What the marks mean if the first quote opens a field, or if the second one does.
+
+    run      the records, if every quote is what it has to be
+    misfits  quotes that cannot be
+    broken   records over several lines that are none after all
+    """
+
+    run: _Run
+    delimiters: Places
+    misfits: Places
+    broken: Places
+
+
+class _Marks:
+    """The line ends, delimiters and quotes of a block."""
+
+    def __init__(self, data: bytes, dialect: Dialect, width: int) -> None:
+        self._bytes = np.frombuffer(data, np.uint8)
+        self._dialect = dialect
+        self._width = width
+        self.newlines = np.flatnonzero(self._bytes == _LF)
+        self._delimiters = np.flatnonzero(self._bytes == dialect.delimiter[0])
+        signs = np.flatnonzero(self._bytes == dialect.shield[0]) if dialect.shield in data else np.empty(0, np.intp)
+        opens = dialect.quote is not None and self._opens_field(signs).any()
+        # Where no field begins with a quote, all of them are text.
+        self._quotes, self.literal = (signs, signs[:0]) if opens else (signs[:0], signs)
+        self._sides: dict[int, _Side] = {}
+
+    def run(self, at: int) -> _Run:
+        """The records from `at` up to the first that must be looked at carefully."""
+        side = self._side(int(np.searchsorted(self._quotes, at)) & 1)
+        misfit = _first_from(at, side.misfits, len(self._bytes))
+        first, last = np.searchsorted(side.run.ends, (at, misfit), "right").tolist()
+        # What lies before `at` went another way, so that the first record may begin elsewhere than its side has it.
+        head = self._measured(np.array([at])[: last - first], side.run.ends[first:last][:1], side.delimiters)
+        if not len(head.starts) or self._is_broken(head).any():
+            return _Run(*(part[:0] for part in head))
+        last = _first_from(first + 1, side.broken, last)
+        return _Run(*(np.concatenate((one, rest[first + 1 : last])) for one, rest in zip(head, side.run, strict=True)))
+
+    def _side(self, parity: int) -> _Side:
+        if parity not in self._sides:
+            self._sides[parity] = self._judged(parity)
+        return self._sides[parity]
+
+    def _judged(self, parity: int) -> _Side:
+        quotes, newlines, delimiters = self._quotes, self.newlines, self._delimiters
+        if len(quotes):
+            newlines = newlines[np.searchsorted(quotes, newlines) & 1 == parity]
+            delimiters = delimiters[np.searchsorted(quotes, delimiters) & 1 == parity]
+        run = self._measured(np.concatenate(((0,), newlines[:-1] + 1))[: len(newlines)], newlines + 1, delimiters)
+        opening, closing = quotes[parity::2], quotes[1 - parity :: 2]
+        misfits = np.concatenate((opening[~self._starts_field(opening)], closing[~self._ends_field(closing)]))
+        misfits.sort()
+        return _Side(run, delimiters, misfits, np.flatnonzero(self._is_broken(run)))
+
+    def _measured(self, starts: Places, ends: Places, delimiters: Places) -> _Run:
+        return _Run(starts, ends, 1 + _count(delimiters, starts, ends))
+
+    def _is_broken(self, run: _Run) -> NDArray[np.bool_]:
+        """Which records go over several lines and must not."""
+        unfit = (run.fields != self._width) | (run.ends - run.starts > LONGEST)
+        if len(self._quotes) and unfit.any():
+            unfit &= _count(self.newlines, run.starts, run.ends) > 1
+            return unfit
+        return np.zeros_like(unfit)
+
+    def _opens_field(self, quotes: Places) -> NDArray[np.bool_]:
+        before = self._bytes[quotes - 1]
+        return (before == self._dialect.delimiter[0]) | (before == _LF) | (quotes == 0)
+
+    def _starts_field(self, quotes: Places) -> NDArray[np.bool_]:
+        """Which may open a field, or be the other half of a doubled one."""
+        fits: NDArray[np.bool_] = self._opens_field(quotes) | (self._bytes[quotes - 1] == self._dialect.shield[0])
+        return fits
+
+    def _ends_field(self, quotes: Places) -> NDArray[np.bool_]:
+        last = len(self._bytes) - 1
+        after = self._bytes[np.minimum(quotes + 1, last)]
+        fits: NDArray[np.bool_] = (after == self._dialect.delimiter[0]) | (after == _LF)
+        fits |= after == self._dialect.shield[0]
+        fits |= (after == _CR) & (self._bytes[np.minimum(quotes + 2, last)] == _LF)
+        fits[quotes == last] = False  # what comes after it is not known yet
+        return fits
+
+
+class _Gathered:
+    """The records found so far."""
+
+    def __init__(self, data: bytes, dialect: Dialect, width: int) -> None:
+        self.bad: dict[int, str] = {}
+        self.rewritten: dict[int, bytes] = {}
+        self._data = data
+        self._dialect = dialect
+        self._width = width
+        self._starts: list[Places] = []
+        self._ends: list[Places] = []
+        self._count = 0
+
+    def add_run(self, run: _Run, at: int) -> int:
+        """Add records that were found at once, and tell where they end."""
+        if not len(run.starts):
+            return at
+        at = int(run.ends[-1])
+        run = self._without_empty_lines(run)
+        for place in np.flatnonzero(run.fields != self._width).tolist():
+            self.bad[self._count + place] = self._dialect.ragged(int(run.fields[place]), self._width)
+        self._add(run.starts, run.ends)
+        return at
+
+    def add_carefully(self, at: int, *, final: bool) -> tuple[bool, int]:
+        """Add a few records one by one, and tell whether they are whole and where they end."""
+        starts: list[int] = []
+        ends: list[int] = []
+        whole = True
+        while whole and at < len(self._data) and len(starts) < _CAREFUL_IN_A_ROW:
+            found = record_at(self._data, at, self._dialect, self._width, final=final)
+            if found is None:
+                whole = False
+                break
+            if found.error is not None:
+                self.bad[self._count + len(starts)] = found.error
+            elif self._dialect.shield in self._data[at : found.end]:
+                self.rewritten[self._count + len(starts)] = shielded(self._data[at : found.end], self._dialect)
+            if found.error is not None or found.fields is not None:
+                starts.append(at)
+                ends.append(found.end)
+            at = found.end
+        self._add(np.array(starts, np.intp), np.array(ends, np.intp))
+        return whole, at
+
+    def bounds(self) -> tuple[Places, Places]:
+        """Where the records begin and end."""
+        none = np.empty(0, np.intp)
+        return np.concatenate([none, *self._starts]), np.concatenate([none, *self._ends])
+
+    def _add(self, starts: Places, ends: Places) -> None:
+        self._starts.append(starts)
+        self._ends.append(ends)
+        self._count += len(starts)
+
+    def _without_empty_lines(self, run: _Run) -> _Run:
+        lengths = run.ends - run.starts
+        if lengths.min() > 2:
+            return run
+        first = np.frombuffer(self._data, np.uint8)[run.starts]
+        full = (lengths > 2) | ((lengths == 2) & (first != _CR))
+        return _Run(*(part[full] for part in run))
+
+
+def _rewrite_misread(block: Block, literal: Places, dialect: Dialect) -> None:
+    """Shield what the fast parser would misread: quotes that are text, and a carriage return by itself."""
+    data = np.frombuffer(block.data, np.uint8)
+    returns = np.flatnonzero(data[:-1] == _CR) if b"\r" in block.data else literal[:0]
+    alone = returns[data[returns + 1] != _LF]
+    for record in block.good_at(np.concatenate((literal, alone))):
+        block.rewritten[record] = shielded(block.raw(record), dialect)
+
+
+def _count(marks: Places, starts: Places, stops: Places) -> Places:
+    """How many marks there are between each start and its stop."""
+    return np.searchsorted(marks, stops) - np.searchsorted(marks, starts)
+
+
+def _first_from(start: int, places: Places, otherwise: int) -> int:
+    """The first place from `start` on; `otherwise` where there is none, or it lies beyond."""
+    place = int(np.searchsorted(places, start))
+    return min(int(places[place]), otherwise) if place < len(places) else otherwise

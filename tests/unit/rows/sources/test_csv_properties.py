@@ -1,0 +1,189 @@
+"""Whatever the bytes: the fast way and the careful way agree, and every byte of the file is accounted for."""
+
+import contextlib
+import csv as standard
+import io
+import re
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from redrive import rows
+from redrive.rows.sources import csv_header, csv_records, csv_structure
+from redrive.rows.sources.csv_encoding import undecodable
+from redrive.rows.sources.csv_records import Dialect, record_at
+
+# What a CSV file is made of, what it should not be made of, and what a parser may take for something else: characters
+# of two bytes and halves of them, a byte-order mark, the start of a zlib stream.
+PIECES = [b",", b'"', b"\n", b"\r", b"\r\n", b'""', b'","', b'"\n', b'\n"', b"a", b"NA", b"x\x01", b"\x00", b" ", b"\t"]
+PIECES += ["é".encode(), b"\xc3", b"\xa9", b"\xff", b"\xef\xbb\xbf", b"1,2,3\n", b'"1","2","3"\n', b"#", b"\\"]
+
+contents = st.lists(st.sampled_from(PIECES), max_size=60).map(b"".join)
+widths = st.integers(1, 4)
+some = st.integers(1, 9)
+blocks = st.integers(3, 12)
+
+
+@contextlib.contextmanager
+def file_of(content):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "file.csv")
+        path.write_bytes(content)
+        yield path
+
+
+@contextlib.contextmanager
+def blocks_of(size, longest=csv_records.LONGEST):
+    """Read in blocks of this size, and let records go over several lines only so far."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(csv_header, "BLOCK", size))
+        for module in (csv_records, csv_structure):
+            stack.enter_context(mock.patch.object(module, "LONGEST", longest))
+        yield
+
+
+def carefully(content, width, dialect=Dialect(has_header=False), encoding="utf-8", line=1):  # noqa: B008 - frozen
+    """The rows with their lines, the bad records with theirs, and the bytes of every record, one record at a time."""
+    data = content if content.endswith(b"\n") or not content else content + b"\n"
+    good, bad, at = [], [], 0
+    while at < len(data):
+        found = record_at(data, at, dialect, width, final=True)
+        raw = data[at : found.end]
+        where = f"line {line}"
+        if error := found.error or (found.fields and undecodable(raw, encoding)):
+            bad.append((where, re.sub(rb"\r?\n\Z", b"", raw), error))
+        elif found.fields:
+            good.append((where, tuple(field.value(dialect, encoding) for field in found.fields)))
+        line += raw.count(b"\n")
+        at = found.end
+    return good, bad
+
+
+def read(source, most, position=None):
+    """Everything from a position on, and where each batch says that the next begins."""
+    good, bad, ends = [], [], []
+    reading = source.open(position, source.identity())
+    while (batch := reading.read(most)) is not None:
+        assert 0 < len(batch.rows) + len(batch.unreadable) <= most
+        good += [(batch.position_of(place), row) for place, row in enumerate(batch.rows.frame.rows())]
+        bad += [(one.position, one.raw, one.error) for one in batch.unreadable]
+        ends.append((batch.next, len(good), len(bad)))
+    reading.close()
+    return good, bad, ends
+
+
+def names(width):
+    return [f"c{number}" for number in range(width)]
+
+
+@settings(max_examples=600, deadline=None)
+@given(contents, widths, blocks, some)
+@example(b'1,"x\n2,y\n3,"z"\n4,w\n', 2, 4, 2)
+@example(b'1,"a\nb"\n"2\n",3\n', 2, 3, 1)
+@example(b'1,"a"\r', 2, 3, 1)
+@example(b'"a"\r\n"b"\r', 1, 3, 1)
+def test_the_fast_way_reads_what_the_careful_way_reads(content, width, block, most):
+    with file_of(content) as path, blocks_of(block):
+        good, bad, _ = read(rows.csv(path, header=False, columns=names(width)), most)
+    skipped = 3 if content.startswith(b"\xef\xbb\xbf") else 0
+    assert (good, bad) == carefully(content[skipped:], width)
+    whole_lines = content[skipped:].count(b"\n") + 1
+    assert len(good) + len(bad) <= whole_lines
+
+
+@settings(max_examples=300, deadline=None)
+@given(contents, widths, some)
+def test_reading_goes_on_from_wherever_a_batch_ended(content, width, most):
+    with file_of(content) as path, blocks_of(7):
+        source = rows.csv(path, header=False, columns=names(width))
+        good, bad, ends = read(source, most)
+        for position, rows_before, bad_before in ends:
+            later_good, later_bad, _ = read(source, most + 1, position)
+            assert (good[rows_before:], bad[bad_before:]) == (later_good, later_bad)
+
+
+@settings(max_examples=300, deadline=None)
+@given(contents, widths, st.integers(1, 20), blocks)
+def test_the_longest_record_over_several_lines_is_the_same_however_it_is_read(content, width, longest, block):
+    with file_of(content) as path, blocks_of(block, longest):
+        good, bad, _ = read(rows.csv(path, header=False, columns=names(width)), 5)
+        skipped = 3 if content.startswith(b"\xef\xbb\xbf") else 0
+        assert (good, bad) == carefully(content[skipped:], width)
+
+
+@settings(max_examples=200, deadline=None)
+@given(contents, widths, st.sampled_from(['"', "'", None, "a"]), st.sampled_from([",", "\t", "\x01", "|", "1"]), blocks)
+def test_the_ways_agree_in_every_dialect_and_encoding(content, width, quote, delimiter, block):
+    for encoding in ("latin-1", "cp1252", "ascii"):
+        with file_of(content) as path, blocks_of(block):
+            source = rows.csv(
+                path,
+                header=False,
+                columns=names(width),
+                quote=quote,
+                delimiter=delimiter,
+                encoding=encoding,
+                null=("NA", "é"[: encoding != "ascii"]),
+            )
+            good, bad, _ = read(source, 3)
+        name = source._options.of_bytes
+        dialect = source._options.dialect("x.csv", name)
+        assert (good, bad) == carefully(content, width, dialect, name)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.text(max_size=5), min_size=2, max_size=2), max_size=20), st.sampled_from(["\n", "\r\n"]))
+def test_what_the_standard_library_writes_is_read_back(table, line_end):
+    text = io.StringIO()
+    standard.writer(text, quoting=standard.QUOTE_ALL, lineterminator=line_end).writerows([["a", "b"], *table])
+    content = text.getvalue().encode("utf-8", "replace")
+    with file_of(content) as path:
+        good, bad, _ = read(rows.csv(path), 7)
+    assert bad == []
+    assert [list(row) for _, row in good] == [[v.encode("utf-8", "replace").decode() for v in row] for row in table]
+
+
+@settings(max_examples=300, deadline=None)
+@given(contents, widths)
+def test_every_byte_is_in_a_row_in_what_is_unreadable_or_in_an_empty_line(content, width):
+    with file_of(content) as path, blocks_of(5):
+        good, bad, ends = read(rows.csv(path, header=False, columns=names(width)), 1)
+    at = 3 if content.startswith(b"\xef\xbb\xbf") else 0
+    raw_of = {bad_before: raw for bad_before, (_, raw, _) in enumerate(bad, 1)}
+    bad_so_far = 0
+    for position, _, bad_before in ends:
+        piece = re.sub(rb"\A(\r?\n)+", b"", content[at : position["byte"]])
+        if bad_before > bad_so_far:
+            assert piece.startswith(raw_of[bad_before])
+            piece = piece.removeprefix(raw_of[bad_before])
+        else:
+            assert len(piece) > 0
+            piece = piece[record_at(piece + b"\n", 0, Dialect(), width, final=True).end :]
+        assert re.fullmatch(rb"(\r?\n)*\r?", piece)
+        at, bad_so_far = position["byte"], bad_before
+    assert re.fullmatch(rb"(\r?\n)*\r?", content[at:])
+    assert len(ends) == len(good) + len(bad)
+
+
+@pytest.mark.parametrize("quoted", [False, True], ids=["bare", "quoted"])
+def test_a_long_file_is_read_the_same_in_blocks_of_any_size(tmp_path, quoted):
+    path = tmp_path / "long.csv"
+    with path.open("w", newline="") as file:
+        writer = standard.writer(file, quoting=standard.QUOTE_ALL if quoted else standard.QUOTE_MINIMAL)
+        writer.writerow(["a", "b", "c"])
+        for number in range(30_000):
+            writer.writerow([number, f'say "{number}"\n, twice' if number % 7 == 0 else "é", "x" * (number % 50)])
+            if number % 1000 == 3:
+                file.write('5,5" pipe,ok\r\nragged\n"open,1,2\n')
+    results = []
+    for block in (1 << 12, 1 << 16, 1 << 24):
+        with blocks_of(block):
+            results.append(read(rows.csv(path), 7_000)[:2])
+    assert results[0] == results[1] == results[2]
+    good, bad = results[0]
+    assert len(good) == 30_000 + 30
+    assert [error for _, _, error in bad] == ["1 field where the header has 3", "a quote is not closed"] * 30

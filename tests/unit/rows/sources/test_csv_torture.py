@@ -1,0 +1,296 @@
+"""Files that are not what they claim: every record ends as a row or as its bytes, and the reading goes on."""
+
+import gzip
+
+import pyarrow as pa
+import pytest
+
+from redrive import rows
+from redrive.errors import SourceError
+
+
+def read(path, most=3, **options):
+    """The rows, the unreadable pieces as (line, bytes, error), and the lines of the rows."""
+    source = rows.csv(path, **options)
+    reading = source.open(None, source.identity())
+    found, bad, lines = [], [], []
+    while (batch := reading.read(most)) is not None:
+        assert batch.source == str(path)
+        assert 0 < len(batch.rows) + len(batch.unreadable) <= most
+        found += batch.rows.records
+        for one in batch.unreadable:
+            raw = one.raw["cut_off"] if isinstance(one.raw, dict) else one.raw
+            bad.append((one.position, raw, one.error))
+        lines += [batch.position_of(place) for place in range(len(batch.rows))]
+    reading.close()
+    return found, bad, lines
+
+
+def values(records):
+    return [tuple(record.values()) for record in records]
+
+
+@pytest.fixture
+def csv_file(tmp_path):
+    def write(content, name="deliveries.csv"):
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+CASES = {
+    "a byte-order mark": (b"\xef\xbb\xbfa,b\n1,2\n", [("1", "2")], []),
+    "CRLF": (b"a,b\r\n1,2\r\n3,4\r\n", [("1", "2"), ("3", "4")], []),
+    "line ends of both kinds": (b"a,b\r\n1,2\n3,4\r\n5,6\n", [("1", "2"), ("3", "4"), ("5", "6")], []),
+    "no line end at the end": (b"a,b\n1,2\n3,4", [("1", "2"), ("3", "4")], []),
+    "half a line end at the end": (b"a,b\r\n1,2\r", [("1", "2")], []),
+    "a carriage return within a line": (b"a,b\n1\r,\r2\n\r,\r\r\n", [("1\r", "\r2"), ("\r", "\r")], []),
+    "NUL bytes": (b"a,b\n\x00,x\x00y\n", [("\x00", "x\x00y")], []),
+    "empty lines": (b"\n\r\na,b\n\n1,2\n\r\n\n3,4\n\n", [("1", "2"), ("3", "4")], []),
+    "a header and nothing else": (b"a,b\n", [], []),
+    "a header without its line end": (b"a,b", [], []),
+    "nothing": (b"", [], []),
+    "nothing but line ends": (b"\n" * 50_000, [], []),
+    "a quoted line end": (b'a,b\n1,"x\ny"\n2,"p\r\nq"\n', [("1", "x\ny"), ("2", "p\r\nq")], []),
+    "quotes that are text": (b'a,b\n1,5" pipe\n2,"6"" pipe"\n', [("1", '5" pipe'), ("2", '6" pipe')], []),
+    "nothing, and a text of nothing": (b'a,b\n,""\n"",\n', [(None, ""), ("", None)], []),
+    "one column": (
+        b'a\n1\n\n""\n,\n2\n',
+        [("1",), ("",), ("2",)],
+        [("line 5", b",", "2 fields where the header has 1")],
+    ),
+    "too few fields": (b"a,b\n1\n2,3\n", [("2", "3")], [("line 2", b"1", "1 field where the header has 2")]),
+    "too many fields": (
+        b"a,b\n1,2,3\r\n4,5\n",
+        [("4", "5")],
+        [("line 2", b"1,2,3", "3 fields where the header has 2")],
+    ),
+    "an unclosed quote in the first row": (
+        b'a,b\n1,"x\n2,y\n3,z\n',
+        [("2", "y"), ("3", "z")],
+        [("line 2", b'1,"x', "a quote is not closed")],
+    ),
+    "an unclosed quote among quoted rows": (
+        b'a,b\n"1","x"\n"2","y\n"3","z"\n',
+        [("1", "x"), ("3", "z")],
+        [("line 3", b'"2","y', "a quote is not closed")],
+    ),
+    "an unclosed quote in the last row": (
+        b'a,b\n1,x\n2,"y',
+        [("1", "x")],
+        [("line 3", b'2,"y', "a quote is not closed")],
+    ),
+    "several unclosed quotes": (
+        b'a,b\n1,"x\n2,"y\n3,z\n"4,w\n5,v\n',
+        [("3", "z"), ("5", "v")],
+        [
+            ("line 2", b'1,"x', "a quote is not closed"),
+            ("line 3", b'2,"y', "a quote is not closed"),
+            ("line 5", b'"4,w', "a quote is not closed"),
+        ],
+    ),
+    "text after a closing quote": (
+        b'a,b\n1,"x"y\n"2" ,z\n3,"w"\n',
+        [("3", "w")],
+        [("line 2", b'1,"x"y', "text after a closing quote"), ("line 3", b'"2" ,z', "text after a closing quote")],
+    ),
+    "Latin-1 in UTF-8": (
+        b"a,b\n1,caf\xe9\n2,caf\xc3\xa9\n\xff,3\n",
+        [("2", "café")],
+        [
+            ("line 2", b"1,caf\xe9", "not UTF-8: byte 0xe9 at column 6"),
+            ("line 4", b"\xff,3", "not UTF-8: byte 0xff at column 1"),
+        ],
+    ),
+    "a wrong byte on the second line of a record": (
+        b'a,b\n1,"x\ny\xe9"\n2,z\n',
+        [("2", "z")],
+        [("line 2", b'1,"x\ny\xe9"', "not UTF-8: byte 0xe9 at column 2")],
+    ),
+    "a byte-order mark in the middle": (b"a,b\n\xef\xbb\xbf1,2\n", [("\ufeff1", "2")], []),
+}
+
+
+@pytest.mark.parametrize(("content", "good", "bad"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("most", [1, 1000])
+def test_a_file_with(csv_file, content, good, bad, most):
+    records, unreadable, _ = read(csv_file(content), most)
+    assert (values(records), unreadable) == (good, bad)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lambda data: pa.compress(data, "zstd", asbytes=True)])
+@pytest.mark.parametrize(("content", "good", "bad"), CASES.values(), ids=CASES)
+def test_a_compressed_file_with(csv_file, content, good, bad, compress):
+    records, unreadable, _ = read(csv_file(compress(content)))
+    assert (values(records), unreadable) == (good, bad)
+
+
+def test_lines_are_numbered_as_an_editor_does(csv_file):
+    path = csv_file(b'\na,b\n\n1,"x\ny"\n\n2,"z\n3,w\n4\n5,v\n')
+    _, bad, lines = read(path)
+    assert lines == ["line 4", "line 8", "line 10"]
+    assert [where for where, _, _ in bad] == ["line 7", "line 9"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"x" * 5_000_000,
+        b'"' + b"x" * 5_000_000 + b'"',
+        b'"' + b"xy\n" * 1_700_000 + b'"',
+        b'"' + b'""' * 2_500_000 + b'"',
+    ],
+    ids=["bare", "quoted", "of many lines", "of quotes"],
+)
+def test_a_field_of_five_megabytes_is_a_field(csv_file, field):
+    records, bad, _ = read(csv_file(b"a,b\n1," + field + b"\n2,z\n"))
+    text = field.decode()
+    assert values(records) == [("1", text[1:-1].replace('""', '"') if text[0] == '"' else text), ("2", "z")]
+    assert bad == []
+
+
+def test_a_quote_that_is_open_for_sixteen_megabytes_was_never_closed(csv_file):
+    body = (b"2," + b"y" * 997 + b"\n") * 17_000
+    records, bad, lines = read(csv_file(b'a,b\n1,"x\n' + body + b'3,"z"\n'), most=20_000)
+    assert bad == [("line 2", b'1,"x', "a quote is not closed")]
+    assert (len(records), lines[-1]) == (17_001, "line 17003")
+
+
+def test_thousands_of_columns_are_read(csv_file):
+    names = [f"c{number}" for number in range(5_000)]
+    header, row = ",".join(names), ",".join("x" for _ in names)
+    records, bad, _ = read(csv_file(f"{header}\n{row}\n{row},x\n{row}\n".encode()))
+    assert [len(record) for record in records] == [5_000, 5_000]
+    assert [error for _, _, error in bad] == ["5001 fields where the header has 5000"]
+
+
+def test_columns_of_the_same_name_are_numbered_and_nameless_ones_called_by_their_place(csv_file):
+    records, _, _ = read(csv_file(b'a,a,a_2,,a,"",column_7,\n1,2,3,4,5,6,7,8\n'))
+    assert list(records[0]) == ["a", "a_3", "a_2", "column_4", "a_4", "column_6", "column_7", "column_8"]
+    assert list(records[0].values()) == list("12345678")
+
+
+@pytest.mark.parametrize("lost", [1, 8, 9, 40, 2_000])
+def test_of_a_truncated_gzip_everything_before_the_cut_is_read(csv_file, lost):
+    content = b"id,text\n" + b"".join(b"%d,%x\n" % (number, number * 7919 % 104729) for number in range(5_000))
+    records, bad, _ = read(csv_file(gzip.compress(content)[:-lost]), most=700)
+    (where, raw, error) = bad[0]
+    assert len(bad) == 1
+    assert error == "the gzip stream ends early: what follows this line is missing"
+    read_of_it = b"id,text\n" + b"".join(f"{record['id']},{record['text']}\n".encode() for record in records) + raw
+    assert content.startswith(read_of_it)
+    assert where == f"line {len(records) + 2}"
+    assert len(read_of_it) == len(content) or lost > 8  # the last eight bytes are the checksum and the size
+    assert len(records) > 3_000
+
+
+def test_a_truncated_gzip_goes_on_from_every_batch_and_its_fault_is_told_once(csv_file):
+    content = b"id\n" + b"".join(b"%d\n" % number for number in range(2_000))
+    source = rows.csv(csv_file(gzip.compress(content)[:-20]))
+    identity = source.identity()
+    reading, ends = source.open(None, identity), []
+    while (batch := reading.read(500)) is not None:
+        ends.append((batch.next, len(batch.unreadable)))
+    assert sum(bad for _, bad in ends) == 1
+    assert source.open(ends[-1][0], identity).read(500) is None
+    resumed = source.open(ends[-2][0], identity)
+    assert len(resumed.read(500).unreadable) == 1
+    resumed.close()
+
+
+def test_of_a_truncated_zstd_everything_before_the_cut_is_read(csv_file):
+    lines = [b"%d,%x\n" % (number, number * 7919 % 104729) for number in range(200_000)]
+    packed = pa.compress(b"id,text\n" + b"".join(lines), "zstd", asbytes=True)
+    records, bad, _ = read(csv_file(packed[: len(packed) * 2 // 3]), most=10_000)
+    (_, raw, error) = bad[0]
+    assert len(bad) == 1
+    assert error.startswith("the zstd stream ends early or is damaged")
+    assert 50_000 < len(records) < 200_000
+    assert lines[len(records)].startswith(raw)
+    assert records[-1]["id"] == str(len(records) - 1)
+
+
+def test_of_a_damaged_gzip_what_comes_before_the_damage_is_read(csv_file):
+    lines = [b"%d,%x\n" % (number, number * 7919 % 104729) for number in range(50_000)]
+    packed = bytearray(gzip.compress(b"id,text\n" + b"".join(lines)))
+    for place in range(len(packed) // 2, len(packed) // 2 + 400):
+        packed[place] ^= 0x5A
+    records, bad, _ = read(csv_file(bytes(packed)), most=10_000)
+    assert bad[-1][2] == "the gzip stream is damaged: lines before this one may be wrong, those after it are lost"
+    assert values(records[:20_000]) == [tuple(line.decode().split()[0].split(",")) for line in lines[:20_000]]
+
+
+def test_a_wrong_checksum_is_told_after_every_line(csv_file):
+    packed = bytearray(gzip.compress(b"a\n1\n2\n3\n"))
+    packed[-6] ^= 1
+    records, bad, _ = read(csv_file(bytes(packed)))
+    assert values(records) == [("1",), ("2",), ("3",)]
+    assert bad == [
+        ("line 5", b"", "the gzip stream is damaged: lines before this one may be wrong, those after it are lost")
+    ]
+
+
+def test_gzip_members_one_after_the_other_are_one_file(csv_file):
+    packed = gzip.compress(b"a,b\n1,") + gzip.compress(b"2\n3,4\n") + b"\0" * 512
+    assert values(read(csv_file(packed))[0]) == [("1", "2"), ("3", "4")]
+
+
+def test_what_follows_a_gzip_stream_and_is_none_is_not_lost_silently(csv_file):
+    records, bad, _ = read(csv_file(gzip.compress(b"a\n1\n") + b"2\n3\n"))
+    assert values(records) == [("1",)]
+    assert "damaged" in bad[0][2]
+
+
+def test_a_header_that_cannot_be_read_stops_the_reading_with_a_sentence(csv_file):
+    cases = {
+        b"caf\xe9,b\n1,2\n": "is not UTF-8: byte 0xe9 at column 4: name its encoding, such as encoding='cp1252'",
+        b'"a,b\n1,2\n': "deliveries.csv, line 1, cannot be read: a quote is not closed",
+        gzip.compress(b"a,b\n" * 100)[:12]: "deliveries.csv has no header that can be read: the gzip stream ends early",
+        b"PK\x03\x04....": "deliveries.csv is a zip archive, or a spreadsheet: unpack or export it first",
+    }
+    for content, sentence in cases.items():
+        with pytest.raises(SourceError) as error:
+            read(csv_file(content))
+        assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_read_like_utf_8(csv_file, encoding):
+    text = "".join(f'{number},"é\n{number} 🚚"\n' for number in range(3_000))
+    path = csv_file(("a,b\n" + text + "ragged").encode(encoding))
+    asked_for = {} if encoding == "utf-16" else {"encoding": encoding}  # a byte-order mark tells it by itself
+    records, bad, _ = read(path, most=1_000, **asked_for)
+    assert values(records) == [(str(number), f"é\n{number} 🚚") for number in range(3_000)]
+    assert bad == [("line 6002", b"ragged", "1 field where the header has 2")]
+
+
+def test_utf_16_that_breaks_off_in_a_character_or_has_half_of_one_is_not_lost(csv_file):
+    content = b"\xff\xfe" + "a,b\n1,".encode("utf-16-le") + b"\x00\xd8" + "\n2,x\n3,y".encode("utf-16-le") + b"z"
+    records, bad, _ = read(csv_file(content))
+    assert values(records) == [("2", "x")]
+    assert [(where, error[:9]) for where, _, error in bad] == [("line 2", "not UTF-8"), ("line 4", "the UTF-1")]
+    assert bad[1][1:] == (b"3,y", "the UTF-16 text ends in the middle of a character")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "gb18030", "shift_jis", "koi8-r"])
+def test_other_encodings_are_decoded(csv_file, encoding):
+    text = {"gb18030": "中文", "shift_jis": "日本", "koi8-r": "дом"}.get(encoding, "café")
+    records, bad, _ = read(csv_file(f'a,{text}\n1,"{text}"\n'.encode(encoding)), encoding=encoding)
+    assert (records, bad) == ([{"a": "1", text: text}], [])
+
+
+def test_a_byte_that_the_encoding_does_not_know_makes_its_line_unreadable(csv_file):
+    records, bad, _ = read(csv_file(b"a\n\x81\n\x80\n"), encoding="cp1252")
+    assert (values(records), bad) == ([("€",)], [("line 2", b"\x81", "not cp1252: byte 0x81 at column 1")])
+
+
+def test_a_line_that_was_cut_off_does_not_pass_for_a_whole_one_when_it_comes_back(csv_file):
+    source = rows.csv(csv_file(gzip.compress(b"a,b\n" + b"17,89\n" * 5_000)[:-20]))
+    reading = source.open(None, source.identity())
+    (cut,) = [one for batch in iter(lambda: reading.read(1_000), None) for one in batch.unreadable]
+    reading.close()
+    with pytest.raises(ValueError, match="cut off"):
+        source.again(cut.raw)
+    assert source.again({"a": "17", "b": "89"}) == {"a": "17", "b": "89"}

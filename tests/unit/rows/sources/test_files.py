@@ -1,0 +1,224 @@
+"""Finding files, telling them apart, and reading their bytes."""
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redrive.errors import SourceError
+from redrive.rows.sources.files import Files, Stream, names_of, size_of
+
+
+def zstd(data):
+    return pa.compress(data, "zstd", asbytes=True)
+
+
+PACKED = pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd], ids=["plain", "gzip", "zstd"])
+
+
+def files(paths):
+    return Files(paths, example="*.csv")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("b.csv", "a.csv", "x.txt", "deep/er/c.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def found(paths, folder):
+    return [str(Path(name).relative_to(folder)) for name in files(paths).find()]
+
+
+def test_files_are_found_by_path_by_glob_and_by_list(folder):
+    assert found(folder / "b.csv", folder) == ["b.csv"]
+    assert found(str(folder / "*.csv"), folder) == ["a.csv", "b.csv"]
+    assert found(folder / "**" / "*.csv", folder) == ["a.csv", "b.csv", "deep/er/c.csv"]
+    assert found([folder / "x.txt", folder / "*.csv", folder / "a.csv"], folder) == ["x.txt", "a.csv", "b.csv"]
+
+
+def test_names_are_kept_as_they_were_given(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert files("*.csv").find() == ["a.csv", "b.csv"]
+    assert files("./a.csv").find() == ["./a.csv"]
+    assert (files("a.csv").name, files(["a.csv", "b.csv"]).name) == ("a.csv", "a.csv and others")
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_found(folder):
+    (folder / "fees[1].csv").write_text("x")
+    assert found(folder / "fees[1].csv", folder) == ["fees[1].csv"]
+
+
+def test_what_is_no_file_is_told_in_a_sentence(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    os.mkfifo("pipe")
+    cases = {
+        "deliveries.csv": "there is no file deliveries.csv",
+        "a.csv/deliveries.csv": "there is no file a.csv/deliveries.csv",
+        "in\0valid": "there is no file in\0valid",
+        "*.parquet": "there is no file that matches *.parquet",
+        "deep*": "there is no file that matches deep*",
+        "deep": "deep is a directory; name the files in it: deep/*.csv",
+        "pipe": "pipe is a pipe or a device, which cannot be read twice: save it as a file first",
+    }
+    for path, sentence in cases.items():
+        with pytest.raises(SourceError) as error:
+            files(path).identity()
+        assert str(error.value) == sentence
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_told(folder):
+    (folder / "a.csv").chmod(0)
+    with pytest.raises(SourceError, match="may not be read by this user: check its permissions"):
+        files(folder / "a.csv").find()
+
+
+@pytest.mark.parametrize("paths", [[], 7, None, b"a.csv", [7], "", [""], {"a.csv"}], ids=repr)
+def test_what_names_no_file_is_refused(paths):
+    with pytest.raises(TypeError):
+        files(paths)
+
+
+def test_a_url_is_refused_without_showing_it():
+    with pytest.raises(ValueError) as error:
+        files("s3://key:secret@bucket/a.csv")
+    assert str(error.value) == "files are read from this machine, not from s3://…: fetch them first"
+
+
+def test_an_identity_holds_while_files_grow_and_others_come(folder):
+    these = files(folder / "*.csv")
+    identity = these.identity()
+    assert names_of(identity) == [str(folder / "a.csv"), str(folder / "b.csv")]
+    assert size_of(names_of(identity)) == 10
+    (folder / "a.csv").write_text("a.csv and more" * 1000)
+    (folder / "0.csv").write_text("late")
+    assert these.difference(identity) is None
+
+
+def test_an_identity_does_not_hold_where_a_file_is_another(folder):
+    these = files(folder / "*.csv")
+    path = folder / "a.csv"
+    identity = these.identity()
+    path.write_text("A.csv")
+    assert these.difference(identity) == f"{path} has changed since (it begins otherwise)"
+    path.write_text("a.c")
+    assert these.difference(identity) == f"{path} has changed since (it is shorter)"
+    path.unlink()
+    assert these.difference(identity) == f"{path} is not among its files"
+    (folder / "b.csv").unlink()
+    assert these.difference(identity) == f"there is no file that matches {folder / '*.csv'}"
+
+
+def test_only_how_a_file_begins_tells_it_from_another(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 4096 + b"y")
+    identity = files(path).identity()
+    path.write_bytes(b"x" * 4096 + b"z")
+    assert files(path).difference(identity) is None
+    path.write_bytes(b"x" * 4095 + b"yy")
+    assert files(path).difference(identity) is not None
+
+
+@PACKED
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    size=st.integers(0, 300_000),
+    steps=st.lists(st.integers(1, 100_000), min_size=1, max_size=5),
+)
+def test_a_stream_gives_every_byte_and_goes_to_every_position(tmp_path_factory, pack, seed, size, steps):
+    data = random.Random(seed).randbytes(size // 2) + b"x" * (size - size // 2)
+    path = tmp_path_factory.mktemp("stream") / "file"
+    path.write_bytes(pack(data))
+    stream = Stream(str(path))
+    for step in steps:
+        start = stream.position
+        assert stream.read(step) == data[start : start + step]
+    assert stream.position == min(size, sum(steps))
+    for position in (size // 3, size // 2, 0, size):
+        stream.seek(position)
+        assert stream.position == position
+        assert stream.read(10) == data[position : position + 10]
+    assert stream.read(10) == b""
+    assert (stream.fault, stream.progress()) == (None, path.stat().st_size)
+    with pytest.raises(SourceError, match="has become shorter"):
+        stream.seek(size + 1)
+    stream.close()
+    stream.close()
+
+
+@PACKED
+def test_progress_is_counted_in_bytes_on_the_disk(tmp_path, pack):
+    data = random.Random(7).randbytes(1 << 20)
+    path = tmp_path / "file"
+    path.write_bytes(pack(data))
+    stream = Stream(str(path))
+    stream.read(len(data) // 2)
+    assert 0.45 < stream.progress() / path.stat().st_size < 0.75
+    stream.close()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zstd"])
+def test_of_every_truncated_stream_a_part_is_given_and_the_fault_is_told(tmp_path, pack):
+    data = b"".join(b"%d,%d\n" % (number, number * number) for number in range(300))
+    packed = pack(data)
+    path = tmp_path / "file"
+    for kept in range(10, len(packed)):
+        path.write_bytes(packed[:kept])
+        stream = Stream(str(path))
+        given = stream.read(1 << 20)
+        assert data.startswith(given)
+        assert stream.read(10) == b""
+        assert "ends early" in stream.fault
+        stream.seek(len(given) // 2)
+        assert given[len(given) // 2 :] == stream.read(1 << 20)
+        stream.close()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zstd"])
+def test_streams_one_after_the_other_are_one(tmp_path, pack):
+    path = tmp_path / "file"
+    path.write_bytes(pack(b"a" * 100_000) + pack(b"") + pack(b"b" * 100_000))
+    stream = Stream(str(path))
+    assert stream.read(1 << 20) == b"a" * 100_000 + b"b" * 100_000
+    assert stream.fault is None
+    stream.close()
+
+
+def test_a_damaged_gzip_gives_what_comes_before_the_damage(tmp_path):
+    data = random.Random(1).randbytes(200_000).hex().encode()
+    packed = bytearray(gzip.compress(data))
+    packed[100_000:100_020] = b"\xff" * 20
+    path = tmp_path / "file"
+    path.write_bytes(bytes(packed))
+    stream = Stream(str(path))
+    given = stream.read(1 << 20)
+    assert given[:150_000] == data[:150_000]
+    assert stream.fault == "the gzip stream is damaged: lines before this one may be wrong, those after it are lost"
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [(b"PK\x03\x04", "a zip archive"), (b"BZh91AY&SY...", "bzip2"), (b"\xfd7zXZ\x00", "xz")],
+    ids=["zip", "bzip2", "xz"],
+)
+def test_what_is_packed_in_another_way_is_told(tmp_path, content, kind):
+    (tmp_path / "file.csv").write_bytes(content)
+    with pytest.raises(SourceError, match=kind):
+        Stream(str(tmp_path / "file.csv"))
+
+
+def test_a_text_that_begins_almost_like_an_archive_is_a_text(tmp_path):
+    (tmp_path / "file.csv").write_bytes(b"BZh,PK\n")
+    stream = Stream(str(tmp_path / "file.csv"))
+    assert stream.read(100) == b"BZh,PK\n"
+    stream.close()
