@@ -1,0 +1,286 @@
+"""DuckDB: frames are read where they are, and the rows it will refuse are asked for in one query."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from redrive.classify.classifier import Classifier
+from redrive.classify.detail import shown
+from redrive.errors import SinkMismatch, StoreError
+from redrive.extras import needs
+from redrive.model import Kind
+from redrive.policy import backoff
+from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.duckdb_catalog import (
+    DuckdbShape,
+    faults,
+    has_schema,
+    is_nested,
+    other_tables,
+    read_shape,
+    upserts,
+)
+from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.shape import TableName, compare, listed, no_table, quoted
+from redrive.rows.sinks.transacted import is_row_fault, refusals
+from redrive.rows.sinks.types_of import ColumnType, types_of
+from redrive.rows.sinks.values import NESTED, Rules, adapt
+
+with needs("rows"):
+    import duckdb
+    import polars as pl
+
+T = TypeVar("T")
+
+_TYPES = {
+    ColumnType.BOOLEAN: "BOOLEAN",
+    ColumnType.INTEGER: "BIGINT",
+    ColumnType.HUGE: "HUGEINT",
+    ColumnType.FLOAT: "DOUBLE",
+    ColumnType.DECIMAL: "DECIMAL(38, 10)",
+    ColumnType.TEXT: "VARCHAR",
+    ColumnType.BYTES: "BLOB",
+    ColumnType.DATE: "DATE",
+    ColumnType.TIME: "TIME",
+    ColumnType.TIMESTAMP: "TIMESTAMP",
+    ColumnType.INSTANT: "TIMESTAMPTZ",
+    ColumnType.DURATION: "INTERVAL",
+    ColumnType.UUID: "UUID",
+    ColumnType.JSON: "JSON",
+}
+_HEALS = (Kind.RETRY_NOW, Kind.TRANSIENT)
+_TOO_WIDE = (pl.Int128, pl.UInt128)
+_classifier = Classifier()
+
+
+class DuckdbTable:
+    """See `Sink`. The file belongs to this process from the first use until `close`."""
+
+    def __init__(self, path: Path, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
+        self.name = f"{table} in {path}"
+        self.key = key
+        self._path, self._table = path, table
+        self._create, self._patience = create, patience
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._shape: DuckdbShape | None = None
+
+    def __repr__(self) -> str:
+        return f"<table {self.name}>"
+
+    def check(self, columns: Sequence[str]) -> None:
+        """See `Sink`."""
+        self._shape = self._shape or self._steadily(self._look)
+        compare(self._table, self._shape, columns, self.key, str.lower)
+
+    def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
+        """See `Sink`."""
+        return self._steadily(lambda connection: self._load(connection, rows, keep=True)) if len(rows) else ()
+
+    def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
+        """See `Sink`."""
+        return self._steadily(lambda connection: self._load(connection, rows, keep=False)) if len(rows) else ()
+
+    def close(self) -> None:
+        """See `Sink`."""
+        connection, self._connection, self._shape = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _look(self, connection: duckdb.DuckDBPyConnection) -> DuckdbShape | None:
+        schema, shape = self._table.schema, read_shape(connection, self._table)
+        if shape is None and schema is not None and not has_schema(connection, schema):
+            raise SinkMismatch(f"{self._path} has no schema {schema}; make it: CREATE SCHEMA {quoted(schema)}")
+        if shape is None and not self._create:
+            raise no_table(str(self._path), self._table, other_tables(connection))
+        return shape
+
+    def _load(self, connection: duckdb.DuckDBPyConnection, rows: Outgoing, *, keep: bool) -> Sequence[Refused]:
+        shape = self._shape or self._look(connection)
+        compare(self._table, shape, rows.columns, self.key, str.lower)
+        make = None
+        if shape is None:
+            make = self._made_of(rows)
+            shape = _rolled_back(connection, make, lambda: read_shape(connection, self._table))
+            assert shape is not None
+        elif keep:
+            self._shape = shape
+        load = _Load(connection, self._table, self.key, shape, rows, make=make, keep=keep)
+        try:
+            return refusals(load.run())
+        finally:
+            with suppress(duckdb.Error):
+                connection.unregister("redrive_rows")
+
+    def _made_of(self, rows: Outgoing) -> str:
+        columns = [f"{quoted(name)} {_TYPES[kind]}" for name, kind in types_of(rows).items()]
+        return f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
+
+    # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _connected(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            if not self._path.parent.is_dir():
+                raise SinkMismatch(f"the directory {self._path.parent} does not exist; make it, or name another path")
+            if not self._create and not self._path.exists():
+                raise SinkMismatch(f"there is no database {self._path}; name another file, or say create=True")
+            self._connection = duckdb.connect(str(self._path))
+            with suppress(duckdb.Error):  # a build without time zones has no use for it
+                self._connection.execute("SET TimeZone = 'UTC'")  # a naive time is the same on every machine
+        return self._connection
+
+    def _steadily(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """Run it again as a whole while another process has the file, or changes the same rows."""
+        ends, repeat = time.monotonic() + self._patience, 0
+        while True:
+            try:
+                return work(self._connected())
+            except duckdb.Error as error:
+                self.close()  # and with it whatever was begun
+                locked = isinstance(error, duckdb.IOException) and "set lock" in str(error)
+                kind = Kind.TRANSIENT if locked else _classifier.classify(error, scope="call").kind
+                if kind not in _HEALS or time.monotonic() >= ends:
+                    raise StoreError(f"{self._path}: {_first_line(error)}", kind=kind) from error
+            repeat += 1
+            time.sleep(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
+
+
+def _rolled_back(connection: duckdb.DuckDBPyConnection, statement: str, look: Callable[[], T]) -> T:
+    """What things look like when a statement has been run; it is undone."""
+    connection.execute("BEGIN")
+    connection.execute(statement)
+    found = look()
+    connection.execute("ROLLBACK")
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return shown(str(error).partition("\n")[0]) or type(error).__name__
+
+
+class _Load:
+    """One batch on its way into the table. DuckDB has no savepoints: every attempt is a transaction of its own."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        table: TableName,
+        key: Sequence[str],
+        shape: DuckdbShape,
+        rows: Outgoing,
+        *,
+        make: str | None,
+        keep: bool,
+    ) -> None:
+        self._connection, self._shape, self._make, self._keep = connection, shape, make, keep
+        types = shape.types(rows.columns, str.lower)
+        self._frame, self._bad = _framed(rows, types)
+        self._columns = {
+            name: f"to_json({quoted(name)})" if kind == "VARCHAR" and dtype.is_nested() else quoted(name)
+            for (name, dtype), kind in zip(self._frame.schema.items(), types, strict=True)
+        }
+        self._upserts = upserts(table, shape, self._columns, key)
+        self._rehearsed: list[list[int]] = [[]]  # what a rehearsal has found to be good, pass by pass
+
+    def run(self) -> dict[int, str]:
+        """Write the rows that the table takes; the others by place, and why."""
+        places = [place for place in range(self._frame.height) if place not in self._bad]
+        while places:
+            refused = self._pass(places)
+            # A row may refer to one that was written with it: once that is in, it may be, too.
+            if not self._shape.refers_to_itself or len(refused) in (0, len(places)):
+                return {**self._bad, **refused}
+            places = sorted(refused)
+            self._rehearsed.append([])
+        return self._bad
+
+    def _pass(self, places: Sequence[int]) -> dict[int, str]:
+        if self._attempt(places) is None:
+            return {}
+        refused = self._faults(places)
+        rest = [place for place in places if place not in refused] if refused else places
+        if not rest or (refused and self._attempt(rest) is None):
+            return refused
+        found = isolate(len(rest), lambda start, stop: self._attempt(rest[start:stop]))
+        return {**refused, **{rest[at]: _first_line(error) for at, error in found}}
+
+    def _attempt(self, places: Sequence[int]) -> Exception | None:
+        """Write rows as a whole, and keep them; or none of them, and give the fault of the row that is why."""
+        groups: list[Sequence[int]] = [places]
+        if not self._keep:  # rows that a write would have kept by now are there for those that come behind them
+            groups = [*self._rehearsed[:-1], sorted([*self._rehearsed[-1], *places])]
+        try:
+            self._begin(groups)
+            self._connection.execute("COMMIT" if self._keep else "ROLLBACK")
+        except duckdb.Error as error:
+            if not is_row_fault(error) and not isinstance(error, duckdb.InvalidInputException):
+                raise
+            self._connection.execute("ROLLBACK")
+            return error
+        self._rehearsed[-1] += places
+        return None
+
+    def _begin(self, groups: Sequence[Sequence[int]]) -> None:
+        self._connection.execute("BEGIN")
+        if self._make:
+            self._connection.execute(self._make)
+        for places in groups:
+            some = self._frame if len(places) == self._frame.height else self._frame[list(places)]
+            self._connection.register("redrive_rows", some)
+            for statement in self._upserts:
+                self._connection.execute(statement)
+
+    def _faults(self, places: Sequence[int]) -> dict[int, str]:
+        """The rows that break a rule which a query can look at; none where it cannot be asked."""
+        number = "redrive_row"
+        while number in self._frame.columns:
+            number += "_"
+        query, words = faults(self._shape, self._columns, number)
+        try:
+            self._begin(() if self._keep else self._rehearsed)
+            self._connection.register("redrive_rows", self._frame.with_row_index(number)[list(places)])
+            found = self._connection.execute(query).fetchall()
+        except duckdb.Error:
+            found = []
+        self._connection.execute("ROLLBACK")
+        return {place: words[at].replace("{}", repr(value), 1) for place, at, value in found}
+
+
+def _framed(rows: Outgoing, types: Sequence[str]) -> tuple[pl.DataFrame, dict[int, str]]:
+    """The rows as a frame that DuckDB can read, and the rows that have a value no frame can hold."""
+    frame = rows.as_frame
+    if frame is not None and not any(kind == pl.Object for kind in frame.dtypes):
+        return frame.with_columns(pl.col(*_TOO_WIDE).cast(pl.String)), {}
+    tuples, bad = adapt(rows.tuples, [_rules(kind) for kind in types])
+    columns = zip(*tuples, strict=True)
+    made = pl.DataFrame([_series(name, values, bad) for name, values in zip(rows.columns, columns, strict=True)])
+    return made.with_columns(pl.col(*_TOO_WIDE).cast(pl.String)), bad
+
+
+def _rules(kind: str) -> Rules:
+    return {UUID: str, **({} if is_nested(kind) else NESTED)}
+
+
+def _series(name: str, values: Sequence[Any], bad: dict[int, str]) -> pl.Series:
+    try:
+        return pl.Series(name, values, strict=True)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        texts = [_text(value, place, bad) for place, value in enumerate(values)]
+        return pl.Series(name, texts, dtype=pl.String)
+
+
+def _text(value: Any, place: int, bad: dict[int, str]) -> str | None:
+    """A value of a column that holds several types, as DuckDB reads any of them."""
+    try:
+        if isinstance(value, bytes):
+            return "".join(f"\\x{byte:02X}" for byte in value)
+        if value is not None:
+            return str(value).encode().decode()
+    except ValueError as error:
+        bad.setdefault(place, f"{type(value).__name__} cannot be stored: {error}")
+    return None

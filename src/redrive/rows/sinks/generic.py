@@ -1,0 +1,207 @@
+"""Any database that SQLAlchemy knows: its own upsert where it has one, and bisection for the bad rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy import URL, Connection, Engine, Executable, TableClause, event
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, StatementError
+
+from redrive.classify.detail import error_detail
+from redrive.masking import mask
+from redrive.model import Kind
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.shape import Column, Shape, TableName
+from redrive.rows.sinks.sqlite import VALUES as SQLITE_VALUES
+from redrive.rows.sinks.transacted import TransactedTable, is_row_fault
+from redrive.rows.sinks.types_of import ColumnType, types_of
+from redrive.rows.sinks.values import NESTED, Rules, adapt
+from redrive.store.database import Database
+from redrive.store.dialect import Dialect
+
+_VALUES: Rules = {**NESTED, UUID: str}
+_TYPES: dict[ColumnType, sa.types.TypeEngine[Any]] = {
+    ColumnType.BOOLEAN: sa.Boolean(),
+    ColumnType.INTEGER: sa.BigInteger(),
+    ColumnType.HUGE: sa.Numeric(38, 0),
+    ColumnType.FLOAT: sa.Double(),
+    ColumnType.DECIMAL: sa.Numeric(38, 10),
+    ColumnType.BYTES: sa.LargeBinary(),
+    ColumnType.DATE: sa.Date(),
+    ColumnType.TIME: sa.Time(),
+    ColumnType.TIMESTAMP: sa.DateTime(),
+    ColumnType.INSTANT: sa.DateTime(timezone=True),
+    ColumnType.JSON: sa.JSON(),
+}
+_LONGEST_KEY = 255  # some databases index no text without a limit
+_HAS_ON_CONFLICT = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+
+
+class _Engine:
+    """Of `Dialect`, what `Database` needs for its transactions."""
+
+    is_remote = True
+    reading: Mapping[str, Any] = {}
+    writing: Mapping[str, Any] = {}
+    errors: tuple[type[Exception], ...] = ()
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self.where = mask(url.render_as_string(hide_password=True))
+
+    def engine(self) -> Engine:
+        try:
+            engine = sa.create_engine(self._url, hide_parameters=True)
+        except NoSuchModuleError:
+            known = "postgresql://, sqlite:///, duckdb:/// or a URL of SQLAlchemy's"
+            raise ValueError(f"no database is known as {self._url.drivername}; write {known}") from None
+        except ModuleNotFoundError as missing:
+            raise ImportError(
+                f"the driver of {self._url.drivername} is not installed: {missing}", name=missing.name
+            ) from None
+        if engine.dialect.is_async:
+            raise ValueError(f"{self._url.drivername} names an asynchronous driver; rows are written by a plain one")
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _leave_transactions_to_us)
+            event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        return engine
+
+    def collided(self, error: BaseException) -> bool:
+        return False
+
+    def advice(self, error: BaseException, kind: Kind) -> str | None:
+        return "check the user and the password of the table's URL" if kind is Kind.AUTH else None
+
+
+def _leave_transactions_to_us(connection: Any, _: object) -> None:
+    # The driver would begin a transaction at the first change, which is too late for a savepoint.
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+class GenericTable(TransactedTable):
+    """See `Sink`."""
+
+    def __init__(self, url: URL, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
+        database = Database(cast(Dialect, _Engine(url)), patience=patience)
+        super().__init__(database, table, key=key, create=create)
+
+    def _read_shape(self, connection: Connection) -> Shape | None:
+        look, name = sa.inspect(connection), (self._table.table, self._table.schema)
+        try:
+            columns, primary = look.get_columns(*name), look.get_pk_constraint(*name)
+        except NoSuchTableError:
+            return None
+        unique = [primary["constrained_columns"]]
+        with suppress(NotImplementedError):  # not every dialect looks for all of this
+            unique += [found["column_names"] for found in look.get_unique_constraints(*name)]
+        unique += [
+            [column for column in index["column_names"] if column is not None]
+            for index in look.get_indexes(*name)
+            if index["unique"] and _is_whole(index)
+        ]
+        return Shape(tuple(map(_column, columns)), tuple({frozenset(index) for index in unique if index}))
+
+    def _other_tables(self, connection: Connection) -> list[str]:
+        schema = self._table.schema
+        return [str(TableName(name, schema)) for name in sa.inspect(connection).get_table_names(schema)]
+
+    def _make(self, connection: Connection, rows: Outgoing) -> None:
+        columns = [
+            sa.Column(name, self._type(name, kind), primary_key=name in self.key, autoincrement=False)
+            for name, kind in types_of(rows).items()
+        ]
+        sa.Table(self._table.table, sa.MetaData(), *columns, schema=self._table.schema).create(connection)
+
+    def _type(self, name: str, kind: ColumnType) -> sa.types.TypeEngine[Any]:
+        return _TYPES.get(kind) or (sa.String(_LONGEST_KEY) if name in self.key else sa.Text())
+
+    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
+        dialect = connection.dialect.name
+        rules = SQLITE_VALUES if dialect == "sqlite" else _VALUES
+        tuples, bad = adapt(rows.tuples, [rules] * len(rows.columns))
+        if dialect == "postgresql":
+            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+        table = sa.table(self._table.table, *map(sa.column, rows.columns), schema=self._table.schema)
+        alone = all(index == frozenset(self.key) for index in shape.unique)
+        statements = upsert(dialect, table, self.key, key_alone=alone)
+        places: Sequence[int] = [place for place in range(len(tuples)) if place not in bad]
+
+        def attempt(start: int, stop: int) -> Exception | None:
+            given = [{f"p{at}": value for at, value in enumerate(tuples[place])} for place in places[start:stop]]
+            return _attempt(connection, statements, given)
+
+        if not places or attempt(0, len(places)) is None:
+            return bad
+        while True:
+            found = {places[at]: _told(error) for at, error in isolate(len(places), attempt)}
+            # A row may refer to one behind it: once that is in, it may be, too.
+            if len(found) in (0, len(places)) or not self._refers_to_itself(connection):
+                return {**bad, **found}
+            places = sorted(found)
+
+    def _refers_to_itself(self, connection: Connection) -> bool:
+        keys = sa.inspect(connection).get_foreign_keys(self._table.table, self._table.schema)
+        return any(key["referred_table"] == self._table.table for key in keys)
+
+
+def _column(found: Mapping[str, Any]) -> Column:
+    computed = found.get("computed") is not None or bool((found.get("identity") or {}).get("always"))
+    numbered = found.get("autoincrement") is True or found.get("identity") is not None
+    required = not found["nullable"] and found.get("default") is None and not computed and not numbered
+    return Column(found["name"], required=required, computed=computed)
+
+
+def _is_whole(index: Mapping[str, Any]) -> bool:
+    """Whether an index is over columns as they are, and over all rows."""
+    partial = any(option.endswith("_where") for option in index.get("dialect_options", {}))
+    return None not in index["column_names"] and not partial
+
+
+def upsert(dialect: str, table: TableClause, key: Sequence[str], *, key_alone: bool) -> list[Executable]:
+    """The statements that make rows the table's own, each to be run for every row: `p0`, `p1` … are its values.
+
+    `key_alone` says that the key is all that is unique in the table.
+    """
+    given: dict[str, Any] = {column.name: sa.bindparam(f"p{at}") for at, column in enumerate(table.columns)}
+    others = [name for name in given if name not in key]
+    if dialect in _HAS_ON_CONFLICT:
+        insert: Any = _HAS_ON_CONFLICT[dialect](table).values(given)
+        if not others:
+            return [insert.on_conflict_do_nothing(index_elements=list(key))]
+        changes = {name: insert.excluded[name] for name in others}
+        return [insert.on_conflict_do_update(index_elements=list(key), set_=changes)]
+    if dialect in ("mysql", "mariadb") and key_alone:  # it would take a row for the same by any unique index
+        insert = mysql.insert(table).values(given)
+        return [insert.on_duplicate_key_update({name: insert.inserted[name] for name in others or key})]
+    same = sa.and_(*(table.columns[name] == given[name] for name in key))
+    absent = ~sa.exists(sa.select(sa.literal(1)).select_from(table).where(same))
+    missing = sa.insert(table).from_select(list(given), sa.select(*given.values()).where(absent))
+    update = [sa.update(table).where(same).values({name: given[name] for name in others})] if others else []
+    return [*update, missing]
+
+
+def _attempt(connection: Connection, statements: Sequence[Executable], rows: list[dict[str, Any]]) -> Exception | None:
+    """Write rows as a whole; or none of them, and give the fault of the row that is why."""
+    try:
+        with connection.begin_nested():
+            for statement in statements:
+                connection.execute(statement, rows)
+    except (ValueError, OverflowError) as error:  # the driver cannot put a value into words
+        return error
+    except StatementError as error:
+        if not is_row_fault(error):
+            raise
+        return error
+    return None
+
+
+def _told(error: Exception) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return error_detail(cause) or type(cause).__name__

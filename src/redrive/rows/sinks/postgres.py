@@ -1,0 +1,284 @@
+"""PostgreSQL: COPY into a staging table, one upsert, and the bad rows found by what the server says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from sqlalchemy import URL, Connection, make_url
+
+from redrive.errors import SinkMismatch
+from redrive.extras import needs
+from redrive.model import Kind
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.postgres_catalog import (
+    PostgresShape,
+    foreign_key,
+    has_schema,
+    orphans,
+    other_tables,
+    read_shape,
+    staging,
+    upsert,
+)
+from redrive.rows.sinks.postgres_copy import CopyText, Unsendable, faulty_line
+from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
+from redrive.rows.sinks.transacted import TransactedTable, is_row_fault
+from redrive.rows.sinks.types_of import ColumnType, types_of
+from redrive.store.database import Database
+from redrive.store.postgres import PostgresDialect
+
+with needs("postgres"):
+    import psycopg
+
+_TYPES = {
+    ColumnType.BOOLEAN: "boolean",
+    ColumnType.INTEGER: "bigint",
+    ColumnType.HUGE: "numeric",
+    ColumnType.FLOAT: "double precision",
+    ColumnType.DECIMAL: "numeric",
+    ColumnType.TEXT: "text",
+    ColumnType.BYTES: "bytea",
+    ColumnType.DATE: "date",
+    ColumnType.TIME: "time",
+    ColumnType.TIMESTAMP: "timestamp",
+    ColumnType.INSTANT: "timestamptz",
+    ColumnType.DURATION: "interval",
+    ColumnType.UUID: "uuid",
+    ColumnType.JSON: "jsonb",
+}
+_SMALLEST_WINDOW = 64
+# The whole row again: the letter has it.
+_DETAIL_REPEATS_THE_ROW = (psycopg.errors.NotNullViolation, psycopg.errors.CheckViolation)
+_SAME_ROW_TWICE = psycopg.errors.CardinalityViolation
+
+
+class _Server(PostgresDialect):
+    """PostgreSQL as somebody else's database: no schema of ours is in it."""
+
+    def advice(self, error: BaseException, kind: Kind) -> str | None:
+        if kind is Kind.AUTH:
+            return "check the user and the password of the table's URL"
+        return super().advice(error, kind)
+
+
+class PostgresTable(TransactedTable):
+    """See `Sink` and `SharesTransactions`.
+
+    Rows are copied straight into the table as long as all of them are new, which is twice as fast; after the first one
+    that is not, and for good, by way of a staging table.
+    """
+
+    def __init__(self, url: URL, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
+        super().__init__(Database(_Server(url), patience=patience), table, key=key, create=create)
+        self._straight = True
+        self._in_order = False
+
+    def lives_in(self, database: Database) -> bool:
+        """See `SharesTransactions`."""
+        return isinstance(database.dialect, PostgresDialect) and _place(database) == _place(self._database)
+
+    def check(self, columns: Sequence[str]) -> None:
+        """See `Sink`."""
+        schema = self._table.schema
+        if schema and self._shape is None and not self._database.read(lambda found: has_schema(found, schema)):
+            raise SinkMismatch(f"{self._database.name} has no schema {schema}; make it: CREATE SCHEMA {quoted(schema)}")
+        super().check(columns)
+
+    def _read_shape(self, connection: Connection) -> PostgresShape | None:
+        return read_shape(connection, self._table)
+
+    def _other_tables(self, connection: Connection) -> list[str]:
+        return other_tables(connection)
+
+    def _make(self, connection: Connection, rows: Outgoing) -> None:
+        columns = [f"{quoted(name)} {_TYPES[kind]}" for name, kind in types_of(rows).items()]
+        # Two that make the same table at once would fail; the second one finds it made.
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table.sql,))
+        with closing(connection.connection.cursor()) as cursor:  # the driver's own: a name may have a % in it
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
+            )
+
+    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
+        assert isinstance(shape, PostgresShape)
+        cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
+        try:
+            with closing(cursor):
+                load = _Load(cursor, self._table, self.key, shape, rows, in_order=self._in_order)
+                if shape.acts_later:
+                    cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                if self._straight and shape.plain and not rehearsing:
+                    if load.straight():
+                        return {}
+                    self._straight = False
+                return load.staged()
+        except psycopg.errors.DeadlockDetected:
+            # Another writer has the same keys: from now on each takes its turn, in the order of the key.
+            self._straight, self._in_order = False, True
+            raise
+
+
+def _place(database: Database) -> tuple[object, ...]:
+    """What makes two URLs one database and one user; the password is not among it."""
+    url = make_url(database.name)
+    return url.host, url.port or 5432, url.database or url.username, url.username, url.query
+
+
+class _Load:
+    """One batch on its way into the table."""
+
+    def __init__(
+        self,
+        cursor: psycopg.Cursor[Any],
+        table: TableName,
+        key: Sequence[str],
+        shape: PostgresShape,
+        rows: Outgoing,
+        *,
+        in_order: bool,
+    ) -> None:
+        self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
+        self._count, self._columns = len(rows), rows.columns
+        self._text = CopyText(rows, [shape.base_types[name] for name in rows.columns])
+        self._bad = self._text.bad
+        self._staging = staging(shape, rows.columns)
+        self._order = f" ORDER BY {listed(key)}" if in_order else ""
+
+    def straight(self) -> bool:
+        """Copy everything into the table itself. False where a row is bad, or not new: then nothing was done."""
+        if self._bad:
+            return False
+        self._cursor.execute("SAVEPOINT redrive_load")
+        fault = self._attempt(lambda: self._send(self._table.sql, 0, self._count))
+        self._cursor.execute("RELEASE redrive_load")
+        return fault is None
+
+    def staged(self) -> dict[int, str]:
+        """Copy what can be copied, insert what can be inserted; the others by place, and why."""
+        # The caller's transaction may have loaded something before.
+        self._cursor.execute(f"{self._staging.create}; DELETE FROM {self._staging.table}; SAVEPOINT redrive_load")
+        self._copy_all()
+        self._insert_all()
+        self._cursor.execute("RELEASE redrive_load")
+        return self._bad
+
+    def _attempt(self, work: Callable[[], object]) -> Exception | None:
+        """Do something as a whole, and keep it; or not at all, and give the fault of the row that is why."""
+        try:
+            work()
+        except (psycopg.Error, Unsendable) as error:
+            if not isinstance(error, Unsendable | _SAME_ROW_TWICE) and not is_row_fault(error):
+                raise
+            self._cursor.execute("ROLLBACK TO redrive_load")
+            return error
+        self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
+        return None
+
+    # ── copying ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, into: str, start: int, stop: int, number: str | None = None) -> None:
+        self._text.send(self._cursor, into, start, stop, number)
+
+    def _stage(self, start: int, stop: int) -> Exception | None:
+        return self._attempt(lambda: self._send(self._staging.table, start, stop, self._staging.row))
+
+    def _copy_all(self) -> None:
+        """Go from fault to fault: COPY tells the line, what is before it is good, and what is behind it comes next."""
+        start, stop, window = 0, self._count, self._count
+        while start < self._count:
+            error = self._stage(start, stop)
+            place = None if error is None else self._place(error, start, stop)
+            if error is None:
+                start, window = stop, 2 * window
+            elif place is None:
+                self._bad.update(self._found(range(start, stop), lambda some: self._stage(some[0], some[-1] + 1)))
+                start = stop
+            else:
+                self._bad[place] = self._told(error)
+                window = max(window // 2, _SMALLEST_WINDOW)  # what is sent behind a fault is sent again
+                if place > start:
+                    stop = place
+                    continue
+                start = place + 1
+            stop = min(start + window, self._count)
+
+    def _place(self, error: Exception, start: int, stop: int) -> int | None:
+        """The row that COPY stumbled over, where it told."""
+        if isinstance(error, Unsendable):
+            return error.place
+        assert isinstance(error, psycopg.Error)
+        told, sent = faulty_line(error.diag.context, self._staging.name, self._columns), self._text.places(start, stop)
+        return sent[told[0] - 1] if told and 0 < told[0] <= len(sent) else None
+
+    # ── inserting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _insert(self, places: Sequence[int] | None = None) -> Exception | None:
+        chosen = "" if places is None else f" WHERE {self._among(places)}"
+        source = f"{self._staging.table}{chosen}{self._order}"
+        return self._attempt(lambda: self._cursor.execute(upsert(self._table, self._columns, self._key, source)))
+
+    def _among(self, places: Sequence[int]) -> str:
+        """The condition for rows at these places; without parameters, for which a name might be taken."""
+        row = quoted(self._staging.row)
+        if isinstance(places, range):
+            return f"{row} BETWEEN {places[0]} AND {places[-1]}"
+        return f"{row} = ANY ('{{{','.join(map(str, places))}}}'::integer[])"
+
+    def _insert_all(self) -> None:
+        """Insert what was staged; a foreign key's faults are asked for, all others are searched for."""
+        while (error := self._insert()) is not None:
+            orphans = self._orphans(error)
+            if not orphans:
+                self._isolate()
+                return
+            self._bad.update(orphans)
+            self._cursor.execute(f"DELETE FROM {self._staging.table} WHERE {self._among(list(orphans))}")
+            self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
+
+    def _isolate(self) -> None:
+        places: Sequence[int] = range(self._count)
+        while True:
+            refused = self._found(places, self._insert)
+            # A row may refer to one behind it: once that is in, it may be, too.
+            if not self._shape.refers_to_itself or len(refused) in (0, len(places)):
+                break
+            places = sorted(refused)
+        self._bad.update(refused)
+
+    def _found(self, places: Sequence[int], attempt: Callable[[Sequence[int]], Exception | None]) -> dict[int, str]:
+        found = isolate(len(places), lambda start, stop: attempt(places[start:stop]))
+        return {places[at]: self._told(error) for at, error in found}
+
+    def _orphans(self, error: Exception) -> dict[int, str]:
+        """The rows that refer to something which is not there, where that is what was said."""
+        if not isinstance(error, psycopg.errors.ForeignKeyViolation) or not error.diag.constraint_name:
+            return {}
+        key = foreign_key(self._cursor, self._shape, error.diag.constraint_name)
+        if key is None or not {*key.columns, *(key.found_as if key.itself else ())} <= {*self._columns}:
+            return {}
+        try:
+            self._cursor.execute(orphans(self._staging, key))
+        except psycopg.errors.InsufficientPrivilege:  # to write to a table is not to read those it refers to
+            self._cursor.execute("ROLLBACK TO redrive_load")
+            return {}
+        said = error.diag.message_primary
+        return {
+            place: f"{said}; Key ({', '.join(key.columns)})=({', '.join(values)}) is not present in {key.refers_to}"
+            for place, *values in self._cursor
+        }
+
+    def _told(self, error: Exception) -> str:
+        """The fault in one line, by the names that a person knows."""
+        if isinstance(error, Unsendable):
+            return str(error)
+        assert isinstance(error, psycopg.Error)
+        said = (error.diag.message_primary or str(error)).replace(self._staging.name, self._table.table)
+        located = faulty_line(error.diag.context, self._staging.name, self._columns)
+        if located and located[1]:
+            said = f"{located[1]}: {said}"
+        if error.diag.message_detail and not isinstance(error, _DETAIL_REPEATS_THE_ROW):
+            said = f"{said}; {error.diag.message_detail}"
+        return said

@@ -1,0 +1,206 @@
+"""What PostgreSQL's catalog says about a table that rows are to be loaded into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2s
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from redrive.rows.sinks.shape import Column, Shape, TableName, listed, quoted
+
+_TABLE = """
+    SELECT c.oid, c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules
+    FROM pg_class c WHERE c.oid = to_regclass(%s)"""
+
+_COLUMNS = """
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR a.attidentity <> '',
+           a.attgenerated <> '' OR a.attidentity = 'a', coalesce(base.typname, t.typname), t.typcategory,
+           (SELECT ' COLLATE ' || quote_ident(n.nspname) || '.' || quote_ident(l.collname)
+            FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
+            WHERE l.oid = a.attcollation AND l.oid <> t.typcollation)
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+
+# Those that ON CONFLICT can use: whole, valid, and not to be checked later.
+_UNIQUE = """
+    SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a
+                 WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+    FROM pg_index i
+    WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
+      AND i.indpred IS NULL AND i.indexprs IS NULL"""
+
+_CHECKS = """
+    SELECT c.conname, pg_get_expr(c.conbin, c.conrelid), coalesce(cardinality(c.conkey), 0),
+           ARRAY(SELECT a.attname::text FROM pg_attribute a
+                 WHERE a.attrelid = c.conrelid AND a.attnum > 0 AND a.attnum = ANY (c.conkey))
+    FROM pg_constraint c
+    WHERE c.conrelid = %s AND c.contype = 'c' AND pg_get_constraintdef(c.oid) NOT LIKE '%%NOT ENFORCED'"""
+
+# tgtype: 1 for each row, 2 before, 4 on INSERT.
+_TRIGGERS = """
+    SELECT count(*) > 0, coalesce(bool_or(tgtype & 7 = 7), false) FROM pg_trigger
+    WHERE NOT tgisinternal AND tgenabled <> 'D'
+      AND (tgrelid = %(oid)s OR tgrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)))"""
+
+_CONSTRAINTS = """
+    SELECT coalesce(bool_or(condeferred), false), coalesce(bool_or(contype = 'f' AND confrelid = conrelid), false)
+    FROM pg_constraint WHERE conrelid = %s"""
+
+_FOREIGN_KEY = """
+    SELECT quote_ident(n.nspname) || '.' || quote_ident(r.relname), c.confrelid = c.conrelid,
+           ARRAY(SELECT attname::text FROM unnest(c.conkey) WITH ORDINALITY k(attnum, at)
+                 JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.at),
+           ARRAY(SELECT attname::text FROM unnest(c.confkey) WITH ORDINALITY k(attnum, at)
+                 JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum ORDER BY k.at)
+    FROM pg_constraint c JOIN pg_class r ON r.oid = c.confrelid JOIN pg_namespace n ON n.oid = r.relnamespace
+    WHERE c.conrelid = %s AND c.contype = 'f' AND c.conname = %s AND c.confmatchtype = 's'"""
+
+
+class Check(NamedTuple):
+    """A CHECK of a table."""
+
+    name: str
+    expression: str
+    columns: frozenset[str]
+
+
+class ForeignKey(NamedTuple):
+    """Columns that must be found in another table, or in the same."""
+
+    refers_to: str
+    itself: bool
+    columns: tuple[str, ...]
+    found_as: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresShape(Shape):
+    """A table of PostgreSQL."""
+
+    oid: int
+    plain: bool
+    """COPY into the table itself does exactly what INSERT does."""
+    rewrites: bool
+    """A trigger may mend a row before the constraints look at it."""
+    acts_later: bool
+    """Something may be noticed only when the transaction ends."""
+    refers_to_itself: bool
+    not_null: frozenset[str]
+    base_types: dict[str, str]
+    """By column: `json`, `jsonb`, `array`, `timestamptz`, `int8` …"""
+    collations: dict[str, str]
+    checks: tuple[Check, ...]
+
+
+def read_shape(connection: Connection, table: TableName) -> PostgresShape | None:
+    """What the catalog says; None where there is no such table."""
+    found = connection.exec_driver_sql(_TABLE, (table.sql,)).one_or_none()
+    if found is None:
+        return None
+    oid, is_table = found
+    columns = connection.exec_driver_sql(_COLUMNS, (oid,)).all()
+    has_triggers, rewrites = connection.exec_driver_sql(_TRIGGERS, {"oid": oid}).one()
+    deferred, refers_to_itself = connection.exec_driver_sql(_CONSTRAINTS, (oid,)).one()
+    checks = connection.exec_driver_sql(_CHECKS, (oid,)).all()
+    return PostgresShape(
+        columns=tuple(
+            Column(name, type_, required=not_null and not default and not computed, computed=computed)
+            for name, type_, not_null, default, computed, *_ in columns
+        ),
+        unique=tuple(frozenset(names) for (names,) in connection.exec_driver_sql(_UNIQUE, (oid,))),
+        oid=oid,
+        plain=is_table and not has_triggers,
+        rewrites=rewrites,
+        acts_later=deferred or has_triggers,
+        refers_to_itself=refers_to_itself,
+        not_null=frozenset(name for name, _, not_null, *_ in columns if not_null),
+        base_types={name: "array" if category == "A" else base for name, *_, base, category, _ in columns},
+        collations={name: collation or "" for name, *_, collation in columns},
+        # One that is about the row as a whole names no column, and is left to the table.
+        checks=tuple(Check(name, said, frozenset(of)) for name, said, count, of in checks if count == len(of)),
+    )
+
+
+def other_tables(connection: Connection) -> list[str]:
+    """The tables a person may have meant."""
+    found = connection.exec_driver_sql(
+        """SELECT schemaname, tablename, schemaname = ANY (current_schemas(false)) FROM pg_tables
+           WHERE schemaname NOT IN ('pg_catalog', 'information_schema') LIMIT 10000"""
+    )
+    return [name for schema, table, near in found for name in ([table] if near else []) + [f"{schema}.{table}"]]
+
+
+def has_schema(connection: Connection, schema: str) -> bool:
+    """Whether a schema of this name exists."""
+    found = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,))
+    return found.one_or_none() is not None
+
+
+def foreign_key(cursor: Any, shape: PostgresShape, name: str) -> ForeignKey | None:
+    """A foreign key of the table, by its name, where it is of the usual kind: a row with a NULL in it is let in."""
+    found = cursor.execute(_FOREIGN_KEY, (shape.oid, name)).fetchone()
+    if found is None:
+        return None
+    refers_to, itself, columns, found_as = found
+    return ForeignKey(refers_to, itself, tuple(columns), tuple(found_as))
+
+
+class Staging(NamedTuple):
+    """A temporary table for rows on their way: types and constraints of the target, so that COPY meets the faults."""
+
+    name: str
+    row: str
+    """The column that holds the number of a row."""
+    create: str
+
+    @property
+    def table(self) -> str:
+        """As a statement names it."""
+        return f"pg_temp.{self.name}"
+
+
+def staging(shape: PostgresShape, columns: Sequence[str]) -> Staging:
+    """The staging table for rows of these columns; its name tells what it is made of."""
+    row = "redrive_row"
+    while row in columns:
+        row += "_"
+    known = {column.name: column for column in shape.columns}
+    made = [f"{quoted(row)} integer"]
+    for name in columns:
+        # A trigger may fill in what is missing, and then only the table itself can say what is.
+        strict = " NOT NULL" if name in shape.not_null and not shape.rewrites else ""
+        made.append(f"{quoted(name)} {known[name].type}{shape.collations[name]}{strict}")
+    if not shape.rewrites:
+        made += [
+            f"CONSTRAINT {quoted(check.name)} CHECK ({check.expression})"
+            for check in shape.checks
+            if check.columns <= set(columns)
+        ]
+    body = ", ".join(made)
+    name = f"redrive_load_{blake2s(body.encode(), digest_size=6).hexdigest()}"
+    return Staging(name, row, f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} ({body}) ON COMMIT DELETE ROWS")
+
+
+def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source: str) -> str:
+    """The statement that makes staged rows the table's own."""
+    others = [name for name in columns if name not in key]
+    action = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
+    return (
+        f"INSERT INTO {table.sql} ({listed(columns)}) SELECT {listed(columns)} FROM {source} "
+        f"ON CONFLICT ({listed(key)}) " + (f"DO UPDATE SET {action}" if others else "DO NOTHING")
+    )
+
+
+def orphans(staged: Staging, key: ForeignKey) -> str:
+    """The query for staged rows whose foreign key leads nowhere, each with the values of it."""
+    own = [f"s.{quoted(name)}" for name in key.columns]
+    same = " AND ".join(f"r.{quoted(name)} = {value}" for name, value in zip(key.found_as, own, strict=True))
+    places = [key.refers_to, *([staged.table] if key.itself else [])]
+    return (
+        f"SELECT s.{quoted(staged.row)}, {', '.join(f'{value}::text' for value in own)} FROM {staged.table} s WHERE "
+        + " AND ".join(f"{value} IS NOT NULL" for value in own)
+        + "".join(f" AND NOT EXISTS (SELECT FROM {place} r WHERE {same})" for place in places)
+    )

@@ -1,0 +1,134 @@
+"""Whether rows fit a table: their columns beside its own, before any row is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from redrive.errors import SinkMismatch
+
+_PART = r'"(?:[^"]|"")+"|[^".]+'
+_NAME = re.compile(rf"\s*(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})\s*")
+
+
+def quoted(identifier: str) -> str:
+    """An identifier as SQL has it, whatever it is made of."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def listed(columns: Iterable[str]) -> str:
+    """Columns as SQL lists them."""
+    return ", ".join(map(quoted, columns))
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table, and its schema where one is named. Both are taken as they are written, capitals and all."""
+
+    table: str
+    schema: str | None = None
+
+    @classmethod
+    def parse(cls, name: str) -> TableName:
+        """Read `table` or `schema.table`; a part that has a dot in it stands in double quotes."""
+        if not isinstance(name, str):
+            raise TypeError(f"the table's name is a text, not {type(name).__name__}")
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise ValueError(f'{name!r} is no name of a table; write "table" or "schema.table"')
+        schema, table = found["schema"], found["table"]
+        return cls(_bare(table), None if schema is None else _bare(schema))
+
+    @property
+    def sql(self) -> str:
+        """As a statement names it."""
+        return quoted(self.table) if self.schema is None else f"{quoted(self.schema)}.{quoted(self.table)}"
+
+    def __str__(self) -> str:
+        return self.table if self.schema is None else f"{self.schema}.{self.table}"
+
+
+def _bare(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    type: str = ""
+    """As the database writes it."""
+    required: bool = False
+    """Every row must bring a value: NOT NULL, and no default."""
+    computed: bool = False
+    """The table makes the value itself, and takes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What rows must know about a table before they go in."""
+
+    columns: tuple[Column, ...]
+    unique: tuple[frozenset[str], ...]
+    """The sets of columns that no two rows have in common, by an index that an upsert can use."""
+
+    def types(self, columns: Sequence[str], fold: Callable[[str], str] = str) -> list[str]:
+        """The types of these columns."""
+        known = {fold(column.name): column.type for column in self.columns}
+        return [known[fold(name)] for name in columns]
+
+
+def no_table(where: str, table: TableName, others: Iterable[str] = ()) -> SinkMismatch:
+    """What to say where the table is missing."""
+    near = _near(str(table), others)
+    hint = f"did you mean {near}?" if near else "make it, or say create=True and it is made from the first rows"
+    return SinkMismatch(f"{where} has no table {table}; {hint}")
+
+
+def compare(
+    table: TableName, shape: Shape | None, columns: Sequence[str], key: Sequence[str], fold: Callable[[str], str] = str
+) -> None:
+    """Raise where rows of these columns cannot go in; a table that is yet to be made only needs the key.
+
+    `fold` makes names equal that the database takes for the same.
+    """
+    given = {fold(name) for name in columns}
+    if missing := [name for name in key if fold(name) not in given]:
+        raise SinkMismatch(f"{table} is written by its key, and the rows lack {_named(missing)} of it{_have(columns)}")
+    if shape is None:
+        return
+    known = {fold(column.name): column for column in shape.columns}
+    if unknown := [name for name in columns if fold(name) not in known]:
+        near = _near(unknown[0], (column.name for column in shape.columns))
+        hint = f"did you mean {near!r}?" if near else "add it to the table, or leave it out of the rows"
+        raise SinkMismatch(f"{table} has no {_named(unknown)}, which the rows have; {hint}")
+    if computed := [name for name in columns if known[fold(name)].computed]:
+        raise SinkMismatch(f"{table} computes {_named(computed)} itself and takes no value; leave it out of the rows")
+    if not any({fold(name) for name in index} == {fold(name) for name in key} for index in shape.unique):
+        raise SinkMismatch(
+            f"no unique index of {table} is on {_named(key)} alone, so a row cannot be known by it; make one: "
+            f"CREATE UNIQUE INDEX {quoted('_'.join((table.table, *key)))} ON {table.sql} ({listed(key)})"
+        )
+    if lacking := [column.name for column in shape.columns if column.required and fold(column.name) not in given]:
+        raise SinkMismatch(
+            f"{table} needs a value for {_named(lacking)} (NOT NULL without a default), which the rows do not have"
+        )
+
+
+def _named(columns: Sequence[str]) -> str:
+    noun = "column" if len(columns) == 1 else "columns"
+    return f"{noun} {', '.join(map(repr, columns))}"
+
+
+def _have(columns: Sequence[str]) -> str:
+    shown = ", ".join(columns[:12]) + (", …" if len(columns) > 12 else "")
+    return f"; they have {shown}" if columns else ""
+
+
+def _near(name: str, others: Iterable[str]) -> str | None:
+    by_lower = {other.lower(): other for other in others}
+    found = get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[found[0]] if found else None

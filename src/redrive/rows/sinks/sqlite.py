@@ -1,0 +1,241 @@
+"""SQLite: an upsert that runs row by row inside the library, so that the row it stops at is the bad one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from decimal import Decimal
+from operator import length_hint
+from pathlib import Path
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.pool import QueuePool
+
+from redrive.errors import SinkMismatch
+from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
+from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, other_tables, read_shape
+from redrive.rows.sinks.transacted import TransactedTable, is_row_fault, refusals
+from redrive.rows.sinks.types_of import ColumnType, types_of
+from redrive.rows.sinks.values import NESTED, Rules, adapt
+from redrive.store.database import Database
+from redrive.store.sqlite import SqliteDialect
+
+# SQLite has five types; what is none of them is kept as text that sorts and compares as the value does.
+VALUES: Rules = {
+    **NESTED,
+    dt.datetime: lambda moment: moment.isoformat(" "),
+    dt.date: dt.date.isoformat,
+    dt.time: dt.time.isoformat,
+    dt.timedelta: str,
+    Decimal: lambda number: f"{number:f}",
+    UUID: str,
+}
+_TYPES = {
+    ColumnType.BOOLEAN: "INTEGER",
+    ColumnType.INTEGER: "INTEGER",
+    ColumnType.FLOAT: "REAL",
+    ColumnType.BYTES: "BLOB",
+}
+_UNSENDABLE = (OverflowError, UnicodeEncodeError)
+
+
+class _File(SqliteDialect):
+    """A file that is somebody else's: its journal and its pages stay as they are, and it is not made unasked."""
+
+    def __init__(self, path: Path, *, create: bool, patience: float) -> None:
+        super().__init__(path, patience=patience)
+        self._create = create
+
+    def engine(self) -> Engine:
+        engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool, hide_parameters=True)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self._path.parent.is_dir():
+            raise SinkMismatch(f"the directory {self._path.parent} does not exist; make it, or name another path")
+        if not self._create and not self._path.exists():
+            raise SinkMismatch(f"there is no database {self._path}; name another file, or say create=True")
+        connection = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
+            uri=True,
+            timeout=self._patience,
+            isolation_level=None,  # transactions are begun by `_begin` and by nobody else
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+
+def _begin(connection: Connection) -> None:
+    # A writer takes its turn before it reads: one that has read first is refused without waiting when others wrote.
+    writing = connection.get_execution_options().get("redrive_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+class _TransactionGone(Exception):
+    """A row made SQLite roll everything back, as a trigger can."""
+
+    def __init__(self, place: int, reason: str) -> None:
+        super().__init__(reason)
+        self.place = place
+        self.reason = reason
+
+
+class SqliteTable(TransactedTable):
+    """See `Sink` and `SharesTransactions`."""
+
+    _fold = staticmethod(str.lower)
+
+    def __init__(self, path: Path, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
+        database = Database(_File(path, create=create, patience=patience), patience=patience)
+        super().__init__(database, table, key=key, create=create)
+        self._path = path
+
+    def lives_in(self, database: Database) -> bool:
+        """See `SharesTransactions`. A table that may end a transaction on its own never shares one."""
+        other = Path(database.name)
+        if not isinstance(database.dialect, SqliteDialect) or not self._path.exists() or not other.exists():
+            return False
+        return other.samefile(self._path) and not self._database.read(
+            lambda connection: ends_transactions(connection, self._table)
+        )
+
+    def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
+        """See `Sink`."""
+        write = super().write
+        return _without_breakers(rows, lambda some: write(some, label=label))
+
+    def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
+        """See `Sink`."""
+        return _without_breakers(rows, super().rehearse)
+
+    def _read_shape(self, connection: Connection) -> SqliteShape | None:
+        return read_shape(connection, self._table)
+
+    def _other_tables(self, connection: Connection) -> list[str]:
+        return other_tables(connection)
+
+    def _make(self, connection: Connection, rows: Outgoing) -> None:
+        columns = [f"{quoted(name)} {_TYPES.get(kind, 'TEXT')}" for name, kind in types_of(rows).items()]
+        connection.exec_driver_sql(
+            f"CREATE TABLE {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
+        )
+
+    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
+        assert isinstance(shape, SqliteShape)
+        driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+        with closing(driver.cursor()) as cursor:
+            return _Load(cursor, self._table, self.key, shape, rows).run()
+
+
+def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Refused]]) -> Sequence[Refused]:
+    """Begin again without a row that ended the transaction, as often as one does."""
+    broke: dict[int, str] = {}
+    while True:
+        places = [place for place in range(len(rows)) if place not in broke]
+        try:
+            refused = attempt(rows.take(places) if broke else rows)
+        except _TransactionGone as gone:
+            broke[places[gone.place]] = gone.reason
+        else:
+            return refusals({**broke, **{places[one.place]: str(one.error) for one in refused}})
+
+
+class _Load:
+    """One batch on its way into the table."""
+
+    def __init__(
+        self, cursor: sqlite3.Cursor, table: TableName, key: Sequence[str], shape: SqliteShape, rows: Outgoing
+    ) -> None:
+        self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
+        self._columns = rows.columns
+        self._tuples, self._bad = adapt(rows.tuples, [VALUES] * len(rows.columns))
+        others = [name for name in rows.columns if name.lower() not in {part.lower() for part in key}]
+        action = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
+        self._upsert = (
+            f"INSERT INTO {table.sql} ({listed(rows.columns)}) VALUES ({', '.join('?' * len(rows.columns))}) "
+            f"ON CONFLICT ({listed(key)}) " + (f"DO UPDATE SET {action}" if others else "DO NOTHING")
+        )
+
+    def run(self) -> dict[int, str]:
+        """Write the rows that the table takes; the others by place, and why."""
+        late = bool(self._shape.foreign_keys) and (self._shape.checks_late or not self._enforces())
+        if late:
+            self._cursor.execute("PRAGMA defer_foreign_keys = ON")
+        self._cursor.execute("SAVEPOINT redrive_load")
+        while True:
+            places = [place for place in range(len(self._tuples)) if place not in self._bad]
+            refused = self._write(places)
+            orphans = self._orphans([place for place in places if place not in refused]) if late else {}
+            if not orphans:
+                break
+            self._bad.update(orphans)  # and what is wrong with the others is seen when these are out of the way
+            self._cursor.execute("ROLLBACK TO redrive_load")
+        self._cursor.execute("RELEASE redrive_load")
+        return {**self._bad, **refused}
+
+    def _write(self, places: Sequence[int]) -> dict[int, str]:
+        """Write from fault to fault: what came before a bad row is kept, and the next attempt begins behind it."""
+        rows = [self._tuples[place] for place in places]
+        left, start, done = iter(rows), 0, False
+        refused: dict[int, str] = {}
+        while not done:
+            if self._shape.leaves_traces:
+                self._cursor.execute("SAVEPOINT redrive_part")
+            try:
+                self._cursor.executemany(self._upsert, left)
+                done = True
+            except (sqlite3.Error, *_UNSENDABLE) as error:
+                if not isinstance(error, _UNSENDABLE) and not is_row_fault(error):
+                    raise
+                at = len(rows) - length_hint(left) - 1  # the last one that was taken
+                refused[places[at]] = self._told(error, places[at])
+                if not self._cursor.connection.in_transaction:
+                    raise _TransactionGone(places[at], refused[places[at]]) from error
+                if self._shape.leaves_traces:  # undo everything, and write what came before the bad row anew
+                    self._cursor.execute("ROLLBACK TO redrive_part")
+                    self._cursor.executemany(self._upsert, rows[start:at])
+                start = at + 1
+            if self._shape.leaves_traces:
+                self._cursor.execute("RELEASE redrive_part")
+        return refused
+
+    def _told(self, error: Exception, place: int) -> str:
+        said = str(error)
+        if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+            return said
+        row = dict(zip(map(str.lower, self._columns), self._tuples[place], strict=True))
+        for key in self._shape.foreign_keys:  # SQLite does not say which one
+            values = [row.get(name.lower()) for name in key.columns]
+            if None not in values and not self._cursor.execute(key.lookup, values).fetchone():
+                return key.told(values)
+        return said
+
+    # ── foreign keys that are looked at when all rows are in ──────────────────────────────────────────────────────────
+
+    def _enforces(self) -> bool:
+        return bool(self._cursor.execute("PRAGMA foreign_keys").fetchone()[0])
+
+    def _orphans(self, places: Sequence[int]) -> dict[int, str]:
+        """The rows, of those just written, that refer to something which is not there."""
+        own = {name.lower(): at for at, name in enumerate(self._columns)}
+        keys = [tuple(self._tuples[place][own[name.lower()]] for name in self._key) for place in places]
+        parts = [f"k{number}" for number in range(len(self._key))]
+        written = f"temp.redrive_keys_{len(parts)}"
+        self._cursor.execute(f"CREATE TABLE IF NOT EXISTS {written} (place INTEGER PRIMARY KEY, {', '.join(parts)})")
+        self._cursor.execute(f"DELETE FROM {written}")
+        marks = ", ".join("?" * (len(parts) + 1))
+        self._cursor.executemany(
+            f"INSERT INTO {written} VALUES ({marks})", [(place, *key) for place, key in zip(places, keys, strict=True)]
+        )
+        same = " AND ".join(f"t.{quoted(name)} = w.{part}" for name, part in zip(self._key, parts, strict=True))
+        found: dict[int, str] = {}
+        for key in self._shape.foreign_keys:
+            self._cursor.execute(key.orphans(f"{written} w JOIN {self._table.sql} t ON {same}", "w.place", "t"))
+            found.update({place: key.told(values) for place, *values in self._cursor})
+        return found

@@ -1,0 +1,74 @@
+"""`rows.table`: the sink for a table, by the URL of its database."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy import URL
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from redrive.rows.sinks.shape import TableName
+from redrive.rows.sinks.sink import Sink
+
+_FORMS = "postgresql://user:password@host/database, sqlite:///path/to/file.db or duckdb:///path/to/file.duckdb"
+_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+_SQLITE = ("sqlite", "sqlite+pysqlite")
+
+
+def table(url: str | URL, name: str, *, key: str | Sequence[str], create: bool = False, patience: float = 60.0) -> Sink:
+    """Write rows into a table: of PostgreSQL, SQLite, DuckDB or any database that SQLAlchemy has a driver for.
+
+    name      the table, "vendor_deliveries" or "silver.vendor_deliveries"
+    key       the column or columns that identify a row; the table has a unique index on them. A row whose key is there
+              already replaces what the rows bring of it, so that writing twice is writing once.
+    create    make a missing table from the first rows, with the key as its primary key
+    patience  seconds for which a database that restarts or is busy is waited for
+    """
+    parsed, where = _read(url), TableName.parse(name)
+    parts = _key(key)
+    if not isinstance(create, bool):
+        raise TypeError(f"create is True or False, not {create!r}")
+    if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
+        raise ValueError(f"patience is a number of seconds from 0 up, not {patience!r}")
+    if parsed.drivername in _POSTGRES:
+        from redrive.rows.sinks.postgres import PostgresTable
+
+        return PostgresTable(parsed, where, key=parts, create=create, patience=patience)
+    if parsed.drivername in _SQLITE:
+        from redrive.rows.sinks.sqlite import SqliteTable
+
+        return SqliteTable(_file(parsed), where, key=parts, create=create, patience=patience)
+    if parsed.drivername == "duckdb":
+        from redrive.rows.sinks.duckdb import DuckdbTable
+
+        return DuckdbTable(_file(parsed), where, key=parts, create=create, patience=patience)
+    from redrive.rows.sinks.generic import GenericTable
+
+    return GenericTable(parsed, where, key=parts, create=create, patience=patience)
+
+
+def _read(url: str | URL) -> URL:
+    if not isinstance(url, str | URL):
+        raise TypeError(f"the table's URL is a text, not {type(url).__name__}; write {_FORMS}")
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError(f"the table's URL cannot be read; write {_FORMS}") from None
+
+
+def _file(url: URL) -> Path:
+    if not url.database or url.database == ":memory:":
+        raise ValueError(f"a table in memory would be gone with the process; name a file: {url.drivername}:///path")
+    return Path(url.database)
+
+
+def _key(key: str | Sequence[str]) -> tuple[str, ...]:
+    parts = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
+    if not parts or not all(isinstance(part, str) and part for part in parts):
+        raise ValueError(f"key names the column or columns that identify a row, not {key!r}")
+    if len({*parts}) < len(parts):
+        raise ValueError(f"key names a column twice: {', '.join(parts)}")
+    return parts

@@ -1,0 +1,129 @@
+"""A table of a database with transactions and savepoints: what such sinks have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlalchemy import Connection
+
+from redrive.classify.classifier import Classifier
+from redrive.classify.detail import shown
+from redrive.letters import ErrorType
+from redrive.model import Kind
+from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.shape import Shape, TableName, compare, no_table
+from redrive.store.database import Database
+
+_classifier = Classifier()
+
+
+def is_row_fault(error: BaseException) -> bool:
+    """Whether an error says that a row is bad, and nothing about the next one."""
+    return isinstance(error, Exception) and _classifier.classify(error, scope="row").kind is Kind.ROW
+
+
+def refusals(bad: Mapping[int, str]) -> list[Refused]:
+    """Rows that are refused, in their order, each with its fault as it may be shown."""
+    return [Refused(place, shown(bad[place]) or "refused", ErrorType.SINK) for place in sorted(bad)]
+
+
+class _Rehearsed(Exception):
+    """Ends a rehearsal, and with it its transaction."""
+
+    def __init__(self, refused: Sequence[Refused]) -> None:
+        super().__init__("rehearsed")
+        self.refused = refused
+
+
+class TransactedTable(ABC):
+    """See `Sink`."""
+
+    _fold: Callable[[str], str] = staticmethod(str)  # names that the database takes for the same
+
+    def __init__(self, database: Database, table: TableName, *, key: tuple[str, ...], create: bool) -> None:
+        self.name = f"{table} in {database.name}"
+        self.key = key
+        self._database = database
+        self._table = table
+        self._create = create
+        self._shape: Shape | None = None
+        self._checked: set[tuple[str, ...]] = set()
+
+    def __repr__(self) -> str:
+        return f"<table {self.name}>"
+
+    def check(self, columns: Sequence[str]) -> None:
+        """See `Sink`."""
+        if self._shape is None:
+            self._shape = self._database.read(self._read_shape)
+        if self._shape is None and not self._create:
+            raise no_table(self._database.name, self._table, self._database.read(self._other_tables))
+        compare(self._table, self._shape, columns, self.key, self._fold)
+
+    def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
+        """See `Sink`."""
+        return self._database.write(lambda connection: self.write_within(connection, rows)) if len(rows) else ()
+
+    def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
+        """See `Sink`."""
+
+        def work(connection: Connection) -> None:
+            raise _Rehearsed(self._write(connection, rows, rehearsing=True))
+
+        try:
+            if len(rows):
+                self._database.write(work)
+        except _Rehearsed as rehearsed:
+            return rehearsed.refused
+        return ()
+
+    def write_within(self, connection: Connection, rows: Outgoing) -> Sequence[Refused]:
+        """See `SharesTransactions`."""
+        return self._write(connection, rows, rehearsing=False) if len(rows) else ()
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self._database.close()
+
+    def _write(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Sequence[Refused]:
+        shape = self._shape or self._read_shape(connection)
+        if shape is None:
+            shape = self._made(connection, rows)
+        else:
+            self._shape = shape
+        if rows.columns not in self._checked:
+            compare(self._table, shape, rows.columns, self.key, self._fold)
+            self._checked.add(rows.columns)
+        try:
+            return refusals(self._load(connection, shape, rows, rehearsing=rehearsing))
+        except BaseException:
+            self._shape = None  # what was known may be why; the next write looks again
+            self._checked.clear()
+            raise
+
+    def _made(self, connection: Connection, rows: Outgoing) -> Shape:
+        """The table, made for these rows. It is not remembered: the transaction may yet be undone."""
+        if not self._create:
+            raise no_table(self._database.name, self._table)
+        compare(self._table, None, rows.columns, self.key, self._fold)
+        self._make(connection, rows)
+        shape = self._read_shape(connection)
+        assert shape is not None
+        return shape
+
+    @abstractmethod
+    def _read_shape(self, connection: Connection) -> Shape | None:
+        """The table as it is; None where there is none."""
+
+    @abstractmethod
+    def _other_tables(self, connection: Connection) -> list[str]:
+        """What else is there, as a person would name it."""
+
+    @abstractmethod
+    def _make(self, connection: Connection, rows: Outgoing) -> None:
+        """Make the table for such rows."""
+
+    @abstractmethod
+    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
+        """Write the rows that the table takes; the others by place, and why."""

@@ -1,0 +1,649 @@
+"""What every table does with rows, whichever database it is in."""
+
+import contextlib
+import datetime as dt
+import json
+import math
+import sqlite3
+import uuid
+from decimal import Decimal
+from enum import Enum
+
+import duckdb
+import polars as pl
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import make_url
+
+from redrive.errors import SinkMismatch
+from redrive.letters import ErrorType
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.generic import GenericTable
+from redrive.rows.sinks.parquet import parquet_dataset
+from redrive.rows.sinks.shape import TableName
+from redrive.rows.sinks.sink import SharesTransactions
+from redrive.rows.sinks.table import table
+
+UTC = dt.UTC
+
+
+class Place:
+    """A database of the test's own: its sinks, and SQL of the test's own beside them."""
+
+    def __init__(self, kind, url, run):
+        self.kind, self.url, self.sql = kind, url, run
+        self.is_postgres, self.is_sqlite = kind.endswith("postgresql"), kind.endswith("sqlite")
+        self._sinks = []
+
+    def sink(self, name="t", *, key="id", create=False, patience=5.0):
+        if self.kind == "parquet":
+            made = parquet_dataset(self.url / name, key=key)
+        elif self.kind.startswith("generic"):
+            key = (key,) if isinstance(key, str) else tuple(key)
+            made = GenericTable(make_url(self.url), TableName.parse(name), key=key, create=create, patience=patience)
+        else:
+            made = table(self.url, name, key=key, create=create, patience=patience)
+        self._sinks.append(made)
+        return made
+
+    def close(self):
+        for sink in self._sinks:
+            sink.close()
+
+
+@pytest.fixture(scope="module")
+def postgres_database(postgres_url):
+    """A database of this module's own."""
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE sinks")
+    yield postgres_url.rpartition("/")[0] + "/sinks"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("DROP DATABASE sinks WITH (FORCE)")
+
+
+@contextlib.contextmanager
+def postgres(kind, url):
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def run(statement):
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else None
+
+        # Another driver of the same database, so that SQLAlchemy has to know what to do with it.
+        generic = url.replace("postgresql://", "postgresql+psycopg2://")
+        yield Place(kind, generic if kind.startswith("generic") else url, run)
+        run("DROP SCHEMA IF EXISTS silver CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+
+@contextlib.contextmanager
+def sqlite(kind, directory):
+    path = directory / "sink.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    yield Place(kind, f"sqlite:///{path}", lambda statement: connection.execute(statement).fetchall())
+    connection.close()
+
+
+@contextlib.contextmanager
+def duck(kind, directory):
+    path = directory / "sink.duckdb"
+    connection = duckdb.connect(str(path))
+    connection.execute("SET TimeZone = 'UTC'")
+    yield Place(kind, f"duckdb:///{path}", lambda statement: connection.execute(statement).fetchall())
+    connection.close()
+
+
+@contextlib.contextmanager
+def parquet(kind, directory):
+    def run(statement):
+        with duckdb.connect() as connection:
+            connection.execute(f"CREATE VIEW t AS SELECT * FROM read_parquet('{directory}/t/*.parquet')")
+            return connection.execute(statement).fetchall()
+
+    yield Place(kind, directory, run)
+
+
+TABLES = ["postgresql", "sqlite", "duckdb", "generic-sqlite", "generic-postgresql"]
+
+
+@contextlib.contextmanager
+def opened(request, directory):
+    if request.param.endswith("postgresql"):
+        made = postgres(request.param, request.getfixturevalue("postgres_database"))
+    else:
+        made = {"duckdb": duck, "parquet": parquet}.get(request.param, sqlite)(request.param, directory)
+    with made as place:
+        yield place
+        place.close()
+
+
+@pytest.fixture(params=TABLES)
+def place(request, tmp_path):
+    """A database with tables."""
+    with opened(request, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(params=[*TABLES, "parquet"])
+def anywhere(request, tmp_path):
+    """Where rows can go without anything being there before."""
+    with opened(request, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(params=["a frame", "tuples"])
+def outgoing(request):
+    """Makes rows of records, in the form a pipeline would have them: of a vectorised check, or of a function."""
+
+    def make(records, **dtypes):
+        if request.param == "tuples":
+            return Outgoing.of_records(records, range(len(records)))
+        return Outgoing.of_frame(
+            pl.DataFrame(records, schema_overrides=dtypes, infer_schema_length=None), range(len(records))
+        )
+
+    return make
+
+
+def places(refused):
+    assert all(one.error_type is ErrorType.SINK for one in refused)
+    assert all("\n" not in str(one.error) and "redrive" not in str(one.error) for one in refused)
+    return [one.place for one in refused]
+
+
+def deliveries(place, *, more=""):
+    """A table with everything that a row can break."""
+    place.sql("CREATE TABLE city (id integer PRIMARY KEY)")
+    place.sql("INSERT INTO city VALUES (1), (2), (3)")
+    place.sql(
+        f"""CREATE TABLE t (id integer PRIMARY KEY, city integer REFERENCES city (id), vendor text NOT NULL,
+            fee numeric(8, 2) CHECK (fee >= 0), note text DEFAULT 'none'{more})"""
+    )
+    return place.sink()
+
+
+def good(count, start=0):
+    return [
+        {"id": n, "city": n % 3 + 1, "vendor": f"vendor {n}", "fee": n % 90 + 0.5} for n in range(start, start + count)
+    ]
+
+
+FAULTS = [{"city": 99}, {"vendor": None}, {"fee": -1.0}]
+"""What every database refuses."""
+
+
+def with_faults(count, bad):
+    """Rows of which those at `bad` break one rule or another."""
+    return [{**row, **(FAULTS[row["id"] % 3] if at in bad else {})} for at, row in enumerate(good(count))]
+
+
+# ── good rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_go_in_and_what_they_do_not_bring_has_its_default(place, outgoing):
+    sink = deliveries(place)
+    rows = outgoing(good(5))
+    sink.check(rows.columns)
+    assert list(sink.write(rows, label="run-1/0")) == []
+    assert place.sql("SELECT id, city, vendor, note FROM t ORDER BY id") == [
+        (n, n % 3 + 1, f"vendor {n}", "none") for n in range(5)
+    ]
+    assert [float(fee) for (fee,) in place.sql("SELECT fee FROM t ORDER BY id")] == [0.5, 1.5, 2.5, 3.5, 4.5]
+
+
+def test_a_row_whose_key_is_there_replaces_what_it_brings_and_nothing_else(place, outgoing):
+    sink = deliveries(place)
+    sink.write(outgoing([{**row, "note": "kept"} for row in good(4)]), label="a")
+    assert list(sink.write(outgoing([{"id": 1, "vendor": "new"}, {"id": 9, "vendor": "added"}]), label="b")) == []
+    assert place.sql("SELECT id, city, vendor, note FROM t WHERE id IN (0, 1, 9) ORDER BY id") == [
+        (0, 1, "vendor 0", "kept"),
+        (1, 2, "new", "kept"),
+        (9, None, "added", "none"),
+    ]
+
+
+def test_writing_twice_leaves_what_writing_once_leaves(anywhere, outgoing):
+    sink = anywhere.sink(create=True)
+    sink.check(("id", "city", "vendor", "fee"))
+    for label in ("run-1/0", "run-1/0", "run-2/0"):
+        assert list(sink.write(outgoing(good(50)), label=label)) == []
+    once = anywhere.sql("SELECT * FROM t ORDER BY id")
+    assert list(anywhere.sink().write(outgoing(good(50)), label="run-1/0")) == []  # another process
+    assert anywhere.sql("SELECT * FROM t ORDER BY id") == once
+    assert len(once) == 50
+
+
+def test_a_row_whose_key_is_there_takes_its_place(anywhere, outgoing):
+    sink = anywhere.sink(create=True)
+    sink.write(outgoing(good(6)), label="a")
+    assert list(sink.write(outgoing([{**row, "vendor": "new"} for row in good(4, start=4)]), label="b")) == []
+    assert anywhere.sql("SELECT id, vendor FROM t ORDER BY id") == [
+        (n, f"vendor {n}" if n < 4 else "new") for n in range(8)
+    ]
+
+
+def test_no_rows_are_no_work(anywhere):
+    sink, none = anywhere.sink(create=True), Outgoing(("id", "vendor"), (), tuples=[])
+    assert list(sink.write(none, label="a")) == []
+    assert list(sink.rehearse(none)) == []
+
+
+def test_a_closed_sink_may_be_used_again(anywhere, outgoing):
+    sink = anywhere.sink(create=True)
+    sink.write(outgoing(good(2)), label="a")
+    sink.close()
+    sink.close()
+    sink.write(outgoing(good(2, start=2)), label="b")
+    assert anywhere.sql("SELECT count(*) FROM t") == [(4,)]
+
+
+def test_a_key_of_several_columns(anywhere, outgoing):
+    sink = anywhere.sink(key=["shop", "n"], create=True)
+    rows = [{"n": n, "total": n, "shop": shop} for shop in "ab" for n in (1, 2)]
+    sink.write(outgoing(rows), label="a")
+    sink.write(outgoing([{**rows[0], "total": 70}]), label="b")
+    assert anywhere.sql("SELECT shop, total FROM t ORDER BY shop, total") == [("a", 2), ("a", 70), ("b", 1), ("b", 2)]
+
+
+def test_the_key_is_found_in_whatever_order_the_table_has_it(place, outgoing):
+    place.sql("CREATE TABLE t (shop text, day date, total integer, PRIMARY KEY (day, shop))")
+    sink = place.sink(key=["shop", "day"])
+    for total in (1, 2):
+        sink.write(outgoing([{"shop": "a", "day": dt.date(2026, 7, 1), "total": total}]), label="a")
+    assert place.sql("SELECT shop, total FROM t") == [("a", 2)]
+
+
+def test_a_table_that_is_only_its_key(anywhere, outgoing):
+    sink = anywhere.sink(key=["a", "b"], create=True)
+    for label in "ab":
+        assert list(sink.write(outgoing([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]), label=label)) == []
+    assert anywhere.sql("SELECT a, b FROM t ORDER BY b") == [(1, "x"), (1, "y")]
+
+
+def test_names_may_be_reserved_capital_spaced_quoted_and_foreign(place, outgoing):
+    names = ["select", "Order", "two words", "größe", 'a"b', "100%", "redrive_row", "p0", "it's"]
+    columns = ", ".join('"' + name.replace('"', '""') + '" text' for name in names)
+    place.sql(f'CREATE TABLE "Group By. Ünï" ({columns}, PRIMARY KEY ("select", "Order"))')
+    sink = place.sink('"Group By. Ünï"', key=["select", "Order"])
+    row = {name: f"value of {name}" for name in names}
+    sink.check(names)
+    for _ in range(2):
+        assert list(sink.write(outgoing([row]), label="a")) == []
+    assert place.sql('SELECT * FROM "Group By. Ünï"') == [tuple(row.values())]
+
+
+def test_a_table_in_another_schema(place, outgoing):
+    if place.is_sqlite:
+        pytest.skip("a file has no schemas")
+    place.sql("CREATE SCHEMA silver")
+    place.sql("CREATE TABLE silver.t (id integer PRIMARY KEY, a text)")
+    place.sql("CREATE TABLE t (id integer PRIMARY KEY, a text)")
+    assert list(place.sink("silver.t").write(outgoing([{"id": 1, "a": "x"}]), label="a")) == []
+    assert place.sql("SELECT * FROM silver.t") == [(1, "x")]
+    assert place.sql("SELECT * FROM t") == []
+
+
+def test_keys_that_become_the_same_in_the_table_are_one_row_the_last(place, outgoing):
+    sink = deliveries(place)
+    rows = [{"id": "1", "vendor": "first"}, {"id": "01", "vendor": "second"}, {"id": "2", "vendor": "other"}]
+    assert list(sink.write(outgoing(rows), label="a")) == []
+    assert place.sql("SELECT id, vendor FROM t ORDER BY id") == [(1, "second"), (2, "other")]
+
+
+# ── bad rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{0}, {59}, {0, 59}, {20, 21, 22, 23}, {7, 8, 30, 58, 59}, set(range(60)), set(range(59))],
+    ids=["first", "last", "both ends", "adjacent", "several", "all", "all but one"],
+)
+def test_exactly_the_bad_rows_are_refused_and_all_others_written(place, outgoing, bad):
+    sink = deliveries(place)
+    rows = outgoing(with_faults(60, bad))
+    assert places(sink.write(rows, label="a")) == sorted(bad)
+    assert {n for (n,) in place.sql("SELECT id FROM t")} == set(range(60)) - bad
+    assert places(sink.write(rows, label="a")) == sorted(bad)
+    assert {n for (n,) in place.sql("SELECT id FROM t")} == set(range(60)) - bad
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(bad=st.sets(st.integers(0, 39)), there=st.sets(st.integers(0, 39)))
+def test_whatever_was_there_before_and_whichever_rows_are_bad(place, outgoing, bad, there):
+    for statement in ("DROP TABLE IF EXISTS t", "DROP TABLE IF EXISTS city"):
+        place.sql(statement)
+    sink = deliveries(place)
+    before = [{**row, "vendor": "before"} for row in good(40) if row["id"] in there]
+    if before:
+        sink.write(outgoing(before), label="a")
+    assert places(sink.write(outgoing(with_faults(40, bad)), label="b")) == sorted(bad)
+    after = {n: f"vendor {n}" for n in range(40) if n not in bad}
+    assert dict(place.sql("SELECT id, vendor FROM t")) == dict.fromkeys(there, "before") | after
+    sink.close()
+
+
+def test_the_fault_is_told_in_one_line_that_names_what_is_wrong(place, outgoing):
+    sink = deliveries(place)
+    rows = [{**row, **fault} for row, fault in zip(good(3), FAULTS, strict=True)]
+    city, vendor, fee = (str(one.error) for one in sink.write(outgoing(rows), label="a"))
+    assert "foreign key" in city.lower()
+    assert "vendor" in vendor
+    assert "fee" in fee
+    if place.kind != "generic-sqlite":
+        assert "99" in city
+
+
+def test_a_text_that_is_no_number_is_refused_with_its_column(place, outgoing):
+    sink = deliveries(place)
+    if place.is_sqlite:
+        pytest.skip("SQLite keeps a text in a column of numbers, unless the table is STRICT")
+    rows = [{**row, "fee": "N/A" if n == 1 else str(row["fee"])} for n, row in enumerate(good(3))]
+    (refused,) = sink.write(outgoing(rows), label="a")
+    assert refused.place == 1
+    assert "N/A" in refused.error
+    assert place.kind == "generic-postgresql" or "fee" in refused.error
+
+
+def test_a_number_that_does_not_fit_its_column_is_refused(place, outgoing):
+    if place.is_sqlite:
+        pytest.skip("SQLite's numbers have no limit but 64 bits")
+    sink = deliveries(place)
+    rows = [{**row, "fee": 1e9 if n in (0, 2) else row["fee"]} for n, row in enumerate(good(4))]
+    assert places(sink.write(outgoing(rows), label="a")) == [0, 2]
+
+
+def test_a_row_that_breaks_another_unique_index_is_refused(place, outgoing):
+    sink = deliveries(place, more=", email text UNIQUE")
+    sink.write(outgoing([{"id": 100, "vendor": "v", "email": "taken"}]), label="a")
+    emails = ["a", "b", "taken", "c", "a", None, None]
+    rows = [{"id": n, "vendor": "v", "email": email} for n, email in enumerate(emails)]
+    assert places(sink.rehearse(outgoing(rows))) == [2, 4]
+    refused = sink.write(outgoing(rows), label="b")
+    assert places(refused) == [2, 4]
+    assert place.sql("SELECT id FROM t ORDER BY id") == [(0,), (1,), (3,), (5,), (6,), (100,)]
+
+
+def test_a_row_may_refer_to_one_behind_it_and_one_that_refers_to_a_bad_row_is_bad(place, outgoing):
+    place.sql("CREATE TABLE t (id integer PRIMARY KEY, boss integer REFERENCES t (id), name text NOT NULL)")
+    bosses = {1: 2, 2: 3, 3: None, 4: 5, 5: 6, 6: 77, 7: 7, 8: 3}
+    if place.kind == "duckdb":
+        bosses[7] = None  # it wants the row there before another names it, and so no row can name itself
+    rows = [{"id": n, "boss": boss, "name": "x"} for n, boss in bosses.items()]
+    sink = place.sink()
+    assert places(sink.rehearse(outgoing(rows))) == [3, 4, 5]
+    for _ in range(2):
+        assert places(sink.write(outgoing(rows), label="a")) == [3, 4, 5]
+    assert place.sql("SELECT id FROM t ORDER BY id") == [(1,), (2,), (3,), (7,), (8,)]
+
+
+def test_a_row_that_others_refer_to_is_changed_and_written_again(place, outgoing):
+    place.sql("CREATE TABLE t (id integer PRIMARY KEY, code text UNIQUE, name text, tag text)")
+    place.sql("CREATE INDEX by_tag ON t (tag)")
+    place.sql("CREATE TABLE child (id integer PRIMARY KEY, parent integer REFERENCES t (id))")
+    sink = place.sink()
+    rows = [{"id": n, "code": f"c{n}", "name": "old", "tag": "x"} for n in range(3)]
+    sink.write(outgoing(rows), label="a")
+    place.sql("INSERT INTO child VALUES (1, 0), (2, 1)")
+    assert list(sink.write(outgoing(rows), label="a")) == []
+    assert list(sink.write(outgoing([{**row, "name": "new"} for row in rows]), label="b")) == []
+    assert {name for (name,) in place.sql("SELECT name FROM t")} == {"new"}
+    assert place.sql("SELECT count(*) FROM child") == [(2,)]
+
+
+def test_values_that_cannot_be_sent_at_all_are_their_rows_fault(place):
+    place.sql("CREATE TABLE t (id integer PRIMARY KEY, a text, n bigint)")
+    strange = [
+        ("fine", 1),
+        ("a\0b", 2),
+        ("\ud800", 3),
+        ("fine", 2**200),
+        (object(), 5),
+        ({1: {b"x": 2}}, 6),
+        ("last", 7),
+    ]
+    rows = Outgoing(("id", "a", "n"), range(7), tuples=[(n, *values) for n, values in enumerate(strange)])
+    refused = places(place.sink().write(rows, label="a"))
+    written = {n for (n,) in place.sql("SELECT id FROM t")}
+    assert written == set(range(7)) - set(refused)
+    assert {0, 6} <= written
+    assert {2, 3} <= set(refused)
+    assert (1 in refused) is place.is_postgres  # which cannot hold it
+
+
+# ── rehearsals ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_rehearsal_refuses_what_a_write_would_and_changes_nothing(place, outgoing):
+    sink = deliveries(place)
+    sink.write(outgoing(good(3)), label="a")
+    before = place.sql("SELECT * FROM t ORDER BY id")
+    rows = outgoing([{**row, "vendor": row["vendor"] and "changed"} for row in with_faults(40, {0, 17, 39})])
+    assert places(sink.rehearse(rows)) == [0, 17, 39]
+    assert list(sink.rehearse(outgoing(good(3, start=200)))) == []
+    assert place.sql("SELECT * FROM t ORDER BY id") == before
+    assert places(sink.write(rows, label="b")) == [0, 17, 39]
+    assert place.sql("SELECT count(*) FROM t") == [(38,)]
+
+
+def test_a_rehearsal_of_good_rows_changes_nothing(anywhere, outgoing):
+    sink = anywhere.sink(create=True)
+    sink.write(outgoing(good(3)), label="a")
+    before = anywhere.sql("SELECT * FROM t ORDER BY id")
+    assert list(sink.rehearse(outgoing([{**row, "vendor": "other"} for row in good(5)]))) == []
+    assert anywhere.sql("SELECT * FROM t ORDER BY id") == before
+
+
+def test_a_rehearsal_leaves_a_missing_table_missing(place, outgoing):
+    sink = place.sink(create=True)
+    assert list(sink.rehearse(outgoing(good(3)))) == []
+    with pytest.raises(SinkMismatch, match="has no table t"):
+        place.sink().check(("id",))
+
+
+# ── shapes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "key", "sentence"),
+    [
+        ("citys", ("id",), "id", r"has no table citys; did you mean city\?"),
+        ("quite_another", ("id",), "id", r"has no table quite_another; make it, or say create=True"),
+        ("t", ("id", "vendor", "fe"), "id", r"t has no column 'fe', which the rows have; did you mean 'fee'\?"),
+        ("t", ("id", "vendor", "x", "y"), "id", r"t has no columns 'x', 'y', .* add it to the table, or leave it out"),
+        ("t", ("vendor",), "id", r"t is written by its key, and the rows lack column 'id' of it; they have vendor"),
+        ("t", ("id", "vendor", "sku"), "sku", r"t has no column 'sku'"),
+        ("t", ("id", "vendor"), "vendor", r'make one: CREATE UNIQUE INDEX "t_vendor" ON "t" \("vendor"\)'),
+        ("t", ("id", "vendor"), ("id", "vendor"), r"no unique index of t is on columns 'id', 'vendor' alone"),
+        ("t", ("id", "fee"), "id", r"t needs a value for column 'vendor' \(NOT NULL without a default\)"),
+    ],
+)
+def test_rows_that_do_not_fit_are_told_apart_before_any_is_written(place, table, columns, key, sentence):
+    deliveries(place)
+    sink = place.sink(table, key=key)
+    with pytest.raises(SinkMismatch, match=sentence) as told:
+        sink.check(columns)
+    assert "\n" not in str(told.value)
+    rows = Outgoing(columns, [0], tuples=[tuple("1" for _ in columns)])
+    with pytest.raises(SinkMismatch):
+        sink.write(rows, label="a")
+    assert place.sql("SELECT count(*) FROM t") == [(0,)]
+
+
+def test_a_unique_index_will_do_for_a_key(place, outgoing):
+    place.sql('CREATE TABLE t (id integer PRIMARY KEY, "Sku no" text, b text)')
+    place.sql('CREATE UNIQUE INDEX by_sku ON t ("Sku no", b)')
+    sink = place.sink(key=["b", "Sku no"])
+    sink.check(("id", "Sku no", "b"))
+    sink.write(outgoing([{"id": 1, "Sku no": "x", "b": "y"}]), label="a")
+    sink.write(outgoing([{"id": 2, "Sku no": "x", "b": "y"}]), label="b")
+    assert place.sql("SELECT id FROM t") == [(2,)]
+
+
+def test_a_column_that_the_table_computes_takes_no_value(place, outgoing):
+    # DuckDB has none that are stored.
+    stored = "STORED" if place.is_postgres else ""
+    place.sql(f"CREATE TABLE t (id integer PRIMARY KEY, a integer, twice integer GENERATED ALWAYS AS (a * 2) {stored})")
+    sink = place.sink()
+    with pytest.raises(SinkMismatch, match="t computes column 'twice' itself"):
+        sink.check(("id", "a", "twice"))
+    assert list(sink.write(outgoing([{"id": 1, "a": 4}]), label="a")) == []
+    assert place.sql("SELECT twice FROM t") == [(8,)]
+
+
+def test_a_missing_table_is_made_from_the_first_rows_with_its_key(place, outgoing):
+    sink = place.sink("Made Here", key=["id", "b"], create=True)
+    row = {
+        **{"id": 1, "b": "x", "f": 1.5, "n": Decimal("12.25"), "yes": True, "day": dt.date(2026, 7, 1)},
+        **{"at": dt.datetime(2026, 7, 1, 10, tzinfo=UTC), "raw": b"\x00\xff", "tree": {"a": [1]}, "none": None},
+        "100% sure": "yes",
+    }
+    sink.check(tuple(row))
+    with pytest.raises(SinkMismatch, match="lack column 'b'"):
+        sink.check(("id",))
+    for _ in range(3):
+        assert list(sink.write(outgoing([row, {**row, "id": 2}]), label="a")) == []
+    assert len(place.sql('SELECT * FROM "Made Here"')) == 2
+    ((found, tree),) = place.sql('SELECT n, tree FROM "Made Here" WHERE id = 1')
+    assert Decimal(str(found)) == Decimal("12.25")
+    assert (tree if isinstance(tree, dict) else json.loads(tree)) == {"a": [1]}
+    place.sink("Made Here", key=["b", "id"]).check(tuple(row))
+
+
+# ── values ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TEXTS = [
+    None,
+    "",
+    " ",
+    "NULL",
+    "\\N",
+    "\\.",
+    "\\",
+    "a\tb",
+    "a\nb\r\nc",
+    '"',
+    "'",
+    ",",
+    "\\n",
+    "naïve 北京 🚚",
+    "\u2028",
+    "x" * 9,
+]
+
+
+def test_texts_come_out_as_they_went_in_and_null_is_not_the_empty_one(anywhere, outgoing):
+    rows = [{"id": n, "a": text, "b": "b"} for n, text in enumerate(TEXTS)]
+    sink = anywhere.sink(create=True)
+    for label in "ab":  # by each of the ways in
+        assert list(sink.write(outgoing(rows), label=label)) == []
+        assert [text for (text,) in anywhere.sql("SELECT a FROM t ORDER BY id")] == TEXTS
+
+
+def test_a_text_of_five_megabytes(anywhere, outgoing):
+    rows = outgoing([{"id": 1, "a": "line\n" * 1_000_000}, {"id": 2, "a": "short"}])
+    assert list(anywhere.sink(create=True).write(rows, label="a")) == []
+    assert anywhere.sql("SELECT length(a) FROM t ORDER BY id") == [(5_000_000,), (5,)]
+
+
+def test_decimals_are_exact(place, outgoing):
+    kind = "text" if place.is_sqlite else "numeric(38, 10)"
+    place.sql(f"CREATE TABLE t (id integer PRIMARY KEY, n {kind})")
+    numbers = [Decimal("0.1"), Decimal("1234567890123456789012345.0123456789"), Decimal("-99.9900000001"), None]
+    rows = outgoing([{"id": n, "n": number} for n, number in enumerate(numbers)], n=pl.Decimal(38, 10))
+    assert list(place.sink().write(rows, label="a")) == []
+    found = [None if n is None else Decimal(n) for (n,) in place.sql("SELECT n FROM t ORDER BY id")]
+    assert found == numbers
+
+
+def test_times_keep_their_moment(place, outgoing):
+    zoned, naive = ("text", "text") if place.is_sqlite else ("timestamptz", "timestamp")
+    place.sql(f'CREATE TABLE t (id integer PRIMARY KEY, z {zoned}, "at" {naive}, day date)')
+    india = dt.timezone(dt.timedelta(hours=5, minutes=30))
+    moments = [dt.datetime(2026, 7, 1, 23, 30, 0, 123456, tzinfo=india), dt.datetime(1900, 1, 1, tzinfo=UTC), None]
+    rows = [
+        {"id": n, "z": moment, "at": moment and moment.replace(tzinfo=None), "day": moment and moment.date()}
+        for n, moment in enumerate(moments)
+    ]
+    assert list(place.sink().write(outgoing(rows), label="a")) == []
+    read = dt.datetime.fromisoformat if place.is_sqlite else lambda found: found
+    found = place.sql('SELECT z, "at", day FROM t ORDER BY id')
+    assert [z and read(z).astimezone(UTC) for z, _, _ in found] == [m and m.astimezone(UTC) for m in moments]
+    assert [at and read(at) for _, at, _ in found] == [row["at"] for row in rows]
+    assert [day and dt.date.fromisoformat(str(day)) for _, _, day in found] == [row["day"] for row in rows]
+
+
+def test_json_columns_take_lists_and_objects_and_their_text(place, outgoing):
+    kind = {"duckdb": "json"}.get(place.kind, "text" if place.is_sqlite else "jsonb")
+    place.sql(f"CREATE TABLE t (id integer PRIMARY KEY, a {kind}, b text, c {kind})")
+    trees = [{"x": 'naïve \\ \n " 🚚', "n": [1.0, 2.5, None]}, {"x": None, "n": []}, None]
+    rows = [{"id": n, "a": tree, "b": tree, "c": '{"as": "text"}'} for n, tree in enumerate(trees)]
+    assert list(place.sink().write(outgoing(rows), label="a")) == []
+
+    def read(value):
+        return json.loads(value) if isinstance(value, str) else value
+
+    for a, b, c in place.sql("SELECT a, b, c FROM t ORDER BY id"):
+        assert read(a) == read(b)
+        assert read(c) == {"as": "text"}
+    assert [read(a) for (a,) in place.sql("SELECT a FROM t ORDER BY id")] == trees
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def test_values_of_every_common_type(place):
+    types = {
+        **{
+            "yes": "boolean",
+            "f": "double precision",
+            "raw": "bytea",
+            "u": "uuid",
+            "t": "time",
+            "e": "text",
+            "i": "bigint",
+        },
+        "took": "interval",
+    }
+    if place.kind == "duckdb":
+        types |= {"f": "double", "raw": "blob"}
+    if place.is_sqlite:
+        types |= {"yes": "integer", "f": "real", "raw": "blob", "u": "text", "t": "text", "took": "text"}
+    place.sql(f"CREATE TABLE t (id integer PRIMARY KEY, {', '.join(f'{n} {kind}' for n, kind in types.items())})")
+    known = uuid.UUID(int=7)
+    row = {
+        **{"id": 1, "yes": True, "f": 0.1, "raw": b"\x00\\\xff", "u": known, "t": dt.time(1, 2, 3, 4), "e": Colour.RED},
+        **{"i": -(2**63), "took": dt.timedelta(days=-1, seconds=3)},
+    }
+    rows = Outgoing.of_records([row, dict.fromkeys(row) | {"id": 2}], range(2))
+    assert list(place.sink().write(rows, label="a")) == []
+    found = dict(zip(types, place.sql(f"SELECT {', '.join(types)} FROM t ORDER BY id")[0], strict=True))
+    assert (bool(found["yes"]), found["f"], bytes(found["raw"]), found["i"]) == (True, 0.1, b"\x00\\\xff", -(2**63))
+    assert (str(found["u"]), str(found["t"]), found["e"]) == (str(known), "01:02:03.000004", "red")
+    assert place.is_sqlite or found["took"] == row["took"]
+
+
+def test_numbers_that_are_none_are_kept_where_the_database_can(place, outgoing):
+    place.sql(
+        f"CREATE TABLE t (id integer PRIMARY KEY, f {'double' if place.kind == 'duckdb' else 'double precision'})"
+    )
+    numbers = [math.nan, math.inf, -math.inf, 1e300, 5e-324]
+    assert list(place.sink().write(outgoing([{"id": n, "f": f} for n, f in enumerate(numbers)]), label="a")) == []
+    found = [f for (f,) in place.sql("SELECT f FROM t ORDER BY id")]
+    assert found[1:] == numbers[1:]
+    assert found[0] is None if place.is_sqlite else math.isnan(found[0])  # SQLite has no other word for it
+
+
+# ── the rest of the contract ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_only_sinks_that_can_share_a_transaction_say_that_they_do(place):
+    assert isinstance(place.sink(create=True), SharesTransactions) is (place.kind in ("postgresql", "sqlite"))
+
+
+def test_its_name_is_the_table_and_the_place_without_a_password(place):
+    sink = place.sink("silver.t", create=True)
+    assert sink.name.startswith("silver.t in ")
+    assert sink.key == ("id",)
+    assert "correct-horse" not in sink.name + repr(sink)

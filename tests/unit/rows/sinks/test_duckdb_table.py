@@ -1,0 +1,209 @@
+"""What is DuckDB's own: a file that one process has at a time, frames that it reads where they are."""
+
+import random
+import subprocess
+import sys
+import threading
+
+import duckdb
+import polars as pl
+import pytest
+
+from redrive.errors import SinkMismatch, StoreError
+from redrive.model import Kind
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.table import table
+
+
+def rows_of(records):
+    return Outgoing.of_records(records, range(len(records)))
+
+
+def frame_of(records):
+    return Outgoing.of_frame(pl.DataFrame(records, infer_schema_length=None), range(len(records)))
+
+
+def places(refused):
+    return [one.place for one in refused]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "data.duckdb"
+
+
+@pytest.fixture
+def sql(path):
+    def run(statement):
+        with duckdb.connect(str(path)) as connection:
+            return connection.execute(statement).fetchall()
+
+    return run
+
+
+@pytest.fixture
+def sink(path):
+    made = []
+
+    def make(name="t", *, key="id", **options):
+        made.append(table(f"duckdb:///{path}", name, key=key, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+class Counting:
+    """A connection that counts its statements."""
+
+    def __init__(self, connection):
+        self._connection, self.calls = connection, 0
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+    def execute(self, *args):
+        self.calls += 1
+        return self._connection.execute(*args)
+
+
+def test_ten_bad_rows_in_fifty_thousand_cost_few_statements(sql, sink, monkeypatch):
+    sql("CREATE TABLE city (id integer PRIMARY KEY)")
+    sql("INSERT INTO city SELECT * FROM range(100)")
+    sql(
+        """CREATE TABLE t (id integer PRIMARY KEY, city integer REFERENCES city (id), vendor text NOT NULL,
+                           fee decimal(8, 2) CHECK (fee >= 0))"""
+    )
+    bad = sorted(random.Random(4).sample(range(50_000), 10))
+    faults = [{"city": 777}, {"fee": -1.0}, {"fee": 12345678.9}, {"vendor": None}]
+    records = [{"id": n, "city": n % 100, "fee": 1.5, "vendor": "x"} for n in range(50_000)]
+    for at, place in enumerate(bad):
+        records[place] |= faults[at % 4]
+    real, connections = duckdb.connect, []
+
+    def connect(*args):
+        connections.append(Counting(real(*args)))
+        return connections[-1]
+
+    monkeypatch.setattr(duckdb, "connect", connect)
+    target = sink()
+    target.check(tuple(records[0]))
+    (connection,) = connections
+    for rows in (frame_of(records), rows_of(records)):
+        connection.calls = 0
+        refused = target.write(rows, label="a")
+        assert places(refused) == bad
+        assert connection.calls <= 200
+        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(49_990,)]
+    assert refused[0].error == "FOREIGN KEY (city) REFERENCES city(id) failed: '777' is not present"
+    assert "fee >= 0" in refused[1].error
+    assert refused[2].error == "fee: could not convert '12345678.9' to DECIMAL(8,2)"
+    assert refused[3].error == "NOT NULL constraint failed: vendor"
+
+
+def test_rows_that_no_query_can_tell_are_searched_for(sql, sink):
+    sql(
+        "CREATE TABLE t (id integer PRIMARY KEY, a text UNIQUE, least integer DEFAULT 3, n integer, CHECK (n >= least))"
+    )
+    records = [{"id": n, "a": str(n % 300), "n": 0 if n == 7 else 5} for n in range(310)]
+    assert places(sink().write(frame_of(records), label="a")) == [7, *(n for n in range(300, 310) if n != 307)]
+
+
+def test_columns_of_lists_and_structs_take_them_as_they_are(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, l integer[], s STRUCT(a integer, b text), v text)")
+    tree = {"a": 1, "b": "it's"}
+    records = [{"id": 1, "l": [1, 2], "s": tree, "v": tree}, {"id": 2, "l": None, "s": None, "v": None}]
+    for rows in (frame_of(records), rows_of(records)):
+        assert list(sink().write(rows, label="a")) == []
+        assert sql("SELECT l, s, v FROM t WHERE id = 1") == [([1, 2], tree, '{"a":1,"b":"it\'s"}')]
+
+
+def test_columns_of_several_types_are_read_one_by_one(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, n double, h hugeint)")
+    values = [(1, 2**100), ("2.5", 1), (3.5, None), (None, 2), ("none", 3)]
+    rows = Outgoing(("id", "n", "h"), range(5), tuples=[(at, *row) for at, row in enumerate(values)])
+    refused = sink().write(rows, label="a")
+    assert places(refused) == [4]
+    assert "n: could not convert 'none' to DOUBLE" in refused[0].error
+    assert sql("SELECT n, h FROM t ORDER BY id") == [(1.0, 2**100), (2.5, 1), (3.5, None), (None, 2)]
+
+
+def test_a_schema_that_is_missing_is_told(sql, sink):
+    sql("SELECT 1")
+    with pytest.raises(SinkMismatch, match=r'has no schema silver; make it: CREATE SCHEMA "silver"'):
+        sink("silver.t", create=True).check(("id",))
+
+
+# ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_neither_a_file_nor_a_directory_is_made_unasked(tmp_path):
+    with pytest.raises(SinkMismatch, match=r"there is no database .*missing\.duckdb; name another file"):
+        table(f"duckdb:///{tmp_path}/missing.duckdb", "t", key="id").check(("id",))
+    with pytest.raises(SinkMismatch, match=r"the directory .*no does not exist"):
+        table(f"duckdb:///{tmp_path}/no/such.duckdb", "t", key="id", create=True).check(("id",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_database_is_one_sentence(path, sink):
+    path.write_text("a diary, perhaps " * 1_000)
+    with pytest.raises(StoreError, match="not a valid DuckDB database file") as told:
+        sink(patience=0.1).check(("id",))
+    assert "\n" not in str(told.value)
+
+
+HOLDER = """
+import duckdb, sys
+with duckdb.connect(sys.argv[1]) as connection:
+    connection.execute("CREATE TABLE IF NOT EXISTS t (id integer PRIMARY KEY)")
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_process_that_has_the_file_is_waited_for(path, sink):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match=r"[Ll]ock") as told:
+            sink(patience=0.2).check(("id",))
+        assert told.value.kind is Kind.TRANSIENT
+        assert "\n" not in str(told.value)
+        leaving = threading.Timer(0.3, lambda: holder.communicate("\n"))
+        leaving.start()
+        assert list(sink(patience=60).write(rows_of([{"id": 1}]), label="a")) == []
+        leaving.join()
+
+
+def test_a_closed_sink_leaves_the_file_to_others(path, sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY)")
+    target = sink()
+    target.write(rows_of([{"id": 1}]), label="a")
+    target.close()
+    code = f"import duckdb; print(duckdb.connect({str(path)!r}).execute('SELECT count(*) FROM t').fetchone())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "(1,)\n"
+
+
+def test_two_sinks_of_one_process_share_the_file(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, who integer)")
+    failures = []
+
+    def write(who):
+        target = sink()
+        try:
+            for _ in range(5):
+                failures.extend(target.write(rows_of([{"id": n, "who": who} for n in range(20)]), label="a"))
+        except Exception as error:
+            failures.append(error)
+
+    writers = [threading.Thread(target=write, args=(who,)) for who in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert failures == []
+    assert sql("SELECT count(*) FROM t") == [(20,)]

@@ -1,0 +1,75 @@
+"""Databases that only SQLAlchemy knows: which statements they get, and what is said where there is no driver."""
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, oracle
+
+from redrive.errors import StoreError
+from redrive.rows.sinks.generic import upsert
+from redrive.rows.sinks.table import table
+
+TABLE = sa.table("odd table", sa.column("id"), sa.column("Shop"), sa.column("a"), schema="silver")
+
+
+def compiled(statements, dialect):
+    return [" ".join(str(one.compile(dialect=dialect)).split()) for one in statements]
+
+
+def test_mysql_has_an_upsert_of_its_own():
+    (statement,) = compiled(upsert("mysql", TABLE, ["id", "Shop"], key_alone=True), mysql.dialect())
+    assert statement == (
+        "INSERT INTO silver.`odd table` (id, `Shop`, a) VALUES (%s, %s, %s) ON DUPLICATE KEY UPDATE a = VALUES(a)"
+    )
+
+
+def test_mysql_s_upsert_is_not_used_where_it_might_take_another_row_for_the_same():
+    statements = compiled(upsert("mysql", TABLE, ["id"], key_alone=False), mysql.dialect())
+    assert [one.split()[0] for one in statements] == ["UPDATE", "INSERT"]
+    assert not any("DUPLICATE" in one for one in statements)
+
+
+def test_other_databases_get_an_update_and_an_insert_of_what_is_missing():
+    update, insert = compiled(upsert("oracle", TABLE, ["id"], key_alone=True), oracle.dialect())
+    assert update.startswith('UPDATE silver."odd table" SET ')
+    assert "FROM DUAL WHERE NOT (EXISTS (SELECT" in insert
+
+
+@pytest.mark.parametrize("columns", [("id", "a"), ("id",)])
+def test_that_update_and_insert_are_an_upsert(columns):
+    """Any database will do to run them."""
+    rows = sa.table("t", *map(sa.column, columns))
+    statements = upsert("another", rows, ["id"], key_alone=True)
+    engine = sa.create_engine("sqlite://")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (id integer PRIMARY KEY, a text DEFAULT 'kept')")
+        connection.exec_driver_sql("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+        for _ in range(2):
+            for statement in statements:
+                connection.execute(statement, [{"p0": n, "p1": "new"} for n in (2, 3)])
+        found = connection.exec_driver_sql("SELECT * FROM t ORDER BY id").all()
+    engine.dispose()
+    new = ("new", "new") if "a" in columns else ("old", "kept")
+    assert [tuple(row) for row in found] == [(1, "old"), (2, new[0]), (3, new[1])]
+
+
+def test_a_database_nobody_knows_is_one_sentence():
+    with pytest.raises(ValueError, match="no database is known as nosuch; write postgresql://"):
+        table("nosuch://user:secret@host/x", "t", key="id")
+
+
+def test_a_driver_that_is_not_installed_is_named():
+    with pytest.raises(ImportError, match="the driver of oracle is not installed"):
+        table("oracle://user:secret@host/x", "t", key="id")
+
+
+def test_an_asynchronous_driver_is_not_taken():
+    with pytest.raises(ValueError, match=r"postgresql\+asyncpg names an asynchronous driver"):
+        table("postgresql+asyncpg://user:secret@host/x", "t", key="id")
+
+
+def test_a_server_that_is_not_there_is_one_sentence_without_the_password():
+    target = table("mysql+pymysql://user:correct-horse@127.0.0.1:1/x", "t", key="id", patience=0.1)
+    with pytest.raises(StoreError) as told:
+        target.check(("id",))
+    assert "\n" not in str(told.value)
+    assert "correct-horse" not in str(told.value) + target.name

@@ -1,0 +1,492 @@
+"""What is PostgreSQL's own: COPY, triggers, constraints that wait, writers that meet, a server that goes away."""
+
+import datetime as dt
+import gc
+import itertools
+import random
+import threading
+import time
+from decimal import Decimal
+
+import polars as pl
+import psycopg
+import pytest
+
+import redrive
+from redrive.errors import SinkMismatch, StoreError
+from redrive.model import Kind
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.postgres_copy import faulty_line
+from redrive.rows.sinks.table import table
+
+_serial = itertools.count()
+
+
+def rows_of(records):
+    return Outgoing.of_records(records, range(len(records)))
+
+
+def frame_of(records, **dtypes):
+    frame = pl.DataFrame(records, schema_overrides=dtypes, infer_schema_length=None)
+    return Outgoing.of_frame(frame, range(len(records)))
+
+
+@pytest.fixture(scope="module")
+def database(postgres_url):
+    """The URL of a database of this module's own."""
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE postgres_tables")
+    yield postgres_url.rpartition("/")[0] + "/postgres_tables"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("DROP DATABASE postgres_tables WITH (FORCE)")
+
+
+@pytest.fixture
+def sql(database):
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def run(statement):
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else None
+
+        yield run
+        run("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+
+@pytest.fixture
+def sink(database):
+    made = []
+
+    def make(name="t", *, key="id", **options):
+        made.append(table(database, name, key=key, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def statements(monkeypatch):
+    """Every statement that the driver sends, those of one message counted one by one."""
+    sent = []
+
+    def counting(real):
+        def counted(self, query, *args, **options):
+            sent.extend(part.strip() for part in str(query).split(";"))
+            return real(self, query, *args, **options)
+
+        return counted
+
+    for name in ("execute", "copy"):
+        monkeypatch.setattr(psycopg.Cursor, name, counting(getattr(psycopg.Cursor, name)))
+    return sent
+
+
+def places(refused):
+    return [one.place for one in refused]
+
+
+# ── two ways in ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_new_rows_are_copied_straight_into_the_table_until_one_is_not_new(sql, sink, statements):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, a text)")
+    target = sink()
+
+    def straight(first, count=10):
+        statements.clear()
+        assert target.write(frame_of([{"id": n, "a": "x"} for n in range(first, first + count)]), label="a") == []
+        return [one.startswith('COPY "t"') for one in statements if one.startswith("COPY")]
+
+    assert straight(0) == [True]
+    assert straight(10) == [True]
+    assert straight(15) == [True, False]
+    assert straight(100) == [False]  # for good: what a failed COPY leaves behind must be cleaned up by the server
+    assert sql("SELECT count(*) FROM t") == [(35,)]
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "CREATE TRIGGER w AFTER UPDATE ON t FOR EACH STATEMENT EXECUTE FUNCTION nothing()",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+        "CREATE RULE r AS ON DELETE TO t DO INSTEAD NOTHING",
+    ],
+)
+def test_a_table_for_which_copy_is_not_insert_is_never_copied_into(sql, sink, statements, why):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, a text)")
+    sql("CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    sql(why)
+    assert sink().write(frame_of([{"id": 1, "a": "x"}]), label="a") == []
+    assert not any(one.startswith('COPY "t"') for one in statements)
+    assert sql("SELECT * FROM t") == [(1, "x")]
+
+
+def test_several_loads_in_one_transaction_do_not_see_each_others_rows(sql, sink, database):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, a text)")
+    target = sink()
+    target.write(rows_of([{"id": 0, "a": "x"}]), label="a")
+    with redrive.connect(database, migrate=True) as store:
+
+        def work(connection):
+            for n in range(3):
+                target.write_within(connection, rows_of([{"id": 0, "a": f"{n}"}, {"id": n + 1, "a": "y"}]))
+            return connection.exec_driver_sql("SELECT count(*) FROM t").scalar_one()
+
+        assert store.database.write(work) == 4
+    sql("DROP SCHEMA pipeline CASCADE")
+    assert sql("SELECT a FROM t WHERE id = 0") == [("2",)]
+
+
+# ── what only the server can know ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ten_bad_rows_in_fifty_thousand_cost_few_statements(sql, sink, statements):
+    sql("CREATE TABLE city (id integer PRIMARY KEY)")
+    sql("INSERT INTO city SELECT generate_series(0, 99)")
+    sql(
+        """CREATE TABLE t (id integer PRIMARY KEY, city integer REFERENCES city, fee numeric(8, 2) CHECK (fee >= 0),
+                           vendor text NOT NULL)"""
+    )
+    bad = dict(zip(sorted(random.Random(4).sample(range(50_000), 10)), itertools.cycle("abc"), strict=False))
+    faults = {"a": {"city": 777}, "b": {"fee": -1.0}, "c": {"fee": 12345678.9}, None: {}}
+    records = [
+        {"id": n, "city": n % 100, "fee": 1.5, "vendor": "line\nline"} | faults[bad.get(n)] for n in range(50_000)
+    ]
+    target = sink()
+    target.check(tuple(records[0]))
+    for rows in (frame_of(records), rows_of(records)):
+        statements.clear()
+        assert places(target.write(rows, label="a")) == sorted(bad)
+        assert len(statements) <= 200
+        assert sql("SELECT count(*) FROM t") == [(49_990,)]
+
+
+def test_a_trigger_may_mend_a_row_before_the_constraints_look_at_it(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, a text NOT NULL, n integer CHECK (n > 0))")
+    sql(
+        """CREATE FUNCTION mend() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN NEW.a := coalesce(NEW.a, ''mended''); NEW.n := abs(NEW.n); RETURN NEW; END'"""
+    )
+    sql("CREATE TRIGGER mend BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION mend()")
+    records = [{"id": 1, "a": None, "n": -5}, {"id": 2, "a": "x", "n": 0}, {"id": 3, "a": "y", "n": 1}]
+    assert places(sink().write(frame_of(records), label="a")) == [1]
+    assert sql("SELECT * FROM t ORDER BY id") == [(1, "mended", 5), (3, "y", 1)]
+
+
+def test_a_row_that_a_trigger_refuses_is_told_in_its_words(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY)")
+    sql(
+        """CREATE FUNCTION odd() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN IF NEW.id % 100 = 13 THEN RAISE EXCEPTION ''unlucky number''; END IF; RETURN NULL; END'"""
+    )
+    late = "DEFERRABLE INITIALLY DEFERRED"
+    sql(f"CREATE CONSTRAINT TRIGGER odd AFTER INSERT ON t {late} FOR EACH ROW EXECUTE FUNCTION odd()")
+    refused = sink().write(frame_of([{"id": n} for n in range(500)]), label="a")
+    assert places(refused) == [13, 113, 213, 313, 413]
+    assert {one.error for one in refused} == {"unlucky number"}
+    assert sql("SELECT count(*) FROM t") == [(495,)]
+
+
+def test_a_constraint_that_waits_for_the_end_is_looked_at_within_the_write(sql, sink):
+    sql("CREATE TABLE parent (a integer, b integer, PRIMARY KEY (a, b))")
+    sql("INSERT INTO parent VALUES (1, 1)")
+    sql(
+        """CREATE TABLE t (id integer PRIMARY KEY, a integer, b integer, code text,
+                           FOREIGN KEY (a, b) REFERENCES parent DEFERRABLE INITIALLY DEFERRED,
+                           UNIQUE (code) DEFERRABLE INITIALLY DEFERRED)"""
+    )
+    keys = [(1, 1), (1, 2), (None, 9), (2, None), (2, 2)]
+    records = [{"id": n, "a": a, "b": b, "code": "x" if n in (0, 2) else str(n)} for n, (a, b) in enumerate(keys)]
+    refused = sink().write(frame_of(records), label="a")
+    assert places(refused) == [1, 2, 4]
+    assert "Key (a, b)=(1, 2) is not present in public.parent" in refused[0].error
+    assert "Key (code)=(x) already exists" in refused[1].error
+    with pytest.raises(SinkMismatch, match="no unique index of t is on column 'code' alone"):
+        sink(key="code").check(("id", "code"))
+
+
+def test_who_may_not_read_what_a_key_refers_to_has_the_bad_rows_found_all_the_same(sql, sink, database):
+    sql("CREATE TABLE city (id integer PRIMARY KEY)")
+    sql("INSERT INTO city VALUES (1)")
+    sql("CREATE TABLE t (id integer PRIMARY KEY, city integer REFERENCES city)")
+    sql("DROP ROLE IF EXISTS loader; CREATE ROLE loader LOGIN PASSWORD 'loader'")
+    sql("GRANT SELECT, INSERT, UPDATE ON t TO loader; GRANT USAGE ON SCHEMA public TO loader")
+    target = table(database.replace("postgres:correct-horse", "loader:loader"), "t", key="id")
+    refused = target.write(frame_of([{"id": n, "city": 9 if n in (3, 70) else 1} for n in range(99)]), label="a")
+    target.close()
+    assert places(refused) == [3, 70]
+    assert "Key (city)=(9) is not present" in refused[0].error
+    sql("DROP OWNED BY loader; DROP ROLE loader")
+
+
+def test_a_check_on_columns_that_the_rows_do_not_bring(sql, sink):
+    checks = "CHECK (a >= least), CHECK (t IS NOT NULL)"
+    sql(f"CREATE TABLE t (id integer PRIMARY KEY, a integer, least integer DEFAULT 3, {checks})")
+    refused = sink().write(frame_of([{"id": n, "a": n} for n in range(6)]), label="a")
+    assert places(refused) == [0, 1, 2]
+
+
+def test_types_of_postgresql_s_own(sql, sink):
+    sql("CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0)")
+    sql(
+        """CREATE TABLE t (id integer GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, m mood, p positive, tags text[],
+                           grid integer[], note varchar(3), c char(2) COLLATE "C")"""
+    )
+    fine = {
+        "id": 1,
+        "m": "sad",
+        "p": 1,
+        "tags": ["a,b", 'c"d', "NULL"],
+        "grid": [[1, 2], [3, 4]],
+        "note": "abc",
+        "c": "x",
+    }
+    faults = [{}, {"m": "cross"}, {"p": -1}, {"note": "abcd"}, {"grid": [[1], [2]]}]
+    records = [{**fine, **fault, "id": n} for n, fault in enumerate(faults)]
+    for rows in (frame_of(records), rows_of(records)):
+        assert places(sink().write(rows, label="a")) == [1, 2, 3]
+        assert sql("SELECT tags, grid, m, note FROM t WHERE id = 0") == [
+            (["a,b", 'c"d', "NULL"], [[1, 2], [3, 4]], "sad", "abc")
+        ]
+    categories = (
+        pl.Series("m", ["glad", "sad"], dtype=pl.Categorical),
+        pl.Series("note", ["a", "b"], dtype=pl.Enum(["a", "b"])),
+    )
+    frame = pl.DataFrame([pl.Series("id", [10, 11]), *categories])
+    assert sink().write(Outgoing.of_frame(frame, range(2)), label="b") == []
+
+
+def test_whole_numbers_among_floats_fit_a_column_of_integers_and_others_do_not(sql, sink):
+    sql("CREATE TABLE t (id bigint PRIMARY KEY, n integer)")
+    numbers = [5.0, 5.5, None, float("nan"), 1e12, -0.0]
+    records = [{"id": float(at), "n": number} for at, number in enumerate(numbers)]
+    for rows in (frame_of(records), rows_of(records)):
+        assert places(sink().write(rows, label="a")) == [1, 3, 4]
+        assert sql("SELECT n FROM t ORDER BY id") == [(5,), (None,), (0,)]
+
+
+def test_old_moments_keep_their_seconds_whatever_their_zone(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, z timestamptz)")
+    moment = dt.datetime(1900, 1, 1, tzinfo=dt.UTC)
+    zoned = pl.Series("z", [moment]).dt.convert_time_zone("Asia/Kolkata")  # 5:21:10 ahead, in those days
+    sink().write(Outgoing.of_frame(pl.DataFrame([pl.Series("id", [1]), zoned]), [0]), label="a")
+    assert sql("SELECT z FROM t")[0][0].astimezone(dt.UTC) == moment
+
+
+def test_a_partitioned_table(sql, sink):
+    sql("CREATE TABLE t (id integer, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)")
+    sql("CREATE TABLE t_july PARTITION OF t FOR VALUES FROM ('2026-07-01') TO ('2026-08-01')")
+    target = sink(key=["id", "day"])
+    days = [dt.date(2026, 7, 1), dt.date(2026, 9, 1), dt.date(2026, 7, 31)]
+    rows = frame_of([{"id": n, "day": day} for n, day in enumerate(days)])
+    for _ in range(2):
+        refused = target.write(rows, label="a")
+        assert places(refused) == [1]
+        assert "no partition" in refused[0].error
+    assert sql("SELECT count(*) FROM t") == [(2,)]
+
+
+def test_a_table_in_a_schema_that_is_missing(sink):
+    with pytest.raises(SinkMismatch, match=r'has no schema silver; make it: CREATE SCHEMA "silver"'):
+        sink("silver.t", create=True).check(("id",))
+
+
+@pytest.mark.parametrize(
+    ("context", "line", "column"),
+    [
+        ('COPY redrive_load_1f, line 17, column fee: "N/A"', 17, "fee"),
+        ('COPY redrive_load_1f, line 17, column other fee: "column fee: 9"', 17, "other fee"),
+        ('COPY redrive_load_1f, line 4: "1\\t2"', 4, None),
+        ("COPY redrive_load_1f, line 3001", 3001, None),
+        ("COPY redrive_load_1f, Zeile 8, Spalte fee: »N/A«", 8, "fee"),
+        ('redrive_load_1fのCOPY、行 12、列 fee: "N/A"', 12, "fee"),
+        ('JSON data, line 1: {a\nCOPY redrive_load_1f, line 4, column fee: "{a"', 4, "fee"),
+        ("PL/pgSQL function f(integer) line 3 at RAISE\nCOPY redrive_load_1f, line 9", 9, None),
+        ("SQL statement", None, None),
+        (None, None, None),
+    ],
+)
+def test_the_line_of_a_fault_is_read_in_any_language(context, line, column):
+    expected = None if line is None else (line, column)
+    assert faulty_line(context, "redrive_load_1f", ("id", "fee", "other fee")) == expected
+
+
+# ── two at once ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_writers_with_the_same_keys_in_other_orders_all_come_through(sql, database):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, who integer, n numeric)")
+    failures = []
+
+    def write(who):
+        target, order = table(database, "t", key="id", patience=60), list(range(400))
+        try:
+            for turn in range(6):
+                random.Random(10 * who + turn).shuffle(order)
+                rows = rows_of([{"id": n, "who": who, "n": Decimal(turn)} for n in order])
+                failures.extend(target.write(rows, label=f"{who}/{turn}"))
+        except Exception as error:
+            failures.append(error)
+        finally:
+            target.close()
+
+    writers = [threading.Thread(target=write, args=(who,)) for who in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert failures == []
+    assert sql("SELECT count(*), max(n) FROM t") == [(400, 5)]
+
+
+def test_a_table_is_made_once_by_two_who_find_it_missing(sql, database):
+    barrier, failures = threading.Barrier(3), []
+
+    def write(who):
+        target = table(database, "t", key="id", create=True)
+        barrier.wait(20)
+        try:
+            target.write(rows_of([{"id": 10 * who + n, "a": "x"} for n in range(5)]), label="a")
+        except Exception as error:
+            failures.append(error)
+        finally:
+            target.close()
+
+    writers = [threading.Thread(target=write, args=(who,)) for who in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert failures == []
+    assert sql("SELECT count(*) FROM t") == [(15,)]
+
+
+# ── one transaction with the store ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def store(new_store):
+    with new_store("postgresql") as url, redrive.connect(url) as opened:
+        opened.url = url
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE t (id integer PRIMARY KEY, a text NOT NULL)")
+        yield opened
+
+
+def test_rows_and_letters_are_committed_together_or_not_at_all(store):
+    target = table(store.url, "t", key="id")
+    assert target.lives_in(store.database)
+
+    def work(connection, *, fails):
+        refused = target.write_within(
+            connection, rows_of([{"id": 1, "a": "x"}, {"id": 2, "a": None}, {"id": 3, "a": "y"}])
+        )
+        assert places(refused) == [1]
+        seen = connection.exec_driver_sql("SELECT count(*) FROM t").scalar_one()  # the transaction is as good as before
+        if fails:
+            raise KeyError("the caller changed his mind")
+        return seen
+
+    with pytest.raises(KeyError):
+        store.database.write(lambda connection: work(connection, fails=True))
+    count = store.database.read(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM t").scalar_one())
+    assert count == 0
+    assert store.database.write(lambda connection: work(connection, fails=False)) == 2
+    target.close()
+
+
+def test_another_database_user_server_or_kind_of_store_is_another_place(store, tmp_path, database):
+    here = store.url
+    elsewhere = [
+        database,
+        here.replace("postgres:correct-horse", "somebody:correct-horse"),
+        here.replace("127.0.0.1", "localhost"),
+        here + "?options=-csearch_path%3Dother",
+    ]
+    assert table(here.replace("correct-horse", "another"), "t", key="id").lives_in(store.database)
+    assert not any(table(url, "t", key="id").lives_in(store.database) for url in elsewhere)
+    with redrive.connect(tmp_path / "s.db") as small:
+        assert not table(here, "t", key="id").lives_in(small.database)
+
+
+# ── a server that is not there ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "says"),
+    [
+        (
+            ("correct-horse", "battery-staple"),
+            Kind.AUTH,
+            "password authentication failed.*check the user and the password",
+        ),
+        (("/postgres_tables", "/nowhere"), Kind.PERMANENT, "nowhere.* does not exist"),
+        (("127.0.0.1", "127.0.0.2"), Kind.TRANSIENT, "see that the server runs"),
+    ],
+    ids=["password", "database", "server"],
+)
+def test_a_server_that_cannot_be_used_is_one_sentence(database, change, kind, says):
+    target = table(database.replace(*change), "t", key="id", patience=0.2)
+    rows = rows_of([{"id": 1}])
+    for use in (lambda: target.check(("id",)), lambda: target.write(rows, label="a"), lambda: target.rehearse(rows)):
+        with pytest.raises(StoreError, match=says) as told:
+            use()
+        assert told.value.kind is kind
+        assert "\n" not in str(told.value)
+        assert "correct-horse" not in str(told.value)
+        assert "battery-staple" not in str(told.value)
+
+
+def test_what_the_user_may_not_do_is_one_sentence(sql, database):
+    sql("CREATE TABLE t (id integer PRIMARY KEY)")
+    sql("DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN PASSWORD 'guest'; GRANT USAGE ON SCHEMA public TO guest")
+    target = table(database.replace("postgres:correct-horse", "guest:guest"), "t", key="id")
+    with pytest.raises(StoreError, match="permission denied for table t") as told:
+        target.write(rows_of([{"id": 1}]), label="a")
+    assert told.value.kind is Kind.PERMANENT
+    target.close()
+    sql("DROP OWNED BY guest; DROP ROLE guest")
+
+
+@pytest.mark.filterwarnings("ignore:.*ServerCursor.*deleted while still open:ResourceWarning")
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_restart_between_writes_and_within_one_is_waited_for(mortal_postgres, how):
+    name = f"restarts_{next(_serial)}"
+    with psycopg.connect(mortal_postgres.url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    url = mortal_postgres.url.rpartition("/")[0] + f"/{name}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id integer PRIMARY KEY, a text CHECK (a <> 'bad'))")
+    target = table(url, "t", key="id", patience=60)
+
+    def batch(start):
+        return frame_of([{"id": n, "a": "bad" if n % 50 == 7 else "good"} for n in range(start, start + 100)])
+
+    assert places(target.write(batch(0), label="a")) == [7, 57]
+    getattr(mortal_postgres, how)()
+    returning = threading.Thread(target=lambda: (time.sleep(0.3), mortal_postgres.start()))
+    returning.start()
+    assert places(target.write(batch(100), label="b")) == [7, 57]
+    returning.join()
+    struck = []
+
+    class Struck(Outgoing):
+        """Rows that are read when the transaction has begun, and something happens then."""
+
+        @property
+        def tuples(self):
+            if not struck:
+                struck.append(how)
+                getattr(mortal_postgres, how)()
+                mortal_postgres.start()
+            return super().tuples
+
+    rows = batch(200)
+    assert places(target.write(Struck(rows.columns, rows.origin, tuples=rows.tuples), label="c")) == [7, 57]
+    assert struck
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchone() == (294, 294)
+    target.close()
+    gc.collect()  # SQLAlchemy does not close the cursor of a connection that broke

@@ -1,0 +1,118 @@
+"""Values as drivers take them, and the types of columns that are yet to be made."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+from enum import Enum, StrEnum
+from uuid import UUID
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.types_of import ColumnType, types_of
+from redrive.rows.sinks.values import NESTED, adapt, json_text
+
+
+class Colour(Enum):
+    RED = Decimal("1.5")
+
+
+class Shade(StrEnum):
+    DARK = "dark"
+
+
+trees = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4)
+    ),
+    max_leaves=15,
+)
+
+
+@given(trees)
+def test_json_says_what_the_value_was(tree):
+    assert json.loads(json_text(tree)) == tree
+
+
+def test_json_keeps_decimals_exact_and_writes_dates_as_text():
+    tree = {"n": Decimal("1234567890.12345678901234567890"), "d": dt.date(2026, 7, 1), "u": UUID(int=1), 5: (1, {2})}
+    assert json_text(tree) == (
+        '{"n":1234567890.12345678901234567890,"d":"2026-07-01","u":"00000000-0000-0000-0000-000000000001","5":[1,[2]]}'
+    )
+
+
+def test_rows_that_need_nothing_are_given_back_untouched():
+    rows = [(1, "a", None), (2, "b", 1.5)]
+    assert adapt(rows, [NESTED] * 3) == (rows, {})
+    assert adapt(rows, [NESTED] * 3)[0] is rows
+
+
+def test_only_what_has_a_rule_is_changed_enums_by_their_value():
+    rows = [(Colour.RED, [1], Shade.DARK), (Decimal(2), {"a": 1}, "plain"), (None, None, None)]
+    adapted, bad = adapt(rows, [{Decimal: str}, NESTED, {}])
+    assert adapted == [("1.5", "[1]", "dark"), ("2", '{"a":1}', "plain"), (None, None, None)]
+    assert bad == {}
+
+
+def test_a_value_that_cannot_be_changed_is_its_rows_fault():
+    endless = []
+    endless.append(endless)
+    _, bad = adapt([({"a": b"\xff"},), ([1],), (endless,)], [NESTED])
+    assert set(bad) == {0, 2}
+    assert bad[0] == "dict cannot be stored: bytes cannot stand in JSON"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, None, 2], ColumnType.INTEGER),
+        ([1, 2**63], ColumnType.HUGE),
+        ([1, 2.5], ColumnType.FLOAT),
+        ([1, Decimal("2.5")], ColumnType.DECIMAL),
+        ([True, False], ColumnType.BOOLEAN),
+        ([True, 1], ColumnType.TEXT),
+        ([1, "a"], ColumnType.TEXT),
+        ([None], ColumnType.TEXT),
+        (["a"], ColumnType.TEXT),
+        ([b"a"], ColumnType.BYTES),
+        ([dt.date(2026, 7, 1)], ColumnType.DATE),
+        ([dt.time(1)], ColumnType.TIME),
+        ([dt.datetime(2026, 7, 1)], ColumnType.TIMESTAMP),
+        ([dt.datetime(2026, 7, 1, tzinfo=dt.UTC)], ColumnType.INSTANT),
+        ([dt.timedelta(1)], ColumnType.DURATION),
+        ([UUID(int=1)], ColumnType.UUID),
+        ([{"a": 1}, [1]], ColumnType.JSON),
+    ],
+)
+def test_the_type_of_a_column_is_that_of_its_values_and_text_where_that_is_not_sure(values, kind):
+    assert types_of(Outgoing(("a",), range(len(values)), tuples=[(value,) for value in values])) == {"a": kind}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        (pl.Int8, ColumnType.INTEGER),
+        (pl.UInt64, ColumnType.HUGE),
+        (pl.Float32, ColumnType.FLOAT),
+        (pl.Decimal(10, 2), ColumnType.DECIMAL),
+        (pl.Boolean, ColumnType.BOOLEAN),
+        (pl.String, ColumnType.TEXT),
+        (pl.Categorical, ColumnType.TEXT),
+        (pl.Null, ColumnType.TEXT),
+        (pl.Binary, ColumnType.BYTES),
+        (pl.Date, ColumnType.DATE),
+        (pl.Time, ColumnType.TIME),
+        (pl.Datetime("ms"), ColumnType.TIMESTAMP),
+        (pl.Datetime("us", "Asia/Kolkata"), ColumnType.INSTANT),
+        (pl.Duration, ColumnType.DURATION),
+        (pl.List(pl.Int64), ColumnType.JSON),
+        (pl.Struct({"a": pl.Int64}), ColumnType.JSON),
+    ],
+)
+def test_the_type_of_a_frame_s_column(dtype, kind):
+    frame = pl.DataFrame({"a": pl.Series([None], dtype=dtype)})
+    assert types_of(Outgoing.of_frame(frame, [0])) == {"a": kind}
