@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from redrive.calls.retry import retry
     from redrive.calls.service import Service
     from redrive.classify.classifier import Classifier
-    from redrive.opening import Store, connect
     from redrive.dlq.due import Schedule
     from redrive.errors import (
         CircuitOpen,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     )
     from redrive.letters import Letter, NewLetter
     from redrive.model import Kind, Verdict
+    from redrive.opening import Store, connect
     from redrive.policy.breaker import Breaker
     from redrive.policy.budget import RetryBudget
     from redrive.policy.keys import KeyPool

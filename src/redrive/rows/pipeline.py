@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.calls.announce import Announcer, Hook
-from redrive.opening import Store, connect
 from redrive.dlq.prepare import checked_pipeline
 from redrive.letters import Letter
+from redrive.opening import Store, connect
 from redrive.policy import checks
 from redrive.policy.daily import Daily
 from redrive.rows.checks.check import check_of

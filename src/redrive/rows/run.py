@@ -66,7 +66,7 @@ class Run:
         self._waiting: deque[Batch] = deque()
         self._done = 0
         self._tier = Tier.LOG
-        self._checked = False
+        self._fitting: set[tuple[str, ...]] = set()
 
     def go(self) -> Report:
         """Run to the end. Whatever ends it before, the checkpoint is saved and the report is in the error."""
@@ -110,9 +110,7 @@ class Run:
                 self._go_on()
                 if prepared is None:
                     break
-                if not self._checked and len(prepared.rows):
-                    self._job.sink.check(prepared.rows.columns)
-                    self._checked = True
+                self._check(prepared)
                 under_way = prepared, beside.submit(self._writer.write, prepared)
         self._judge(final=True)
 
@@ -127,6 +125,13 @@ class Run:
             raise PipelineError(
                 f"the key {missing[0]!r} is not among the columns of {job.source.name}: {', '.join(columns)}"
             )
+
+    def _check(self, prepared: Prepared) -> None:
+        """See that the rows fit the sink, each time that they have columns they had not before."""
+        columns = prepared.rows.columns
+        if len(prepared.rows) and columns not in self._fitting:
+            self._job.sink.check(columns)
+            self._fitting.add(columns)
 
     def _next(self) -> Prepared | None:
         """The next batch, read and prepared; a smaller one where memory does not suffice."""

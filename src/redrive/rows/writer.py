@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from redrive.opening import Store
 from redrive.letters import NewLetter
 from redrive.model import Kind
+from redrive.opening import Store
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.duplicates import twice
 from redrive.rows.faults import kind_of

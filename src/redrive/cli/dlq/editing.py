@@ -19,8 +19,8 @@ from redrive.cli.wording import counted
 from redrive.errors import LetterError
 
 if TYPE_CHECKING:
-    from redrive.opening import Store
     from redrive.letters import EditReport, Letter
+    from redrive.opening import Store
 
 _OPEN = ("pending", "escalated")
 _COLUMNS = (

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.shape import listed
-from redrive.rows.sinks.values import NESTED, Rules, adapt, json_text
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
 
 with needs("rows"):
     import polars as pl
@@ -20,6 +23,10 @@ with needs("postgres"):
 _SPECIAL = ["\\", "\n", "\r", "\t"]
 _ESCAPED = ["\\\\", "\\n", "\\r", "\\t"]
 _INTEGERS = ("int2", "int4", "int8")
+_NUMBERS = ("float4", "float8", "numeric")
+_IN_WORDS = {date, datetime, Decimal, UUID}
+"""Types whose text is the same to Python, to the driver and to the server."""
+_AS_THEY_ARE = {int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
 _WHOLE = 2.0**63
 _FRAME_AT_ONCE = 4_096  # rows: the server reads one piece while we write the next
 
@@ -44,7 +51,11 @@ class CopyText:
         self._frame = None if rows.as_frame is None else _textual(rows.as_frame, base_types)
         self._tuples: Sequence[tuple[Any, ...]] = ()
         if self._frame is None:
-            self._tuples, self.bad = adapt(rows.tuples, [_rules(base) for base in base_types])
+            columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
+            self.bad = adapt_columns(columns, [_rules(base) for base in base_types])
+            self._frame = _frame_of(rows.columns, columns, base_types)
+            if self._frame is None:
+                self._tuples = list(zip(*columns, strict=True))
 
     def places(self, start: int, stop: int) -> Sequence[int]:
         """The rows of a range that are sent, one on each line."""
@@ -98,6 +109,29 @@ def _textual(frame: pl.DataFrame, base_types: Sequence[str]) -> pl.DataFrame | N
             return None
         made.append(_written(pl.lit(plain), plain.dtype, base).alias(series.name))
     return frame.select(made)
+
+
+def _frame_of(names: Sequence[str], columns: Sequence[Sequence[Any]], base_types: Sequence[str]) -> pl.DataFrame | None:
+    """Columns of plain values in words, three times as fast as the driver writes them; None where there are others."""
+    made = []
+    for name, values, base in zip(names, columns, base_types, strict=True):
+        kinds = set(map(type, values)) - {type(None)}
+        if len(kinds) > 1:
+            return None
+        (kind,) = kinds or {str}
+        try:
+            if kind is str:
+                texts = pl.Series(name, values, dtype=pl.String)
+                made.append(texts.str.replace_many(_SPECIAL, _ESCAPED))
+            elif kind in _IN_WORDS or (kind is float and base not in _NUMBERS):
+                made.append(pl.Series(name, [None if one is None else str(one) for one in values], dtype=pl.String))
+            elif kind in _AS_THEY_ARE:
+                made.append(pl.Series(name, values, dtype=_AS_THEY_ARE[kind]))
+            else:
+                return None
+        except (OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError):  # an integer too large, half a character
+            return None
+    return pl.DataFrame(made)
 
 
 def _json(series: pl.Series) -> pl.Series:

@@ -46,14 +46,20 @@ def adapt(rows: Sequence[tuple[Any, ...]], rules: Sequence[Rules]) -> tuple[Sequ
     `rules` holds those of each column.
     """
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+    before = list(columns)
+    bad = adapt_columns(columns, rules)
+    unchanged = all(one is other for one, other in zip(columns, before, strict=True))
+    return (rows, bad) if unchanged else (list(zip(*columns, strict=True)), bad)
+
+
+def adapt_columns(columns: list[Sequence[Any]], rules: Sequence[Rules]) -> dict[int, str]:
+    """Put what a driver takes in the place of each column that needs it; the faults by row."""
     bad: dict[int, str] = {}
-    changed = False
     for number, (values, rule) in enumerate(zip(columns, rules, strict=False)):
         needed = {kind: convert for kind in set(map(type, values)) if (convert := _rule(kind, rule)) is not None}
         if needed:
             columns[number] = list(_converted(values, needed, bad))
-            changed = True
-    return (list(zip(*columns, strict=True)), bad) if changed else (rows, bad)
+    return bad
 
 
 def _converted(values: Iterable[Any], needed: Mapping[type, Convert], bad: dict[int, str]) -> Iterable[Any]:

@@ -116,7 +116,8 @@ class _Marks:
         signs = np.flatnonzero(self._bytes == dialect.shield[0]) if dialect.shield in data else np.empty(0, np.intp)
         opens = dialect.quote is not None and self._opens_field(signs).any()
         # Where no field begins with a quote, all of them are text.
-        self._quotes, self.literal = (signs, signs[:0]) if opens else (signs[:0], signs)
+        self._quotes: Places = signs if opens else signs[:0]
+        self.literal: Places = signs[:0] if opens else signs
         self._sides: dict[int, _Side] = {}
 
     def run(self, at: int) -> _Run:
@@ -152,7 +153,7 @@ class _Marks:
 
     def _is_broken(self, run: _Run) -> NDArray[np.bool_]:
         """Which records go over several lines and must not."""
-        unfit = (run.fields != self._width) | (run.ends - run.starts > LONGEST)
+        unfit: NDArray[np.bool_] = (run.fields != self._width) | (run.ends - run.starts > LONGEST)
         if len(self._quotes) and unfit.any():
             unfit &= _count(self.newlines, run.starts, run.ends) > 1
             return unfit
