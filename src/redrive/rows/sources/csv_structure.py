@@ -161,7 +161,8 @@ class _Marks:
 
     def _opens_field(self, quotes: Places) -> NDArray[np.bool_]:
         before = self._bytes[quotes - 1]
-        return (before == self._dialect.delimiter[0]) | (before == _LF) | (quotes == 0)
+        first: NDArray[np.bool_] = (before == self._dialect.delimiter[0]) | (before == _LF) | (quotes == 0)
+        return first
 
     def _starts_field(self, quotes: Places) -> NDArray[np.bool_]:
         """Which may open a field, or be the other half of a doubled one."""
