@@ -110,3 +110,39 @@ def testing() -> None:
 
 
 awaitable: Awaitable[list[int]] = afetch(1)
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fix(record: dict[str, object]) -> dict[str, object] | None:
+    return record
+
+
+def pipeline(store: redrive.Store) -> redrive.Pipeline:
+    def fetch(page: int) -> list[dict[str, object]]:
+        return []
+
+    paged = redrive.rows.pages(shipfast, fetch, in_flight=4, bad_page="quarantine")
+    incremental = redrive.rows.query("sqlite:///x.db", "SELECT * FROM t", watermark="at", key="id")
+    for source in (paged, incremental, redrive.rows.ndjson("x.ndjson"), redrive.rows.parquet("x.parquet")):
+        redrive.Pipeline("all", source=source, sink=redrive.rows.parquet_dataset("out", key="id"))
+    return redrive.Pipeline(
+        "vendor",
+        source=redrive.rows.csv("deliveries.csv", delimiter=";"),
+        validate=fix,
+        transform=redrive.rows.per_frame(lambda frame: frame.head(1)),
+        sink=redrive.rows.table("sqlite:///x.db", "t", key=("a", "b"), create=True),
+        gate=redrive.Gate(abort=0.5),
+        sla="06:30 Asia/Kolkata",
+        store=store,
+    )
+
+
+def run(store: redrive.Store) -> int:
+    try:
+        report: redrive.Report = pipeline(store).run(restart=True, deadline=60)
+    except redrive.GateAborted as aborted:
+        return 0 if aborted.report is None else aborted.report.rejected
+    store.dlq.replay(pipeline(store), dry_run=False)
+    return report.written
