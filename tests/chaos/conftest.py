@@ -19,7 +19,7 @@ import pytest
 
 # Tests are no package; what those of this directory share lies beside them.
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("letters_books")
+pytest.register_assert_rewrite("letters_books", "rows_books")
 
 _LONGEST = 60.0  # seconds in which a process must say something
 

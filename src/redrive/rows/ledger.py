@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
 from redrive.errors import PipelineError, RunStopped
 from redrive.model import Kind, in_words
@@ -29,6 +30,8 @@ from redrive.store.run_log import columns_of, counts_of
 from redrive.store.schema import checkpoints, run_keys, runs
 
 LEASE = timedelta(seconds=60)
+_at_work: set[str] = set()
+"""The claims of this process that somebody is still behind."""
 _OVER = {RunStatus.COMPLETE, RunStatus.ABANDONED}
 
 
@@ -57,6 +60,8 @@ class Ledger:
         self._pipeline = pipeline
         self._lease = lease
         self._owner = _ourselves()
+        self._confirmed = time.monotonic()
+        _at_work.add(self._owner)
         self.run_id = uuid.uuid4()
 
     def begin(self, source: Source, *, sink: str, sla: datetime | None, restart: bool) -> Begun:
@@ -77,9 +82,13 @@ class Ledger:
             kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
             return self._anew(connection, source, identity, kept, standing, sink=sink, sla=sla, now=now)
 
-        begun = self._database.write(work)
+        begun = self._database.write(work, done=lambda connection, _: self._is_ours(connection))
         self.run_id = begun.run_id
         return begun
+
+    def release(self) -> None:
+        """Let go of the claim in this process: what is left of it in the store is nobody's."""
+        _at_work.discard(self._owner)
 
     def kept_alive(self) -> AbstractContextManager[None]:
         """Hold the claim for as long as the block runs."""
@@ -95,6 +104,18 @@ class Ledger:
             .values(updated_at=now, seconds=seconds, tier=str(tier), **columns_of(counts))
         )
 
+    def has_saved(self, connection: Connection, counts: Counts) -> bool:
+        """Whether these counts are in the store."""
+        found = _run(connection, self.run_id)
+        return found is not None and counts_of(found).batches == counts.batches
+
+    def confirm(self) -> None:
+        """See that the claim is still ours, where we have not heard of it for a while: we may have stood still."""
+        if time.monotonic() - self._confirmed > self._lease.total_seconds() / 2:
+            if not self._database.read(self._is_ours):
+                raise self._lost()
+            self._confirmed = time.monotonic()
+
     def end(self, status: RunStatus, *, reason: str | None, counts: Counts, seconds: float, tier: Tier) -> datetime:
         """Say how the run ended, and let the pipeline go."""
 
@@ -104,25 +125,45 @@ class Ledger:
             connection.execute(
                 update(runs)
                 .where(runs.c.run_id == self.run_id)
-                .values(status=status, reason=reason, ended_at=now, updated_at=now, seconds=seconds, tier=str(tier))
+                .values(
+                    status=status,
+                    reason=reason,
+                    ended_at=now,
+                    updated_at=now,
+                    seconds=seconds,
+                    tier=str(tier),
+                    **columns_of(counts),
+                )
             )
             if status is RunStatus.COMPLETE:
                 connection.execute(delete(run_keys).where(run_keys.c.run_id == self.run_id))
             return now
 
-        return self._database.write(work)
+        def done(connection: Connection, ended: datetime) -> bool:
+            found = _run(connection, self.run_id)
+            return found is not None and found.ended_at == ended
+
+        return self._database.write(work, done=done)
 
     def _move(self, connection: Connection, **values: Any) -> None:
-        ours = (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.owner == self._owner)
-        if connection.execute(update(checkpoints).where(ours).values(**values)).rowcount != 1:
-            raise RunStopped(
-                f"another process has taken pipeline {self._pipeline!r} over; this one has stopped", kind=Kind.TRANSIENT
-            )
+        if connection.execute(update(checkpoints).where(self._ours()).values(**values)).rowcount != 1:
+            raise self._lost()
+        self._confirmed = time.monotonic()
 
     def _renew(self, connection: Connection) -> None:
-        ours = (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.owner == self._owner)
         until = self._database.dialect.now(connection) + self._lease
-        connection.execute(update(checkpoints).where(ours).values(owner_until=until))
+        connection.execute(update(checkpoints).where(self._ours()).values(owner_until=until))
+
+    def _is_ours(self, connection: Connection) -> bool:
+        return connection.execute(select(checkpoints.c.run_id).where(self._ours())).first() is not None
+
+    def _ours(self) -> ColumnElement[bool]:
+        return (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.owner == self._owner)
+
+    def _lost(self) -> RunStopped:
+        return RunStopped(
+            f"another process has taken pipeline {self._pipeline!r} over; this one has stopped", kind=Kind.TRANSIENT
+        )
 
     # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,10 +259,12 @@ def _ourselves() -> str:
 
 
 def _is_dead(owner: str) -> bool:
-    """Whether the process that left this claim is known to be gone."""
+    """Whether nobody is behind this claim any more, as far as this machine can tell."""
     who = json.loads(owner)
     if who["host"] != socket.gethostname():
         return False
+    if who["pid"] == os.getpid() and who["began"] == _began(os.getpid()):
+        return owner not in _at_work  # a run of our own that could not even say that it ended
     try:
         os.kill(who["pid"], 0)
     except ProcessLookupError:
@@ -232,9 +275,10 @@ def _is_dead(owner: str) -> bool:
 
 
 def _began(pid: int) -> str | None:
-    """When a process began, by the kernel's count; None where that cannot be had."""
+    """When a process began, by the kernel's count; None where that cannot be had, or it is dead and only not buried."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return stat.rpartition(")")[2].split()[19]
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in {"Z", "X"} else fields[18]

@@ -133,13 +133,14 @@ class Pipeline:
         limit = self._deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
         sla = None if self._sla is None else self._sla.after(datetime.now(UTC))
         ledger = Ledger(opened.database, self.name)
-        begun = ledger.begin(self.source, sink=self.sink.name, sla=sla, restart=restart)
-        writer = Writer(self._job, opened, ledger, begun)
         self._stopping = stopping = Stopping(limit)
         try:
+            begun = ledger.begin(self.source, sink=self.sink.name, sla=sla, restart=restart)
+            writer = Writer(self._job, opened, ledger, begun)
             with stopping.heeding_sigterm():
                 return Run(self._job, begun, ledger, writer, stopping=stopping, watch=watch).go()
         finally:
+            ledger.release()
             self._stopping = None
             self.sink.close()
 

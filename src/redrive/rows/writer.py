@@ -110,16 +110,17 @@ class Writer:
                 refused = shared.write_within(connection, rows) if len(rows) else ()
                 return self._save(connection, prepared, outcome + self._wrote(prepared, rows, refused))
 
-            return database.write(work)
+            return database.write(work, done=self._is_saved)
         if self._seen is None:
             rows, outcome = prepared.rows, _Outcome(prepared.counts, tuple(prepared.letters))
         else:
             rows, outcome = database.read(lambda connection: self._fresh(connection, prepared))
+        self._ledger.confirm()  # in the sink's database nothing keeps out who has lost the claim
         refused = self._job.sink.write(rows, label=self._label()) if len(rows) else ()
         outcome += self._wrote(prepared, rows, refused)
         if prepared.batch.next is None:
             return outcome
-        return database.write(lambda connection: self._save(connection, prepared, outcome))
+        return database.write(lambda connection: self._save(connection, prepared, outcome), done=self._is_saved)
 
     def _fresh(self, connection: Connection, prepared: Prepared) -> tuple[Outgoing, _Outcome]:
         """The rows whose key this run has not written yet, where that matters."""
@@ -175,10 +176,13 @@ class Writer:
         )
         return whole
 
+    def _is_saved(self, connection: Connection, outcome: _Outcome) -> bool:
+        return self._ledger.has_saved(connection, self.counts + outcome.counts)
+
     def _label(self) -> str:
         """The name of what is being written: the same after a crash."""
         piece = f"-{len(self._held)}" if self._held else ""
         return f"{self._begun.run_id}-{self.counts.batches:06}{piece}"
 
     def _repeats(self) -> int:
-        return self._store.database.repeats + (0 if self._shared else getattr(self._job.sink, "repeats", 0))
+        return self._store.database.repeats + (0 if self._shared else self._job.sink.repeats)

@@ -61,9 +61,21 @@ class Database:
         """Run `work` on one snapshot of the database."""
         return self._steadily(lambda: self._within(work, writing=False))
 
-    def write(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction that is committed as a whole, or not at all."""
-        return self._steadily(lambda: self._within(work, writing=True))
+    def write(self, work: Callable[[Connection], T], *, done: Callable[[Connection, T], bool] | None = None) -> T:
+        """Run `work` in one transaction that is committed as a whole, or not at all.
+
+        Where the connection breaks in the moment of the commit, nobody knows which of the two it was, and `work` is
+        repeated. What must not happen twice is given `done`, which looks whether the last result is there already.
+        """
+        results: list[T] = []
+
+        def once(connection: Connection) -> T:
+            if results and done is not None and done(connection, results[-1]):
+                return results[-1]
+            results.append(work(connection))
+            return results[-1]
+
+        return self._steadily(lambda: self._within(once, writing=True))
 
     def prepare(self, *, migrating: bool) -> None:
         """See that the schema is the one this program knows."""

@@ -109,7 +109,9 @@ NO_CODE_TEXTS: dict[str, tuple[tuple[str, Entry], ...]] = {
         ("connection is closed", Entry(TRANSIENT, "connection closed")),
         ("connection has been released", Entry(PERMANENT, "bug: connection used after its release")),
     ),
+    "duckdb.IOException": (("no space left on device", Entry(PERMANENT, "disk full")),),
     "duckdb.TransactionException": (
+        ("no space left on device", Entry(PERMANENT, "disk full")),
         ("within a transaction", Entry(PERMANENT, "bug: transaction already begun")),
         ("no transaction is active", Entry(PERMANENT, "bug: no transaction begun")),
         ("transaction is aborted", Entry(PERMANENT, "transaction already failed")),

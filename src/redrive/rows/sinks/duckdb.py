@@ -67,6 +67,7 @@ class DuckdbTable:
         self.key = key
         self._path, self._table = path, table
         self._create, self._patience = create, patience
+        self.repeats = 0
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._shape: DuckdbShape | None = None
 
@@ -147,6 +148,7 @@ class DuckdbTable:
                 if kind not in _HEALS or time.monotonic() >= ends:
                     raise StoreError(f"{self._path}: {_first_line(error)}", kind=kind) from error
             repeat += 1
+            self.repeats += 1
             time.sleep(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
 
 

@@ -57,6 +57,7 @@ class ParquetDataset:
     def __init__(self, path: Path, key: tuple[str, ...], compression: str) -> None:
         self.name = str(path)
         self.key = key
+        self.repeats = 0  # there is nothing that would heal by itself
         self._path = path
         self._compression = compression
         self._parts = Parts(path, key)

@@ -19,6 +19,10 @@ class Sink(Protocol):
     key: tuple[str, ...]
     """The columns that identify a row. No two rows of one `write` have the same key, and none of its parts is None."""
 
+    @property
+    def repeats(self) -> int:
+        """How often something that heals had to be tried again, since it was made."""
+
     def check(self, columns: Sequence[str]) -> None:
         """Raise `SinkMismatch` where rows of these columns cannot go in, before any is written."""
 

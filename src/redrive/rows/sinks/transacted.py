@@ -53,6 +53,11 @@ class TransactedTable(ABC):
     def __repr__(self) -> str:
         return f"<table {self.name}>"
 
+    @property
+    def repeats(self) -> int:
+        """See `Sink`."""
+        return self._database.repeats
+
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
         if self._shape is None:

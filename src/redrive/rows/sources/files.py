@@ -103,6 +103,7 @@ class Stream:
         self.position = 0
         _size(name)
         self._bytes = _decoded(name)
+        self._found = os.stat(name)
 
     def read(self, most: int) -> bytes:
         """The next bytes: exactly so many, fewer only at the end of the file."""
@@ -114,8 +115,17 @@ class Stream:
                 pieces.append(data)
                 missing -= len(data)
             data = b"".join(pieces)
+        if len(data) < most:
+            self._is_whole()
         self.position += len(data)
         return data
+
+    def _is_whole(self) -> None:
+        """A file that somebody cuts while it is read has an end that is none."""
+        with suppress(FileNotFoundError):  # removed, it is still whole to who has it open
+            now = os.stat(self.name)
+            if now.st_ino == self._found.st_ino and now.st_size < self._found.st_size:
+                raise SourceError(f"{self.name} has become shorter while it was being read: give it back whole")
 
     def seek(self, position: int) -> None:
         """Go to a position that was reached before; a file that is too short for it by now is an error."""

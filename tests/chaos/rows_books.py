@@ -1,0 +1,280 @@
+"""What must be true of a pipeline's store and target, after a kill and at the end.
+
+What is expected is worked out row by row from the rules, and owes nothing to the runtime.
+"""
+
+import contextlib
+import functools
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import polars
+import psycopg
+import rows_worker
+from letters_books import check_audit, check_counts, come_to_rest
+from rows_worker import BATCH, COUNT
+from sqlalchemy import func, select
+
+import redrive
+from redrive.letters import Status
+from redrive.store.schema import checkpoints, run_keys
+
+TABLE = """CREATE TABLE deliveries (
+    id VARCHAR(20) PRIMARY KEY, fee NUMERIC(8, 2) NOT NULL, weight INTEGER CHECK (weight >= 0), city VARCHAR NOT NULL
+)"""
+# What the table holds before: rows that the file has, too, and others.
+OLD = {f"D-{n:05}": (1.5, 1, "old") for n in range(3, COUNT, 7)} | {f"OLD-{n}": (2.5, 2, "older") for n in range(50)}
+COUNTED = ("read", "written", "rejected", "discarded", "duplicates", "batches")
+
+
+# ── what is expected ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Expected:
+    """What there must be behind so many rows."""
+
+    table: dict = field(default_factory=lambda: dict(OLD))
+    letters: dict = field(default_factory=dict)
+    counts: Counter = field(default_factory=Counter)
+    keys: set = field(default_factory=set)
+
+    def copy(self):
+        return Expected(dict(self.table), dict(self.letters), Counter(self.counts), set(self.keys))
+
+
+def position(variant, n):
+    return {"csv": f"line {n + 2}", "ndjson": f"line {n + 1}", "records": f"row {n + 1}"}[variant]
+
+
+def raw(variant, n):
+    made = {"csv": rows_worker.csv_line, "ndjson": rows_worker.json_line, "records": rows_worker.no_row}[variant](n)
+    return made.rstrip(b"\n") if isinstance(made, bytes) else made
+
+
+@functools.cache
+def expected(variant, refuses):
+    """What there must be behind each batch, from none to all; `refuses` tells whether the target has constraints."""
+    stages = [Expected()]
+    for start in range(0, COUNT, BATCH):
+        stages.append(stages[-1].copy())
+        _add_batch(stages[-1], variant, range(start, start + BATCH), refuses)
+    return stages
+
+
+def _add_batch(so_far, variant, numbers, refuses):
+    records = {n: rows_worker.record(n) for n in numbers}
+
+    def reject(n, error_type):
+        record = raw(variant, n) if records[n] is None else records[n]
+        so_far.letters[position(variant, n)] = (record, error_type)
+        so_far.counts["rejected"] += 1
+
+    good = {}
+    for n, record in records.items():
+        if record is None:
+            reject(n, "parse")
+        elif record["fee"] == "N/A":
+            reject(n, "validation")
+        elif record["city"] == "nowhere" and variant != "csv":
+            so_far.counts["discarded"] += 1
+        elif variant == "records" and record["id"] in so_far.keys:
+            reject(n, "validation")
+        else:
+            so_far.keys.add(record["id"])
+            so_far.counts["duplicates"] += record["id"] in good
+            good[record["id"]] = n
+    for n in good.values():
+        record = records[n]
+        if refuses and (record["city"] is None or record["weight"] == "-5"):
+            reject(n, "sink")
+        else:
+            so_far.counts["written"] += 1
+            so_far.table[record["id"]] = (float(record["fee"]), int(record["weight"]), record["city"])
+    so_far.counts["read"] += len(numbers)
+    so_far.counts["batches"] += 1
+
+
+# ── targets ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Target:
+    """A table with old rows in it, of which the file brings some anew."""
+
+    refuses = True
+
+    def __init__(self, url, *, shared):
+        self.url, self.shared = url, shared
+        self.prepare()
+
+    def prepare(self):
+        with self.connected() as connection:
+            connection.execute(TABLE)
+            connection.cursor().executemany(
+                f"INSERT INTO deliveries VALUES ({', '.join([self.mark] * 4)})",
+                [(key, *values) for key, values in OLD.items()],
+            )
+            connection.commit()
+
+    def rows(self):
+        """Every row there is; a key that is there twice is an error."""
+        with self.connected() as connection:
+            found = connection.execute("SELECT id, fee, weight, city FROM deliveries").fetchall()
+        return by_key(found)
+
+    def check(self, stages):
+        """It is at one of these stages."""
+        rows = self.rows()
+        assert any(rows == one.table for one in stages), difference(rows, stages[0].table)
+
+
+def by_key(found):
+    assert len({row[0] for row in found}) == len(found), "a row is there twice"
+    return {key: (float(fee), weight, city) for key, fee, weight, city in found}
+
+
+class PostgresTarget(Target):
+    mark = "%s"
+
+    def connected(self):
+        return psycopg.connect(self.url)
+
+    def rows(self):
+        come_to_rest(self.url)
+        return super().rows()
+
+
+class SqliteTarget(Target):
+    mark = "?"
+
+    def connected(self):
+        return contextlib.closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30))
+
+    def rows(self):
+        with self.connected() as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return super().rows()
+
+
+class DuckdbTarget(Target):
+    def connected(self):
+        return duckdb.connect(self.url.removeprefix("duckdb:///"))
+
+    def prepare(self):
+        old = polars.DataFrame([(key, *values) for key, values in OLD.items()], orient="row")  # noqa: F841 - it is read
+        with self.connected() as connection:
+            connection.execute(TABLE)
+            connection.execute("INSERT INTO deliveries FROM old")
+
+
+class ParquetTarget(Target):
+    refuses = False
+
+    def prepare(self):
+        """Parquet has no other way in: the old rows come by a pipeline, too."""
+        path = Path(self.url.removeprefix("parquet:"))
+        sink, old = rows_worker.a_sink(self.url), path.with_name("old.db")
+        records = [dict(zip(rows_worker.COLUMNS, (key, *values), strict=True)) for key, values in OLD.items()]
+        with redrive.connect(old) as store:
+            redrive.Pipeline("old", source=redrive.rows.records(records), sink=sink, store=store).run()
+        for left in path.parent.glob("old.db*"):
+            left.unlink()
+
+    def found(self):
+        files = sorted(Path(self.url.removeprefix("parquet:")).rglob("*.parquet"))
+        return polars.read_parquet(files).select(rows_worker.COLUMNS).rows() if files else []
+
+    def rows(self):
+        assert not list(Path(self.url.removeprefix("parquet:")).rglob(".*")), "something was left behind"
+        return by_key(self.found())
+
+    def check(self, stages):
+        """Every row of the first stage is there, or that of the second in its place; for a moment, both."""
+        found = {(key, tuple(values)) for key, *values in self.found()}
+        assert found <= set().union(*(one.table.items() for one in stages))
+        assert {key for key, _ in found} >= stages[0].table.keys()
+
+
+# ── the books ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def newest_run(store_url):
+    with redrive.connect(store_url) as store:
+        return next(iter(store.runs.find(pipeline=rows_worker.PIPELINE, limit=1)), None)
+
+
+def is_complete(store_url):
+    """Whether the run is over; one that would be started then is another."""
+    run = newest_run(store_url)
+    if run is not None and run.read == COUNT and run.status != "complete":
+        come_to_rest(store_url)  # that it is complete may be the last thing that was sent
+        run = newest_run(store_url)
+    return run is not None and run.status == "complete"
+
+
+def check(store_url, target, variant):
+    """Compare store and target with what is expected behind the checkpoint; tell how many batches that is."""
+    come_to_rest(store_url)
+    with redrive.connect(store_url) as store:
+        found = store.runs.find(pipeline=rows_worker.PIPELINE, limit=1_000)
+        begun = [run for run in found if run.status != "abandoned"]
+        assert len(begun) <= 1, "a run was begun anew that had come further"
+        assert all(run.read == 0 for run in found if run.status == "abandoned")
+        batches = begun[0].read // BATCH if begun else 0
+        there = expected(variant, target.refuses)[batches]
+        if begun:
+            assert {name: getattr(begun[0], name) for name in COUNTED} == {name: there.counts[name] for name in COUNTED}
+            check_position(begun[0].checkpoint, variant, begun[0].read)
+        check_letters(store, there, begun[0].run_id if begun else None)
+    # Apart from the store, a batch may be in the target of which the checkpoint does not know yet.
+    target.check(expected(variant, target.refuses)[batches : batches + (1 if target.shared else 2)])
+    return batches
+
+
+def check_position(position, variant, read):
+    if read == 0:
+        assert position is None
+    elif variant == "records":
+        assert position == {"row": read}
+    else:
+        assert position["line"] == read + (2 if variant == "csv" else 1)
+
+
+def check_letters(store, there, run_id):
+    letters = list(store.dlq.each())
+    assert len(letters) == len({letter.position for letter in letters}), "a letter is there twice"
+    assert {letter.position: (letter.record, letter.error_type) for letter in letters} == there.letters
+    assert all(letter.seen == 1 for letter in letters), "a letter was counted twice"
+    assert {letter.status for letter in letters} <= {Status.PENDING}
+    assert {letter.run_id for letter in letters} <= {run_id}
+    check_counts(store.dlq, letters, purged=False)
+    check_audit(store, letters)
+
+
+def check_end(store_url, target, variant):
+    """The run is complete, its target exactly the result, and nothing is held any more."""
+    assert check(store_url, target, variant) == COUNT // BATCH
+    whole = expected(variant, target.refuses)[-1]
+    assert target.rows() == whole.table
+    with redrive.connect(store_url) as store:
+        (run,) = (run for run in store.runs.find(pipeline=rows_worker.PIPELINE) if run.status != "abandoned")
+        assert (run.status, run.reason) == ("complete", None)
+        assert run.read == run.written + run.rejected + run.discarded + run.duplicates == COUNT
+        owners, keys = store.database.read(
+            lambda connection: (
+                connection.execute(select(checkpoints.c.owner)).scalars().all(),
+                connection.execute(select(func.count()).select_from(run_keys)).scalar(),
+            )
+        )
+        assert (owners, keys) == ([None], 0)
+
+
+def difference(found, wanted):
+    """What is wrong with a table, in a few words."""
+    lost = sorted(wanted.keys() - found.keys())
+    added = sorted(found.keys() - wanted.keys())
+    other = sorted(key for key in found.keys() & wanted.keys() if found[key] != wanted[key])
+    return f"{len(lost)} rows are missing {lost[:5]}, {len(added)} too many {added[:5]}, {len(other)} other {other[:5]}"

@@ -1,0 +1,266 @@
+"""Processes that run pipelines, made to be killed, and what they read.
+
+Like `letters_worker`: this one has imported everything, and forks a process for every job. A process says where it is,
+a line for each step, and may be told to kill itself at one of them.
+"""
+
+import fcntl
+import functools
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from datetime import timedelta
+
+import dataframely
+import duckdb  # noqa: F401 - imported here, so that no process has to
+import psycopg  # noqa: F401
+import pyarrow.parquet  # noqa: F401
+import pydantic
+from letters_worker import Mouth
+from sqlalchemy import Engine, event
+
+import redrive
+from redrive.rows import pipeline as pipelines
+from redrive.rows.ledger import Ledger
+from redrive.runs import RunStarted
+
+PIPELINE = "vendor"
+COUNT, BATCH = 4_000, 100
+COLUMNS = ("id", "fee", "weight", "city")
+
+for _lazy in ("csv", "ndjson", "parquet_dataset", "records", "table"):
+    getattr(redrive.rows, _lazy)
+
+
+# ── what is read ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def key_of(n):
+    """The key of a row. One in a batch has that of the row before it, one that of a row of the batch before."""
+    if n % 100 == 61:
+        n -= 1
+    if n % 100 == 40 and n > 100:
+        n -= 99
+    return f"D-{n:05}"
+
+
+def record(n):
+    """Row number n, as the vendor wrote it; None where that is no row."""
+    if n % 400 == 255:
+        return None
+    fee = "N/A" if n % 100 in {17, 50, 83} else f"{n % 90}.25"
+    weight = "-5" if n % 200 == 120 else f"{n % 70}"  # no table takes it
+    city = None if n % 400 == 325 else "nowhere" if n % 500 == 77 else f"Pune {n % 11}"  # nor a row without a city
+    return {"id": key_of(n), "fee": fee, "weight": weight, "city": city}
+
+
+def csv_line(n):
+    found = record(n)
+    text = f"D-{n:05},1,2,Pune,and more" if found is None else ",".join(value or "" for value in found.values())
+    return text.encode() + b"\n"
+
+
+def json_line(n):
+    found = record(n)
+    return (b'{"id": "D-%05d", "fee"' % n if found is None else json.dumps(found).encode()) + b"\n"
+
+
+def no_row(n):
+    return f"row {n} is lost"
+
+
+def write_csv(path):
+    path.write_bytes(b"id,fee,weight,city\n" + b"".join(map(csv_line, range(COUNT))))
+
+
+def write_json(path):
+    path.write_bytes(b"".join(map(json_line, range(COUNT))))
+
+
+# ── how it is checked ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Deliveries(dataframely.Schema):
+    id = dataframely.String()
+    fee = dataframely.Float64()
+    weight = dataframely.Int64()
+    city = dataframely.String(nullable=True)
+
+
+class Delivery(pydantic.BaseModel):
+    id: str
+    fee: float
+    weight: int
+    city: str | None
+
+
+def delivery(record):
+    if record["city"] == "nowhere":
+        raise redrive.Discard("nobody lives there")
+    return {**record, "fee": float(record["fee"]), "weight": int(record["weight"])}
+
+
+def somewhere(record):
+    return None if record["city"] == "nowhere" else record
+
+
+def a_pipeline(variant, *, file, sink, store, on_event=None):
+    """One of three pipelines over the same rows: vectorised, by a model, by a function."""
+    made = {
+        "csv": lambda: {"source": redrive.rows.csv(file), "validate": Deliveries},
+        "ndjson": lambda: {"source": redrive.rows.ndjson(file), "validate": Delivery, "transform": somewhere},
+        "records": lambda: {
+            "source": redrive.rows.records(all_records),
+            "validate": delivery,
+            "on_duplicate": "quarantine",
+        },
+    }[variant]()
+    return redrive.Pipeline(PIPELINE, **made, sink=sink, store=store, batch=BATCH, on_event=on_event)
+
+
+def all_records():
+    return (no_row(n) if (found := record(n)) is None else found for n in range(COUNT))
+
+
+def a_sink(url):
+    if url.startswith("parquet:"):
+        return redrive.rows.parquet_dataset(url.removeprefix("parquet:"), key="id")
+    return redrive.rows.table(url, "deliveries", key="id")
+
+
+# ── what a process does ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Doomed:
+    """A mouth to whose owner something happens when it has said a word so many times.
+
+    die_at   it is killed
+    halt_at  the thread that said it waits at a gate
+    stop_at  the whole process stands still, until it is told to go on
+    """
+
+    def __init__(self, mouth, *, die_at=None, halt_at=None, stop_at=None):
+        self._mouth = mouth
+        self._said = Counter()
+        self._fates = {
+            tuple(moment[:2]): functools.partial(fate, *moment[2:])
+            for moment, fate in ((die_at, self._die), (halt_at, wait_at), (stop_at, self._stop))
+            if moment is not None
+        }
+
+    def say(self, what, **more):
+        self._mouth.say(what, **more)
+        self._said[what] += 1
+        if fate := self._fates.get((what, self._said[what])):
+            fate()
+
+    def _die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _stop(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def wait_at(gate):
+    with open(gate) as closed:
+        fcntl.flock(closed, fcntl.LOCK_SH)
+
+
+def trace(owner, method, before, after, mouth):
+    """Say when a method is called, and when it has done its work."""
+    real = getattr(owner, method)
+
+    def traced(*args, **options):
+        mouth.say(before)
+        result = real(*args, **options)
+        mouth.say(after)
+        return result
+
+    setattr(owner, method, traced)
+
+
+def run(mouth, *, variant, file, url, store, **fates):
+    """Run a pipeline, or go on with it; say where each batch is, and how it ended."""
+    mouth = Doomed(mouth, **fates)
+    event.listen(Engine, "commit", lambda connection: mouth.say("committing"))
+    opened = redrive.connect(store)
+    sink = a_sink(url)
+    trace(opened.database, "write", "saving", "saved", mouth)
+    shared = hasattr(sink, "lives_in") and sink.lives_in(opened.database)
+    trace(sink, "write_within" if shared else "write", "writing", "wrote", mouth)
+
+    def announced(what):
+        if isinstance(what, RunStarted):
+            mouth.say("started")
+
+    pipeline = a_pipeline(variant, file=file, sink=sink, store=opened, on_event=announced)
+    try:
+        report = pipeline.run()
+    except redrive.RunStopped as stopped:
+        mouth.say("stopped", kind=str(stopped.kind), reason=str(stopped))
+    else:
+        mouth.say("report", **report.document())
+
+
+def wait(mouth, *, variant, file, url, store):
+    """Run a pipeline as soon as nobody else does. It gives up long before a claim would run out."""
+    pipeline = a_pipeline(variant, file=file, sink=a_sink(url), store=redrive.connect(store))
+    for _ in range(1_000):
+        try:
+            mouth.say("report", **pipeline.run().document())
+            return
+        except redrive.RunStopped as stopped:
+            mouth.say("stopped", kind=str(stopped.kind), reason=str(stopped))
+            time.sleep(0.01)
+
+
+# ── how it is told ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def work(pipe, *, operation, gate, lease=None, **arguments):
+    """Do one job, at the moment when the gate opens, and leave. Claims last for the usual time, or for `lease`."""
+    code = 1
+    try:
+        if lease is not None:
+            pipelines.Ledger = functools.partial(Ledger, lease=timedelta(seconds=lease))
+        mouth = Mouth(pipe)
+        if gate:
+            mouth.say("ready")
+            wait_at(gate)
+        {"run": run, "wait": wait}[operation](mouth, **arguments)
+        mouth.say("done")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def serve():
+    """Take jobs until there are no more."""
+    for line in sys.stdin:
+        job = json.loads(line)
+        if "wait" in job:
+            _, status = os.waitpid(job["wait"], 0)
+            answer = os.waitstatus_to_exitcode(status)
+        else:
+            pipe = os.open(job.pop("pipe"), os.O_WRONLY)
+            with warnings.catch_warnings():
+                # Libraries that were imported keep threads of their own; none has been given anything to do.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                answer = os.fork()
+            if answer == 0:
+                work(pipe, **job)
+            os.close(pipe)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,78 @@
+"""The benchmark of rows runs, checks what everybody loaded, and says what it measured for people and for programs."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[3] / "bench"
+DATABASES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
+OURS = {"redrive-dataframely", "redrive-pydantic"}
+KEYS = {
+    *("database", "peer", "multiple", "rows", "unavailable", "best_s", "median_s", "rows_per_s", "median_rows_per_s"),
+    *("to_loop", "floor_time", "to_dlt", "to_dlt_pydantic", "peak_mb", "again"),
+}
+
+
+def run_quickly(*options):
+    command = [sys.executable, "-W", "error", BENCH / "rows.py", "--quick", *options]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=110).stdout
+
+
+@pytest.mark.parametrize(("option", "database"), DATABASES.items())
+def test_redrive_stands_beside_the_loop_and_the_floor(option, database):
+    document = json.loads(run_quickly("--only", option, "--peers", "redrive", "loop", "floor", "--json"))
+    rows = {(row["peer"], row["rows"]): row for row in document["rows"]}
+
+    assert document["benchmark"] == "rows"
+    assert document["quick"] is True
+    assert document["environment"].keys() == {"date", "machine", "python", "versions"}
+    assert list(document["databases"]) == [database]
+    assert rows.keys() == {("loop", 1_000), *((name, size) for name in (*OURS, "floor") for size in (1_000, 10_000))}
+    assert all(row.keys() == KEYS and row["database"] == database and row["peak_mb"] > 0 for row in rows.values())
+    assert rows["loop", 1_000]["to_loop"] == rows["floor", 1_000]["floor_time"] == 1
+    assert all(row["to_dlt"] is None for row in rows.values())
+    assert {end["peer"] for end in document["headline"]} == OURS
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("dlt"), reason="dlt is missing: pip install 'redrive[bench]'")
+def test_dlt_loads_the_same_rows_into_each_database():
+    rows = json.loads(run_quickly("--peers", "dlt", "--json"))["rows"]
+
+    assert {row["database"] for row in rows if row["peer"] == "dlt-arrow"} == set(DATABASES.values())
+    assert all(row["unavailable"] is None and row["rows_per_s"] > 0 for row in rows)
+
+
+def test_the_tables_fit_a_hundred_columns_while_the_document_goes_to_a_file(tmp_path):
+    written = tmp_path / "rows.json"
+
+    lines = run_quickly("--only", "sqlite", "--peers", "redrive", "loop", "--json", written).rstrip().splitlines()
+
+    assert max(map(len, lines)) <= 100
+    assert any(line.startswith("SQLite, redrive-pydantic: ") for line in lines[-3:])
+    assert json.loads(written.read_text())["effort"]["rows"] == 1_000
+
+
+def test_the_file_is_the_same_each_time_with_exactly_three_in_a_hundred_without_a_fee(tmp_path):
+    specification = importlib.util.spec_from_file_location("vendor", BENCH / "vendor.py")
+    vendor = importlib.util.module_from_spec(specification)
+    sys.modules["vendor"] = vendor  # a dataclass looks for its module there
+    try:
+        specification.loader.exec_module(vendor)
+        first, second = (vendor.generated(tmp_path / name, 5_000) for name in ("a.csv", "b.csv"))
+    finally:
+        del sys.modules["vendor"]
+
+    with first.path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    fees = [row["fee"] for row in rows if row["fee"] != "N/A"]
+    assert first.path.read_bytes() == second.path.read_bytes()
+    assert (len(rows), len(fees), first.bad) == (5_000, first.good, 150)
+    assert sum(round(float(fee) * 100) for fee in fees) == first.cents
+    assert len({row["delivery_id"] for row in rows}) == 5_000
