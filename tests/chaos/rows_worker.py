@@ -5,6 +5,7 @@ a line for each step, and may be told to kill itself at one of them.
 """
 
 import fcntl
+import contextlib
 import functools
 import json
 import os
@@ -228,6 +229,9 @@ def work(pipe, *, operation, gate, lease=None, **arguments):
     try:
         if lease is not None:
             pipelines.Ledger = functools.partial(Ledger, lease=timedelta(seconds=lease))
+        if arguments.get("stop_at"):
+            # Who is stopped in the middle of a renewal keeps SQLite's lock with him, and nobody can take over.
+            Ledger.kept_alive = lambda self: contextlib.nullcontext()
         mouth = Mouth(pipe)
         if gate:
             mouth.say("ready")
