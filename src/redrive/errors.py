@@ -29,6 +29,7 @@ Where the user's function raised, a Service re-raises that exception itself, wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -159,6 +160,11 @@ class SourceError(PipelineError):
 
 class SinkMismatch(PipelineError):
     """The rows do not fit the sink: a column that it lacks, a key that is not unique, a table that is not there."""
+
+    def __init__(self, message: str, *, unknown: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.unknown = tuple(unknown)
+        """The columns that the sink does not have, where that is what is wrong."""
 
 
 class RunStopped(RedriveError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -38,6 +39,10 @@ class Kit:
             rows = connection.execute(sqlalchemy.text("SELECT id, fee FROM deliveries")).all()
         assert len({row.id for row in rows}) == len(rows)
         return {row.id: float(row.fee) for row in rows}
+
+    def rows(self, statement: str) -> list[Any]:
+        with self._engine.begin() as connection:
+            return list(connection.execute(sqlalchemy.text(statement)).all())
 
     def letters(self, **filters: Any) -> dict[str | None, Any]:
         return {letter.key: letter for letter in self.store.dlq.each(**filters)}
@@ -210,6 +215,92 @@ def test_the_rule_holds_over_a_stop(kit):
     assert report.duplicates == 2
 
 
+@pytest.mark.parametrize("rule", ["last", "first"])
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_a_row_that_the_sink_refuses_supersedes_nobody(kit, rule, batch):
+    fees = {"last": [5, 6, 10**7, 10**7], "first": [10**7, 10**7, 5, 6]}[rule]
+    same = [{"id": "a", "fee": fee} for fee in fees]
+    report = kit.pipeline(same, validate=None, on_duplicate=rule, batch=batch, gate=ALL).run()
+    assert kit.table() == {"a": {"last": 6, "first": 5}[rule]}
+    assert report.read == report.written + report.rejected + report.duplicates == 4
+
+
+def test_numbers_that_are_equal_are_one_key_over_batches(kit):
+    kit.execute("CREATE TABLE numbered (n NUMERIC PRIMARY KEY, fee NUMERIC)")
+    same = [{"n": Decimal("1.0"), "fee": 1}, {"n": Decimal("1.00"), "fee": 2}, {"n": 1, "fee": 3}]
+    sink = redrive.rows.table(kit.url, "numbered", key="n")
+    report = kit.pipeline(same, validate=None, sink=sink, on_duplicate="first", batch=1).run()
+    assert (report.written, report.duplicates) == (1, 2)
+
+
+# ── letters of their own ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_bad_rows_of_one_key_are_letters_of_their_own_and_the_same_ones_in_the_next_run(kit, batch):
+    same = [{"id": "a", "fee": "N/A", "n": n} for n in range(3)]
+    pipeline = kit.pipeline(same, batch=batch, gate=ALL)
+    pipeline.run()
+    assert sorted(letter.record["n"] for letter in kit.store.dlq.each()) == [0, 1, 2]
+    pipeline.run()
+    assert sorted((letter.record["n"], letter.seen) for letter in kit.store.dlq.each()) == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_the_same_key_in_the_file_of_next_week_is_the_same_letter(kit):
+    kit.pipeline([{"id": "a", "fee": "N/A"}], gate=ALL).run()
+    kit.pipeline([{"id": "z", "fee": "1"}, {"id": "a", "fee": "n/a"}], gate=ALL).run()
+    (letter,) = kit.store.dlq.each()
+    assert (letter.seen, letter.record["fee"], letter.position) == (2, "n/a", "row 2")
+
+
+def test_parts_of_a_key_do_not_run_into_each_other(kit):
+    kit.execute("CREATE TABLE pairs (a TEXT, b TEXT, fee NUMERIC, PRIMARY KEY (a, b))")
+    sink = redrive.rows.table(kit.url, "pairs", key=("a", "b"))
+    some = [{"a": "x|y", "b": "z", "fee": "N/A"}, {"a": "x", "b": "y|z", "fee": "N/A"}]
+
+    def check(record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, "fee": float(record["fee"])}
+
+    kit.pipeline(some, sink=sink, validate=check, gate=ALL).run()
+    assert {letter.key for letter in kit.store.dlq.each()} == {r"x\|y|z", r"x|y\|z"}
+
+
+# ── records whose fields come and go ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_a_record_that_lacks_its_key_is_a_letter_whatever_batch_it_is_in(kit, batch):
+    some = [{"id": "a", "fee": 1}, {"id": "b", "fee": 2}, {"fee": 3}]
+    report = kit.pipeline(some, validate=None, batch=batch, gate=ALL).run()
+    assert (report.written, report.rejected) == (2, 1)
+    assert kit.table() == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_a_record_that_lacks_a_needed_field_is_a_letter_whatever_batch_it_is_in(kit, batch):
+    some = [{"id": "a", "fee": 1}, {"id": "b", "fee": 2}, {"id": "c"}]
+    report = kit.pipeline(some, validate=None, batch=batch, gate=ALL).run()
+    assert (report.written, report.rejected) == (2, 1)
+    assert kit.letters()["c"].error_type == "sink"
+
+
+@pytest.mark.parametrize("batch", [2, 100])
+def test_a_record_with_a_field_that_the_sink_does_not_know_is_a_letter_among_others(kit, batch):
+    some = [{"id": "a", "fee": 1}, {"id": "b", "fee": 2}, {"id": "c", "fee": 3, "surprise": 1}, {"id": "d", "fee": 4}]
+    report = kit.pipeline(some, validate=None, batch=batch, gate=ALL).run()
+    assert (report.written, report.rejected) == (3, 1)
+    assert (kit.letters()["c"].error_type, "surprise" in kit.letters()["c"].error_message) == ("schema", True)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_what_a_record_lacks_is_nothing_whoever_its_neighbours_are(kit, batch):
+    kit.execute("CREATE TABLE noted (id TEXT PRIMARY KEY, note TEXT)")
+    kit.execute("INSERT INTO noted VALUES ('b', 'old'), ('c', 'old')")
+    some = [{"id": "a", "note": "new"}, {"id": "b"}, {"id": "c"}]
+    kit.pipeline(some, validate=None, batch=batch, sink=redrive.rows.table(kit.url, "noted", key="id")).run()
+    assert dict(kit.rows("SELECT id, note FROM noted")) == {"a": "new", "b": None, "c": None}
+
+
 # ── stopping and going on ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -219,14 +310,15 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(kit):
         pipeline.run(watch=stopping_after(3, pipeline))
     part = stopped.value.report
     assert stopped.value.kind == "transient"
-    assert (part.status, part.read, part.checkpoint) == ("stopped", 300, {"row": 300})
-    assert len(kit.table()) == part.written == 297
+    # The batch that was in hand when it was told is finished.
+    assert (part.status, part.read, part.checkpoint) == ("stopped", 400, {"row": 400})
+    assert len(kit.table()) == part.written == 396
     report = pipeline.run()
     assert report.resumed
     assert report.run_id == part.run_id
     assert (report.read, report.written, report.rejected, report.batches) == (1_000, 990, 10, 10)
     assert {letter.seen for letter in kit.letters().values()} == {1}
-    assert kit.of(RunStarted)[1].checkpoint == {"row": 300}
+    assert kit.of(RunStarted)[1].checkpoint == {"row": 400}
 
 
 def test_a_source_that_breaks_loses_nothing_and_is_gone_on_with(kit):
@@ -285,7 +377,7 @@ def test_a_deadline_ends_the_run_behind_its_batch(kit):
     with pytest.raises(redrive.RunStopped, match="deadline") as stopped:
         kit.pipeline(rows(1_000)).run(deadline=1e-9)
     assert stopped.value.kind == "transient"
-    assert len(kit.table()) == stopped.value.report.written
+    assert len(kit.table()) == stopped.value.report.written == 100
 
 
 def test_sigterm_ends_the_run_behind_its_batch(kit):
@@ -299,7 +391,7 @@ def test_sigterm_ends_the_run_behind_its_batch(kit):
     with pytest.raises(redrive.RunStopped, match="SIGTERM"):
         pipeline.run(watch=watch)
     assert signal.getsignal(signal.SIGTERM) is before
-    assert len(kit.table()) == 200
+    assert len(kit.table()) == 300
     assert pipeline.run().written == 1_000
 
 
@@ -332,6 +424,17 @@ def test_a_checkpoint_of_another_source_is_refused_in_one_sentence(kit):
     with pytest.raises(redrive.PipelineError, match=r"unfinished run over monday.*tuesday.*--restart"):
         kit.pipeline(redrive.rows.records(rows(500), name="tuesday")).run()
     assert pipeline.run().written == 500
+
+
+def test_a_checkpoint_is_not_gone_on_with_in_another_sink(kit):
+    kit.execute(TABLE.replace("deliveries", "elsewhere"))
+    pipeline = kit.pipeline(rows(500))
+    with pytest.raises(redrive.RunStopped):
+        pipeline.run(watch=stopping_after(2, pipeline))
+    other = kit.pipeline(rows(500), sink=redrive.rows.table(kit.url, "elsewhere", key="id"))
+    with pytest.raises(redrive.PipelineError, match=r"has written to deliveries.*elsewhere.*--restart"):
+        other.run()
+    assert other.run(restart=True).written == 500
 
 
 def test_a_run_that_read_nothing_binds_nobody(kit):
@@ -473,6 +576,15 @@ def test_a_sink_without_memory_gets_smaller_batches(kit):
     assert len(kit.table()) == 400
 
 
+def test_what_a_watcher_raises_is_no_fault_of_the_sink(kit):
+    def watch(progress: Any) -> None:
+        raise MemoryError
+
+    with pytest.raises(redrive.RunStopped, match="MemoryError") as stopped:
+        kit.pipeline(rows(100)).run(watch=watch)
+    assert (stopped.value.report.read, stopped.value.report.written) == (100, 100)
+
+
 # ── events and reports ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -545,6 +657,12 @@ def test_an_edited_record_is_what_is_sent(kit):
     kit.store.dlq.edit(letter.id, patch={"fee": "7.25"})
     assert kit.store.dlq.replay(kit.pipeline(rows(0)), pipeline="vendor", dry_run=False).reprocessed == 1
     assert kit.table() == {"b": 7.25}
+
+
+def test_a_letter_without_a_row_is_not_taken_for_a_success(kit):
+    kit.store.dlq.put([], "an empty batch", pipeline="vendor", error_type="batch")
+    report = kit.store.dlq.replay(kit.pipeline(rows(0)), pipeline="vendor", dry_run=False)
+    assert (report.reprocessed, report.failed_again) == (0, 1)
 
 
 # ── what cannot work ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -82,6 +82,11 @@ class Preparer:
             rejected,
         )
 
+    def by_position(self, row: LetterRow) -> LetterRow:
+        """The row, known by its position and content instead of its key."""
+        place = (row.pipeline_name, row.source_table, row.fingerprint)
+        return row._replace(identity=self._identity(place, None, row.position, row.raw_record))
+
     def _place(self, letter: NewLetter) -> tuple[str, str | None]:
         """Pipeline and source."""
         known = self._places.get((letter.pipeline, letter.source))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from uuid import UUID
 
 from sqlalchemy import Connection, literal, select
 
@@ -17,11 +18,12 @@ from redrive.letters import NewLetter, Stored
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import decode
-from redrive.store.schema import causes, letter_audit, letters
+from redrive.store.schema import PENDING_MARK, causes, letter_audit, letters
 
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
 _LONGEST_SAMPLE = 500
+_ASKED_AT_ONCE = 500
 
 CauseFound = tuple[Fingerprint, str, str]
 """A cause, its error type, and the message of one letter."""
@@ -73,10 +75,17 @@ def put_rows(
     database: Database,
     rows: Sequence[LetterRow],
     found: Sequence[CauseFound],
+    *,
+    apart: Callable[[LetterRow], LetterRow] | None = None,
 ) -> Stored:
-    """Put rows in the caller's transaction."""
+    """Put rows in the caller's transaction.
+
+    By `apart`, a row gets an identity of its own where another one of its run has the same: a letter for each.
+    """
     dialect = database.dialect
     add_causes(connection, database, found)
+    if apart is not None:
+        rows = _told_apart(connection, rows, apart)
     first: dict[bytes, LetterRow] = {}
     later = [row for row in rows if first.setdefault(row.identity, row) is not row]
     standing = dialect.put_new(connection, list(first.values()))
@@ -84,6 +93,28 @@ def put_rows(
     if again or later:
         _see_again(connection, database, again + later)
     return Stored(len(first) - len(again), len(again) + len(later))
+
+
+def _told_apart(
+    connection: Connection, rows: Sequence[LetterRow], apart: Callable[[LetterRow], LetterRow]
+) -> list[LetterRow]:
+    """The rows, those with an identity of their own that would pass for another row of the same run."""
+    keyed = list({row.identity for row in rows if row.source_key is not None})
+    taken: dict[bytes, str | None] = {}
+    run_id = None if not rows or rows[0].run_id is None else UUID(rows[0].run_id)
+    for start in range(0, len(keyed), _ASKED_AT_ONCE):
+        same = letters.c.identity.in_(keyed[start : start + _ASKED_AT_ONCE])
+        standing = select(letters.c.identity, letters.c.position).where(
+            same, PENDING_MARK == 1, letters.c.run_id == run_id
+        )
+        taken.update({row.identity: row.position for row in connection.execute(standing)})
+    told = []
+    for row in rows:
+        if row.source_key is not None and taken.setdefault(row.identity, row.position) != row.position:
+            told.append(apart(row))
+        else:
+            told.append(row)
+    return told
 
 
 def add_causes(connection: Connection, database: Database, found: Sequence[CauseFound]) -> None:

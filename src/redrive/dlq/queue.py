@@ -100,10 +100,16 @@ class DeadLetters:
     def put_within(
         self, connection: Connection, letters: Iterable[NewLetter], *, pipeline: str, run_id: UUID | str | None = None
     ) -> Stored:
-        """Quarantine records in a transaction of the caller's on this store's database."""
+        """Quarantine the records of a run in a transaction of the caller's on this store's database.
+
+        Records of one run are told apart by their position where they have the same key: each is a letter.
+        """
         preparer = self._preparer(pipeline=pipeline, run_id=run_id)
         rows = [preparer.row(letter) for letter in letters]
-        return put_rows(connection, self._database, rows, tuple(preparer.causes.values())) if rows else Stored()
+        if not rows:
+            return Stored()
+        causes = tuple(preparer.causes.values())
+        return put_rows(connection, self._database, rows, causes, apart=preparer.by_position)
 
     def _preparer(self, **common: Any) -> Preparer:
         return Preparer(now=_now(), redactor=self.redactor, store_redacted=self._store_redacted, **common)

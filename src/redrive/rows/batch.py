@@ -113,7 +113,7 @@ class Outgoing:
     origin  the place of each row in its batch, so that a row the sink refuses is quarantined as it was received
     """
 
-    __slots__ = ("_frame", "_tuples", "columns", "origin")
+    __slots__ = ("_frame", "_tuples", "columns", "loose", "origin")
 
     def __init__(
         self,
@@ -122,9 +122,12 @@ class Outgoing:
         *,
         frame: pl.DataFrame | None = None,
         tuples: Sequence[tuple[Any, ...]] | None = None,
+        loose: bool = False,
     ) -> None:
         self.columns = tuple(columns)
         self.origin = origin
+        self.loose = loose
+        """Whether other batches may have other columns, as records do."""
         self._frame = frame
         self._tuples = tuples
 
@@ -137,7 +140,7 @@ class Outgoing:
     def of_records(cls, records: Sequence[Mapping[str, Any]], origin: Sequence[int]) -> Outgoing:
         """Rows that are records; a column that a record lacks is None there."""
         columns = tuple(dict.fromkeys(name for record in records for name in record))
-        return cls(columns, origin, tuples=[tuple(map(record.get, columns)) for record in records])
+        return cls(columns, origin, tuples=[tuple(map(record.get, columns)) for record in records], loose=True)
 
     def __len__(self) -> int:
         return len(self.origin)
@@ -175,6 +178,7 @@ class Outgoing:
             self.origin[start : start + length],
             frame=None if self._frame is None else self._frame.slice(start, length),
             tuples=None if self._tuples is None else self._tuples[start : start + length],
+            loose=self.loose,
         )
 
     def take(self, places: Sequence[int]) -> Outgoing:
@@ -184,7 +188,17 @@ class Outgoing:
             [self.origin[place] for place in places],
             frame=None if self._frame is None else self._frame[list(places)],
             tuples=None if self._tuples is None else [self._tuples[place] for place in places],
+            loose=self.loose,
         )
+
+    def onto(self, columns: Sequence[str]) -> Outgoing:
+        """The rows with these columns: None for what they lack, and nothing else."""
+        if tuple(columns) == self.columns:
+            return self
+        nothing = [None] * len(self)
+        values = [self.values(name) if name in self.columns else nothing for name in columns]
+        tuples = list(zip(*values, strict=True)) if values else [()] * len(self)
+        return Outgoing(columns, self.origin, tuples=tuples, loose=self.loose)
 
 
 @dataclass(slots=True)

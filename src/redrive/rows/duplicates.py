@@ -35,7 +35,9 @@ def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]
     if not len(rows):
         return rows, []
     if missing := [name for name in key if name not in rows.columns]:
-        raise unmet("the sink's key", missing, rows.columns)
+        if not rows.loose:
+            raise unmet("the sink's key", missing, rows.columns)
+        rows = rows.onto((*rows.columns, *missing))  # these records have no such field; others may
     frame = rows.as_frame
     bad: dict[int, str] = {}
     for name in reversed(key):
@@ -49,6 +51,8 @@ def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]
 
 def reduce(rows: Outgoing, key: Sequence[str], rule: Rule) -> Reduced:
     """One row of each key: the first or the last, or the first and the others rejected."""
+    if len(rows) < 2:
+        return Reduced(rows)
     places = _kept_of(rows.as_frame, key, rule) if rows.as_frame is not None else _kept(rows, key, rule)
     if places is None:
         return Reduced(rows)
@@ -57,6 +61,18 @@ def reduce(rows: Outgoing, key: Sequence[str], rule: Rule) -> Reduced:
         return Reduced(kept, superseded=len(rows) - len(kept))
     first = set(places)
     return Reduced(kept, rejected=[twice(rows, place, key) for place in range(len(rows)) if place not in first])
+
+
+def next_of(
+    spare: Outgoing, written: Outgoing, refused: Outgoing, key: Sequence[str], rule: Rule
+) -> tuple[Outgoing, Outgoing]:
+    """The rows that are left in the place of those that were refused, and of these one of each key to try instead."""
+    gone = set(written.origin)
+    wanted = set(_keys(refused, key))
+    left = spare.take(
+        [place for place, value in enumerate(_keys(spare, key)) if value in wanted and spare.origin[place] not in gone]
+    )
+    return left, reduce(left, key, rule).kept
 
 
 def twice(rows: Outgoing, place: int, key: Sequence[str]) -> Refused:
@@ -106,11 +122,13 @@ def _nan(name: str) -> str:
     return f"the key {name} is NaN, which equals nothing"
 
 
+def _keys(rows: Outgoing, key: Sequence[str]) -> Sequence[Hashable]:
+    return rows.values(key[0]) if len(key) == 1 else list(zip(*(rows.values(name) for name in key), strict=True))
+
+
 def _kept(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
     """The places of the rows to keep; None where all are."""
-    keys: Sequence[Hashable] = rows.values(key[0])
-    if len(key) > 1:
-        keys = list(zip(*(rows.values(name) for name in key), strict=True))
+    keys = _keys(rows, key)
     if len(set(keys)) == len(keys):
         return None
     if rule == "last":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from hashlib import blake2b
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, select
@@ -13,6 +15,16 @@ from redrive.store.database import Database
 from redrive.store.schema import run_keys
 
 _AT_ONCE = 500  # parameters of one statement: SQLite and PostgreSQL both take many more
+
+
+def _digest(key: tuple[Any, ...]) -> bytes:
+    # Numbers that are equal are one key, whatever type they have and however many zeros.
+    alike = tuple(_plain(Decimal(part)) if isinstance(part, int | float | Decimal) else part for part in key)
+    return blake2b(repr(alike).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _plain(number: Decimal) -> Decimal:
+    return number.normalize() if number else Decimal(0)
 
 
 class KeysSeen:
@@ -26,7 +38,7 @@ class KeysSeen:
     def digests(self, rows: Outgoing) -> list[bytes]:
         """The keys of rows, each as sixteen bytes."""
         parts = zip(*(rows.values(name) for name in self._key), strict=True)
-        return [blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest() for key in parts]
+        return [_digest(key) for key in parts]
 
     def known(self, connection: Connection, digests: Sequence[bytes]) -> set[bytes]:
         """Those of them that the run has written before."""

@@ -74,13 +74,17 @@ class Ledger:
             last = None if standing is None else _run(connection, standing.run_id)
             if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
                 if last.rows_read and not restart:
-                    return self._resume(connection, source, standing, last)
+                    return self._resume(connection, source, standing, last, sink)
                 connection.execute(
                     update(runs).where(runs.c.run_id == last.run_id).values(status=RunStatus.ABANDONED, ended_at=now)
                 )
                 connection.execute(delete(run_keys).where(run_keys.c.run_id == last.run_id))
             kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
-            return self._anew(connection, source, identity, kept, standing, sink=sink, sla=sla, now=now)
+            if kept is not None and standing is not None:
+                has = "has a watermark of another source"
+                self._same(source, standing.identity, has, "go back to that source")
+                self._same_sink(last, sink)
+            return self._anew(connection, source, identity, kept, sink=sink, sla=sla, now=now)
 
         begun = self._database.write(work, done=lambda connection, _: self._is_ours(connection))
         self.run_id = begun.run_id
@@ -108,6 +112,11 @@ class Ledger:
         """Whether these counts are in the store."""
         found = _run(connection, self.run_id)
         return found is not None and counts_of(found).batches == counts.batches
+
+    def hold(self, connection: Connection) -> None:
+        """See that the claim is ours, in a transaction that moves no checkpoint."""
+        if not self._is_ours(connection):
+            raise self._lost()
 
     def confirm(self) -> None:
         """See that the claim is still ours, where we have not heard of it for a while: we may have stood still."""
@@ -188,8 +197,9 @@ class Ledger:
         connection.execute(update(checkpoints).where(mine).values(**held))
         return standing
 
-    def _resume(self, connection: Connection, source: Source, standing: Row[Any], last: Row[Any]) -> Begun:
+    def _resume(self, connection: Connection, source: Source, standing: Row[Any], last: Row[Any], sink: str) -> Begun:
         self._same(source, standing.identity, f"has an unfinished run over {last.source}", "finish it with that source")
+        self._same_sink(last, sink)
         connection.execute(
             update(runs)
             .where(runs.c.run_id == last.run_id)
@@ -215,21 +225,26 @@ class Ledger:
                 f"{do}, or begin anew with run(restart=True) or `redrive run --restart`"
             )
 
+    def _same_sink(self, last: Row[Any] | None, sink: str) -> None:
+        if last is not None and last.sink != sink:
+            raise PipelineError(
+                f"pipeline {self._pipeline!r} has written to {last.sink} so far, and would go on in {sink}, where the "
+                "rows before would be missing: go back to that sink, or begin anew with run(restart=True) or "
+                "`redrive run --restart`"
+            )
+
     def _anew(
         self,
         connection: Connection,
         source: Source,
         identity: dict[str, Any],
         kept: Any,
-        standing: Row[Any] | None,
         *,
         sink: str,
         sla: datetime | None,
         now: datetime,
     ) -> Begun:
         """A new run: behind the last one where the source goes on from there, else at its start."""
-        if kept is not None and standing is not None:
-            self._same(source, standing.identity, "has a watermark of another source", "go back to that source")
         connection.execute(
             runs.insert(),
             {
@@ -255,13 +270,16 @@ def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
 
 def _ourselves() -> str:
     pid = os.getpid()
-    return json.dumps({"host": socket.gethostname(), "pid": pid, "began": _began(pid), "token": uuid.uuid4().hex})
+    token = uuid.uuid4().hex
+    return json.dumps(
+        {"host": socket.gethostname(), "space": _space(), "pid": pid, "began": _began(pid), "token": token}
+    )
 
 
 def _is_dead(owner: str) -> bool:
     """Whether nobody is behind this claim any more, as far as this machine can tell."""
     who = json.loads(owner)
-    if who["host"] != socket.gethostname():
+    if who["host"] != socket.gethostname() or who["space"] != _space():
         return False
     if who["pid"] == os.getpid() and who["began"] == _began(os.getpid()):
         return owner not in _at_work  # a run of our own that could not even say that it ended
@@ -272,6 +290,14 @@ def _is_dead(owner: str) -> bool:
     except OSError:
         return False
     return bool(_began(who["pid"]) != who["began"])  # another process has its number now
+
+
+def _space() -> str | None:
+    """Within which processes have their numbers: two containers may have one host's name, and each a process 1."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
 
 
 def _began(pid: int) -> str | None:

@@ -26,6 +26,8 @@ class Prepared:
     letters: list[NewLetter]
     counts: Counts
     """All but what the sink will have written."""
+    spare: Outgoing | None = None
+    """The rows together with those that were superseded: if the sink refuses a row, another of its key may do."""
     bad_batch: str | None = None
     """Why it is quarantined as a whole, where it is."""
 
@@ -84,15 +86,17 @@ class Preparation:
             counts = Counts(read=read, rejected=read, batches=1)
             return Prepared(batch, nothing, [*unreadable, letter], counts, bad_batch=reason_of(bad.error))
         rows, rejected = sifted.good, sifted.rejected
-        superseded = 0
-        if len(rows) > 1:
-            reduced = duplicates.reduce(rows, self._key, self._rule)
-            rejected = rejected + _as_received(reduced.rejected, rows)
-            rows, superseded = reduced.kept, reduced.superseded
+        reduced = duplicates.reduce(rows, self._key, self._rule)
+        rejected = rejected + _as_received(reduced.rejected, rows)
         counts = Counts(
-            read=read, rejected=lost + len(rejected), discarded=sifted.discarded, duplicates=superseded, batches=1
+            read=read,
+            rejected=lost + len(rejected),
+            discarded=sifted.discarded,
+            duplicates=reduced.superseded,
+            batches=1,
         )
-        return Prepared(batch, rows, unreadable + [self.letter(batch, one) for one in rejected], counts)
+        letters = unreadable + [self.letter(batch, one) for one in rejected]
+        return Prepared(batch, reduced.kept, letters, counts, spare=rows if reduced.superseded else None)
 
     def letter(self, batch: Batch, refused: Refused) -> NewLetter:
         """The letter of a row, as it was received."""
@@ -118,7 +122,9 @@ class Preparation:
         parts = [record.get(name) for name in self._letter_key]
         if not parts or any(part is None for part in parts):
             return None
-        return "|".join(str(part) for part in parts)
+        if len(parts) == 1:
+            return str(parts[0])
+        return "|".join(str(part).replace("\\", "\\\\").replace("|", "\\|") for part in parts)
 
 
 def reason_of(error: str | BaseException) -> str:

@@ -35,7 +35,10 @@ def reprocess(
     owners: list[int] = []  # whose each row is: the letter of a page or a batch holds many
     for place, raw in enumerate(records):
         try:
-            found = _rows_of(source, raw, letters[place] if letters else None)
+            letter = letters[place] if letters else None
+            found = _rows_of(source, raw, letter)
+            if not found and (letter is None or letter.error_type != ErrorType.PAGE):  # a page may be empty by now
+                raise ValueError("there is no row in it")
         except Exception as error:
             if _classifier.classify(error, scope="row").kind is not Kind.ROW:
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from redrive.dlq.prepare import error_text
 from redrive.errors import GateAborted, PipelineError, RedriveError, RunStopped, StoreError
 from redrive.model import Kind
 from redrive.rows.batch import Batch
+from redrive.rows.columns import Columns
 from redrive.rows.faults import kind_of, sentence
 from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
@@ -28,6 +30,7 @@ from redrive.runs import (
     BatchQuarantined,
     BatchShrunk,
     BatchWritten,
+    Counts,
     GateJudged,
     Progress,
     Report,
@@ -66,7 +69,7 @@ class Run:
         self._waiting: deque[Batch] = deque()
         self._done = 0
         self._tier = Tier.LOG
-        self._fitting: set[tuple[str, ...]] = set()
+        self._columns = Columns(job.sink)
 
     def go(self) -> Report:
         """Run to the end. Whatever ends it before, the checkpoint is saved and the report is in the error."""
@@ -87,8 +90,10 @@ class Run:
             raise self._ended(RunStatus.STOPPED, stopped) from None
         except Exception as error:
             raise self._ended(RunStatus.FAILED, error) from error
-        except BaseException:  # an interrupt: what was written is saved
-            self._end(RunStatus.STOPPED, "interrupted", None)
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":  # what polars raises for a fault of its own is no interrupt
+                raise self._ended(RunStatus.FAILED, RuntimeError(str(error))) from error
+            self._end(RunStatus.STOPPED, "interrupted", None)  # what was written is saved
             raise
         finally:
             self._close()
@@ -107,11 +112,18 @@ class Run:
                     # Also where the next one cannot be had: what was handed over is being written.
                     if under_way is not None:
                         self._written(*under_way)
-                self._go_on()
+                self._judge(final=False)
                 if prepared is None:
                     break
-                self._check(prepared)
+                self._fit(prepared)
                 under_way = prepared, beside.submit(self._writer.write, prepared)
+                if reason := self._stopping.reason():
+                    self._written(*under_way)
+                    self._judge(final=False)
+                    raise RunStopped(
+                        f"stopped: {reason}; everything so far is written, and running again goes on from there",
+                        kind=Kind.TRANSIENT,
+                    )
         self._judge(final=True)
 
     def _open(self) -> None:
@@ -126,12 +138,18 @@ class Run:
                 f"the key {missing[0]!r} is not among the columns of {job.source.name}: {', '.join(columns)}"
             )
 
-    def _check(self, prepared: Prepared) -> None:
-        """See that the rows fit the sink, each time that they have columns they had not before."""
-        columns = prepared.rows.columns
-        if len(prepared.rows) and columns not in self._fitting:
-            self._job.sink.check(columns)
-            self._fitting.add(columns)
+    def _fit(self, prepared: Prepared) -> None:
+        """Give the rows the columns that the sink is to have; those that have others are rejected."""
+        before = prepared.rows
+        prepared.rows, refused = self._columns.fit(before)
+        if prepared.spare is not None:
+            prepared.spare = prepared.spare.onto(prepared.rows.columns)
+        letters = [
+            self._job.preparation.letter(prepared.batch, replace(one, place=before.origin[one.place]))
+            for one in refused
+        ]
+        prepared.letters += letters
+        prepared.counts += Counts(rejected=len(letters))
 
     def _next(self) -> Prepared | None:
         """The next batch, read and prepared; a smaller one where memory does not suffice."""
@@ -171,21 +189,27 @@ class Run:
 
     def _written(self, prepared: Prepared, under_way: Future[Written]) -> None:
         try:
-            self._note(under_way.result())
+            written = under_way.result()
         except Exception as error:
             if kind_of(error) is not Kind.RESOURCE or not len(prepared.rows):
                 raise
             self._in_pieces(prepared.batch, error)
+        else:
+            self._note(written)
 
     def _in_pieces(self, batch: Batch, error: BaseException) -> None:
         """Write a batch that was too much for the sink, half by half."""
         for half in self._halved(batch, error):
             try:
-                self._note(self._writer.write(self._job.preparation.prepare(half)))
+                prepared = self._job.preparation.prepare(half)
+                self._fit(prepared)
+                written = self._writer.write(prepared)
             except Exception as again:
                 if kind_of(again) is not Kind.RESOURCE:
                     raise
                 self._in_pieces(half, again)
+            else:
+                self._note(written)
 
     # ── what it means ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,6 +217,8 @@ class Run:
         writer = self._writer
         if written.bad_batch is not None:
             self._announce(BatchQuarantined, rows=written.counts.read, reason=written.bad_batch)
+        if not written.moved:
+            return  # a piece of a batch
         self._announce(
             BatchWritten,
             counts=written.counts,
@@ -203,15 +229,6 @@ class Run:
         if self._watch is not None:
             total = self._reading.total if self._reading is not None else None
             self._watch(Progress(counts=writer.counts, done=self._done, total=total, seconds=writer.seconds))
-
-    def _go_on(self) -> None:
-        """Whether there is a reason not to."""
-        self._judge(final=False)
-        if reason := self._stopping.reason():
-            raise RunStopped(
-                f"stopped: {reason}; everything so far is written, and running again goes on from there",
-                kind=Kind.TRANSIENT,
-            )
 
     def _judge(self, *, final: bool) -> None:
         judged, tier = self._writer.judged, self._writer.tier

@@ -8,7 +8,7 @@ The checkpoint never moves before every row of the batch is in the sink or in th
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -17,7 +17,7 @@ from redrive.letters import NewLetter
 from redrive.model import Kind
 from redrive.opening import Store
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.duplicates import twice
+from redrive.rows.duplicates import next_of, twice
 from redrive.rows.faults import kind_of
 from redrive.rows.job import Job
 from redrive.rows.keys_seen import KeysSeen
@@ -34,6 +34,8 @@ class Written:
     counts: Counts
     seconds: float
     bad_batch: str | None = None
+    moved: bool = True
+    """Whether the checkpoint is behind it; not so for a piece of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Writer:
             self._held.clear()
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
         self.counts += Counts(retries=self._repeats() - repeats)
-        return Written(outcome.counts, time.monotonic() - began, bad_batch)
+        return Written(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
 
     def _write(self, prepared: Prepared) -> _Outcome:
         """The rows into the sink, and all that is to be saved with the checkpoint."""
@@ -107,8 +109,8 @@ class Writer:
 
             def work(connection: Connection) -> _Outcome:
                 rows, outcome = self._fresh(connection, prepared)
-                refused = shared.write_within(connection, rows) if len(rows) else ()
-                return self._save(connection, prepared, outcome + self._wrote(prepared, rows, refused))
+                outcome += self._to_sink(prepared, rows, lambda some: shared.write_within(connection, some))
+                return self._save(connection, prepared, outcome)
 
             return database.write(work, done=self._is_saved)
         if self._seen is None:
@@ -116,8 +118,7 @@ class Writer:
         else:
             rows, outcome = database.read(lambda connection: self._fresh(connection, prepared))
         self._ledger.confirm()  # in the sink's database nothing keeps out who has lost the claim
-        refused = self._job.sink.write(rows, label=self._label()) if len(rows) else ()
-        outcome += self._wrote(prepared, rows, refused)
+        outcome += self._to_sink(prepared, rows, lambda some: self._job.sink.write(some, label=self._label()))
         if prepared.batch.next is None:
             return outcome
         return database.write(lambda connection: self._save(connection, prepared, outcome), done=self._is_saved)
@@ -138,12 +139,23 @@ class Writer:
             counts += Counts(rejected=len(again))
         else:
             counts += Counts(duplicates=len(again))
-        fresh = rows.take(new) if again else rows
-        return fresh, _Outcome(counts, tuple(letters), tuple(digests[place] for place in new))
+        return rows.take(new) if again else rows, _Outcome(counts, tuple(letters))
 
-    def _wrote(self, prepared: Prepared, rows: Outgoing, refused: Sequence[Refused]) -> _Outcome:
-        letters = tuple(self._letter(prepared, rows, one) for one in refused)
-        return _Outcome(Counts(written=len(rows) - len(refused), rejected=len(refused)), letters)
+    def _to_sink(self, prepared: Prepared, rows: Outgoing, write: Callable[[Outgoing], Sequence[Refused]]) -> _Outcome:
+        """Write rows. For one that is refused, another of its key is written that would have given way to it."""
+        total, spare = _Outcome(Counts()), prepared.spare
+        while len(rows):
+            refused = write(rows)
+            bad = {one.place for one in refused}
+            written = rows.take([place for place in range(len(rows)) if place not in bad]) if bad else rows
+            letters = tuple(self._letter(prepared, rows, one) for one in refused)
+            digests = () if self._seen is None else tuple(self._seen.digests(written))
+            total += _Outcome(Counts(written=len(written), rejected=len(letters)), letters, digests)
+            if spare is None or not refused:
+                break
+            spare, rows = next_of(spare, rows, rows.take(sorted(bad)), self._job.sink.key, self._job.on_duplicate)
+            total += _Outcome(Counts(duplicates=-len(rows)))
+        return total
 
     def _letter(self, prepared: Prepared, rows: Outgoing, refused: Refused) -> NewLetter:
         return self._job.preparation.letter(prepared.batch, replace(refused, place=rows.origin[refused.place]))
@@ -159,6 +171,7 @@ class Writer:
     def _save(self, connection: Connection, prepared: Prepared, outcome: _Outcome) -> _Outcome:
         """Letters, keys and checkpoint, in one transaction; of a piece of a batch nothing yet."""
         if prepared.batch.next is None:
+            self._ledger.hold(connection)
             return outcome
         whole = sum(self._held, outcome)
         run_id = self._begun.run_id

@@ -104,7 +104,7 @@ def compare(
     if unknown := [name for name in columns if fold(name) not in known]:
         near = _near(unknown[0], (column.name for column in shape.columns))
         hint = f"did you mean {near!r}?" if near else "add it to the table, or leave it out of the rows"
-        raise SinkMismatch(f"{table} has no {_named(unknown)}, which the rows have; {hint}")
+        raise SinkMismatch(f"{table} has no {_named(unknown)}, which the rows have; {hint}", unknown=unknown)
     if computed := [name for name in columns if known[fold(name)].computed]:
         raise SinkMismatch(f"{table} computes {_named(computed)} itself and takes no value; leave it out of the rows")
     if not any({fold(name) for name in index} == {fold(name) for name in key} for index in shape.unique):
