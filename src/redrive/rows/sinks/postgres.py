@@ -83,7 +83,7 @@ class PostgresTable(TransactedTable):
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
         schema = self._table.schema
-        if schema and self._shape is None and not self._database.read(lambda found: has_schema(found, schema)):
+        if schema and not self._database.read(lambda found: has_schema(found, schema)):
             raise SinkMismatch(f"{self._database.name} has no schema {schema}; make it: CREATE SCHEMA {quoted(schema)}")
         super().check(columns)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
@@ -24,10 +24,13 @@ _SPECIAL = ["\\", "\n", "\r", "\t"]
 _ESCAPED = ["\\\\", "\\n", "\\r", "\\t"]
 _INTEGERS = ("int2", "int4", "int8")
 _NUMBERS = ("float4", "float8", "numeric")
-_IN_WORDS = {date, datetime, Decimal, UUID}
+_MOMENTS = ("timestamp", "timestamptz")
+_JSON = ("json", "jsonb")
+_IN_WORDS = {date, datetime, time, Decimal}
 """Types whose text is the same to Python, to the driver and to the server."""
 _AS_THEY_ARE = {int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
 _WHOLE = 2.0**63
+_FIRST_YEAR, _LAST_YEAR = 1, 9999
 _FRAME_AT_ONCE = 4_096  # rows: the server reads one piece while we write the next
 
 _UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, TypeError, ValueError, OverflowError)
@@ -48,14 +51,41 @@ class CopyText:
         self.bad: dict[int, str] = {}
         """The rows that are not to be sent, by place, and why."""
         self.columns = rows.columns
-        self._frame = None if rows.as_frame is None else _textual(rows.as_frame, base_types)
+        self._frame: pl.DataFrame | None = None
         self._tuples: Sequence[tuple[Any, ...]] = ()
+        if rows.as_frame is not None:
+            self._frame = self._textual(rows.as_frame, base_types)
         if self._frame is None:
             columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
             self.bad = adapt_columns(columns, [_rules(base) for base in base_types])
-            self._frame = _frame_of(rows.columns, columns, base_types)
-            if self._frame is None:
+            words = [_in_words(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
+            made = [series for series in words if series is not None]
+            if len(made) == len(columns):
+                self._frame = pl.DataFrame(made)
+            else:
                 self._tuples = list(zip(*columns, strict=True))
+
+    def _textual(self, frame: pl.DataFrame, base_types: Sequence[str]) -> pl.DataFrame | None:
+        """The frame with columns that can be written as they are; None where it has values that only the driver knows.
+
+        What is not of the column's own type is put into words one by one, so that a value has one text, whether it
+        came in a frame or in a tuple.
+        """
+        made = []
+        for series, base in zip(frame.get_columns(), base_types, strict=True):
+            words: pl.Series | None
+            if series.dtype == pl.Object or (series.dtype.is_nested() and base == "array"):
+                return None
+            if _is_own(series.dtype, base):
+                words = frame.select(_written(series, base).alias(series.name)).to_series()
+            else:
+                values: list[Sequence[Any]] = [_listed(series, self.bad)]
+                self.bad.update(adapt_columns(values, [_rules(base)]))
+                words = _in_words(series.name, values[0], base)
+            if words is None:
+                return None
+            made.append(words)
+        return pl.DataFrame(made)
 
     def places(self, start: int, stop: int) -> Sequence[int]:
         """The rows of a range that are sent, one on each line."""
@@ -97,63 +127,89 @@ def _lines(frame: pl.DataFrame) -> bytes:
     return lines.getvalue()
 
 
-def _textual(frame: pl.DataFrame, base_types: Sequence[str]) -> pl.DataFrame | None:
-    """The frame with columns that can be written as they are; None where it has values that only the driver knows."""
-    made = []
-    for series, base in zip(frame.get_columns(), base_types, strict=True):
-        if series.dtype == pl.Object or (series.dtype.is_nested() and base == "array"):
-            return None
-        try:
-            plain = _json(series) if series.dtype.is_nested() else series
-        except (TypeError, ValueError):
-            return None
-        made.append(_written(pl.lit(plain), plain.dtype, base).alias(series.name))
-    return frame.select(made)
+def _is_own(kind: pl.DataType, base: str) -> bool:
+    """Whether values of a frame's column are written exactly for a column of the table, or in Python's words."""
+    if isinstance(kind, pl.Datetime):
+        return base == "timestamptz" or (base == "timestamp" and kind.time_zone is None)
+    if kind == pl.Date:
+        return base == "date" or base in _MOMENTS
+    if kind.is_float():
+        return base in (*_INTEGERS, *_NUMBERS)
+    for one, own in ((pl.Time, base == "time"), (pl.Binary, base not in _JSON), (pl.Decimal, base == "numeric")):
+        if kind == one:
+            return own
+    return kind != pl.Duration and not kind.is_nested()
 
 
-def _frame_of(names: Sequence[str], columns: Sequence[Sequence[Any]], base_types: Sequence[str]) -> pl.DataFrame | None:
-    """Columns of plain values in words, three times as fast as the driver writes them; None where there are others."""
-    made = []
-    for name, values, base in zip(names, columns, base_types, strict=True):
-        kinds = set(map(type, values)) - {type(None)}
-        if len(kinds) > 1:
-            return None
-        (kind,) = kinds or {str}
-        try:
-            if kind is str:
-                texts = pl.Series(name, values, dtype=pl.String)
-                made.append(texts.str.replace_many(_SPECIAL, _ESCAPED))
-            elif kind in _IN_WORDS or (kind is float and base not in _NUMBERS):
-                made.append(pl.Series(name, [None if one is None else str(one) for one in values], dtype=pl.String))
-            elif kind in _AS_THEY_ARE:
-                made.append(pl.Series(name, values, dtype=_AS_THEY_ARE[kind]))
-            else:
-                return None
-        except (OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError):  # an integer too large, half a character
-            return None
-    return pl.DataFrame(made)
-
-
-def _json(series: pl.Series) -> pl.Series:
-    texts = [None if value is None else json_text(value) for value in series.to_list()]
-    return pl.Series(series.name, texts, dtype=pl.String)
-
-
-def _written(column: pl.Expr, kind: pl.DataType, base: str) -> pl.Expr:
+def _written(series: pl.Series, base: str) -> pl.Expr:
+    kind, column = series.dtype, pl.lit(series)
     if kind in (pl.String, pl.Categorical, pl.Enum):
         return column.cast(pl.String).str.replace_many(_SPECIAL, _ESCAPED)
     if kind == pl.Binary:
         return pl.lit("\\\\x") + column.bin.encode("hex")
-    if kind == pl.Duration:
-        return column.dt.total_microseconds().cast(pl.String) + pl.lit(" microseconds")
-    if isinstance(kind, pl.Datetime) and kind.time_zone is not None and base == "timestamptz":
-        return column.dt.convert_time_zone("UTC")  # an offset is written without its seconds, which old ones have
-    if kind.is_float() and base in _INTEGERS:
-        whole = (column == column.floor()) & (column.abs() < _WHOLE)
-        return (
-            pl.when(whole).then(column.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(column.cast(pl.String))
-        )
+    if kind == pl.Time:
+        return (column.cast(pl.Int64) // 1_000 * 1_000).cast(pl.Time)  # the server would round what Python cuts off
+    if kind == pl.Date or isinstance(kind, pl.Datetime):
+        return _dated(series)
+    if kind.is_float():
+        column = column.cast(pl.Float64)
+        if base in _INTEGERS:
+            whole = (column == column.floor()) & (column.abs() < _WHOLE)
+            number = column.cast(pl.Int64, strict=False).cast(pl.String)
+            return pl.when(whole).then(number).otherwise(column.cast(pl.String))
     return column
+
+
+def _dated(series: pl.Series) -> pl.Expr:
+    """Days and moments; years of five digits and those before Christ as the server writes them itself."""
+    form, zone = "-%m-%d", ""
+    if isinstance(series.dtype, pl.Datetime):
+        form += " %H:%M:%S%.6f"
+        series = series.dt.cast_time_unit("us")
+        if series.dtype.time_zone is not None:  # type: ignore[attr-defined]
+            # An offset is written without its seconds, which old ones have.
+            series, zone = series.dt.convert_time_zone("UTC"), "+00"
+    column, year = pl.lit(series), series.dt.year()
+    if ((year >= _FIRST_YEAR) & (year <= _LAST_YEAR)).all():
+        return column
+    number, rest = pl.lit(year), pl.lit(series.dt.strftime(form)) + pl.lit(zone)
+    years = pl.when(number < _FIRST_YEAR).then(1 - number).otherwise(number)
+    era = pl.when(number < _FIRST_YEAR).then(pl.lit(" BC")).otherwise(pl.lit(""))
+    return years.cast(pl.String).str.zfill(4) + rest + era
+
+
+def _listed(series: pl.Series, bad: dict[int, str]) -> list[Any]:
+    """The values as Python has them; None for those it cannot have."""
+    try:
+        return series.to_list()
+    except (ValueError, OverflowError):
+        return [_value(series, place, bad) for place in range(len(series))]
+
+
+def _value(series: pl.Series, place: int, bad: dict[int, str]) -> Any:
+    try:
+        return series[place]
+    except (ValueError, OverflowError) as error:
+        bad.setdefault(place, f"{series.name}: {error}")
+        return None
+
+
+def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
+    """Plain values in words, three times as fast as the driver writes them; None where there are others."""
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) > 1:
+        return None
+    (kind,) = kinds or {str}
+    try:
+        if kind is str:
+            return pl.Series(name, values, dtype=pl.String).str.replace_many(_SPECIAL, _ESCAPED)
+        if kind in _IN_WORDS or (kind is float and base not in _NUMBERS):
+            return pl.Series(name, [None if one is None else str(one) for one in values], dtype=pl.String)
+        if kind in _AS_THEY_ARE:
+            return pl.Series(name, values, dtype=_AS_THEY_ARE[kind])
+    except (TypeError, OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError):
+        pass  # an integer too large, half a character
+    return None
 
 
 def _whole(value: float) -> int | float:
@@ -162,9 +218,11 @@ def _whole(value: float) -> int | float:
 
 def _rules(base: str) -> Rules:
     """What the driver would write in another way than the column reads it, or not at all."""
-    if base in ("json", "jsonb"):
+    if base in _JSON:
         return {object: json_text, str: str, type(None): lambda nothing: nothing}
     rules: dict[type, Any] = dict.fromkeys((tuple, set, frozenset), list) if base == "array" else dict(NESTED)
+    rules[UUID] = str
+    rules[timedelta] = lambda length: str(length).replace(",", "")
     if base != "bool":
         rules[bool] = json_text
     if base in _INTEGERS:

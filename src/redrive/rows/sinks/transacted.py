@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from redrive.classify.classifier import Classifier
 from redrive.classify.detail import shown
+from redrive.errors import SinkMismatch
 from redrive.letters import ErrorType
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Refused
@@ -60,8 +62,8 @@ class TransactedTable(ABC):
 
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
-        if self._shape is None:
-            self._shape = self._database.read(self._read_shape)
+        self._forget()
+        self._shape = self._database.read(self._read_shape)
         if self._shape is None and not self._create:
             raise no_table(self._database.name, self._table, self._database.read(self._other_tables))
         compare(self._table, self._shape, columns, self.key, self._fold)
@@ -89,9 +91,28 @@ class TransactedTable(ABC):
 
     def close(self) -> None:
         """See `Sink`."""
+        self._forget()
         self._database.close()
 
     def _write(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Sequence[Refused]:
+        """Write the rows; whatever speaks against them by what was known is looked at again by what is."""
+        known = self._shape
+        try:
+            refused = self._attempt(connection, rows, rehearsing=rehearsing)
+        except SinkMismatch:
+            if not self._is_old(connection, known):
+                raise
+            return self._attempt(connection, rows, rehearsing=rehearsing)
+        except BaseException:
+            self._forget()  # what was known may be why; the next write looks again
+            raise
+        if not refused or not self._is_old(connection, known):
+            return refused
+        places = [one.place for one in refused]
+        again = self._attempt(connection, rows.take(places), rehearsing=rehearsing)
+        return [replace(one, place=places[one.place]) for one in again]
+
+    def _attempt(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Sequence[Refused]:
         shape = self._shape or self._read_shape(connection)
         if shape is None:
             shape = self._made(connection, rows)
@@ -100,12 +121,18 @@ class TransactedTable(ABC):
         if rows.columns not in self._checked:
             compare(self._table, shape, rows.columns, self.key, self._fold)
             self._checked.add(rows.columns)
-        try:
-            return refusals(self._load(connection, shape, rows, rehearsing=rehearsing))
-        except BaseException:
-            self._shape = None  # what was known may be why; the next write looks again
-            self._checked.clear()
-            raise
+        return refusals(self._load(connection, shape, rows, rehearsing=rehearsing))
+
+    def _is_old(self, connection: Connection, known: Shape | None) -> bool:
+        """Whether the table is another than was known; then that is forgotten."""
+        if known is None or self._read_shape(connection) == known:
+            return False
+        self._forget()
+        return True
+
+    def _forget(self) -> None:
+        self._shape = None
+        self._checked.clear()
 
     def _made(self, connection: Connection, rows: Outgoing) -> Shape:
         """The table, made for these rows. It is not remembered: the transaction may yet be undone."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from contextlib import suppress
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.values import is_foreign, native
 
 if TYPE_CHECKING:
     import polars as pl
@@ -71,6 +73,9 @@ def _of_values(values: Iterable[Any]) -> ColumnType:
 
 
 def _of_value(value: Any) -> ColumnType:
+    if is_foreign(type(value)):
+        with suppress(TypeError):
+            value = native(value)
     if isinstance(value, dt.datetime):
         return ColumnType.TIMESTAMP if value.tzinfo is None else ColumnType.INSTANT
     if type(value) is int and not -(2**63) <= value < 2**63:

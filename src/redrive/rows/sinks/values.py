@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -16,25 +17,61 @@ Rules = Mapping[type, Convert]
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON, its decimals exact."""
+    """A value as JSON, its numbers exact."""
     try:
-        return orjson.dumps(value, _beyond_json, orjson.OPT_NON_STR_KEYS).decode()
+        text = orjson.dumps(value, _beyond_json, orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:  # an integer of more than 64 bits, or something JSON has no word for
-        return json.dumps(value, default=_as_text, allow_nan=False, ensure_ascii=False)
+        return orjson.dumps(_exact(value), _beyond_json, orjson.OPT_NON_STR_KEYS).decode()
+    if "null" in text:  # which is written for NaN, too
+        _exact(value)
+    return text
 
 
 def _beyond_json(value: Any) -> Any:
+    """What a value is in JSON that is none of JSON's own."""
     if isinstance(value, Decimal) and value.is_finite():
         return orjson.Fragment(str(value))
-    return _as_text(value)
-
-
-def _as_text(value: Any) -> Any:
     if isinstance(value, set | frozenset | tuple):
         return list(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        raise ValueError("bytes cannot stand in JSON")
-    return str(value)
+    if isinstance(value, timedelta):
+        return str(value)
+    if is_foreign(type(value)):
+        return native(value)
+    name = "bytes" if isinstance(value, bytes | bytearray | memoryview) else type(value).__name__
+    raise TypeError(f"{value if isinstance(value, Decimal) else name} cannot stand in JSON")
+
+
+def _exact(value: Any) -> Any:
+    """A value with nothing in it that JSON would bend or only Python can write; it raises where there is."""
+    if isinstance(value, dict):
+        return {str(name) if type(name) is int else name: _exact(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_exact(one) for one in value]
+    if isinstance(value, Enum):
+        return _exact(value.value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} cannot stand in JSON")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return orjson.Fragment(str(value))
+    if isinstance(value, Decimal | timedelta | bytes | bytearray | memoryview) or is_foreign(type(value)):
+        made = _beyond_json(value)
+        return _exact(made) if is_foreign(type(value)) else made
+    return value
+
+
+def is_foreign(kind: type) -> bool:
+    """Whether values of a type are numpy's, which drivers take for something else or not at all."""
+    return kind.__module__ == "numpy" and hasattr(kind, "tolist")
+
+
+def native(value: Any) -> Any:
+    """A value of numpy as Python has it."""
+    if value.dtype.kind in "mM":
+        value = value.astype(f"{value.dtype.kind}8[us]")  # of nanoseconds Python has only the number
+    made = value.tolist()
+    if is_foreign(type(made)):
+        raise TypeError("Python has no such number")
+    return made
 
 
 NESTED: Rules = dict.fromkeys((dict, list, tuple, set, frozenset), json_text)
@@ -73,6 +110,8 @@ def _converted(values: Iterable[Any], needed: Mapping[type, Convert], bad: dict[
 
 
 def _rule(kind: type, rules: Rules) -> Convert | None:
+    if is_foreign(kind):
+        return lambda value: _followed(native(value), rules)
     if issubclass(kind, Enum):
         return lambda member: _followed(member.value, rules)
     return next((rules[base] for base in kind.__mro__ if base in rules), None)
