@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from redrive.extras import needs
 from redrive.rows.batch import Record
@@ -11,30 +13,117 @@ from redrive.rows.batch import Record
 with needs("rows"):
     import polars as pl
 
+# polars takes a second over a value of 150 levels, and one that contains itself would end the process.
+_DEEPEST = 64
+_LARGEST = 127  # bits of an integer, beside its sign
+_CONTAINERS = (dict, list, tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A value that no frame can hold, not even as a text.
+
+    place, column  where it stands
+    why            what is wrong with it, in words that name the column
+    """
+
+    place: int
+    column: str
+    why: str
+
 
 def of_records(records: Sequence[Record]) -> pl.DataFrame:
     """A frame of records; values of several types in one column become text, as a CSV file would have them."""
-    columns = dict.fromkeys(name for record in records for name in record)
-    return pl.DataFrame([_series(name, [record.get(name) for record in records]) for name in columns])
+    frame, misfits = framed(records)
+    if misfits:
+        raise ValueError(misfits[0].why)
+    return frame
 
 
-def _series(name: str, values: list[object]) -> pl.Series:
-    types = set(map(type, values)) - {type(None)}
-    if len(types) <= 1 or bool not in types:  # polars takes True for 1
+def framed(records: Sequence[Record], columns: Iterable[str] | None = None) -> tuple[pl.DataFrame, list[Misfit]]:
+    """A frame of records, or of some columns of them, and the values that have no place in it: they are null there."""
+    names = dict.fromkeys(name for record in records for name in record) if columns is None else columns
+    misfits: list[Misfit] = []
+    series = [_series(name, [record.get(name) for record in records], misfits) for name in names]
+    return pl.DataFrame(series), misfits
+
+
+def _series(name: str, values: list[object], misfits: list[Misfit]) -> pl.Series:
+    if any(issubclass(kind, _CONTAINERS) for kind in set(map(type, values))):
+        for place, value in enumerate(values):
+            if isinstance(value, _CONTAINERS) and _is_deep(value):
+                misfits.append(Misfit(place, name, f"{name}: nested too deep, or within itself"))
+                values[place] = None
+    typed = _typed(name, values)
+    if typed is not None:
+        return typed
+    known = len(misfits)
+    texts: list[str | None] = []
+    for place, value in enumerate(values):
         try:
-            series = pl.Series(name, values, strict=True)
-        except (TypeError, OverflowError, pl.exceptions.PolarsError):
-            pass
-        else:
-            # Objects of several shapes would lose the fields that the first one lacks.
-            if not series.dtype.is_nested() or series.to_list() == values:
-                return series
-    return pl.Series(name, [_text(value) for value in values], dtype=pl.String)
+            texts.append(_text(value))
+        except (TypeError, ValueError, RecursionError) as error:
+            misfits.append(Misfit(place, name, f"{name}: {_why(value, error)}"))
+            texts.append(None)
+            values[place] = None
+    # The other values need not become text for those that cannot be any.
+    typed = _typed(name, values) if len(misfits) > known else None
+    return pl.Series(name, texts, dtype=pl.String) if typed is None else typed
+
+
+def _typed(name: str, values: list[object]) -> pl.Series | None:
+    """The values in a type that holds each of them as it is; None where there is no such type."""
+    types = set(map(type, values)) - {type(None)}
+    if len(types) > 1 and bool in types:  # polars takes True for 1
+        return None
+    if int in types and any(type(value) is int and value.bit_length() > _LARGEST for value in values):
+        return None
+    try:
+        series = pl.Series(name, values, strict=True)
+    except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError):
+        return None
+    if series.dtype == pl.Object:  # with which polars can do nothing
+        return None
+    # Objects of several shapes would lose the fields that the first one lacks.
+    return series if not series.dtype.is_nested() or series.to_list() == values else None
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether containers within containers go too deep; those of a value within itself never end."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner = [
+            one
+            for container in level
+            for one in (container.values() if isinstance(container, dict) else container)
+            if isinstance(one, _CONTAINERS)
+        ]
+        if not inner:
+            return False
+        level = list({id(one): one for one in inner}.values())  # one that is there twice is looked at once
+    return True
 
 
 def _text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
+    """The value as a text; raises where there is none."""
+    if value is None:
+        return None
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, _CONTAINERS):
+        text = json.dumps(value, ensure_ascii=False, default=_text)
+    else:
+        kind = type(value)
+        if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+            raise TypeError(f"{kind.__name__} has no text of its own")  # but that of its address
+        text = str(value)
+    text.encode()
+    return text
+
+
+def _why(value: object, error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "half a character, which is no Unicode"
+    if isinstance(value, int):
+        return "a number of thousands of digits"
+    return f"a value of the type {type(value).__name__}, which cannot be written as text"

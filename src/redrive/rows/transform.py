@@ -11,7 +11,7 @@ from redrive.errors import PipelineError, RedriveError
 from redrive.extras import needs
 from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
-from redrive.rows.checks.check import Checked, Sieve, blocking, copied, fault, owned, unusable
+from redrive.rows.checks.check import Checked, Sieve, blocking, copies, fault, owned, unusable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -71,7 +71,7 @@ class PerRow:
 
     def __call__(self, good: Outgoing) -> Checked:
         sieve = Sieve(ErrorType.TRANSFORM)
-        for place, record in zip(good.origin, _owned(good), strict=True):
+        for place, record in _owned(good, sieve):
             try:
                 answer = self._function(record)
             except Exception as error:
@@ -84,7 +84,7 @@ class PerRow:
                 sieve.origin.append(place)
             else:
                 raise unusable("transform", self._function, answer, "a record, or None to drop it")
-        return Checked(Outgoing.of_records(sieve.kept, sieve.origin), sieve.rejected, sieve.discarded)
+        return Checked(sieve.outgoing(), sieve.rejected, sieve.discarded)
 
 
 class PerFrame:
@@ -95,9 +95,14 @@ class PerFrame:
         self._row = row
 
     def __call__(self, good: Outgoing) -> Checked:
+        frame, good, unfit = _frame_of(good)
         if not len(good):
-            return Checked(good, [])
-        frame = _frame_of(good)
+            return Checked(good, unfit)
+        checked = self._checked(frame, good)
+        rejected = sorted(unfit + checked.rejected, key=lambda refused: refused.place)
+        return Checked(checked.good, rejected, checked.discarded)
+
+    def _checked(self, frame: pl.DataFrame, good: Outgoing) -> Checked:
         if self._row is not None and self._row in frame.columns:
             raise PipelineError(f"the rows have a column {self._row!r} already: per_frame needs another name in row=…")
         try:
@@ -114,7 +119,7 @@ class PerFrame:
             import polars as pl
         if self._row is not None:
             frame = frame.with_columns(pl.Series(self._row, places, dtype=pl.Int64))
-        found = self._function(frame)
+        found = self._function(frame.clone())  # it may change its frame in place
         if isinstance(found, pl.LazyFrame):
             found = found.collect()
         if not isinstance(found, pl.DataFrame):
@@ -125,6 +130,8 @@ class PerFrame:
                     f"transform gave back {found.height:,} rows for {frame.height:,}: to drop, reorder or multiply "
                     'rows, use per_frame(…, row="row_number") and keep that column'
                 )
+            if _is_reordered(frame, found):
+                raise PipelineError("the function of per_frame reorders rows; ask for their numbers with row=…")
             return found, places
         return _by_number(found, self._row, set(places))
 
@@ -198,12 +205,13 @@ class _Failure:
         return cls(place, error.with_traceback(None), why)
 
 
-def _owned(rows: Outgoing) -> Iterator[Record]:
-    """Each row as a record that may be changed."""
+def _owned(rows: Outgoing, sieve: Sieve) -> Iterator[tuple[int, Record]]:
+    """Each row as a record that may be changed, with its place as it was received."""
     if rows.as_frame is not None:
-        return owned(Received(rows.as_frame))
+        return ((rows.origin[place], record) for place, record in owned(Received(rows.as_frame), sieve))
     # Its values may be those of the record as received.
-    return (copied(dict(zip(rows.columns, row, strict=True))) for row in rows.tuples)
+    records = (dict(zip(rows.columns, row, strict=True)) for row in rows.tuples)
+    return copies(zip(rows.origin, records, strict=True), sieve)
 
 
 def _first_line(error: Exception) -> str:
@@ -211,12 +219,38 @@ def _first_line(error: Exception) -> str:
     return error_text(error).partition("\n")[0]
 
 
-def _frame_of(rows: Outgoing) -> pl.DataFrame:
+def _frame_of(rows: Outgoing) -> tuple[pl.DataFrame, Outgoing, list[Refused]]:
+    """The rows as a frame; the rows that are in it, and those that have no place in one."""
     if rows.as_frame is not None:
-        return rows.as_frame
-    from redrive.rows.frames import of_records
+        return rows.as_frame, rows, []
+    from redrive.rows.frames import framed
 
-    return of_records(rows.records())
+    frame, misfits = framed(rows.records())
+    if not misfits:
+        return frame, rows, []
+    why: dict[int, list[str]] = {}
+    for misfit in misfits:
+        why.setdefault(misfit.place, []).append(misfit.why)
+    fitting = [place for place in range(len(rows)) if place not in why]
+    unfit = [Refused(rows.origin[place], "; ".join(why[place]), ErrorType.TRANSFORM) for place in why]
+    return frame[fitting], rows.take(fitting), unfit
+
+
+def _is_reordered(before: pl.DataFrame, after: pl.DataFrame) -> bool:
+    """Whether rows surely stand in another order: a column has its values, but elsewhere, and none tells otherwise."""
+    import polars as pl
+
+    moved = []
+    for name, dtype in before.schema.items():
+        if after.schema.get(name) != dtype or dtype.is_nested() or dtype == pl.Object:
+            continue  # it has no order, or is dear to compare
+        had, has = before.get_column(name), after.get_column(name)
+        if not had.equals(has):
+            moved.append((had, has))
+        elif had.n_unique() > 1:
+            return False
+    moved = [(had, has) for had, has in moved if had.dtype != pl.Boolean]  # truths look so where they were negated
+    return any(had.sort().equals(has.sort()) for had, has in moved)
 
 
 def _by_number(found: pl.DataFrame, row: str, places: set[int]) -> _Piece:

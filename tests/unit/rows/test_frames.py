@@ -1,9 +1,21 @@
 """Frames of records: no value is lost or bent on the way."""
 
+from uuid import UUID
+
 import pytest
 
 from redrive.rows.batch import Received
-from redrive.rows.frames import of_records
+from redrive.rows.frames import framed, of_records
+
+WITHIN_ITSELF: list = []
+WITHIN_ITSELF += [WITHIN_ITSELF, WITHIN_ITSELF]
+
+
+def nested(levels):
+    value = 1
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 @pytest.mark.parametrize(
@@ -19,6 +31,12 @@ from redrive.rows.frames import of_records
         ([[1], ["a"]], ["[1]", '["a"]']),
         ([2**140, 1], [str(2**140), "1"]),
         ([None, None], [None, None]),
+        ([UUID(int=5), "x"], ["00000000-0000-0000-0000-000000000005", "x"]),
+        ([UUID(int=5), None], ["00000000-0000-0000-0000-000000000005", None]),
+        ([b"caf\xc3\xa9 \xff", "x"], ["café \\xff", "x"]),
+        ([b"\xff", None], [b"\xff", None]),
+        ([{"a": b"\xff"}, "x"], ['{"a": "\\\\xff"}', "x"]),
+        ([nested(60)], [nested(60)]),
     ],
 )
 def test_a_column_keeps_its_values(values, kept):
@@ -34,3 +52,33 @@ def test_records_stay_records_when_somebody_asks_for_a_frame():
     assert received.frame.to_dicts() == [{"a": 1}]
     assert not received.is_frame
     assert received.record(0) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("\ud800", "half a character, which is no Unicode"),
+        (["\ud800"], "half a character, which is no Unicode"),
+        (10**5_000, "a number of thousands of digits"),
+        (nested(700), "nested too deep, or within itself"),
+        (WITHIN_ITSELF, "nested too deep, or within itself"),
+        ({"a": WITHIN_ITSELF}, "nested too deep, or within itself"),
+        (object(), "a value of the type object, which cannot be written as text"),
+        ({(1, 2): 3}, "a value of the type dict, which cannot be written as text"),
+    ],
+    ids=["surrogate", "list of surrogates", "huge", "deep", "cyclic", "dict of cyclic", "object", "key"],
+)
+@pytest.mark.parametrize("others", [["x", "y"], [1, 2], [[1], [2]]], ids=["texts", "numbers", "lists"])
+def test_a_value_that_has_no_place_in_a_frame_leaves_the_others_as_they_are(value, why, others):
+    records = [{"id": 1, "x": others[0]}, {"id": 2, "x": value}, {"id": 3, "x": others[1]}]
+    frame, misfits = framed(records)
+    assert frame.to_dict(as_series=False) == {"id": [1, 2, 3], "x": [others[0], None, others[1]]}
+    assert [(misfit.place, misfit.column, misfit.why) for misfit in misfits] == [(1, "x", f"x: {why}")]
+    assert records[1]["x"] is value
+    with pytest.raises(ValueError, match=r"^x: "):
+        of_records(records)
+
+
+def test_only_the_columns_that_are_asked_for_are_looked_at():
+    frame, misfits = framed([{"a": 1, "b": "\ud800"}], ["a", "c"])
+    assert (frame.to_dicts(), misfits) == ([{"a": 1, "c": None}], [])

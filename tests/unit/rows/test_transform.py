@@ -263,3 +263,79 @@ def test_exactly_the_bad_rows_are_found_with_few_calls(data):
     assert list(outcome.good.origin) == [origin[place] for place in range(height) if place not in bad]
     found = len(bad)
     assert calls <= (2 * found * (math.log2(height / found) + 2) + math.log2(height) + 3 if found else 1)
+
+
+def test_28_what_a_function_does_to_its_frame_leaves_the_rows_received_as_they_were():
+    frame = pl.DataFrame({"id": [1, 2], "note": ["a", "b"]})
+
+    def spoil(rows):
+        rows.drop_in_place("note")
+        rows[0, "id"] = 7
+        return rows
+
+    outcome = per_frame(spoil)(Outgoing.of_frame(frame, [0, 1]))
+    assert list(outcome.good.tuples) == [(7,), (2,)]
+    assert frame.to_dicts() == [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}]
+
+
+def with_fees(*fees):
+    frame = pl.DataFrame({"id": ["a", "b", "c"], "fee": fees, "kind": ["x"] * 3, "paid": [True, False, True]})
+    return Outgoing.of_frame(frame, range(3))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda rows: rows.sort("fee"),
+        lambda rows: rows.with_columns(pl.col("fee").cast(pl.Float64)).sort("fee"),
+        lambda rows: rows.select("id", "kind").reverse(),
+    ],
+)
+def test_a_function_that_reorders_rows_is_told_to_ask_for_their_numbers(function):
+    with pytest.raises(
+        PipelineError, match=r"^the function of per_frame reorders rows; ask for their numbers with row=…"
+    ):
+        per_frame(function)(with_fees(9, 5, 7))
+    assert list(per_frame(lambda rows: rows.sort("fee"), row="n")(with_fees(9, 5, 7)).good.origin) == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda rows: rows,
+        lambda rows: rows.with_columns(pl.col("fee").reverse()),
+        lambda rows: rows.with_columns(pl.col("id").str.to_uppercase(), pl.col("fee") + 1),
+        lambda rows: rows.select("kind", pl.col("paid").reverse()),
+        lambda rows: rows.sort("id"),
+    ],
+)
+def test_a_function_that_keeps_the_order_or_may_have_kept_it_is_believed(function):
+    assert list(per_frame(function)(with_fees(9, 5, 7)).good.origin) == [0, 1, 2]
+
+
+def test_a_row_with_a_value_that_no_frame_can_hold_is_rejected_alone():
+    deep = []
+    for _ in range(700):
+        deep = [deep]
+    rows = [("a", "1"), ("b", "\ud800"), ("c", deep), ("d", "x"), ("e", "5")]
+    outcome = per_frame(to_floats)(Outgoing(("id", "fee"), [3, 5, 8, 13, 21], tuples=rows))
+    assert (list(outcome.good.tuples), list(outcome.good.origin)) == ([("a", 1.0), ("e", 5.0)], [3, 21])
+    assert [(one.place, one.error_type) for one in outcome.rejected] == [(p, ErrorType.TRANSFORM) for p in (5, 8, 13)]
+    assert [one.error for one in outcome.rejected][:2] == [
+        "fee: half a character, which is no Unicode",
+        "fee: nested too deep, or within itself",
+    ]
+    nothing = per_frame(lambda rows: 1 / 0)(Outgoing(("id",), [4], tuples=[("\ud800",)]))
+    assert (len(nothing.good), [one.place for one in nothing.rejected]) == (0, [4])
+
+
+def test_a_row_that_cannot_be_copied_or_has_a_name_that_is_no_text_is_rejected_alone():
+    cyclic = []
+    cyclic.append(cyclic)
+    rows = Outgoing(("id", "tags"), [3, 5, 8], tuples=[(1, []), (2, cyclic), (3, [])])
+    outcome = transform_of(lambda record: {record["id"] if record["id"] == 3 else "id": record["id"]})(rows)
+    assert list(outcome.good.tuples) == [(1,)]
+    assert [(one.place, one.error) for one in outcome.rejected] == [
+        (5, "a value is nested more than 200 levels deep, or within itself"),
+        (8, "column names must be text, not 3"),
+    ]

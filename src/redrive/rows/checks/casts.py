@@ -35,6 +35,8 @@ _MOMENTS = (
 )
 _ZONED_MOMENTS = ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%+", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
 _TIMES = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
+_LEAP_SECOND = ":60"  # polars makes of it the first second of the next minute
+_EXACT = float(2**53)  # up to here a float holds every integer
 
 _Reading = Callable[[pl.Series], pl.Series]
 
@@ -49,7 +51,7 @@ def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
     if have.is_nested() or dtype.is_nested():
         return _nested(column, dtype) if have.is_nested() and dtype.is_nested() else None
     if dtype == pl.String and have not in (pl.Binary, pl.Object):
-        return column.cast(pl.String)
+        return column.dt.to_string("iso") if have == pl.Duration else column.cast(pl.String)
     if have.is_temporal():
         return _of_temporal(column, dtype)
     if have.is_numeric() or have == pl.Boolean:
@@ -58,7 +60,9 @@ def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 
 def of_values(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    """A column of lists or structs, null where a value is none of the type."""
+    """A column of lists, structs or whatever Python has, null where a value is none of the type."""
+    if dtype == pl.Object:
+        return pl.Series(name, values, dtype=pl.Object)
     # Of a text polars would make a list.
     container = dict if isinstance(dtype, pl.Struct) else list | tuple
     values = [value if isinstance(value, container) else None for value in values]
@@ -95,12 +99,29 @@ def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         case pl.Date():
             return _of_this_calendar(texts.str.to_date("%Y-%m-%d", strict=False, cache=False))
         case pl.Time():
-            return _read(texts, [partial(_time, form=form) for form in _TIMES])
+            found = _read(texts, [partial(_time, form=form) for form in _TIMES])
+            return _without(found, texts.str.contains(_LEAP_SECOND, literal=True))
         case pl.Datetime():
             return _moments(texts, dtype)
         case pl.Duration():
             return _durations(texts, dtype)
+    if dtype.is_float():
+        return _floats(texts, dtype)
     return texts.cast(dtype, strict=False) if dtype.is_numeric() else None
+
+
+def _floats(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """Rounded as floats are; but a number is never infinite, nor an integer another one."""
+    found = texts.cast(dtype, strict=False)
+    endless = found.is_infinite()
+    if endless.any():
+        found = _without(found, endless & texts.str.contains(r"\d"))
+    large = found.is_finite() & (found.abs() >= _EXACT)
+    if dtype == pl.Float64 and large.any():
+        whole = large & texts.str.contains(r"^[+-]?\d+$")
+        bent = [place for place in whole.arg_true() if int(texts[place]) != int(found[place])]
+        found = found.scatter(bent, None)
+    return found
 
 
 def _moments(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
@@ -117,7 +138,10 @@ def _moments(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
     readings = [on_the_wall(form) for form in _MOMENTS]
     if zone is not None:
         readings += [with_offset(form, zone) for form in _ZONED_MOMENTS]
-    return _of_this_calendar(_read(texts, readings))
+    found = _without(_read(texts, readings), texts.str.contains(_LEAP_SECOND, literal=True))
+    if unit == "ms" and texts.str.contains(".", literal=True).any():
+        found = _without(found, texts.str.contains(r"\.\d{3}\d*[1-9]"))
+    return _of_this_calendar(found)
 
 
 def _moment(texts: pl.Series, form: str, unit: Literal["ns", "us", "ms"], zone: str | None) -> pl.Series:
@@ -145,7 +169,7 @@ def _durations(texts: pl.Series, dtype: pl.Duration) -> pl.Series:
         except ValidationError:
             continue
     values = [None if text is None else known.get(text) for text in texts]
-    return pl.Series(texts.name, values, dtype=dtype)
+    return _coarser(pl.Series(texts.name, values, dtype=pl.Duration("us")), dtype)
 
 
 def _read(texts: pl.Series, readings: Sequence[_Reading]) -> pl.Series:
@@ -168,14 +192,20 @@ def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
             return _in_zone(column.cast(pl.Datetime(dtype.time_unit), strict=False), dtype.time_zone)
         case pl.Datetime() if isinstance(have, pl.Datetime):
             if have.time_zone is None:
-                return _in_zone(column.cast(pl.Datetime(dtype.time_unit), strict=False), dtype.time_zone)
+                return _in_zone(_coarser(column, pl.Datetime(dtype.time_unit)), dtype.time_zone)
             # Which wall clock was meant, nobody can tell.
-            return None if dtype.time_zone is None else column.cast(dtype, strict=False)
+            return None if dtype.time_zone is None else _coarser(column, dtype)
         case pl.Date() if isinstance(have, pl.Datetime):
             return _without(column.dt.date(), column.dt.time() != time())
         case pl.Duration() if isinstance(have, pl.Duration):
-            return column.cast(dtype, strict=False)
+            return _coarser(column, dtype)
     return None
+
+
+def _coarser(column: pl.Series, dtype: pl.Datetime | pl.Duration) -> pl.Series:
+    """In another unit of time; milliseconds have no place for microseconds. Python has none for nanoseconds anyway."""
+    found = column.cast(dtype, strict=False)
+    return _without(found, found.cast(column.dtype, strict=False) != column) if dtype.time_unit == "ms" else found
 
 
 def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
@@ -190,7 +220,9 @@ def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
     if dtype.is_decimal():
         noise = _NOISE.get(have, 0.0) * column.abs().clip(lower_bound=1)
         return _without(found, (found.cast(pl.Float64) - column).abs() > noise)
-    return found
+    if have.is_integer() and dtype == pl.Float64:
+        return _without(found, found.cast(have, strict=False).ne_missing(column))
+    return _without(found, found.is_infinite() & column.is_finite()) if have.is_float() else found
 
 
 def _nested(column: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -201,7 +233,7 @@ def _in_pieces(values: Any, made: Callable[[Any], pl.Series], nothing: pl.Series
     """What is made of all values at once; where that fails, of smaller and smaller pieces. A bad value is nothing."""
     try:
         return made(values)
-    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+    except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError):
         middle = len(values) // 2
         if not middle:
             return nothing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -21,8 +21,10 @@ from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 
 _SCALARS = (str, bytes, int, float, Decimal, date, time, timedelta, UUID, type(None))
+_COPIED = (dict, list)  # named once: a union of types is made anew whenever it is written
 _LONGEST_VALUE = 60
 _MOST_COLUMNS = 12  # in a sentence
+_DEEPEST = 200  # containers within each other: far from the end of Python's stack, in our functions and in the user's
 
 _classifier = Classifier()
 
@@ -113,6 +115,23 @@ class Sieve:
         else:
             self.refuse(place, why)
 
+    def outgoing(self) -> Outgoing:
+        """The records that were kept, as rows; one with a column that no text names is refused."""
+        found = Outgoing.of_records(self.kept, self.origin)
+        if all(isinstance(name, str) for name in found.columns):
+            return found
+        records, places = self.kept, self.origin
+        self.kept, self.origin = [], []
+        for place, record in zip(places, records, strict=True):
+            odd = [name for name in record if not isinstance(name, str)]
+            if odd:
+                self.refuse(place, f"column names must be text, not {shown(odd[0]) or type(odd[0]).__name__}")
+            else:
+                self.kept.append(record)
+                self.origin.append(place)
+        self.rejected.sort(key=lambda refused: refused.place)
+        return Outgoing.of_records(self.kept, self.origin)
+
 
 def fault(error: Exception) -> str | None:
     """What is wrong with a row, in words; None where it is to be dropped. What is no fault of a row is raised."""
@@ -141,22 +160,36 @@ def _faults(group: ExceptionGroup[Exception]) -> str | None:
     return "; ".join(why for why in said if why is not None) or None
 
 
-def owned(rows: Received) -> Iterator[Record]:
-    """Each row as a record of its own: what is done to it leaves the row as it was received."""
+def owned(rows: Received, sieve: Sieve) -> Iterator[tuple[int, Record]]:
+    """Each row with its place, as a record of its own: what is done to it leaves the row as it was received."""
     if rows.is_frame:
         # Column by column, and each record made when its turn comes: 20,000 that live at once take twice the time.
         names = rows.frame.columns
-        for values in zip(*(column.to_list() for column in rows.frame.iter_columns()), strict=True):
-            yield dict(zip(names, values, strict=True))
+        columns = (column.to_list() for column in rows.frame.iter_columns())
+        for place, values in enumerate(zip(*columns, strict=True)):
+            yield place, dict(zip(names, values, strict=True))
     else:
-        yield from map(copied, rows.records)
+        yield from copies(enumerate(rows.records), sieve)
 
 
-def copied(value: Any) -> Any:
-    """The value, its containers copied."""
+def copies(records: Iterable[tuple[int, Record]], sieve: Sieve) -> Iterator[tuple[int, Record]]:
+    """A copy of each record; one that is nested too deep to be copied is refused."""
+    for place, record in records:
+        try:
+            copy = copied(record)
+        except RecursionError:
+            sieve.refuse(place, f"a value is nested more than {_DEEPEST} levels deep, or within itself")
+        else:
+            yield place, copy
+
+
+def copied(value: dict[Any, Any] | list[Any], levels: int = _DEEPEST) -> Any:
+    """A container, and those in it, copied; a RecursionError where they go deeper than so many levels."""
+    if levels < 0:
+        raise RecursionError
     if isinstance(value, dict):
-        return {name: copied(one) if isinstance(one, dict | list) else one for name, one in value.items()}
-    return [copied(one) for one in value] if isinstance(value, list) else value
+        return {name: copied(one, levels - 1) if isinstance(one, _COPIED) else one for name, one in value.items()}
+    return [copied(one, levels - 1) if isinstance(one, _COPIED) else one for one in value]
 
 
 def blocking(option: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redrive.letters import ErrorType
-from redrive.rows.batch import Outgoing, Received
+from redrive.rows.batch import Received
 from redrive.rows.checks.check import Checked, Sieve, blocking, owned, unusable
 
 
@@ -21,7 +21,7 @@ class FunctionCheck:
 
     def __call__(self, rows: Received) -> Checked:
         sieve = Sieve(ErrorType.VALIDATION)
-        for place, record in enumerate(owned(rows)):
+        for place, record in owned(rows, sieve):
             try:
                 answer = self._function(record)
             except Exception as error:
@@ -34,4 +34,4 @@ class FunctionCheck:
                 sieve.origin.append(place)
             else:
                 raise unusable("validate", self._function, answer, "a record, None, True or False")
-        return Checked(Outgoing.of_records(sieve.kept, sieve.origin), sieve.rejected, sieve.discarded)
+        return Checked(sieve.outgoing(), sieve.rejected, sieve.discarded)

@@ -33,7 +33,10 @@ _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
 class ModelCheck:
-    """What pydantic makes of each record; the columns are the fields by their names, then the computed ones."""
+    """What pydantic makes of each record; the columns are the fields by their names, then the computed ones.
+
+    A field that is excluded when the model is dumped is not written either.
+    """
 
     def __init__(self, model: Any) -> None:
         adapter: TypeAdapter[Any] = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
@@ -46,7 +49,7 @@ class ModelCheck:
             self._model = model
             self._hides_input = bool(model.model_config.get("hide_input_in_errors"))
             if model.model_config.get("extra") != "allow":
-                self._columns = (*model.model_fields, *model.model_computed_fields)
+                self._columns = (*_written(model), *model.model_computed_fields)
                 self._row = _values_of(model)
 
     def fits(self, columns: Sequence[str]) -> None:
@@ -77,7 +80,7 @@ class ModelCheck:
         sieve = Sieve(ErrorType.VALIDATION)
         validate, row = self._validate, self._row
         kept, origin = sieve.kept.append, sieve.origin.append
-        for place, record in enumerate(owned(rows)):
+        for place, record in owned(rows, sieve):
             try:
                 kept(row(validate(record)))
             except ValidationError as error:
@@ -86,10 +89,7 @@ class ModelCheck:
                 sieve.failed(place, error)
             else:
                 origin(place)
-        if self._columns is None:
-            good = Outgoing.of_records(sieve.kept, sieve.origin)
-        else:
-            good = Outgoing(self._columns, sieve.origin, tuples=sieve.kept)
+        good = sieve.outgoing() if self._columns is None else Outgoing(self._columns, sieve.origin, tuples=sieve.kept)
         return Checked(good, sieve.rejected, sieve.discarded)
 
 
@@ -110,14 +110,24 @@ def _problem(problem: Mapping[str, Any]) -> str:
 
 def _values_of(model: type[BaseModel]) -> Callable[[Any], tuple[Any, ...]]:
     """What takes a model's values: as fast as its fields allow."""
-    names = tuple(model.model_fields)
-    if not model.model_computed_fields and all(_is_writable(info.annotation) for info in model.model_fields.values()):
-        fields, values = attrgetter("__dict__"), itemgetter(*names) if names else tuple
+    names = tuple(_written(model))
+    if not model.model_computed_fields and all(_is_writable(info.annotation) for info in _written(model).values()):
+        fields, values = attrgetter("__dict__"), itemgetter(*names) if names else lambda _: ()
         if len(names) == 1:
             return lambda one: (values(fields(one)),)
         return lambda one: values(fields(one))
     every = (*names, *model.model_computed_fields)
     return lambda one: tuple(writable(getattr(one, name)) for name in every)
+
+
+def _written(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields that a sink is to have."""
+    hidden = _excluded(model.model_fields)
+    return {name: info for name, info in model.model_fields.items() if name not in hidden}
+
+
+def _excluded(fields: Mapping[str, FieldInfo]) -> set[str]:
+    return {name for name, info in fields.items() if info.exclude}
 
 
 def _is_writable(annotation: Any) -> bool:
@@ -145,7 +155,9 @@ def writable(value: Any) -> Any:
     if isinstance(value, AnyUrl):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: writable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        hidden = _excluded(getattr(value, "__pydantic_fields__", {}))
+        names = [field.name for field in dataclasses.fields(value) if field.name not in hidden]
+        return {name: writable(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {name: writable(one) for name, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -158,7 +170,7 @@ def _record(valid: Any) -> Record:
     if isinstance(valid, RootModel):
         return _record(valid.root)
     if isinstance(valid, BaseModel):
-        names = (*type(valid).model_fields, *type(valid).model_computed_fields, *(valid.model_extra or ()))
+        names = (*_written(type(valid)), *type(valid).model_computed_fields, *(valid.model_extra or ()))
         return {name: writable(getattr(valid, name)) for name in names}
     found = writable(valid)
     if not isinstance(found, dict):

@@ -13,7 +13,7 @@ from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Refused
 from redrive.rows.checks.casts import fitted, of_values, type_name
 from redrive.rows.checks.check import Checked, listed, shown, unmet
-from redrive.rows.frames import of_records
+from redrive.rows.frames import Misfit, framed
 
 with needs("rows"):
     import dataframely as dy
@@ -76,19 +76,27 @@ class SchemaCheck:
     def _cast(self, rows: Received, faults: _Faults) -> dict[str, pl.Series]:
         """The schema's columns in the schema's types; a value that has no place in one is a fault of its row."""
         of_frame = rows.is_frame
+        misfits: list[Misfit] = []
         if of_frame:
             self.fits(rows.columns)
-        frame = rows.frame if of_frame else of_records(rows.records)
+            frame = rows.frame
+        else:
+            # A column that no record has is one of nulls.
+            wanted = [name for name, column in self._columns.items() if column.dtype != pl.Object]
+            frame, misfits = framed(rows.records, wanted)
+        for misfit in misfits:
+            faults.said[misfit.place].append(misfit.why)
+            faults.unread.add((misfit.place, misfit.column))
         found: dict[str, pl.Series] = {}
         for name, column in self._columns.items():
-            if not of_frame and column.dtype.is_nested():
-                values = [record.get(name) for record in rows.records]
+            if not of_frame and (column.dtype.is_nested() or column.dtype == pl.Object):
+                unfit = {misfit.place for misfit in misfits if misfit.column == name}
+                values = [None if place in unfit else one.get(name) for place, one in enumerate(rows.records)]
                 found[name] = of_values(name, values, column.dtype)
                 missing = pl.Series([value is None for value in values])
                 _misfits(found[name], missing, values, faults)
                 continue
-            # A column that no record of a batch has is one of records without a value.
-            received = frame.get_column(name) if name in frame.columns else pl.Series(name, [None] * len(rows))
+            received = frame.get_column(name)
             if column.validate_dtype(received.dtype):
                 found[name] = received
                 continue

@@ -76,6 +76,8 @@ class CsvReading:
                 first, position = first + 1, None
         self._left = list(names[first:])
         self._behind = sum(self._sizes[name] for name in names[:first])
+        if self.columns is None:
+            self._name_columns(names[:first])
         self._open_next(position)
 
     def read(self, most: int) -> Batch | None:
@@ -99,6 +101,15 @@ class CsvReading:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _name_columns(self, behind: Sequence[str]) -> None:
+        """Take the columns from the first file, even where it was read before: a later one may differ, or be ragged."""
+        for name in behind:
+            file = CsvFile(name, self._options, None, None)
+            file.close()
+            if file.columns is not None:
+                self.columns, self._named_by = file.columns, name
+                return
 
     def _open_next(self, position: Mapping[str, Any] | None) -> None:
         """Go to the next file that has something in it: only then is it known what columns there are."""

@@ -18,7 +18,7 @@ from redrive.extras import needs
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
 
-_HEAD = 4096  # what a file begins with, as far as it tells it from another
+_EDGE = 4096  # what a file begins and ends with, as far as it tells it from another
 _CHUNK = 1 << 14  # of a compressed file: what it unpacks to may be a thousand times as large
 _SKIP = 1 << 20
 _GZIP = re.compile(rb"\x1f\x8b")
@@ -56,14 +56,15 @@ class Files:
         return list(found)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Which files there are and how each begins, as JSON: what a checkpoint is good for."""
+        """Which files there are and how each begins and ends, as JSON: what a checkpoint is good for."""
         sizes = {name: _size(name) for name in self.find()}
-        return [{"name": name, "size": size, "begins": _digest(name, size)} for name, size in sizes.items()]
+        return [{"name": name, "size": size, "digest": _digest(name, size)} for name, size in sizes.items()]
 
     def difference(self, recorded: Sequence[Mapping[str, Any]]) -> str | None:
         """Why positions in the recorded files mean nothing here, as a clause; None where they hold.
 
-        A file may have grown, and others may have come: those belong to the next run.
+        Others may have come: those belong to the next run. But a file must have its size, and begin and end as it did:
+        one that has grown may as well be a new delivery of the same data, and a position in it mean another row.
         """
         try:
             found = set(self.find())
@@ -71,10 +72,11 @@ class Files:
                 name, size = file["name"], file["size"]
                 if name not in found:
                     return f"{name} is not among its files"
-                if _size(name) < size:
-                    return f"{name} has changed since (it is shorter)"
-                if _digest(name, size) != file["begins"]:
-                    return f"{name} has changed since (it begins otherwise)"
+                now = _size(name)
+                if now != size:
+                    return f"{name} {'has grown since' if now > size else 'has become shorter'}"
+                if _digest(name, size) != file["digest"]:
+                    return f"{name} is another file now: its beginning or end differs"
         except SourceError as error:
             return str(error)
         return None
@@ -336,9 +338,12 @@ def _size(name: str, example: str = "*") -> int:
 
 
 def _digest(name: str, size: int) -> str:
-    """How a file begins, as far as it went when it had this size."""
+    """How a file begins and ends, as far as it goes at this size."""
     with open(name, "rb") as file:
-        return blake2b(file.read(min(size, _HEAD)), digest_size=8).hexdigest()
+        begin = file.read(min(size, _EDGE))
+        file.seek(max(0, size - _EDGE))
+        end = file.read(min(size, _EDGE))
+    return blake2b(begin + end, digest_size=8).hexdigest()
 
 
 def _decoded(name: str) -> _Decoder:

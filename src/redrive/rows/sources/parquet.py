@@ -9,9 +9,9 @@ from redrive.errors import SourceError
 from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.files import Files, Paths, names_of
+from redrive.rows.sources.parquet_rows import rows_of
 
 with needs("rows"):
-    import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -23,7 +23,9 @@ _RAW = {"file", "row_group", "row", "rows"}
 def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
     """Read Parquet files: a path, a glob, or several. `columns` leaves out all others.
 
-    A row group that is damaged is handed out as one piece, which counts as all of its rows that could not be read.
+    A row group that is damaged is handed out as one piece, which counts as all of its rows that could not be read. A
+    row with a date before the year 1 or after 9999 is handed out as what it is, that date as a text. Moments in a zone
+    that is a mere offset ("+05:30") come in UTC.
     """
     if columns is not None and (isinstance(columns, str) or not columns):
         raise ValueError("columns is a list of the columns to read, such as ['id', 'fee']")
@@ -66,7 +68,10 @@ class Parquet:
             for piece in file.pieces(first):
                 if isinstance(piece, Unreadable):
                     raise ValueError(str(piece.error))
-                found += piece.slice(0, rows - len(found)).to_pylist()
+                received, _, unreadable = rows_of(piece.slice(0, rows - len(found)), first + len(found))
+                for bad in unreadable:
+                    raise ValueError(f"{bad.position}: {bad.error}")
+                found += received.records
                 if len(found) == rows:
                     return found
         raise ValueError(f"{name} has {first + len(found)} rows, and those asked for end at {first + rows}")
@@ -117,14 +122,16 @@ class ParquetReading:
 
     def _take(self, most: int) -> Batch | None:
         tables: list[Any] = []
-        unreadable: list[Unreadable] = []
+        before: list[Unreadable] = []
+        behind: list[Unreadable] = []
         first, row, count = self._row, self._row, 0
         while count < most and (piece := self._next()) is not None:
             if isinstance(piece, Unreadable):
-                unreadable.append(piece)
                 row += piece.rows
                 if tables:
+                    behind.append(piece)
                     break  # the rows of a batch stand one after the other
+                before.append(piece)
                 first = row
                 continue
             tables.append(piece.slice(0, most - count))
@@ -132,13 +139,19 @@ class ParquetReading:
                 self._rest = piece.slice(most - count)
             count += len(tables[-1])
             row += len(tables[-1])
-        if not tables and not unreadable:
+        if not tables and not before:
             return None
         name = self._left[0].name
-        rows = _received(tables)
+        rows, places, among = rows_of(pa.concat_tables(tables), first) if tables else (Received([]), (), [])
         self._row = row
-        position = {"file": name, "row": row}
-        return Batch(rows, lambda place: f"row {first + place + 1}", position, name, unreadable, self._done + row)
+        return Batch(
+            rows,
+            lambda place: f"row {first + places[place] + 1}",
+            {"file": name, "row": row},
+            name,
+            [*before, *among, *behind],
+            self._done + row,
+        )
 
     def _next(self) -> pa.Table | Unreadable | None:
         if self._rest is not None:
@@ -169,8 +182,14 @@ class _OpenFile:
         self._columns = list(footer.columns)
         self._only = None if footer.whole else self._columns
         self._bytes = _bytes_of(footer.name)
-        # Buffered, so that a row group need not be in memory as a whole; checked, where the writer left checksums.
-        self._file = pq.ParquetFile(self._bytes, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
+        self._file = pq.ParquetFile(
+            self._bytes,
+            # Buffered, so that a row group need not be in memory as a whole.
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            page_checksum_verification=True,  # where the writer left checksums
+            coerce_int96_timestamp_unit="us",  # nanoseconds end in 2262, and begin anew without a word
+        )
 
     def __enter__(self) -> _OpenFile:
         return self
@@ -237,26 +256,6 @@ def _bytes_of(name: str) -> Any:
 
 def _in_common(columns: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(name for name in columns[0] if all(name in others for others in columns[1:]))
-
-
-def _received(tables: Sequence[pa.Table]) -> Received:
-    if not tables:
-        return Received([])
-    table = pa.concat_tables(tables)
-    if any(_is_beyond_polars(field.type) for field in table.schema):
-        return Received(table.to_pylist())
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return Received(frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)))  # how texts were packed
-
-
-def _is_beyond_polars(kind: Any) -> bool:
-    """Whether polars would stop the process over values of this type."""
-    if pa.types.is_dictionary(kind):
-        return _is_beyond_polars(kind.value_type)
-    return bool(pa.types.is_decimal256(kind)) or any(
-        _is_beyond_polars(kind.field(place).type) for place in range(kind.num_fields)
-    )
 
 
 def _first_line(error: BaseException) -> str:

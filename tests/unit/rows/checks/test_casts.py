@@ -236,3 +236,46 @@ def test_values_of_records_become_lists_and_structs_each_by_itself():
 )
 def test_types_have_plain_names(dtype, name):
     assert type_name(dtype) == name
+
+
+def test_a_leap_second_is_not_the_next_minute():
+    assert fit(["10:00:60", "10:00:59", "10:00:60.5"], pl.Time()) == [None, time(10, 0, 59), None]
+    moments = ["2026-07-01T10:00:60", "2026-07-01 10:00:59", "2026-07-01T10:00:60Z", "2026-07-01T10:00:60+02:00"]
+    found = fit(moments, pl.Datetime("us", "UTC"))
+    assert found == [None, datetime(2026, 7, 1, 10, 0, 59, tzinfo=UTC), None, None]
+
+
+def test_milliseconds_have_no_place_for_microseconds():
+    exact, finer = datetime(2026, 7, 1, 10, 0, 0, 123_000), datetime(2026, 7, 1, 10, 0, 0, 123_456)
+    texts = [f"{exact}", f"{finer}", "2026-07-01T10:00:00.12300", "2026-07-01 10:00"]
+    assert fit(texts, pl.Datetime("ms")) == [exact, None, exact, datetime(2026, 7, 1, 10)]
+    assert fit([f"{finer}Z", f"{exact}Z"], pl.Datetime("ms", "UTC")) == [None, exact.replace(tzinfo=UTC)]
+    assert fit([exact, finer, None], pl.Datetime("ms"), pl.Datetime("us")) == [exact, None, None]
+    there = fit([exact, finer], pl.Datetime("ms", "UTC"), pl.Datetime("us", "Asia/Kolkata"))
+    assert there == [exact.replace(tzinfo=UTC), None]
+    lengths = [timedelta(milliseconds=5), timedelta(microseconds=5)]
+    assert fit(lengths, pl.Duration("ms"), pl.Duration("us")) == [lengths[0], None]
+    assert fit(["PT0.005S", "PT0.000005S"], pl.Duration("ms")) == [lengths[0], None]
+
+
+def test_a_number_that_is_too_large_for_a_float_is_not_infinite():
+    assert fit(["1e300", "1.5", "inf", "-Infinity"], pl.Float32()) == [None, 1.5, math.inf, -math.inf]
+    assert fit(["1e400", "9" * 400, "1e300"], pl.Float64()) == [None, None, 1e300]
+    assert fit([1e300, 1.5, math.inf, None], pl.Float32(), pl.Float64) == [None, 1.5, math.inf, None]
+
+
+def test_an_integer_that_a_float_cannot_hold_is_not_another_one():
+    exact, bent = 2**53 + 2, 2**53 + 1
+    assert fit([str(exact), str(bent), f"-{bent}", "+7", str(10**22)], pl.Float64()) == [exact, None, None, 7, 10**22]
+    assert fit([exact, bent, 2**63 - 1, None], pl.Float64(), pl.Int64) == [exact, None, None, None]
+
+
+@given(st.lists(st.integers(-(2**70), 2**70)))
+def test_integers_are_exact_as_floats_or_not_read(numbers):
+    assert fit([str(number) for number in numbers], pl.Float64()) == [
+        number if int(float(number)) == number else None for number in numbers
+    ]
+
+
+def test_a_duration_is_written_as_text_in_the_iso_form():
+    assert fit([timedelta(days=1, seconds=5), None], pl.String(), pl.Duration("us")) == ["P1DT5S", None]

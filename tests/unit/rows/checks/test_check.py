@@ -212,3 +212,34 @@ def test_a_record_that_a_check_changes_deep_down_stays_as_it_was_received():
     records = [{"tags": ["a"]}]
     check_of(spoil)(Received(records))
     assert records == [{"tags": ["a"]}]
+
+
+def deep(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def within_itself():
+    value = {}
+    value["again"] = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [deep(700), within_itself(), "\ud800", 10**5_000], ids=["deep", "cyclic", "half", "huge"]
+)
+@pytest.mark.parametrize("validate", EVERY, ids=lambda one: one.__name__)
+def test_every_check_rejects_the_one_row_whose_value_nothing_can_hold(validate, value):
+    records = [ROWS[0], {"delivery_id": "D-2", "fee": value}, ROWS[2]]
+    checked = check_of(validate)(Received(records))
+    assert list(checked.good.origin) == [0, 2]
+    assert [one.place for one in checked.rejected] == [1]
+    assert records[1]["fee"] is value
+
+
+def test_a_record_is_copied_to_a_depth_that_is_the_same_everywhere():
+    assert copied({"a": deep(190)}) == {"a": deep(190)}
+    with pytest.raises(RecursionError):
+        copied({"a": deep(210)})

@@ -101,3 +101,20 @@ def test_a_function_that_hides_that_it_is_async_is_found_out_by_its_answer():
 
 def test_any_columns_fit():
     check_of(lambda record: None).fits(["a"])
+
+
+def test_a_row_with_a_column_that_no_text_names_is_rejected():
+    def rename(record):
+        if record["id"] == 3:
+            raise ValueError("no")
+        return {1: "x", "id": record["id"]} if record["id"] == 2 else None
+
+    outcome = checked(rename)
+    assert outcome.good.columns == ("id", "fee")
+    assert list(outcome.good.origin) == [0]
+    assert [(one.place, one.error) for one in outcome.rejected] == [
+        (1, "column names must be text, not 1"),
+        (2, "ValueError: no"),
+    ]
+    nested = checked(lambda record: {("a", "b"): 1})
+    assert [one.error for one in nested.rejected] == ["column names must be text, not tuple"] * 3

@@ -412,3 +412,38 @@ def test_the_values_of_a_row_are_of_the_models_types():
     (row,) = checked(Delivery, GOOD).good.tuples
     assert row == ("D-1", "Berlin", date(2026, 7, 1), 1.5, Decimal("2.50"))
     assert not isinstance(row[2], datetime)
+
+
+class Hiding(BaseModel):
+    delivery_id: str
+    token: str = Field(exclude=True, default="none")
+
+
+class HidingAndOpen(Hiding):
+    model_config = ConfigDict(extra="allow")
+
+
+@pydantic.dataclasses.dataclass
+class HidingData:
+    delivery_id: str
+    token: str = Field(exclude=True, default="none")
+
+
+class HidingAll(BaseModel):
+    token: str = Field(exclude=True)
+
+
+@pytest.mark.parametrize("model", [Hiding, HidingAndOpen, HidingData, pydantic.TypeAdapter(Hiding | None)], ids=repr)
+def test_a_field_that_a_model_excludes_is_checked_and_not_written(model):
+    outcome = checked(model, {"delivery_id": "D-1", "token": "secret"}, {"delivery_id": "D-2", "token": 5})
+    assert outcome.good.records() == [{"delivery_id": "D-1"}]
+    assert [one.error for one in outcome.rejected] == ["token: Input should be a valid string (5)"]
+
+
+def test_a_model_may_exclude_all_of_its_fields():
+    assert list(checked(HidingAll, {"token": "secret"}).good.tuples) == [()]
+
+
+def test_a_row_whose_names_are_no_texts_is_rejected():
+    outcome = checked(pydantic.TypeAdapter(dict[int | str, int]), {"a": 1}, {5: 2})
+    assert [(one.place, one.error) for one in outcome.rejected] == [(1, "column names must be text, not 5")]

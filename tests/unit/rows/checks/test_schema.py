@@ -1,7 +1,8 @@
 """Rows against a dataframely schema."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from uuid import UUID
 
 import dataframely as dy
 import polars as pl
@@ -235,3 +236,46 @@ def test_the_rows_that_pass_are_those_that_pass_alone(rows, as_records):
         assert one.error == said(*rows[one.place])
     if outcome.good.as_frame is not None:
         assert Delivery.is_valid(outcome.good.as_frame.unique("delivery_id"))
+
+
+class Parcel(dy.Schema):
+    parcel_id = dy.String()
+    tags = dy.List(dy.Int64(), nullable=True)
+    size = dy.Int64(nullable=True)
+
+
+def test_a_value_that_no_column_can_hold_rejects_its_row_alone():
+    cyclic = [1]
+    cyclic.append(cyclic)
+    records = [
+        {"parcel_id": "1", "tags": [1], "size": 1},
+        {"parcel_id": "2", "tags": cyclic, "size": 2},
+        {"parcel_id": "\ud800", "tags": [3], "size": 10**5_000},
+        {"parcel_id": "4", "tags": None, "size": 4, "unused": cyclic},
+    ]
+    outcome = check_of(Parcel)(Received(records))
+    assert list(outcome.good.tuples) == [("1", [1], 1), ("4", None, 4)]
+    assert [(one.place, one.error) for one in outcome.rejected] == [
+        (1, "tags: nested too deep, or within itself"),
+        (2, "parcel_id: half a character, which is no Unicode; size: a number of thousands of digits"),
+    ]
+
+
+def test_whatever_python_has_stays_what_it_is_where_the_schema_wants_that():
+    class Loose(dy.Schema):
+        thing = dy.Object(nullable=True)
+
+    things = [object(), UUID(int=5), None]
+    outcome = check_of(Loose)(Received([{"thing": thing} for thing in things]))
+    assert [thing for (thing,) in outcome.good.tuples] == things
+
+
+def test_identifiers_bytes_and_durations_become_texts_where_the_schema_wants_texts():
+    class Named(dy.Schema):
+        name = dy.String()
+
+    values = [UUID(int=5), b"caf\xc3\xa9 \xff", "x"]
+    good = check_of(Named)(Received([{"name": value} for value in values])).good
+    assert good.values("name") == ["00000000-0000-0000-0000-000000000005", "café \\xff", "x"]
+    for received in Received([{"name": timedelta(hours=1)}]), Received(pl.DataFrame({"name": [timedelta(hours=1)]})):
+        assert check_of(Named)(received).good.values("name") == ["PT1H"]

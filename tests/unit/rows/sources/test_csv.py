@@ -1,6 +1,7 @@
 """CSV files as a source: what is asked for, what is remembered, and going on where a run ended."""
 
 import gzip
+import random
 from unittest import mock
 
 import polars as pl
@@ -99,21 +100,45 @@ def test_reading_goes_on_in_the_file_where_it_ended_and_leaves_later_arrivals_to
     assert first.next == {"file": str(two_files / "a.csv"), "byte": 17, "line": 4}
 
 
-def test_a_file_that_has_grown_is_still_the_same_and_one_that_has_changed_is_not(two_files):
+def test_a_checkpoint_is_of_no_use_where_its_file_has_changed(two_files):
     path = two_files / "a.csv"
     source = rows.csv(path)
     identity = source.identity()
     (batch,) = batches(source)
     with path.open("ab") as file:
         file.write(b"7,70\n")
-    assert source.difference(identity) is None
-    assert [batch.rows.records for batch in batches(source, 10, batch.next, identity)] == [[{"id": "7", "fee": "70"}]]
+    assert source.difference(identity) == f"{path} has grown since"
     path.write_bytes(b"id,fee\n0,10\n2,20\n3\n4,40\n")
-    assert source.difference(identity) == f"{path} has changed since (it begins otherwise)"
+    assert source.difference(identity) == f"{path} is another file now: its beginning or end differs"
     path.write_bytes(b"id,fee\n1,10\n")
-    assert source.difference(identity) == f"{path} has changed since (it is shorter)"
+    assert source.difference(identity) == f"{path} has become shorter"
     with pytest.raises(SourceError, match="has become shorter: byte 24, where the reading is to go on, is not in it"):
         source.open(batch.next, identity)
+
+
+def test_without_a_header_the_first_file_tells_the_columns_wherever_reading_goes_on(tmp_path):
+    for name, content in (("a", b""), ("b", b"1,x\n2,x\n"), ("c", b"ragged\n4,x\n5,x\n")):
+        (tmp_path / f"{name}.csv").write_bytes(content)
+    source = rows.csv(tmp_path / "*.csv", header=False)
+    whole = batches(source, 1)
+    for place, batch in enumerate(whole):
+        again = batches(source, 1, batch.next)
+        assert [one.rows.records for one in again] == [one.rows.records for one in whole[place + 1 :]]
+        assert [one.unreadable for one in again] == [one.unreadable for one in whole[place + 1 :]]
+    assert [bad.raw for batch in whole for bad in batch.unreadable] == [b"ragged"]
+
+
+def test_a_file_with_another_header_is_refused_wherever_reading_goes_on(tmp_path):
+    cut = gzip.compress(b"id,fee\n" + random.Random(5).randbytes(4_000).hex().encode())[:-20]
+    (tmp_path / "a.csv").write_bytes(cut)
+    (tmp_path / "b.csv").write_bytes(b"id,price\n1,10\n")
+    source = rows.csv(tmp_path / "*.csv")
+    reading = source.open(None, source.identity())
+    last = reading.read(10).next
+    assert last["ended"]
+    reading.close()
+    with pytest.raises(SourceError, match="it lacks fee and it adds price"):
+        source.open(last, source.identity())
 
 
 def test_a_checkpoint_of_another_source_is_told_apart(two_files):

@@ -93,12 +93,11 @@ def test_a_url_is_refused_without_showing_it():
     assert str(error.value) == "files are read from this machine, not from s3://…: fetch them first"
 
 
-def test_an_identity_holds_while_files_grow_and_others_come(folder):
+def test_an_identity_holds_while_others_come(folder):
     these = files(folder / "*.csv")
     identity = these.identity()
     assert names_of(identity) == [str(folder / "a.csv"), str(folder / "b.csv")]
     assert size_of(names_of(identity)) == 10
-    (folder / "a.csv").write_text("a.csv and more" * 1000)
     (folder / "0.csv").write_text("late")
     assert these.difference(identity) is None
 
@@ -108,23 +107,39 @@ def test_an_identity_does_not_hold_where_a_file_is_another(folder):
     path = folder / "a.csv"
     identity = these.identity()
     path.write_text("A.csv")
-    assert these.difference(identity) == f"{path} has changed since (it begins otherwise)"
+    assert these.difference(identity) == f"{path} is another file now: its beginning or end differs"
     path.write_text("a.c")
-    assert these.difference(identity) == f"{path} has changed since (it is shorter)"
+    assert these.difference(identity) == f"{path} has become shorter"
+    path.write_text("a.csv and more")
+    assert these.difference(identity) == f"{path} has grown since"
     path.unlink()
     assert these.difference(identity) == f"{path} is not among its files"
     (folder / "b.csv").unlink()
     assert these.difference(identity) == f"there is no file that matches {folder / '*.csv'}"
 
 
-def test_only_how_a_file_begins_tells_it_from_another(tmp_path):
+def test_how_a_file_begins_and_ends_tells_it_from_another_of_its_size(tmp_path):
     path = tmp_path / "a"
-    path.write_bytes(b"x" * 4096 + b"y")
+    path.write_bytes(b"b" * 4096 + b"middle" + b"e" * 4096)
     identity = files(path).identity()
-    path.write_bytes(b"x" * 4096 + b"z")
+    path.write_bytes(b"b" * 4096 + b"MIDDLE" + b"e" * 4096)
     assert files(path).difference(identity) is None
-    path.write_bytes(b"x" * 4095 + b"yy")
+    path.write_bytes(b"b" * 4095 + b"Bmiddle" + b"e" * 4096)
     assert files(path).difference(identity) is not None
+    path.write_bytes(b"b" * 4096 + b"middleE" + b"e" * 4095)
+    assert files(path).difference(identity) is not None
+
+
+def test_a_new_delivery_that_begins_like_the_last_one_is_not_taken_for_it(tmp_path):
+    path = tmp_path / "deliveries.csv"
+    path.write_text("".join(f"{number},monday\n" for number in range(5_000)))
+    identity = files(path).identity()
+    old, new = (
+        (f"{number},monday\n" for number in range(2_000)),
+        (f"{number},tuesday\n" for number in range(2_000, 6_000)),
+    )
+    path.write_text("".join([*old, *new]))
+    assert files(path).difference(identity) == f"{path} has grown since"
 
 
 @PACKED

@@ -257,7 +257,7 @@ def test_a_checkpoint_is_good_for_the_same_files_only(tmp_path, file):
         file(lines(1_000), encoding="latin-1").difference(taken) == "its encoding was utf-8, and here it is iso8859-1"
     )
     assert source.difference({"kind": "csv"}) == "it was taken over csv, not over ndjson"
-    assert "has changed since" in file(lines(1_000, 1)).difference(taken)
+    assert "has grown since" in file(lines(1_000, 1)).difference(taken)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):

@@ -1,0 +1,186 @@
+"""Rows of Arrow tables: as polars and Python can have them, and those that they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, timedelta
+from functools import cache
+from typing import Any
+
+from redrive.extras import needs
+from redrive.rows.batch import Received, Unreadable
+
+with needs("rows"):
+    import polars as pl
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+_EPOCH = date(1970, 1, 1)
+_FIRST_DAY, _LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days
+_PER_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+
+
+def rows_of(table: pa.Table, first: int) -> tuple[Received, Sequence[int], list[Unreadable]]:
+    """The rows of a table with their places in it, and those that hold a value out of range.
+
+    `first` is the place of the table's own first row in its file.
+    """
+    table = _in_known_zones(table)
+    frame = _frame_of(table)
+    beyond = _out_of_range(frame, table)
+    if beyond is None:
+        return _received(frame, table), range(len(table)), []
+    bad = beyond.select(pl.any_horizontal(pl.all())).to_series()
+    unreadable = [_unreadable(table, beyond, place, first) for place in bad.arg_true()]
+    good = ~bad
+    places = good.arg_true()
+    return _received(frame.filter(good), table.take(places.to_arrow())), places.to_list(), unreadable
+
+
+def _frame_of(table: pa.Table) -> pl.DataFrame:
+    """The columns that polars can have."""
+    frame = pl.from_arrow(table.select([field.name for field in table.schema if not _is_beyond_polars(field.type)]))
+    assert isinstance(frame, pl.DataFrame)
+    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))  # how texts were packed
+
+
+def _received(frame: pl.DataFrame, table: pa.Table) -> Received:
+    names = table.column_names
+    if frame.width == len(names):
+        return Received(frame)
+    columns = [frame[name].to_list() if name in frame.columns else table[name].to_pylist() for name in names]
+    return Received([dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
+
+
+def _is_beyond_polars(kind: Any) -> bool:
+    """Whether polars would stop the process over values of this type."""
+    if pa.types.is_dictionary(kind):
+        return _is_beyond_polars(kind.value_type)
+    return bool(pa.types.is_decimal256(kind)) or any(
+        _is_beyond_polars(kind.field(place).type) for place in range(kind.num_fields)
+    )
+
+
+# ── values out of range ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _out_of_range(frame: pl.DataFrame, table: pa.Table) -> pl.DataFrame | None:
+    """For each column that holds such a value, which rows do; None where there is none."""
+    tests = {name: _is_out_of_range(pl.col(name), dtype) for name, dtype in frame.schema.items()}
+    found = frame.select(test.fill_null(False).alias(name) for name, test in tests.items() if test is not None)
+    flags = [flag for flag in found.iter_columns() if flag.any()]
+    # Of a time beyond 24 hours polars makes nothing, and says nothing.
+    lost = [column for column in frame.iter_columns() if column.null_count() > table[column.name].null_count]
+    flags += [column.is_null() & ~pl.Series(table[column.name].is_null()) for column in lost]
+    return pl.DataFrame(flags) if flags else None
+
+
+def _is_out_of_range(value: pl.Expr, dtype: pl.DataType) -> pl.Expr | None:
+    """Whether Python has no such value, as an expression; None where it has every value of the type."""
+    match dtype:
+        case pl.Date():
+            return ~value.to_physical().is_between(_FIRST_DAY, _LAST_DAY)
+        case pl.Datetime():
+            return _is_no_moment(value, dtype)
+        case pl.Duration(time_unit="ms"):
+            most = timedelta.max.days * _PER_DAY["ms"]
+            return ~value.to_physical().is_between(-most, most)
+        case pl.List():
+            inner = _is_out_of_range(pl.element(), _inner(dtype))
+            return None if inner is None else value.list.eval(inner).list.any()
+        case pl.Array():
+            return _is_out_of_range(value.arr.to_list(), pl.List(_inner(dtype)))
+        case pl.Map():
+            entry = pl.Struct({"key": dtype.key, "value": dtype.value})
+            return _is_out_of_range(value.map.entries(), pl.List(entry))
+        case pl.Struct():
+            tests = [_is_out_of_range(value.struct.field(field.name), _known(field.dtype)) for field in dtype.fields]
+            some = [test for test in tests if test is not None]
+            return pl.any_horizontal(some) if some else None
+    return None
+
+
+def _is_no_moment(value: pl.Expr, dtype: pl.Datetime) -> pl.Expr | None:
+    if dtype.time_unit == "ns":
+        return None
+    day = _PER_DAY[dtype.time_unit]
+    first, last = _FIRST_DAY * day, (_LAST_DAY + 1) * day - 1
+    inside = value.to_physical().is_between(first, last)
+    if dtype.time_zone is not None:
+        # In the zone it may be the year 10000 already. Farther out polars would panic over the zone.
+        there = pl.when(inside).then(value).dt.replace_time_zone(None)
+        inside &= there.to_physical().is_between(first, last)
+    return ~inside
+
+
+def _inner(dtype: pl.List | pl.Array) -> pl.DataType:
+    return _known(dtype.inner)
+
+
+def _known(dtype: Any) -> pl.DataType:
+    made: pl.DataType = dtype() if isinstance(dtype, type) else dtype
+    return made
+
+
+def _unreadable(table: pa.Table, beyond: pl.DataFrame, place: int, first: int) -> Unreadable:
+    """A row with a value out of range, that value as a text."""
+    names = [name for name in beyond.columns if beyond[name][place]]
+    row = table.slice(place, 1)
+    raw = {}
+    for name in table.column_names:
+        column = row.select([name])
+        raw[name] = _as_text(column[name]) if name in names else _received(_frame_of(column), column).records[0][name]
+    why = f"{', '.join(names)}: out of range; dates and times go from the year 1 to 9999"
+    return Unreadable(raw, why, f"row {first + place + 1}")
+
+
+def _as_text(column: pa.ChunkedArray) -> Any:
+    """The only value of a column, all dates and times in it as texts, on the clock of UTC."""
+    # Cast by itself: of a type with a zone, UTC or another, Arrow writes other years so far out.
+    on_one_clock = column.cast(_changed(column.type, lambda kind: pa.timestamp(kind.unit) if _has_zone(kind) else kind))
+    return on_one_clock.cast(_changed(on_one_clock.type, _text_type)).to_pylist()[0]
+
+
+def _text_type(kind: Any) -> Any:
+    return pa.string() if pa.types.is_temporal(kind) else kind
+
+
+# ── time zones ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _in_known_zones(table: pa.Table) -> pa.Table:
+    """The table with the same moments in UTC where polars does not know their zone, such as "+05:30"."""
+    kinds = [_changed(field.type, _in_known_zone) for field in table.schema]
+    if kinds == table.schema.types:
+        return table
+    return table.cast(pa.schema([field.with_type(kind) for field, kind in zip(table.schema, kinds, strict=True)]))
+
+
+def _in_known_zone(kind: Any) -> Any:
+    return pa.timestamp(kind.unit, "UTC") if _has_zone(kind) and not _is_known(kind.tz) else kind
+
+
+def _has_zone(kind: Any) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
+@cache
+def _is_known(zone: str) -> bool:
+    try:
+        pl.Series([], dtype=pl.Datetime("us", zone))
+    except pl.exceptions.PolarsError:
+        return False
+    return True
+
+
+def _changed(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """A type, those that it is made of changed."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_changed(field.type, change)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_changed(kind.key_type, change), _changed(kind.item_type, change))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_changed(kind.value_type, change)), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return made(kind.value_field.with_type(_changed(kind.value_type, change)))
+    return change(kind)
