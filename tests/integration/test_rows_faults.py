@@ -494,8 +494,8 @@ def shorter_file(path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (other_file, "has changed since (it begins otherwise)"),
-        (shorter_file, "has changed since (it is shorter)"),
+        (other_file, "is another file now: its beginning or end differs"),
+        (shorter_file, "has become shorter"),
         (Path.unlink, "there is no file"),
     ],
     ids=["another file", "shorter", "gone"],
