@@ -42,7 +42,8 @@ class PostgresDialect:
             json_serializer=encode,
             json_deserializer=decode,
             hide_parameters=True,  # a traceback is no place for records
-            connect_args={"connect_timeout": 10},
+            # A pooler may hand the next transaction to another server process, which knows no statement of ours.
+            connect_args={"connect_timeout": 10, "prepare_threshold": None},
         )
 
     def insert(self, table: Table) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID
 
 from redrive.classify.classifier import Classifier
 from redrive.classify.detail import shown
@@ -21,20 +20,18 @@ from redrive.rows.sinks.duckdb_catalog import (
     DuckdbShape,
     faults,
     has_schema,
-    is_nested,
     other_tables,
     read_shape,
     upserts,
 )
+from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.shape import TableName, compare, listed, no_table, quoted
 from redrive.rows.sinks.transacted import is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
-from redrive.rows.sinks.values import NESTED, Rules, adapt
 
 with needs("rows"):
     import duckdb
-    import polars as pl
 
 T = TypeVar("T")
 
@@ -55,7 +52,6 @@ _TYPES = {
     ColumnType.JSON: "JSON",
 }
 _HEALS = (Kind.RETRY_NOW, Kind.TRANSIENT)
-_TOO_WIDE = (pl.Int128, pl.UInt128)
 _classifier = Classifier()
 
 
@@ -69,15 +65,13 @@ class DuckdbTable:
         self._create, self._patience = create, patience
         self.repeats = 0
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._shape: DuckdbShape | None = None
 
     def __repr__(self) -> str:
         return f"<table {self.name}>"
 
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
-        self._shape = self._shape or self._steadily(self._look)
-        compare(self._table, self._shape, columns, self.key, str.lower)
+        compare(self._table, self._steadily(self._look), columns, self.key, str.lower)
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
@@ -89,7 +83,7 @@ class DuckdbTable:
 
     def close(self) -> None:
         """See `Sink`."""
-        connection, self._connection, self._shape = self._connection, None, None
+        connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
@@ -102,15 +96,13 @@ class DuckdbTable:
         return shape
 
     def _load(self, connection: duckdb.DuckDBPyConnection, rows: Outgoing, *, keep: bool) -> Sequence[Refused]:
-        shape = self._shape or self._look(connection)
+        shape = self._look(connection)  # anew for every batch: it takes a moment, and the table may have been altered
         compare(self._table, shape, rows.columns, self.key, str.lower)
         make = None
         if shape is None:
             make = self._made_of(rows)
             shape = _rolled_back(connection, make, lambda: read_shape(connection, self._table))
             assert shape is not None
-        elif keep:
-            self._shape = shape
         load = _Load(connection, self._table, self.key, shape, rows, make=make, keep=keep)
         try:
             return refusals(load.run())
@@ -126,6 +118,8 @@ class DuckdbTable:
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
+            if self._path.is_dir():
+                raise SinkMismatch(f"{self._path} is a directory, and a database of DuckDB is a file; name that")
             if not self._path.parent.is_dir():
                 raise SinkMismatch(f"the directory {self._path.parent} does not exist; make it, or name another path")
             if not self._create and not self._path.exists():
@@ -143,13 +137,21 @@ class DuckdbTable:
                 return work(self._connected())
             except duckdb.Error as error:
                 self.close()  # and with it whatever was begun
-                locked = isinstance(error, duckdb.IOException) and "set lock" in str(error)
-                kind = Kind.TRANSIENT if locked else _classifier.classify(error, scope="call").kind
+                kind = _kind(error)
                 if kind not in _HEALS or time.monotonic() >= ends:
                     raise StoreError(f"{self._path}: {_first_line(error)}", kind=kind) from error
             repeat += 1
             self.repeats += 1
             time.sleep(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
+
+
+def _kind(error: duckdb.Error) -> Kind:
+    if isinstance(error, duckdb.IOException):  # only the words tell them apart
+        if "set lock" in str(error):
+            return Kind.TRANSIENT
+        if "not a valid DuckDB database" in str(error):
+            return Kind.PERMANENT
+    return _classifier.classify(error, scope="call").kind
 
 
 def _rolled_back(connection: duckdb.DuckDBPyConnection, statement: str, look: Callable[[], T]) -> T:
@@ -181,13 +183,14 @@ class _Load:
     ) -> None:
         self._connection, self._shape, self._make, self._keep = connection, shape, make, keep
         types = shape.types(rows.columns, str.lower)
-        self._frame, self._bad = _framed(rows, types)
-        self._columns = {
-            name: f"to_json({quoted(name)})" if kind == "VARCHAR" and dtype.is_nested() else quoted(name)
-            for (name, dtype), kind in zip(self._frame.schema.items(), types, strict=True)
-        }
+        self._frame, self._bad, self._columns = framed(rows, types, self._type)
         self._upserts = upserts(table, shape, self._columns, key)
         self._rehearsed: list[list[int]] = [[]]  # what a rehearsal has found to be good, pass by pass
+
+    def _type(self, name: str) -> Any:
+        description = self._connection.execute(f"SELECT CAST(NULL AS {name})").description
+        assert description is not None
+        return description[0][1]
 
     def run(self) -> dict[int, str]:
         """Write the rows that the table takes; the others by place, and why."""
@@ -251,38 +254,3 @@ class _Load:
             found = []
         self._connection.execute("ROLLBACK")
         return {place: words[at].replace("{}", repr(value), 1) for place, at, value in found}
-
-
-def _framed(rows: Outgoing, types: Sequence[str]) -> tuple[pl.DataFrame, dict[int, str]]:
-    """The rows as a frame that DuckDB can read, and the rows that have a value no frame can hold."""
-    frame = rows.as_frame
-    if frame is not None and not any(kind == pl.Object for kind in frame.dtypes):
-        return frame.with_columns(pl.col(*_TOO_WIDE).cast(pl.String)), {}
-    tuples, bad = adapt(rows.tuples, [_rules(kind) for kind in types])
-    columns = zip(*tuples, strict=True)
-    made = pl.DataFrame([_series(name, values, bad) for name, values in zip(rows.columns, columns, strict=True)])
-    return made.with_columns(pl.col(*_TOO_WIDE).cast(pl.String)), bad
-
-
-def _rules(kind: str) -> Rules:
-    return {UUID: str, **({} if is_nested(kind) else NESTED)}
-
-
-def _series(name: str, values: Sequence[Any], bad: dict[int, str]) -> pl.Series:
-    try:
-        return pl.Series(name, values, strict=True)
-    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
-        texts = [_text(value, place, bad) for place, value in enumerate(values)]
-        return pl.Series(name, texts, dtype=pl.String)
-
-
-def _text(value: Any, place: int, bad: dict[int, str]) -> str | None:
-    """A value of a column that holds several types, as DuckDB reads any of them."""
-    try:
-        if isinstance(value, bytes):
-            return "".join(f"\\x{byte:02X}" for byte in value)
-        if value is not None:
-            return str(value).encode().decode()
-    except ValueError as error:
-        bad.setdefault(place, f"{type(value).__name__} cannot be stored: {error}")
-    return None

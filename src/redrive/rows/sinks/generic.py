@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
 
@@ -39,6 +40,9 @@ _TYPES: dict[ColumnType, sa.types.TypeEngine[Any]] = {
     ColumnType.INSTANT: sa.DateTime(timezone=True),
     ColumnType.JSON: sa.JSON(),
 }
+_WHOLE = "whole number"
+_OF_ANOTHER_TYPE = ("42804", "0A000", "42846")
+"""What PostgreSQL says of a statement that has a value of another type in it: the value may be one row's."""
 _LONGEST_KEY = 255  # some databases index no text without a limit
 _HAS_ON_CONFLICT = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
@@ -124,8 +128,7 @@ class GenericTable(TransactedTable):
 
     def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
         dialect = connection.dialect.name
-        rules = SQLITE_VALUES if dialect == "sqlite" else _VALUES
-        tuples, bad = adapt(rows.tuples, [rules] * len(rows.columns))
+        tuples, bad = adapt(rows.tuples, [_rules(dialect, kind) for kind in shape.types(rows.columns)])
         if dialect == "postgresql":
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
         table = sa.table(self._table.table, *map(sa.column, rows.columns), schema=self._table.schema)
@@ -140,7 +143,10 @@ class GenericTable(TransactedTable):
         if not places or attempt(0, len(places)) is None:
             return bad
         while True:
-            found = {places[at]: _told(error) for at, error in isolate(len(places), attempt)}
+            errors = isolate(len(places), attempt)
+            if len(errors) == len(places) and all(_is_of_another_type(error) for _, error in errors):
+                raise errors[0][1]
+            found = {places[at]: _told(error) for at, error in errors}
             # A row may refer to one behind it: once that is in, it may be, too.
             if len(found) in (0, len(places)) or not self._refers_to_itself(connection):
                 return {**bad, **found}
@@ -151,11 +157,25 @@ class GenericTable(TransactedTable):
         return any(key["referred_table"] == self._table.table for key in keys)
 
 
+def _rules(dialect: str, kind: str) -> Rules:
+    if dialect == "sqlite":
+        return SQLITE_VALUES
+    return {**_VALUES, float: _whole, Decimal: _whole} if kind == _WHOLE else _VALUES
+
+
+def _whole(number: float | Decimal) -> int:
+    """A number for a column of integers, for which the database would round it."""
+    if number != number // 1:
+        raise ValueError(f"{number} is no whole number")
+    return int(number)
+
+
 def _column(found: Mapping[str, Any]) -> Column:
     computed = found.get("computed") is not None or bool((found.get("identity") or {}).get("always"))
     numbered = found.get("autoincrement") is True or found.get("identity") is not None
     required = not found["nullable"] and found.get("default") is None and not computed and not numbered
-    return Column(found["name"], required=required, computed=computed)
+    kind = _WHOLE if isinstance(found["type"], sa.Integer) else ""
+    return Column(found["name"], kind, required=required, computed=computed)
 
 
 def _is_whole(index: Mapping[str, Any]) -> bool:
@@ -196,10 +216,15 @@ def _attempt(connection: Connection, statements: Sequence[Executable], rows: lis
     except (ValueError, OverflowError) as error:  # the driver cannot put a value into words
         return error
     except StatementError as error:
-        if not is_row_fault(error):
+        if not is_row_fault(error) and not _is_of_another_type(error):
             raise
         return error
     return None
+
+
+def _is_of_another_type(error: Exception) -> bool:
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    return (getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)) in _OF_ANOTHER_TYPE
 
 
 def _told(error: Exception) -> str:

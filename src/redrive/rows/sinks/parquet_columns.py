@@ -12,7 +12,7 @@ from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.parquet_types import has_nulls, is_writable, merged, plain
-from redrive.rows.sinks.parquet_values import fits, kinds_of, misfits, type_of_most, without_uuids
+from redrive.rows.sinks.parquet_values import kinds_of, misfits, plain_values, type_of_most
 
 with needs("rows"):
     import polars as pl
@@ -119,7 +119,7 @@ class _Values:
     """A column of tuples: whatever came."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._values = without_uuids(values)
+        self._values, self._deep = plain_values(values)
         self._kinds = kinds_of(self._values)
 
     @property
@@ -133,10 +133,10 @@ class _Values:
             found = merged(has, type_of_most(self._values, self._kinds))
             if found is not None:
                 return found
-        return has if fits(self._kinds, has) else None
+        return has  # the values that are something else are their rows' fault
 
     def misfits(self, kind: pa.DataType) -> dict[int, str]:
-        wrong = misfits(self._values, self._kinds, kind)
+        wrong = self._deep | misfits(self._values, self._kinds, kind)
         rest = (
             [None if place in wrong else value for place, value in enumerate(self._values)] if wrong else self._values
         )

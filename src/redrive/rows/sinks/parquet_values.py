@@ -9,18 +9,22 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from redrive.extras import needs
 from redrive.rows.sinks.parquet_types import is_writable
+from redrive.rows.sinks.values import is_foreign, native
 
 with needs("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import types
 
 _DIGITS, _PLACES = 38, 9  # as many digits as there can be, and places enough for the batches to come
+
+_DEEPEST = 64
 
 _KINDS: dict[type, str] = {
     bool: "boolean",
@@ -87,20 +91,39 @@ def kinds_of(values: Sequence[Any]) -> Counter[str]:
     return kinds
 
 
-def without_uuids(values: Sequence[Any]) -> Sequence[Any]:
-    """UUIDs as texts, which every reader of Parquet knows; they may stand deeper, too."""
-    if not any(type(value) in (UUID, list, tuple, dict) for value in values):
-        return values
-    return [_without_uuids(value) for value in values]
+def plain_values(values: Sequence[Any]) -> tuple[Sequence[Any], dict[int, str]]:
+    """UUIDs as texts, which every reader of Parquet knows, and numpy's values as Python's, however deep they stand.
+
+    What is nested too deep is None, and named by its place.
+    """
+    if not any(type(value) in (UUID, list, tuple, dict) or is_foreign(type(value)) for value in values):
+        return values, {}
+    deep = {
+        place: f"it is nested more than {_DEEPEST} deep"
+        for place, value in enumerate(values)
+        if _is_deeper(value, _DEEPEST)
+    }
+    return [None if place in deep else _plain(value) for place, value in enumerate(values)], deep
 
 
-def _without_uuids(value: Any) -> Any:
+def _is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, list | tuple | dict):
+        return False
+    return not depth or any(
+        _is_deeper(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value)
+    )
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, list | tuple):
-        return [_without_uuids(one) for one in value]
+        return [_plain(one) for one in value]
     if isinstance(value, dict):
-        return {name: _without_uuids(one) for name, one in value.items()}
+        return {name: _plain(one) for name, one in value.items()}
+    if is_foreign(type(value)):
+        with suppress(TypeError):
+            return native(value)
     return value
 
 
@@ -161,11 +184,6 @@ def misfits(values: Sequence[Any], kinds: Counter[str], kind: pa.DataType) -> di
         return {}
     faults = ((place, _fault(value, kind)) for place, value in enumerate(values))
     return {place: fault for place, fault in faults if fault is not None}
-
-
-def fits(kinds: Counter[str], kind: pa.DataType) -> bool:
-    """Whether any of the values may be of this type."""
-    return any(_fits(one, kind) for one in kinds)
 
 
 def _fits(one: str, kind: pa.DataType) -> bool:

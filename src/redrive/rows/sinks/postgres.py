@@ -24,6 +24,7 @@ from redrive.rows.sinks.postgres_catalog import (
     upsert,
 )
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable, faulty_line
+from redrive.rows.sinks.postgres_sift import can_sift, sift
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
 from redrive.rows.sinks.transacted import TransactedTable, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
@@ -50,6 +51,9 @@ _TYPES = {
     ColumnType.JSON: "jsonb",
 }
 _SMALLEST_WINDOW = 64
+_MANY_FAULTS = 20
+# A type or a check that does not answer by yes or no, a character that no text can hold.
+_NOT_ASKED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError, psycopg.NotSupportedError)
 # The whole row again: the letter has it.
 _DETAIL_REPEATS_THE_ROW = (psycopg.errors.NotNullViolation, psycopg.errors.CheckViolation)
 _SAME_ROW_TWICE = psycopg.errors.CardinalityViolation
@@ -187,8 +191,12 @@ class _Load:
 
     def _copy_all(self) -> None:
         """Go from fault to fault: COPY tells the line, what is before it is good, and what is behind it comes next."""
-        start, stop, window = 0, self._count, self._count
+        start, stop, window, found = 0, self._count, self._count, len(self._bad)
         while start < self._count:
+            if len(self._bad) - found >= _MANY_FAULTS:
+                if self._sift(start):
+                    return
+                found = self._count  # never again
             error = self._stage(start, stop)
             place = None if error is None else self._place(error, start, stop)
             if error is None:
@@ -204,6 +212,26 @@ class _Load:
                     continue
                 start = place + 1
             stop = min(start + window, self._count)
+
+    def _sift(self, start: int) -> bool:
+        """Stage the rest by asking for all bad rows at once; False where that cannot be done, and then nothing was."""
+        if not can_sift(self._cursor):
+            return False
+        try:
+            bad = sift(
+                self._cursor,
+                self._shape,
+                self._staging,
+                self._columns,
+                relation=self._table.table,
+                send=lambda into: self._send(into, start, self._count, self._staging.row),
+            )
+        except (*_NOT_ASKED, Unsendable):
+            self._cursor.execute("ROLLBACK TO redrive_load")
+            return False
+        self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
+        self._bad.update(bad)
+        return True
 
     def _place(self, error: Exception, start: int, stop: int) -> int | None:
         """The row that COPY stumbled over, where it told."""

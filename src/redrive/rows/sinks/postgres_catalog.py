@@ -47,7 +47,7 @@ _TRIGGERS = """
 
 _CONSTRAINTS = """
     SELECT coalesce(bool_or(condeferred), false), coalesce(bool_or(contype = 'f' AND confrelid = conrelid), false)
-    FROM pg_constraint WHERE conrelid = %s"""
+    FROM pg_constraint WHERE conrelid = %(oid)s OR (confrelid = %(oid)s AND condeferred)"""
 
 _FOREIGN_KEY = """
     SELECT quote_ident(n.nspname) || '.' || quote_ident(r.relname), c.confrelid = c.conrelid,
@@ -56,7 +56,8 @@ _FOREIGN_KEY = """
            ARRAY(SELECT attname::text FROM unnest(c.confkey) WITH ORDINALITY k(attnum, at)
                  JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum ORDER BY k.at)
     FROM pg_constraint c JOIN pg_class r ON r.oid = c.confrelid JOIN pg_namespace n ON n.oid = r.relnamespace
-    WHERE c.conrelid = %s AND c.contype = 'f' AND c.conname = %s AND c.confmatchtype = 's'"""
+    WHERE c.conrelid = %s AND c.contype = 'f' AND c.conname = %s AND c.confmatchtype = 's'
+      AND NOT row_security_active(r.oid)  -- which hides rows from a query, and not from the key"""
 
 
 class Check(NamedTuple):
@@ -103,7 +104,7 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
     oid, is_table = found
     columns = connection.exec_driver_sql(_COLUMNS, (oid,)).all()
     has_triggers, rewrites = connection.exec_driver_sql(_TRIGGERS, {"oid": oid}).one()
-    deferred, refers_to_itself = connection.exec_driver_sql(_CONSTRAINTS, (oid,)).one()
+    deferred, refers_to_itself = connection.exec_driver_sql(_CONSTRAINTS, {"oid": oid}).one()
     checks = connection.exec_driver_sql(_CHECKS, (oid,)).all()
     return PostgresShape(
         columns=tuple(
@@ -140,7 +141,7 @@ def has_schema(connection: Connection, schema: str) -> bool:
 
 
 def foreign_key(cursor: Any, shape: PostgresShape, name: str) -> ForeignKey | None:
-    """A foreign key of the table, by its name, where it is of the usual kind: a row with a NULL in it is let in."""
+    """A foreign key of the table, by its name, where a query can tell what it refers to and a NULL in it is let in."""
     found = cursor.execute(_FOREIGN_KEY, (shape.oid, name)).fetchone()
     if found is None:
         return None

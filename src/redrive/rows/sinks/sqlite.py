@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -17,12 +19,25 @@ from sqlalchemy.pool import QueuePool
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
-from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, other_tables, read_shape
+from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
 from redrive.rows.sinks.transacted import TransactedTable, is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.values import NESTED, Rules, adapt
 from redrive.store.database import Database
 from redrive.store.sqlite import SqliteDialect
+
+
+def _number(number: float) -> float:
+    if math.isnan(number):
+        raise ValueError("NaN would become NULL")
+    return number
+
+
+def _decimal(number: Decimal) -> str:
+    if number.is_nan():
+        raise ValueError("NaN is not kept as a number")
+    return f"{number:f}"
+
 
 # SQLite has five types; what is none of them is kept as text that sorts and compares as the value does.
 VALUES: Rules = {
@@ -31,9 +46,12 @@ VALUES: Rules = {
     dt.date: dt.date.isoformat,
     dt.time: dt.time.isoformat,
     dt.timedelta: str,
-    Decimal: lambda number: f"{number:f}",
+    Decimal: _decimal,
+    float: _number,
     UUID: str,
 }
+_IN_TEXT: Rules = {**VALUES, bool: None, int: str}  # which has room for more than 64 bits
+_TEXT = re.compile("CHAR|CLOB|TEXT", re.IGNORECASE)
 _TYPES = {
     ColumnType.BOOLEAN: "INTEGER",
     ColumnType.INTEGER: "INTEGER",
@@ -115,6 +133,11 @@ class SqliteTable(TransactedTable):
         return _without_breakers(rows, super().rehearse)
 
     def _read_shape(self, connection: Connection) -> SqliteShape | None:
+        if loses_rows(connection, self._table):
+            raise SinkMismatch(
+                f"{self._table} is defined with ON CONFLICT IGNORE or REPLACE, by which SQLite leaves out rows and "
+                "says nothing; make the table without it"
+            )
         return read_shape(connection, self._table)
 
     def _other_tables(self, connection: Connection) -> list[str]:
@@ -154,7 +177,8 @@ class _Load:
     ) -> None:
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
         self._columns = rows.columns
-        self._tuples, self._bad = adapt(rows.tuples, [VALUES] * len(rows.columns))
+        types = shape.types(rows.columns, str.lower)
+        self._tuples, self._bad = adapt(rows.tuples, [_IN_TEXT if _TEXT.search(kind) else VALUES for kind in types])
         others = [name for name in rows.columns if name.lower() not in {part.lower() for part in key}]
         action = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
         self._upsert = (

@@ -88,18 +88,23 @@ def ends_transactions(connection: Connection, table: TableName) -> bool:
     return re.search(r"\bROLLBACK\b", _definition(connection, table)) is not None
 
 
+def loses_rows(connection: Connection, table: TableName) -> bool:
+    """Whether the table answers a bad row by leaving it out, or another one, and says nothing."""
+    said = _definition(connection, table, "table")
+    return re.search(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", said) is not None
+
+
 def other_tables(connection: Connection) -> list[str]:
     """The tables a person may have meant."""
     return [name for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 
-def _definition(connection: Connection, table: TableName) -> str:
+def _definition(connection: Connection, table: TableName, *kinds: str) -> str:
     found = connection.exec_driver_sql(
-        f"SELECT sql FROM {quoted(table.schema or 'main')}.sqlite_master "
-        "WHERE tbl_name = ? COLLATE NOCASE AND type IN ('table', 'trigger')",
+        f"SELECT type, sql FROM {quoted(table.schema or 'main')}.sqlite_master WHERE tbl_name = ? COLLATE NOCASE",
         (table.table,),
     )
-    return " ".join(said or "" for (said,) in found).upper()
+    return " ".join(said or "" for kind, said in found if kind in (kinds or ("table", "trigger"))).upper()
 
 
 def _unique(connection: Connection, table: str, schema: str) -> list[list[str]]:

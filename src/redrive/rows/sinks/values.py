@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 Convert = Callable[[Any], Any]
-Rules = Mapping[type, Convert]
-"""What becomes of values of a type and of those derived from it; a type that is not named stays as it is."""
+Rules = Mapping[type, Convert | None]
+"""What becomes of values of a type and of those derived from it; one that is not named, or has None, stays as it is."""
 
 
 def json_text(value: Any) -> str:
@@ -104,7 +104,7 @@ def _converted(values: Iterable[Any], needed: Mapping[type, Convert], bad: dict[
         convert = needed.get(type(value))
         try:
             yield value if convert is None else convert(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
             bad.setdefault(place, f"{type(value).__name__} cannot be stored: {error}")
             yield None
 

@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import threading
+from decimal import Decimal
 
 import duckdb
 import polars as pl
@@ -151,6 +152,12 @@ def test_what_is_no_database_is_one_sentence(path, sink):
     with pytest.raises(StoreError, match="not a valid DuckDB database file") as told:
         sink(patience=0.1).check(("id",))
     assert "\n" not in str(told.value)
+    assert told.value.kind is Kind.PERMANENT
+
+
+def test_a_directory_is_no_database(tmp_path):
+    with pytest.raises(SinkMismatch, match="is a directory"):
+        table(f"duckdb:///{tmp_path}", "t", key="id").check(("id",))
 
 
 HOLDER = """
@@ -207,3 +214,45 @@ def test_two_sinks_of_one_process_share_the_file(sql, sink):
         writer.join()
     assert failures == []
     assert sql("SELECT count(*) FROM t") == [(20,)]
+
+
+# ── values ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stored(sql, sink, kind, values):
+    """What becomes of values: those that are stored, as texts, and the places of those that are refused."""
+    sql(f"CREATE OR REPLACE TABLE t (id integer PRIMARY KEY, v {kind})")
+    target = sink()
+    refused = target.write(Outgoing(("id", "v"), range(len(values)), tuples=list(enumerate(values))), label="a")
+    target.close()
+    return [value for (value,) in sql("SELECT CAST(v AS varchar) FROM t ORDER BY id")], places(refused)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "found", "refused"),
+    [
+        (
+            "DECIMAL(20, 5)",
+            [Decimal("NaN"), Decimal("1E-40"), Decimal("1E+40"), Decimal("1.5")],
+            "0.00000 1.50000",
+            [0, 2],
+        ),
+        ("DOUBLE", [Decimal("1.1"), Decimal("1E-40")], "1.1 1e-40", []),
+        ("VARCHAR", [Decimal("1.50"), Decimal("1E+40")], "1.50 1E+40", []),
+        ("BIGINT", [1.5, 2**53 + 1], "9007199254740993", [0]),
+        ("INTEGER", ["1.5", "2", "1e2", Decimal("2.5")], "2 100", [0, 3]),
+        ("VARCHAR", [1.5, 2**53 + 1, True], "1.5 9007199254740993 true", []),
+        ("BLOB", [bytearray(b"ab")], "ab", []),
+        ("MAP(VARCHAR, INTEGER)", [{"a": 1}, {"b": 2}], "{a=1} {b=2}", []),
+        ("INTEGER[]", [[1], ["2"], [2.5]], "[1] [2]", [2]),
+    ],
+)
+def test_no_value_is_bent_on_its_way(sql, sink, kind, values, found, refused):
+    assert stored(sql, sink, kind, values) == (found.split(), refused)
+
+
+def test_an_object_keeps_its_fields_whatever_those_before_it_had(sql, sink):
+    values = [{"a": 1}, {"a": 2, "b": "x"}, {"b": "y"}, {"a": 1, "c": "no field"}]
+    found, refused = stored(sql, sink, "STRUCT(a INTEGER, b VARCHAR)", values)
+    assert found == ["{'a': 1, 'b': NULL}", "{'a': 2, 'b': x}", "{'a': NULL, 'b': y}"]
+    assert refused == [3]

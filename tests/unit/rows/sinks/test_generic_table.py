@@ -1,10 +1,14 @@
 """Databases that only SQLAlchemy knows: which statements they get, and what is said where there is no driver."""
 
+import datetime as dt
+
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, oracle
 
 from redrive.errors import StoreError
+from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.generic import upsert
 from redrive.rows.sinks.table import table
 
@@ -73,3 +77,19 @@ def test_a_server_that_is_not_there_is_one_sentence_without_the_password():
         target.check(("id",))
     assert "\n" not in str(told.value)
     assert "correct-horse" not in str(told.value) + target.name
+
+
+def test_a_value_of_another_type_is_its_row_s_fault_unless_every_row_has_one(postgres_url):
+    url = postgres_url.replace("postgresql://", "postgresql+psycopg2://")
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE generic_values (id integer PRIMARY KEY, n integer)")
+    target = table(url, "generic_values", key="id", patience=1)
+    rows = [(0, 1), (1, True), (2, 2), (3, dt.date(2026, 7, 1))]
+    refused = target.write(Outgoing(("id", "n"), range(4), tuples=rows), label="a")
+    assert [one.place for one in refused] == [1, 3]
+    with pytest.raises(StoreError, match="boolean"):
+        target.write(Outgoing(("id", "n"), range(2), tuples=[(5, True), (6, False)]), label="b")
+    target.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        assert connection.execute("SELECT * FROM generic_values ORDER BY id").fetchall() == [(0, 1), (2, 2)]
+        connection.execute("DROP TABLE generic_values")

@@ -362,23 +362,31 @@ def test_a_frame_keeps_its_types(path, sink):
 @pytest.mark.parametrize(
     ("first", "second", "says"),
     [
-        ("text", 5, "column 'fee' of .* holds string, and these rows bring integer"),
-        (5, "text", "column 'fee' of .* holds int64, and these rows bring text"),
-        (5, 1.5, "holds int64, and these rows bring float"),
-        (date(2026, 1, 1), datetime(2026, 1, 1), r"holds date32\[day\], and these rows bring timestamp"),
-        (datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC), "bring instant"),
-        ("text", b"bytes", "holds string, and these rows bring bytes"),
-        (1.5, True, "holds double, and these rows bring boolean"),
-        ([1], {"x": 1}, "bring object"),
+        ("text", 5, "fee: integer where the column holds string"),
+        (5, "text", "fee: text where the column holds int64"),
+        (5, 1.5, "fee: float where the column holds int64"),
+        (date(2026, 1, 1), datetime(2026, 1, 1), "fee: timestamp where the column holds date32[day]"),
+        (datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC), "fee: instant where the column holds timestamp[us]"),
+        ("text", b"bytes", "fee: bytes where the column holds string"),
+        (1.5, True, "fee: boolean where the column holds double"),
+        ([1], {"x": 1}, "fee: object where the column holds list<item: int64>"),
     ],
 )
-def test_a_column_of_another_type_than_the_datasets_is_a_mismatch(path, sink, first, second, says):
+def test_the_only_value_of_a_column_may_be_a_bad_one(path, sink, first, second, says):
     sink.write(listed([{"id": 1, "fee": first}]), label="a")
-    before = read(path)
     for attempt in (sink.rehearse, lambda rows: sink.write(rows, label="b")):
-        with pytest.raises(SinkMismatch, match=says):
-            attempt(listed([{"id": 2, "fee": second}, {"id": 3, "fee": None}]))
-    assert read(path) == before
+        (refused,) = attempt(listed([{"id": 2, "fee": second}, {"id": 3, "fee": None}]))
+        assert (refused.place, refused.error) == (0, says)
+    assert [row["id"] for row in read(path)] == [1, 3]
+
+
+def test_what_is_nested_beyond_reason_is_its_row_s_fault(path, sink):
+    deep = []
+    for _ in range(5_000):
+        deep = [deep]
+    (refused,) = sink.write(listed([{"id": 1, "tags": [[]]}, {"id": 2, "tags": deep}]), label="a")
+    assert (refused.place, refused.error) == (1, "tags: it is nested more than 64 deep")
+    assert read(path) == [{"id": 1, "tags": [[]]}]
 
 
 def test_a_frame_of_another_type_is_a_mismatch_and_one_that_fits_is_not(path, sink):

@@ -6,11 +6,13 @@ import itertools
 import random
 import threading
 import time
+import uuid
 from decimal import Decimal
 
 import polars as pl
 import psycopg
 import pytest
+from sqlalchemy import make_url
 
 import redrive
 from redrive.errors import SinkMismatch, StoreError
@@ -490,3 +492,145 @@ def test_a_restart_between_writes_and_within_one_is_waited_for(mortal_postgres, 
         assert connection.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchone() == (294, 294)
     target.close()
     gc.collect()  # SQLAlchemy does not close the cursor of a connection that broke
+
+
+# ── one value, one text ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_integer_of_more_than_64_bits_costs_no_other_row(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, n numeric)")
+    assert list(sink().write(rows_of([{"id": 1, "n": 1}, {"id": 2, "n": 2**64 - 1}]), label="a")) == []
+    assert sql("SELECT n FROM t ORDER BY id") == [(1,), (2**64 - 1,)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [dt.datetime(2026, 7, 1, 12), dt.datetime(2026, 7, 1, 12, 0, 0, 1)],
+        [dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)],
+        [dt.date(2026, 7, 1)],
+        [dt.time(1, 2), dt.time(1, 2, 3, 4)],
+        [dt.timedelta(days=1, seconds=5), dt.timedelta(microseconds=-1)],
+        [1.0, 1e-7, 1e22, float("nan"), float("inf")],
+        [Decimal("1.50"), Decimal("0.00")],
+        [True, False],
+        [{"a": dt.date(2026, 7, 1)}],
+        [uuid.UUID(int=5)],
+    ],
+    ids=lambda values: type(values[0]).__name__,
+)
+@pytest.mark.parametrize("kind", ["text", "jsonb"])
+def test_a_row_is_the_same_in_a_frame_in_a_tuple_and_beside_values_of_other_types(sql, sink, kind, values):
+    if kind == "jsonb" and float in map(type, values):
+        values = values[:3]
+    sql(f"CREATE TABLE t (id {kind} PRIMARY KEY, more text)")
+    records = [{"id": value, "more": "x"} for value in values]
+    mixed = rows_of([*records, {"id": '"z"' if kind == "jsonb" else "z", "more": 1}])
+    ways = [rows_of(records), mixed] + ([] if type(values[0]) is uuid.UUID else [frame_of(records)])
+    for rows in ways:
+        assert list(sink().write(rows, label="a")) == []
+    assert sql("SELECT count(*) FROM t") == [(len(values) + 1,)]
+
+
+def test_single_precision_and_nanoseconds_are_what_python_has_of_them(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, f double precision, at timestamp, clock time)")
+    frame = pl.DataFrame(
+        {"id": [1], "f": [0.1], "at": [1_577_881_815_123_456_789], "clock": [86_399_999_999_999]},
+        schema_overrides={"f": pl.Float32},
+    ).with_columns(pl.col("at").cast(pl.Datetime("ns")), pl.col("clock").cast(pl.Time))
+    assert list(sink().write(Outgoing.of_frame(frame, [0]), label="a")) == []
+    assert sql("SELECT * FROM t") == [frame.row(0)]
+
+
+def test_years_that_python_has_not_are_written_as_the_server_reads_them(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, day date, at timestamp, moment timestamptz, said text)")
+    days = pl.Series([0, 10_000_000, -800_000], dtype=pl.Int32).cast(pl.Date)
+    at = days.cast(pl.Datetime("us"))
+    frame = pl.DataFrame({"id": [0, 1, 2], "day": days, "at": at, "moment": at.dt.replace_time_zone("UTC")})
+    assert list(sink().write(Outgoing.of_frame(frame, range(3)), label="a")) == []
+    assert sql("SELECT day::text, at::text FROM t WHERE at = moment AT TIME ZONE 'UTC' ORDER BY id") == [
+        ("1970-01-01", "1970-01-01 00:00:00"),
+        ("29349-01-26", "29349-01-26 00:00:00"),
+        ("0222-09-04 BC", "0222-09-04 00:00:00 BC"),
+    ]
+    frame = frame.select("id", said="day")
+    assert [one.place for one in sink().write(Outgoing.of_frame(frame, range(3)), label="b")] == [1, 2]
+
+
+# ── what other tables and other users have to say ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_key_of_another_table_that_waits_for_the_end_is_looked_at_row_by_row(sql, sink):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, code integer UNIQUE)")
+    sql("CREATE TABLE other (code integer REFERENCES t (code) DEFERRABLE INITIALLY DEFERRED)")
+    sql("INSERT INTO t VALUES (1, 10), (2, 20); INSERT INTO other VALUES (10)")
+    refused = sink().write(rows_of([{"id": n, "code": 10 * n + 1} for n in (1, 2, 3)]), label="a")
+    assert [one.place for one in refused] == [0]
+    assert sql("SELECT * FROM t ORDER BY id") == [(1, 10), (2, 21), (3, 31)]
+
+
+def test_rows_that_a_policy_hides_are_there_to_be_referred_to(sql, database):
+    sql("CREATE TABLE city (id integer PRIMARY KEY); INSERT INTO city VALUES (1), (2)")
+    sql("CREATE TABLE t (id integer PRIMARY KEY, city integer REFERENCES city)")
+    sql("ALTER TABLE city ENABLE ROW LEVEL SECURITY; CREATE ROLE narrow LOGIN PASSWORD 'gate'")
+    sql("GRANT USAGE ON SCHEMA public TO narrow; GRANT ALL ON city, t TO narrow")
+    target = table(make_url(database).set(username="narrow", password="gate"), "t", key="id")
+    refused = target.write(rows_of([{"id": n, "city": city} for n, city in enumerate((1, 2, 9))]), label="a")
+    target.close()
+    assert [one.place for one in refused] == [2]
+    assert sql("SELECT * FROM t ORDER BY id") == [(0, 1), (1, 2)]
+    sql("DROP OWNED BY narrow; DROP ROLE narrow")
+
+
+def test_a_pooler_may_change_the_server_process_between_two_batches(sql, sink, monkeypatch):
+    sql("CREATE TABLE t (id integer PRIMARY KEY, n integer)")
+    target, real = sink(patience=1), psycopg.Connection.commit
+
+    def commit(self):
+        real(self)
+        self.pgconn.exec_(b"DEALLOCATE ALL")  # another process of the server knows as little
+
+    monkeypatch.setattr(psycopg.Connection, "commit", commit)
+    for n in range(12):
+        assert list(target.write(rows_of([{"id": 1, "n": n}, {"id": 2, "n": n}]), label="a")) == []
+    assert sql("SELECT n FROM t") == [(11,), (11,)]
+
+
+# ── many bad rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+WRONG = [{"n": "x"}, {"n": "-1"}, {"n": None}, {"v": "too long"}, {"day": "someday"}]
+
+
+def many_faults(count):
+    """Rows of which most break one rule or another."""
+    good = {"n": "1", "v": "ok", "day": "2026-07-01", "j": '{"a": 1}'}
+    return [{"id": n, **good, **(WRONG[n % 7] if n % 7 < len(WRONG) else {})} for n in range(count)]
+
+
+def strict_table(sql):
+    sql(
+        """CREATE TABLE t (id integer PRIMARY KEY, n integer NOT NULL CONSTRAINT "not 100% below" CHECK (n > 0),
+                           v varchar(5), day date, j jsonb)"""
+    )
+
+
+@pytest.mark.parametrize("made", [rows_of, frame_of])
+def test_where_most_rows_are_bad_they_are_asked_for_at_once(sql, sink, statements, made):
+    strict_table(sql)
+    records, target = many_faults(7_000), sink()
+    target.check(tuple(records[0]))
+    del statements[:]
+    refused = target.write(made(records), label="a")
+    assert [one.place for one in refused] == [n for n in range(7_000) if n % 7 < 5]
+    assert len(statements) < 400
+    assert [str(one.error) for one in refused[-5:]] == [str(one.error) for one in refused[:5]]
+    assert sql("SELECT count(*), sum(n) FROM t") == [(2_000, 2_000)]
+
+
+def test_where_they_cannot_be_asked_for_they_are_found_one_by_one(sql, sink):
+    strict_table(sql)
+    records = many_faults(210)
+    records[200]["v"] = "a\0b"  # no text of PostgreSQL's can hold it
+    refused = sink().write(frame_of(records), label="a")
+    assert [one.place for one in refused] == [n for n in range(210) if n % 7 < 5]
+    assert sql("SELECT count(*) FROM t") == [(60,)]

@@ -281,3 +281,17 @@ def test_a_row_that_only_a_bad_one_was_in_the_way_of_is_written(sql, sink):
     rows = [{"id": 1, "boss": 99, "code": "x"}, {"id": 2, "boss": None, "code": "x"}, {"id": 3, "boss": 1, "code": "y"}]
     assert places(sink().write(rows_of(rows), label="a")) == [0, 2]
     assert sql("SELECT id FROM t") == [(2,)]
+
+
+@pytest.mark.parametrize("rule", ["UNIQUE ON CONFLICT IGNORE", "NOT NULL ON  CONFLICT\nreplace DEFAULT 5"])
+def test_a_table_that_leaves_rows_out_and_says_nothing_is_not_written_to(sql, sink, rule):
+    sql(f"CREATE TABLE t (id integer PRIMARY KEY, a integer {rule})")
+    for attempt in (lambda: sink().check(("id", "a")), lambda: sink().write(rows_of([{"id": 1, "a": 1}]), label="a")):
+        with pytest.raises(SinkMismatch, match="t is defined with ON CONFLICT IGNORE or REPLACE"):
+            attempt()
+
+
+def test_a_table_made_for_integers_of_more_than_64_bits_has_room_for_them(sql, sink):
+    rows = rows_of([{"id": 1, "n": 2**64}, {"id": 2, "n": 1}])
+    assert list(sink(create=True).write(rows, label="a")) == []
+    assert sql("SELECT n FROM t ORDER BY id") == [(str(2**64),), ("1",)]

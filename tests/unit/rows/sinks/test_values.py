@@ -6,6 +6,7 @@ from decimal import Decimal
 from enum import Enum, StrEnum
 from uuid import UUID
 
+import numpy
 import polars as pl
 import pytest
 from hypothesis import given
@@ -116,3 +117,19 @@ def test_the_type_of_a_column_is_that_of_its_values_and_text_where_that_is_not_s
 def test_the_type_of_a_frame_s_column(dtype, kind):
     frame = pl.DataFrame({"a": pl.Series([None], dtype=dtype)})
     assert types_of(Outgoing.of_frame(frame, [0])) == {"a": kind}
+
+
+def test_json_bends_no_number():
+    assert json_text({"big": 2**70, "exact": Decimal("1.10"), "few": {1}, "none": None}) == (
+        '{"big":1180591620717411303424,"exact":1.10,"few":[1],"none":null}'
+    )
+    for value in (float("nan"), float("-inf"), Decimal("NaN"), object()):
+        for tree in ({"a": [value]}, {"a": value, "big": 2**70}):
+            with pytest.raises((TypeError, ValueError), match="JSON"):
+                json_text(tree)
+
+
+def test_values_of_numpy_become_python_s_wherever_they_stand():
+    moment = numpy.datetime64("2026-07-01T12:00:00.000001", "ns")
+    rows, bad = adapt([(numpy.int64(5), [numpy.float32(0.5), numpy.bool_(True)], moment)], [{int: str}, NESTED, {}])
+    assert (rows, bad) == ([("5", "[0.5,true]", dt.datetime(2026, 7, 1, 12, 0, 0, 1))], {})
