@@ -4,8 +4,8 @@ Like `letters_worker`: this one has imported everything, and forks a process for
 a line for each step, and may be told to kill itself at one of them.
 """
 
-import fcntl
 import contextlib
+import fcntl
 import functools
 import json
 import os
