@@ -1,0 +1,454 @@
+"""What the row runtime costs: redrive beside the loop most teams have, beside dlt and beside the bare bulk load.
+
+The vendor's weekly file: 180,000 deliveries of which 5,400 have `N/A` for the fee, into a table with a primary key, a
+CHECK and a numeric fee, in PostgreSQL, SQLite and DuckDB. Everybody loads the same file, each time in a process of its
+own and into a database of its own, round after round in turn; first into an empty table, then again into the table
+that has every row already. What ended up in the table is counted and added up each time: a load that is not exact stops
+the benchmark. A file ten times as large, with --large one a hundred times as large, tells how speed and memory go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import multiprocessing
+import os
+import resource
+import sqlite3
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import measure
+import postgres
+import vendor
+from plain import Postgres
+
+DATABASES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
+PACKAGES = ("redrive", "polars", "pyarrow", "dataframely", "pydantic", "sqlalchemy", "psycopg", "dlt")
+TARGETS = {
+    "redrive-dataframely": {"to_loop": 6, "floor_time": 1.5, "growth": 0.2},
+    "redrive-pydantic": {"to_loop": 4, "growth": 0.2},
+}
+WARM_UP = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    rows: int
+    repeat: int
+    multiples: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One way to load the file."""
+
+    name: str
+    contains: str
+    module: str
+    how: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    databases: tuple[str, ...] = tuple(DATABASES.values())
+    any_size: bool = False
+    """Whether it loads the larger files as well."""
+    again: bool = True
+    """Whether it can load rows that are there already."""
+
+    @property
+    def family(self) -> str:
+        return self.name.partition("-")[0]
+
+
+PEERS = (
+    Peer(
+        "redrive-dataframely",
+        "every row checked by a dataframely schema, every bad one kept as a letter, a checkpoint with every batch; "
+        "letters and checkpoint stand in the same database, beside DuckDB in an SQLite file. Into PostgreSQL it copies "
+        "straight into the table while every row is new, and by way of a temporary table, like the floor, after that",
+        "row_redrive",
+        {"check": "dataframely"},
+        any_size=True,
+    ),
+    Peer(
+        "redrive-pydantic",
+        "the same with the pydantic model of the loop",
+        "row_redrive",
+        {"check": "pydantic"},
+        any_size=True,
+    ),
+    Peer(
+        "loop",
+        "csv.DictReader, a pydantic model for each row, INSERT and COMMIT for each reject, executemany of 5,000 with "
+        "ON CONFLICT DO UPDATE and a COMMIT; into DuckDB as Arrow tables, where executemany would take minutes",
+        "row_loop",
+    ),
+    Peer(
+        "dlt-pydantic",
+        "dlt, merge on the key, rows validated by the same model; what fails is discarded, not kept. Its fastest file "
+        "format, uncompressed",
+        "row_dlt",
+        {"validated": True, "compressed": False},
+    ),
+    Peer(
+        "dlt-arrow",
+        "dlt, merge on the key, typed Arrow tables; rows without a fee dropped by a filter, nothing else checked or "
+        "kept; a table of its own making, without CHECK and, but for SQLite, without primary key",
+        "row_dlt",
+        {"validated": False, "compressed": True},
+    ),
+    Peer(
+        "dlt-arrow-plain",
+        "the same without compression of the files between its steps, which matters on PostgreSQL only",
+        "row_dlt",
+        {"validated": False, "compressed": False},
+        databases=("PostgreSQL",),
+    ),
+    Peer(
+        "floor",
+        "polars, rows without a fee dropped by a filter, COPY into a temporary table, one INSERT … ON CONFLICT; "
+        "SQLite: one executemany; DuckDB: one INSERT from its own CSV reader. One transaction, nothing else checked or "
+        "kept; the whole file in memory",
+        "row_floor",
+        {"straight": False},
+        any_size=True,
+    ),
+    Peer(
+        "floor-straight",
+        "COPY straight into the table: less than the floor, and no upsert; it fails at the first row that is there",
+        "row_floor",
+        {"straight": True},
+        databases=("PostgreSQL",),
+        again=False,
+    ),
+)
+
+
+# ── one load ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one load took, or why there was none."""
+
+    seconds: float = math.inf
+    peak_mb: float = 0
+    again: float = math.inf
+    """Seconds of the same file once more, every row of it an update."""
+    unavailable: str | None = None
+
+
+def loaded(
+    peer: Peer, database: str, server: Postgres | None, tiny: vendor.File, file: vendor.File, *, again: bool
+) -> Load:
+    """Load the file by a process of its own, and look at what it left."""
+    with (
+        fresh(peer, database, server) as elsewhere,
+        fresh(peer, database, server) as url,
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child,
+    ):
+        # A few rows elsewhere first, which imports all that is imported late.
+        first = child.submit(in_the_child, peer, database, elsewhere, tiny.path).result()
+        if first.unavailable:
+            return first
+        settle(database, url)
+        load = child.submit(in_the_child, peer, database, url, file.path).result()
+        verify(peer, database, url, file, times=1)
+        if again and peer.again:
+            settle(database, url)
+            load = replace(load, again=child.submit(in_the_child, peer, database, url, file.path).result().seconds)
+            verify(peer, database, url, file, times=2)
+    return load
+
+
+def in_the_child(peer: Peer, database: str, url: str, path: Path) -> Load:
+    try:
+        seconds = importlib.import_module(peer.module).load(database, url, path, **peer.how)
+    except Exception as error:
+        if peer.family != "dlt":
+            raise
+        return Load(unavailable=f"{type(error).__name__}: {error}")
+    return Load(seconds, peak_memory())
+
+
+def peak_memory() -> float:
+    """The most this process ever had resident, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # there, what rusage says may be the parent's
+        [peak] = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak) / 1_024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+@contextmanager
+def fresh(peer: Peer, database: str, server: Postgres | None) -> Iterator[str]:
+    """The URL of a database of its own, with the tables made; removed afterwards."""
+    with ExitStack() as stack:
+        if server and database == "PostgreSQL":
+            url = stack.enter_context(server.fresh())
+        else:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-bench-"))
+            url = f"{database.lower()}:///{scratch}/vendor.db"
+        if peer.family != "dlt":  # which makes its own
+            with closing(vendor.connected(database, url)) as connection:
+                connection.execute(vendor.CREATE[database])
+                connection.execute(vendor.CREATE_REJECTS)
+                connection.commit()
+        yield url
+
+
+def settle(database: str, url: str) -> None:
+    """Have written out what earlier loads left in memory: this one shall not wait for it."""
+    if database == "PostgreSQL":
+        with closing(vendor.connected(database, url)) as connection:
+            connection.execute("CHECKPOINT")
+    os.sync()
+
+
+def verify(peer: Peer, database: str, url: str, file: vendor.File, *, times: int) -> None:
+    """Every good row must be there once, with its fee, and every bad one where this peer keeps them."""
+    with closing(vendor.connected(database, url)) as connection:
+        rows, fees = connection.execute(f"SELECT count(*), sum(fee) FROM {vendor.TABLE}").fetchone()
+        found = {"rows": rows, "cents": round((fees or 0) * 100)}
+        if peer.family == "loop":
+            [found["rejects"]] = connection.execute(f"SELECT count(*) FROM {vendor.REJECTS}").fetchone()
+    if peer.family == "redrive":
+        from row_redrive import letters
+
+        found["rejects"] = letters(database, url)
+    # The loop keeps a reject each time; to redrive it is the same letter, seen again.
+    rejects = file.bad * times if peer.family == "loop" else file.bad
+    wanted = {"rows": file.good, "cents": file.cents, "rejects": rejects}
+    if found != {name: wanted[name] for name in found}:
+        raise AssertionError(f"{database}, {peer.name}: left {found} instead of {wanted}")
+
+
+# ── all of it ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Loads = dict[tuple[str, Peer], list[Load]]
+
+
+def measured(
+    peers: Sequence[Peer], databases: Sequence[str], server: Postgres | None, effort: Effort
+) -> Iterator[dict[str, Any]]:
+    """Size after size, everybody in turn; a row for each."""
+    with tempfile.TemporaryDirectory(prefix="redrive-vendor-") as directory:
+        tiny = vendor.generated(Path(directory) / "tiny.csv", WARM_UP)
+        for multiple in effort.multiples:
+            file = vendor.generated(Path(directory) / "vendor.csv", effort.rows * multiple)
+            taking_part = [peer for peer in peers if multiple == 1 or peer.any_size]
+            turns = [(name, peer) for name in databases for peer in taking_part if name in peer.databases]
+            loads: Loads = {turn: [] for turn in turns}
+            for _ in range(effort.repeat if multiple == 1 else 1):
+                for database, peer in turns:
+                    load = loaded(peer, database, server, tiny, file, again=multiple == 1)
+                    loads[database, peer].append(load)
+                    tell(f"{database}, {file.rows:,} rows, {peer.name}: {load.seconds:.2f} s, {load.peak_mb:.0f} MB")
+            for turn in turns:
+                yield {"multiple": multiple, **compared(*turn, loads, file.rows)}
+
+
+def tell(line: str) -> None:
+    """At once, beside the document: the largest files take long, and somebody may stop it before its end."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def compared(database: str, peer: Peer, loads: Loads, rows: int) -> dict[str, Any]:
+    """What one peer took, and how it stands to the others on the same database."""
+    done = loads[database, peer]
+    first = {who.name: min(one.seconds for one in all_) for (where, who), all_ in loads.items() if where == database}
+    again = {who.name: min(one.again for one in all_) for (where, who), all_ in loads.items() if where == database}
+    typical = statistics.median(load.seconds for load in done)
+    return {
+        **{"database": database, "peer": peer.name, "rows": rows, "unavailable": done[0].unavailable},
+        **beside(peer.name, first, rows),
+        **{"median_s": rounded(typical, 3), "median_rows_per_s": rounded(rows / typical)},
+        "peak_mb": rounded(max(load.peak_mb for load in done)),
+        "again": beside(peer.name, again, rows),
+    }
+
+
+def beside(name: str, best: Mapping[str, float], rows: int) -> dict[str, Any]:
+    """The best seconds of one peer, and what they are to those of the others."""
+    seconds = best[name]
+    dlt = min((other for peer, other in best.items() if peer.startswith("dlt")), default=math.inf)
+    loop, floor, validating = (best.get(peer, math.inf) for peer in ("loop", "floor", "dlt-pydantic"))
+    return {
+        **{"best_s": rounded(seconds, 3), "rows_per_s": rounded(rows / seconds)},
+        **{"to_loop": rounded(loop / seconds, 2), "floor_time": rounded(seconds / floor, 2)},
+        **{"to_dlt": rounded(dlt / seconds, 2), "to_dlt_pydantic": rounded(validating / seconds, 2)},
+    }
+
+
+def rounded(value: float, digits: int | None = None) -> float | None:
+    """A figure; none where a part of it was not measured."""
+    return round(value, digits) if value and math.isfinite(value) else None
+
+
+def headline(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the targets are about: speed with the vendor's own file, memory with the two largest ones."""
+    figures = ("database", "peer", "rows_per_s", "to_loop", "floor_time", "to_dlt", "to_dlt_pydantic", "again")
+    ends = []
+    for row in rows:
+        if row["multiple"] == 1 and row["peer"] in TARGETS:
+            same = [one for one in rows if (one["database"], one["peer"]) == (row["database"], row["peer"])]
+            peaks = {one["rows"]: one["peak_mb"] for one in same}
+            *_, smaller, larger = (None, *peaks.values())
+            growth = round(larger / smaller - 1, 3) if smaller else None
+            ends.append(
+                {**{name: row[name] for name in figures}, "again": row["again"], "peak_mb": peaks, "growth": growth}
+            )
+    return ends
+
+
+# ── printing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Column = tuple[str, str, int]
+"""A heading, the figure under it, and its digits."""
+SPEED: tuple[Column, ...] = (
+    *(("best s", "best_s", 2), ("rows/s", "rows_per_s", 0), ("median", "median_rows_per_s", 0)),
+    *(("× loop", "to_loop", 1), ("× dlt", "to_dlt", 1), ("× dlt-pydantic", "to_dlt_pydantic", 1)),
+    *(("time / floor", "floor_time", 2), ("peak MB", "peak_mb", 0)),
+)
+AGAIN: tuple[Column, ...] = (
+    *(("best s", "best_s", 2), ("rows/s", "rows_per_s", 0)),
+    *(("× loop", "to_loop", 1), ("× dlt", "to_dlt", 1), ("× dlt-pydantic", "to_dlt_pydantic", 1)),
+    ("time / floor", "floor_time", 2),
+)
+SIZE: tuple[Column, ...] = (
+    *(("rows", "rows", 0), ("s", "best_s", 1), ("rows/s", "rows_per_s", 0)),
+    *(("time / floor", "floor_time", 2), ("peak MB", "peak_mb", 0)),
+)
+FOOTNOTES = (
+    "× loop, × dlt, × dlt-pydantic: speed as a multiple of the other's, of dlt its fastest way. Time / floor: how "
+    "many times as long as the floor it takes. Ratios are of the best rounds. Rows are those of the file, the bad ones "
+    "among them. Larger files are loaded once.",
+    "Timed from opening the connection to closing it. Not timed: imports, a first load of 200 rows elsewhere, making "
+    "the table and redrive's own tables (dlt makes its tables while it runs). Peak memory is that of the loading "
+    "process, DuckDB's own included, the PostgreSQL server's not.",
+    "All databases are durable and otherwise as they come: PostgreSQL with fsync and synchronous_commit on, SQLite "
+    "with synchronous=FULL and, but for dlt, a write-ahead log. They and the file stand in the temporary directory: "
+    "TMPDIR chooses the disk.",
+)
+
+
+def report(document: dict[str, Any]) -> str:
+    rows = document["rows"]
+    missing = {f"{row['database']}, {row['peer']}": row["unavailable"] for row in rows if row["unavailable"]}
+    return "\n\n".join(
+        [
+            measure.heading(document["environment"]),
+            ", ".join(f"{name} {number}" for name, number in document["databases"].items()),
+            *(one for name in document["databases"] for one in tables(name, rows)),
+            *([measure.glossary("Not available:", missing)] if missing else []),
+            measure.glossary("Rows:", document["peers"]),
+            *map(measure.paragraph, FOOTNOTES),
+            *(measure.paragraph(verdict(one)) for one in document["headline"]),
+        ]
+    )
+
+
+def tables(database: str, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The tables of one database."""
+    here = [row for row in rows if row["database"] == database]
+    first = [row for row in here if row["multiple"] == 1]
+    again = [row | row["again"] for row in first if row["again"]["best_s"]]
+    growing = {row["peer"] for row in here if row["multiple"] > 1}
+    yield table(f"{database}, {first[0]['rows']:,} rows into an empty table", SPEED, first)
+    if again:
+        yield table(f"{database}, the same rows again: each is an update", AGAIN, again)
+    if growing:
+        yield table(f"{database}, larger files", SIZE, [row for row in here if row["peer"] in growing])
+
+
+def table(title: str, columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> str:
+    cells = [(row["peer"], *(measure.number(row[figure], digits) for _, figure, digits in columns)) for row in rows]
+    return measure.table(title, ("", *(heading for heading, *_ in columns)), cells)
+
+
+def verdict(end: dict[str, Any]) -> str:
+    targets = TARGETS[end["peer"]] if end["database"] == "PostgreSQL" else {}
+    others = {
+        "to_loop": "× the loop",
+        "floor_time": "× the floor's time",
+        "to_dlt": "× dlt",
+        "to_dlt_pydantic": "× dlt-pydantic",
+    }
+
+    def told(figures: dict[str, Any]) -> str:
+        ratios = [
+            f"{figures[name]:.2f} {words}" + (f" (target {targets[name]})" if name in targets else "")
+            for name, words in others.items()
+            if figures[name]
+        ]
+        return ", ".join([f"{figures['rows_per_s']:,} rows/s", *ratios])
+
+    *_, (rows, peak) = end["peak_mb"].items()
+    memory = f"{peak:,} MB at {rows:,} rows"
+    if end["growth"] is not None:
+        memory += f", {end['growth']:+.0%} on the size before (target ±{TARGETS[end['peer']]['growth']:.0%})"
+    return f"{end['database']}, {end['peer']}: {told(end)}; again: {told(end['again'])}; {memory}"
+
+
+# ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def options() -> argparse.Namespace:
+    usual = measure.options(__doc__.partition("\n")[0], repeat=3)
+    parser = argparse.ArgumentParser(
+        description=usual.description, parents=[usual], add_help=False, conflict_handler="resolve"
+    )
+    json_help = "write one JSON document there as well; without PATH, print it instead of tables"
+    parser.add_argument("--json", nargs="?", const="-", metavar="PATH", help=json_help)
+    names = list(dict.fromkeys(name for peer in PEERS for name in (peer.family, peer.name)))
+    parser.add_argument("--only", choices=DATABASES, help="one of the three databases")
+    parser.add_argument("--rows", type=measure.positive, default=vendor.ROWS, help="rows of the file (%(default)s)")
+    parser.add_argument("--large", action="store_true", help="a file a hundred times as large as well")
+    parser.add_argument("--peers", nargs="+", choices=names, metavar="PEER", help=f"some of {', '.join(names)}")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = options()
+    effort = Effort(asked.rows, asked.repeat, (1, 10, 100) if asked.large else (1, 10))
+    if asked.quick:
+        effort = replace(effort, rows=1_000, repeat=1)
+    peers = [peer for peer in PEERS if not asked.peers or {peer.name, peer.family} & set(asked.peers)]
+    databases = [DATABASES[asked.only]] if asked.only else list(DATABASES.values())
+    versions = {"SQLite": sqlite3.sqlite_version, "DuckDB": version("duckdb")}
+    with ExitStack() as stack:
+        server = None
+        if "PostgreSQL" in databases:
+            server = Postgres(stack.enter_context(postgres.running()))
+            versions["PostgreSQL"] = server.version
+        rows = list(measured(peers, databases, server, effort))
+    document = {
+        "benchmark": "rows",
+        "environment": measure.environment(*PACKAGES),
+        "databases": {name: versions[name] for name in databases},
+        "effort": asdict(effort),
+        "quick": asked.quick,
+        "peers": {peer.name: peer.contains for peer in peers},
+        "rows": rows,
+        "targets": TARGETS,
+        "headline": headline(rows),
+    }
+    if asked.json == "-":
+        print(measure.document(document))
+        return
+    if asked.json:
+        Path(asked.json).write_text(measure.document(document) + "\n")
+    print(report(document))
+
+
+if __name__ == "__main__":
+    main()
