@@ -28,7 +28,7 @@ from redrive.rows.transform import transform_of
 from redrive.rows.writer import Writer
 from redrive.runs import Progress, Report
 
-BATCH = 20_000
+BATCH = 40_000
 _RULES = ("last", "first", "quarantine")
 
 

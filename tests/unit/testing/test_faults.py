@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -81,7 +80,7 @@ def test_a_truncated_answer_is_valid_http_and_broken_json(server, client):
     server.on("/cut", Answer(json={"rows": [1, 2, 3]}, truncate=True))
     reply = client.get(server.url + "/cut")
     assert reply.status == 200
-    with pytest.raises(json.JSONDecodeError):
+    with pytest.raises(ValueError, match="Expecting value"):  # requests may read by another library than json
         reply.json()
 
 

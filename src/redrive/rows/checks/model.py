@@ -8,7 +8,9 @@ the caches nor the garbage collector like it. It also tells exactly which row ra
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -78,6 +80,12 @@ class ModelCheck:
 
     def __call__(self, rows: Received) -> Checked:
         sieve = Sieve(ErrorType.VALIDATION)
+        with _without_collection():
+            self._sift(rows, sieve)
+        good = sieve.outgoing() if self._columns is None else Outgoing(self._columns, sieve.origin, tuples=sieve.kept)
+        return Checked(good, sieve.rejected, sieve.discarded)
+
+    def _sift(self, rows: Received, sieve: Sieve) -> None:
         validate, row = self._validate, self._row
         kept, origin = sieve.kept.append, sieve.origin.append
         for place, record in owned(rows, sieve):
@@ -89,8 +97,18 @@ class ModelCheck:
                 sieve.failed(place, error)
             else:
                 origin(place)
-        good = sieve.outgoing() if self._columns is None else Outgoing(self._columns, sieve.origin, tuples=sieve.kept)
-        return Checked(good, sieve.rejected, sieve.discarded)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Hold the garbage collector off: a batch is no garbage, and looking through it takes a tenth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def in_words(error: Any, *, with_input: bool = True) -> str:

@@ -23,6 +23,7 @@ with needs("postgres"):
 _SPECIAL = ["\\", "\n", "\r", "\t"]
 _ESCAPED = ["\\\\", "\\n", "\\r", "\\t"]
 _INTEGERS = ("int2", "int4", "int8")
+_EXACT_SECONDS = 2.0**51 / 1_000_000  # up to 2041, a float of seconds rounds to the right microsecond
 _NUMBERS = ("float4", "float8", "numeric")
 _MOMENTS = ("timestamp", "timestamptz")
 _JSON = ("json", "jsonb")
@@ -203,6 +204,8 @@ def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
     try:
         if kind is str:
             return pl.Series(name, values, dtype=pl.String).str.replace_many(_SPECIAL, _ESCAPED)
+        if kind is datetime and base == "timestamptz" and (moments := _moments(name, values)) is not None:
+            return moments
         if kind in _IN_WORDS or (kind is float and base not in _NUMBERS):
             return pl.Series(name, [None if one is None else str(one) for one in values], dtype=pl.String)
         if kind in _AS_THEY_ARE:
@@ -210,6 +213,16 @@ def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
     except (TypeError, OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError):
         pass  # an integer too large, half a character
     return None
+
+
+def _moments(name: str, values: Sequence[datetime | None]) -> pl.Series | None:
+    """Moments with a zone as polars writes them, five times as fast as Python; None where some are not to be had so."""
+    if any(one is not None and one.tzinfo is None for one in values):
+        return None
+    seconds = pl.Series(name, [None if one is None else one.timestamp() for one in values], dtype=pl.Float64)
+    if (seconds.abs() > _EXACT_SECONDS).any():
+        return None
+    return (seconds * 1_000_000).round().cast(pl.Int64).cast(pl.Datetime("us", "UTC"))
 
 
 def _whole(value: float) -> int | float:
