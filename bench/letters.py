@@ -12,9 +12,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import resource
 import statistics
-import sys
 import tempfile
 import time
 import uuid
@@ -78,15 +76,6 @@ def set_apart() -> Iterator[None]:
     gc.unfreeze()
 
 
-def peak_memory() -> float:
-    """The most this process ever had resident, in MB."""
-    status = Path("/proc/self/status")
-    if status.exists():  # there, what rusage says may be the parent's
-        [peak] = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(peak) / 1_024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
 # ── putting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -148,14 +137,14 @@ def stream_history(url: str, count: int, today: datetime) -> tuple[float, float 
     def streamed() -> Iterator[redrive.NewLetter]:
         for number in range(count):
             if number == mark:
-                early.append(peak_memory())
+                early.append(measure.peak_memory())
             record, error, key, pipeline = given(number)
             at = today - week + number * week / count
             yield redrive.NewLetter(record, error, key=f"past {key}", pipeline=pipeline, rejected_at=at)
 
     with redrive.connect(url) as store:
         taken = seconds(lambda: put(store, streamed(), run_of(-2)))
-    return taken, early[0] if early else None, peak_memory()
+    return taken, early[0] if early else None, measure.peak_memory()
 
 
 def put_rows(about: dict[str, Any], each: dict[str, float]) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import platform
+import resource
+import sys
 import textwrap
 import threading
 import time
@@ -215,3 +217,12 @@ def number(value: float | None, digits: int = 0) -> str:
 def document(content: Mapping[str, Any]) -> str:
     """The JSON of a benchmark."""
     return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def peak_memory() -> float:
+    """The most this process ever had resident, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # there, what rusage says may be the parent's
+        [peak] = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak) / 1_024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)

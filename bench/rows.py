@@ -14,7 +14,6 @@ import importlib
 import math
 import multiprocessing
 import os
-import resource
 import sqlite3
 import statistics
 import sys
@@ -177,16 +176,7 @@ def in_the_child(peer: Peer, database: str, url: str, path: Path) -> Load:
         if peer.family != "dlt":
             raise
         return Load(unavailable=f"{type(error).__name__}: {error}")
-    return Load(seconds, peak_memory())
-
-
-def peak_memory() -> float:
-    """The most this process ever had resident, in MB."""
-    status = Path("/proc/self/status")
-    if status.exists():  # there, what rusage says may be the parent's
-        [peak] = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(peak) / 1_024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    return Load(seconds, measure.peak_memory())
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import textwrap
 from pathlib import Path
 
@@ -222,15 +221,6 @@ def in_child(function, *arguments, within=()):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr}"
     return json.loads(done.stdout)
-
-
-@pytest.fixture
-def open_directory():
-    """A directory that others may enter; pytest's own are closed to everyone but root."""
-    with tempfile.TemporaryDirectory(prefix="redrive-") as directory:
-        path = Path(directory)
-        path.chmod(0o755)
-        yield path
 
 
 def test_a_file_that_may_only_be_read_is_reported_and_nothing_is_changed(open_directory):

@@ -12,10 +12,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -32,15 +30,6 @@ def in_child(function, *arguments, within=()):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr}"
     return json.loads(done.stdout)
-
-
-@pytest.fixture
-def open_directory():
-    """A directory that others may enter; pytest's own are closed to everyone but root."""
-    with tempfile.TemporaryDirectory(prefix="redrive-") as directory:
-        path = Path(directory)
-        path.chmod(0o755)
-        yield path
 
 
 @pytest.fixture

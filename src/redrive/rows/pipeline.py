@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from redrive.calls.announce import Announcer, Hook
 from redrive.dlq.prepare import checked_pipeline
@@ -29,7 +29,7 @@ from redrive.rows.writer import Writer
 from redrive.runs import Progress, Report
 
 BATCH = 40_000
-_RULES = ("last", "first", "quarantine")
+_RULES = get_args(OnDuplicate)
 
 
 class Pipeline:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from redrive.dlq.prepare import error_text
-from redrive.errors import GateAborted, PipelineError, RedriveError, RunStopped, StoreError
+from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.model import Kind
 from redrive.rows.batch import Batch
 from redrive.rows.columns import Columns
@@ -269,10 +269,9 @@ class Run:
         self._job.announcer.event(RunEnded(report=report, error=None if error is None else type(error).__name__))
         return report
 
-    def _unsaved(self, lost: RedriveError) -> RunStopped:
-        kind = lost.kind if isinstance(lost, StoreError | RunStopped) else Kind.PERMANENT
+    def _unsaved(self, lost: StoreError | RunStopped) -> RunStopped:
         report = self._report(RunStatus.FAILED, sentence(lost), None)
-        return RunStopped(f"{self._job.pipeline}: {sentence(lost)}", kind=kind, report=report)
+        return RunStopped(f"{self._job.pipeline}: {sentence(lost)}", kind=lost.kind, report=report)
 
     def _report(self, status: RunStatus, reason: str | None, ended: datetime | None) -> Report:
         writer = self._writer

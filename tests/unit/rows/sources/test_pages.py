@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import redrive
 from redrive import Service, rows
 from redrive.errors import SourceError
-from redrive.testing import Answer, FaultyServer, set_testing
+from redrive.testing import Answer, set_testing
 
 PAGES, SIZE = 23, 4
 
@@ -20,23 +20,6 @@ PAGES, SIZE = 23, 4
 def without_waiting():
     with set_testing():
         yield
-
-
-@pytest.fixture
-def server():
-    with FaultyServer() as server:
-        yield server
-
-
-@pytest.fixture
-def client(server):
-    with httpx.Client(base_url=server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def service():
-    return Service("partner", breaker=None, budget=None)
 
 
 def item(number):

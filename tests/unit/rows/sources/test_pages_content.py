@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redrive import Retry, Service, rows
 from redrive.errors import SourceError
 from redrive.letters import ErrorType
-from redrive.testing import Answer, FaultyServer, set_testing
+from redrive.testing import Answer, set_testing
 
 PAGES, SIZE = 23, 4
 
@@ -22,23 +22,6 @@ PAGES, SIZE = 23, 4
 def without_waiting():
     with set_testing():
         yield
-
-
-@pytest.fixture
-def server():
-    with FaultyServer() as server:
-        yield server
-
-
-@pytest.fixture
-def client(server):
-    with httpx.Client(base_url=server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def service():
-    return Service("partner", breaker=None, budget=None)
 
 
 def item(number):
