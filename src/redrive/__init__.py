@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from redrive.errors import (
         CircuitOpen,
         Discard,
+        FlowError,
+        FlowStopped,
         GateAborted,
         LetterError,
         Permanent,
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
         RetriesExhausted,
         RunStopped,
         StoreError,
+        TaskTimeout,
         Transient,
     )
+    from redrive.flows import FlowReport
     from redrive.letters import Letter, NewLetter
     from redrive.model import Kind, Verdict
     from redrive.opening import Store, connect
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from redrive.rows.gate import Gate
     from redrive.rows.pipeline import Pipeline
     from redrive.runs import Report
+    from redrive.tasks.flow import Flow
 
 __version__ = "0.1.0"
 
@@ -51,6 +56,10 @@ __all__ = [
     "CircuitOpen",
     "Classifier",
     "Discard",
+    "Flow",
+    "FlowError",
+    "FlowReport",
+    "FlowStopped",
     "Gate",
     "GateAborted",
     "KeyPool",
@@ -76,6 +85,7 @@ __all__ = [
     "Service",
     "Store",
     "StoreError",
+    "TaskTimeout",
     "Token",
     "Transient",
     "Verdict",
@@ -89,6 +99,8 @@ __all__ = [
 _HOMES = {
     "Breaker": "policy.breaker",
     "Classifier": "classify.classifier",
+    "Flow": "tasks.flow",
+    "FlowReport": "flows",
     "Gate": "rows.gate",
     "KeyPool": "policy.keys",
     "Kind": "model",

@@ -18,10 +18,13 @@
     ├── LetterError         a letter, a filter or a note that cannot be used; nothing was changed
     ├── PipelineError       a pipeline that cannot work as it is set up; nothing was read or written
     │   ├── SourceError         the source is not there, or not what it claims to be
-    │   └── SinkMismatch        the rows do not fit the sink
-    └── RunStopped          a run ended before its time, its checkpoint saved; `.report` says how far it came
-        └── GateAborted         too many of its rows were rejected
+    │   ├── SinkMismatch        the rows do not fit the sink
+    │   └── FlowError           a flow or a task that cannot work as it is set up, or is not there
+    ├── RunStopped          a run ended before its time, its checkpoint saved; `.report` says how far it came
+    │   └── GateAborted         too many of its rows were rejected
+    └── FlowStopped         a flow did not come to a good end; `.report` says which of its tasks did
 
+    TaskTimeout             raised within a task whose time is up; no Exception, so that nothing swallows it
     PolicyWarning           a policy that is legal and will hurt
 
 Where the user's function raised, a Service re-raises that exception itself, with its Failure attached.
@@ -36,6 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from redrive.model import Failure, Kind
 
 if TYPE_CHECKING:
+    from redrive.flows import FlowReport
     from redrive.letters import ReplayReport
     from redrive.runs import Report
 
@@ -167,6 +171,10 @@ class SinkMismatch(PipelineError):
         """The columns that the sink does not have, where that is what is wrong."""
 
 
+class FlowError(PipelineError):
+    """A flow or a task that cannot work as it is set up, or that is not there."""
+
+
 class RunStopped(RedriveError):
     """A run ended before its time. Everything before its checkpoint is kept; running again goes on from there."""
 
@@ -178,6 +186,26 @@ class RunStopped(RedriveError):
 
 class GateAborted(RunStopped):
     """The share of rejected rows went beyond what the gate lets through."""
+
+
+class FlowStopped(RedriveError):
+    """A flow did not come to a good end: a task failed, waits for a person, or the run was told to stop.
+
+    Running it again, or after a decision about its tasks, goes on from where it stands.
+    """
+
+    def __init__(self, message: str, *, kind: Kind = Kind.PERMANENT, report: FlowReport | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.report = report
+
+
+class TaskTimeout(BaseException):
+    """Raised within a task that is told to end: its time is up, or its executor stops.
+
+    What it has to put in order it may, for the length of its grace; then it is killed. It is no Exception, so that
+    nobody's `except Exception` takes it for an error of the work itself.
+    """
 
 
 class PolicyWarning(UserWarning):

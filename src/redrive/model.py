@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from redrive.flows import FlowEvent
 from redrive.runs import RunEvent
 
 Scope = Literal["call", "row", "task"]
@@ -173,4 +174,4 @@ class FallbackUsed:
 
 
 CallEvent = Attempt | BreakerChanged | KeyCooled | TokenRefreshed | CallFailed | FallbackUsed
-Event = CallEvent | RunEvent
+Event = CallEvent | RunEvent | FlowEvent

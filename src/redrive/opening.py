@@ -21,6 +21,7 @@ from redrive.store.database import PATIENCE, Database
 from redrive.store.dialect import Dialect
 from redrive.store.run_log import RunLog
 from redrive.store.shared import SharedState
+from redrive.store.task_log import TaskLog
 
 DEFAULT = ".redrive/redrive.db"
 
@@ -41,6 +42,7 @@ class Store:
 
     dlq     the dead letters
     runs    what pipelines did
+    tasks   what flows did, and their tasks
     shared  what processes tell each other about services: `redrive.Service(…, store=store)`
     """
 
@@ -48,6 +50,7 @@ class Store:
         self.database = database
         self.dlq = DeadLetters(database, redact=redact, store_redacted=store_redacted)
         self.runs = RunLog(database)
+        self.tasks = TaskLog(database)
         self.shared = SharedState(database)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ ROOT = Path(redrive.__file__).parent
 
 # From the ground up: a room may import from its own row and from those above it in this list.
 LAYERS = [
-    {"model", "letters", "runs", "errors", "clock", "config", "masking", "extras"},
+    {"model", "letters", "runs", "flows", "errors", "clock", "config", "masking", "extras", "stopping"},
     {"classify", "policy"},
     {"calls", "store"},
     {"dlq", "observe"},

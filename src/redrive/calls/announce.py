@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import fields
 
+from redrive.flows import FlowEnded, FlowEvent, FlowStarted, FlowStatus, GroupHeld, TaskFailed, TaskRetried, TasksDead
 from redrive.model import (
     QUOTA_USED_UP,
     Attempt,
@@ -42,6 +43,8 @@ def _line(event: Event) -> tuple[int, str]:
     match event:
         case RunStarted() | BatchShrunk() | BatchQuarantined() | GateJudged() | RunEnded():
             return _run_line(event)
+        case FlowStarted() | TaskRetried() | TaskFailed() | TasksDead() | GroupHeld() | FlowEnded():
+            return _flow_line(event)
         case BreakerChanged(service, before, after, retry_in):
             opened = "" if retry_in is None else f", next probe in {in_words(retry_in)}"
             return logging.WARNING if after == "open" else logging.INFO, f"{service} circuit {before} → {after}{opened}"
@@ -75,6 +78,26 @@ def _run_line(event: RunEvent) -> tuple[int, str]:
             return level, str(report).replace("\n ", ";")
         case _:
             return logging.DEBUG, str(event)
+
+
+def _flow_line(event: FlowEvent) -> tuple[int, str]:
+    match event:
+        case FlowStarted(flow=flow, resumed=resumed):
+            return logging.INFO, f"{flow} {'goes on' if resumed else 'begins'}"
+        case TaskRetried(flow=flow, task=task, attempt=attempt, reason=reason, wait=wait):
+            return logging.INFO, f"{flow} {task} attempt {attempt}: {reason}; again in {in_words(wait)}"
+        case TaskFailed(flow=flow, task=task, reason=reason, upstream_failed=lower):
+            after = f"; {lower:,} after it will not run" if lower else ""
+            return logging.ERROR, f"{flow} {task} failed: {reason}{after}"
+        case TasksDead(flow=flow, task=task, reason=reason, count=count, untried=untried):
+            many = f" {count:,} times ({untried:,} not tried)" if count > 1 else ""
+            return logging.ERROR, f"{flow} {task} is a dead letter{many}: {reason}"
+        case GroupHeld(flow=flow, service=service, held=held):
+            level = logging.WARNING if held else logging.INFO
+            return level, f"{flow} tasks of {service} {'wait: it is down' if held else 'go on'}"
+        case FlowEnded(report=report):
+            level = logging.INFO if report.status is FlowStatus.COMPLETE else logging.ERROR
+            return level, str(report).replace("\n ", ";")
 
 
 class Announcer:

@@ -8,6 +8,7 @@ from typing import Any
 
 from redrive.config import ConfigError
 from redrive.errors import (
+    FlowStopped,
     GateAborted,
     LetterError,
     PipelineError,
@@ -56,7 +57,7 @@ def exit_code(error: BaseException) -> int:
         return USAGE
     if isinstance(error, GateAborted):
         return BAD_DATA
-    if isinstance(error, StoreError | ReplayStopped | RunStopped):
+    if isinstance(error, StoreError | ReplayStopped | RunStopped | FlowStopped):
         return UNAVAILABLE if _is_down(error) else of_kind(error.kind)
     return FAILED
 
@@ -85,7 +86,7 @@ def on_broken_pipe() -> int:
     return BROKEN_PIPE
 
 
-def _is_down(error: StoreError | ReplayStopped | RunStopped) -> bool:
+def _is_down(error: StoreError | ReplayStopped | RunStopped | FlowStopped) -> bool:
     """Whether what is needed could not be reached at all: a service or a server is down, where otherwise it is busy."""
     cause: Any = error.__cause__
     while error.kind is Kind.TRANSIENT and cause is not None:

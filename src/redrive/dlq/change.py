@@ -69,6 +69,16 @@ def settle_batch(
     return Changed(changed, len(free) - changed, len(held))
 
 
+def settle_within(
+    connection: Connection, which: ColumnElement[bool], *, target: Status, note: str, now: datetime
+) -> None:
+    """Settle the letters of something that was settled itself, in the caller's transaction."""
+    fit = [which, letters.c.status.in_(OPEN)]
+    log(connection, fit, action=str(target), after=target, note=as_note(note), now=now)
+    values = {"status": target, "resolution_note": as_note(note), "settled_at": now}
+    connection.execute(update(letters).where(*fit).values(values))
+
+
 def held_letters(connection: Connection, ids: Sequence[int], now: datetime) -> set[int]:
     """Those of these letters that a replay has in hand."""
     claims = letter_claims.c

@@ -7,15 +7,12 @@ waits until the lease has run out. Whoever lost the claim meanwhile can save not
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
@@ -26,12 +23,11 @@ from redrive.rows.sources.source import Continues, Source
 from redrive.runs import Counts, RunStatus, Tier
 from redrive.store.database import Database
 from redrive.store.lease import renewed
+from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.run_log import columns_of, counts_of
 from redrive.store.schema import checkpoints, run_keys, runs
 
 LEASE = timedelta(seconds=60)
-_at_work: set[str] = set()
-"""The claims of this process that somebody is still behind."""
 _OVER = {RunStatus.COMPLETE, RunStatus.ABANDONED}
 
 
@@ -59,9 +55,9 @@ class Ledger:
         self._database = database
         self._pipeline = pipeline
         self._lease = lease
-        self._owner = _ourselves()
+        self._owner = ourselves()
         self._confirmed = time.monotonic()
-        _at_work.add(self._owner)
+        begin_work(self._owner)
         self.run_id = uuid.uuid4()
 
     def begin(self, source: Source, *, sink: str, sla: datetime | None, restart: bool) -> Begun:
@@ -92,7 +88,7 @@ class Ledger:
 
     def release(self) -> None:
         """Let go of the claim in this process: what is left of it in the store is nobody's."""
-        _at_work.discard(self._owner)
+        end_work(self._owner)
 
     def kept_alive(self) -> AbstractContextManager[None]:
         """Hold the claim for as long as the block runs."""
@@ -186,7 +182,7 @@ class Ledger:
         standing = connection.execute(select(checkpoints).where(mine).with_for_update()).one()
         if standing.owner == self._owner:
             return None  # there was none before
-        if standing.owner is not None and standing.owner_until > now and not _is_dead(standing.owner):
+        if standing.owner is not None and standing.owner_until > now and not is_dead(standing.owner):
             who = json.loads(standing.owner)
             wait = in_words((standing.owner_until - now).total_seconds())
             raise RunStopped(
@@ -266,45 +262,3 @@ class Ledger:
 
 def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
-
-
-def _ourselves() -> str:
-    pid = os.getpid()
-    token = uuid.uuid4().hex
-    return json.dumps(
-        {"host": socket.gethostname(), "space": _space(), "pid": pid, "began": _began(pid), "token": token}
-    )
-
-
-def _is_dead(owner: str) -> bool:
-    """Whether nobody is behind this claim any more, as far as this machine can tell."""
-    who = json.loads(owner)
-    if who["host"] != socket.gethostname() or who["space"] != _space():
-        return False
-    if who["pid"] == os.getpid() and who["began"] == _began(os.getpid()):
-        return owner not in _at_work  # a run of our own that could not even say that it ended
-    try:
-        os.kill(who["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return bool(_began(who["pid"]) != who["began"])  # another process has its number now
-
-
-def _space() -> str | None:
-    """Within which processes have their numbers: two containers may have one host's name, and each a process 1."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return None
-
-
-def _began(pid: int) -> str | None:
-    """When a process began, by the kernel's count; None where that cannot be had, or it is dead and only not buried."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state in {"Z", "X"} else fields[18]

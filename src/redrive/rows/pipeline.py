@@ -23,10 +23,10 @@ from redrive.rows.reprocess import reprocess
 from redrive.rows.run import Run
 from redrive.rows.sinks.sink import Sink
 from redrive.rows.sources.source import Source
-from redrive.rows.stopping import Stopping
 from redrive.rows.transform import transform_of
 from redrive.rows.writer import Writer
 from redrive.runs import Progress, Report
+from redrive.stopping import Stopping
 
 BATCH = 40_000
 _RULES = get_args(OnDuplicate)

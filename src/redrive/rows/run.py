@@ -23,7 +23,6 @@ from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Prepared
 from redrive.rows.sources.source import Reading
-from redrive.rows.stopping import Stopping
 from redrive.rows.writer import Writer, Written
 from redrive.runs import (
     COUNTED,
@@ -39,6 +38,7 @@ from redrive.runs import (
     RunStatus,
     Tier,
 )
+from redrive.stopping import Stopping
 
 SMALLEST = 16
 """Rows of a batch that is not cut any further: what has no room in memory then never will."""

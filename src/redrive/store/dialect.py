@@ -61,6 +61,9 @@ class Dialect(Protocol):
     def lock_causes(self, connection: Connection) -> None:
         """Keep others from putting letters until the transaction ends."""
 
+    def lock(self, connection: Connection, what: str) -> None:
+        """Let one transaction at a time do what has this name, until it ends."""
+
     def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
         """Add the letters whose identity has no pending letter yet; the identities that have one are given back, and
         those letters are kept from changing until the transaction ends.

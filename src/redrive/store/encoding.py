@@ -27,7 +27,8 @@ int or another type above (that type), a dataclass, named tuple, pydantic model 
 numpy scalar or array (number or list), a deque (list), a path (text).
 
 Whatever is left becomes `{"$repr": "..."}` and comes back as that text: other objects, exceptions, the inner end of a
-cycle, what is nested deeper than 80 levels (250 where all are lists and dicts). Nothing is ever refused.
+cycle, what is nested deeper than 80 levels (250 where all are lists and dicts). Nothing is ever refused; who must know
+what came to that gives a list to write it in.
 
 A document that others wrote is given back as it is wherever its tags are not ours or make no sense.
 """
@@ -55,6 +56,8 @@ import orjson
 _DEPTHS = (250, 80)
 _DECIMAL_INT_BITS = 2_000  # CPython prints no int of more digits than a limit that may be set as low as 640
 
+_LOST = 10  # as many as anybody will read about
+
 _SIMPLE = frozenset({str, int, bool, type(None)})
 
 # A key that begins with `$`: it ends at a quote before a colon, or has escapes and is not worth a closer look.
@@ -69,8 +72,8 @@ _LONG_NUMBER = re.compile(r"[\s:,\[-][0-9]{19}")
 _Json = dict[str, Any]
 
 
-def encode(value: object) -> str:
-    """The value as JSON text."""
+def encode(value: object, *, lost: list[str] | None = None) -> str:
+    """The value as JSON text. What will come back as a mere description of itself is named in `lost`: "a socket"."""
     if (type(value) is dict or type(value) is list) and _is_plain(value):
         try:
             text = orjson.dumps(value).decode()
@@ -83,10 +86,16 @@ def encode(value: object) -> str:
             if not has_dollar_key and not has_nul:
                 return text
     for depth in _DEPTHS:
+        nodes = _Nodes(depth)
         try:
-            return orjson.dumps(_Nodes(depth).of(value)).decode()
+            text = orjson.dumps(nodes.of(value)).decode()
         except TypeError:  # deeper than orjson goes
             continue
+        if lost is not None:
+            lost += nodes.lost
+        return text
+    if lost is not None:
+        lost.append(_named(value))
     return orjson.dumps(_repr(value)).decode()
 
 
@@ -137,6 +146,7 @@ class _Nodes:
     def __init__(self, deepest: int) -> None:
         self._deepest = deepest
         self._within: set[int] = set()
+        self.lost: list[str] = []
 
     def of(self, value: Any) -> Any:
         kind = type(value)
@@ -145,9 +155,10 @@ class _Nodes:
             if leaf:
                 return leaf(value)
             if id(value) in self._within:
+                self.lost.append("itself")
                 return {"$repr": "<cycle>"}
             if len(self._within) == self._deepest:
-                return _repr(value)
+                return self._described(value, " nested too deep")
             self._within.add(id(value))
             try:
                 write = _CONTAINERS.get(kind)
@@ -155,7 +166,12 @@ class _Nodes:
             finally:
                 self._within.discard(id(value))
         except Exception:  # whatever the user's own classes, or too deep a stack, have in store for us
-            return _repr(value)
+            return self._described(value)
+
+    def _described(self, value: Any, why: str = "") -> _Json:
+        if len(self.lost) < _LOST:
+            self.lost.append(_named(value) + why)
+        return _repr(value)
 
     def list_of(self, values: Iterable[Any]) -> list[Any]:
         return list(map(self.of, values))
@@ -181,7 +197,7 @@ class _Nodes:
     def _hashable(self, value: Any) -> Any:
         """A key or a member must be able to be one again; a frozen dataclass would come back as a dict."""
         node = self.tuple_of(value) if isinstance(value, tuple) else self.of(value)
-        return node if _is_hashable(node) else _repr(value)
+        return node if _is_hashable(node) else self._described(value, " as a key or a member")
 
     def _other(self, value: Any) -> Any:
         """Reduce an object to what it holds."""
@@ -189,7 +205,7 @@ class _Nodes:
         if isinstance(value, Enum):
             return self.of(value.value)
         if isinstance(value, BaseException | type):
-            return _repr(value)
+            return self._described(value)
         for base, leaf in _LEAVES.items():
             if isinstance(value, base):
                 return leaf(value)
@@ -207,7 +223,7 @@ class _Nodes:
             return self.dict_of({name: getattr(value, name) for name in names})
         if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):  # a Mapping, or sqlite3.Row, which is none
             return self.dict_of(dict(value))
-        return _repr(value)
+        return self._described(value)
 
 
 def _out_of_numpy(value: Any) -> Any:
@@ -232,6 +248,13 @@ def _is_clean(text: str) -> bool:
 
 def _escape(found: re.Match[str]) -> str:
     return r"\\" if found[0] == "\\" else f"\\u{ord(found[0]):04x}"
+
+
+def _named(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _repr(value: object) -> _Json:

@@ -55,6 +55,11 @@ class PostgresDialect:
     def lock_causes(self, connection: Connection) -> None:
         connection.execute(text("LOCK TABLE pipeline.causes IN SHARE ROW EXCLUSIVE MODE"))
 
+    def lock(self, connection: Connection, what: str) -> None:
+        connection.execute(
+            text("SELECT pg_advisory_xact_lock(hashtextextended(:what, 0))"), {"what": f"redrive {what}"}
+        )
+
     def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
         # Locked in one order, so that two batches of the same letters wait for each other instead of deadlocking.
         found = connection.connection.cursor().execute(

@@ -88,6 +88,9 @@ class SqliteDialect:
     def lock_causes(self, connection: Connection) -> None:
         """A writing transaction is alone already."""
 
+    def lock(self, connection: Connection, what: str) -> None:
+        """A writing transaction is alone already."""
+
     def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
         cursor = connection.connection.cursor()
         cursor.execute("SELECT coalesce(max(id), 0) FROM dead_letter_queue")

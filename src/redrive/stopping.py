@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -15,14 +16,22 @@ from redrive.model import in_words
 class Stopping:
     """Whether to stop, and why."""
 
-    def __init__(self, deadline: float | None) -> None:
+    def __init__(self, deadline: float | None, *, told: Callable[[], None] | None = None) -> None:
         self._deadline = deadline
+        self._on_told = told
         self._ends = None if deadline is None else time.monotonic() + deadline
         self._told: str | None = None
+
+    @property
+    def ends_at(self) -> float:
+        """The moment of its deadline, by the monotonic clock."""
+        return math.inf if self._ends is None else self._ends
 
     def tell(self, reason: str) -> None:
         """Ask for the end, from any thread or from a signal handler."""
         self._told = self._told or reason
+        if self._on_told is not None:
+            self._on_told()
 
     def reason(self) -> str | None:
         """Why the run is to end now; None while it is not."""

@@ -1,0 +1,208 @@
+"""The values of a flow: the states of its tasks, what a run reports, what it announces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+
+class State(StrEnum):
+    """Where a task stands."""
+
+    PENDING = "PENDING"
+    READY = "READY"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    UPSTREAM_FAILED = "UPSTREAM_FAILED"
+    RETRYING = "RETRYING"
+    SENSING = "SENSING"
+    DEAD_LETTER = "DEAD_LETTER"
+
+
+class FlowStatus(StrEnum):
+    """What has become of a flow's run.
+
+    `running` and `stopped` ones are gone on with by the next run of the flow with the same parameters. `held` waits for
+    a person: a task is a dead letter, and what comes after it is held.
+    """
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    STOPPED = "stopped"
+    HELD = "held"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReport:
+    """What a run of a flow did, its earlier parts included where it was resumed."""
+
+    flow: str
+    run_id: UUID
+    status: FlowStatus
+    started_at: datetime
+    seconds: float
+    """From its beginning to its end, or until now."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[State, int] = field(default_factory=dict)
+    """Tasks by state; a fan-out is counted by its children."""
+    attempts: int = 0
+    resumed: bool = False
+    reason: str | None = None
+    """Why it ended before its time."""
+    sla: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def total(self) -> int:
+        """All tasks known so far."""
+        return sum(self.counts.values())
+
+    @property
+    def late(self) -> bool:
+        """Whether the SLA was missed."""
+        return self.sla is not None and (self.ended_at or datetime.now(UTC)) > self.sla
+
+    def document(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {
+            **{one.name: _plain(getattr(self, one.name)) for one in fields(self)},
+            "counts": {str(state): count for state, count in self.counts.items()},
+            "seconds": round(self.seconds, 3),
+            "total": self.total,
+            "late": self.late,
+        }
+
+    def json(self) -> str:
+        """The report as one JSON document."""
+        import json
+
+        return json.dumps(self.document(), ensure_ascii=False, default=str)
+
+    def __str__(self) -> str:
+        resumed = ", resumed" if self.resumed else ""
+        counted = ", ".join(f"{count:,} {state}" for state, count in self.counts.items())
+        tried = "1 attempt" if self.attempts == 1 else f"{self.attempts:,} attempts"
+        lines = [
+            f"{self.flow}: {self.status}{resumed}" + (f" ({self.reason})" if self.reason else ""),
+            f"  {counted or 'no tasks'}; {tried}, {self.seconds:.1f} s",
+        ]
+        if self.counts.get(State.DEAD_LETTER) or self.counts.get(State.FAILED):
+            lines.append(f"  what went wrong: redrive tasks ls --run {self.run_id}")
+        if self.late and self.sla is not None:
+            lines.append(f"  late: it was to be done by {self.sla:%Y-%m-%d %H:%M %Z}")
+        return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return str(value) if isinstance(value, UUID | StrEnum) else value
+
+
+# ── what a flow announces ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowStarted:
+    """Event: a run of a flow began, went on where an earlier one stopped, or was joined by one more executor."""
+
+    flow: str
+    run_id: UUID
+    resumed: bool
+    sla: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRetried:
+    """Event: an attempt failed, and there will be another one."""
+
+    flow: str
+    run_id: UUID
+    task: str
+    """`settle`, or `settle[17]` for a child of a fan-out."""
+    attempt: int
+    reason: str
+    wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFailed:
+    """Event: a task's retries are spent, and what comes after it will not run."""
+
+    flow: str
+    run_id: UUID
+    task: str
+    reason: str
+    upstream_failed: int
+    """How many tasks will not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksDead:
+    """Event: a person is needed. One per cause and task, however many children of a fan-out died of it."""
+
+    flow: str
+    run_id: UUID
+    task: str
+    """The task, or the fan-out."""
+    cause: str
+    """The fingerprint: `redrive tasks retry --cause …`."""
+    reason: str
+    count: int
+    """Dead letters of this cause so far, those that were not tried included."""
+    untried: int
+    """Of these, siblings that were not tried any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupHeld:
+    """Event: the circuit of a service is open, and tasks that need it wait; and once more when they go on."""
+
+    flow: str
+    run_id: UUID
+    service: str
+    held: bool
+    retry_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEnded:
+    """Event: a run is over, for now or for good."""
+
+    report: FlowReport
+
+
+FlowEvent = FlowStarted | TaskRetried | TaskFailed | TasksDead | GroupHeld | FlowEnded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTask:
+    """A task in a worker's hands."""
+
+    task: str
+    seconds: float
+    attempt: int
+    timeout: float | None = None
+    dying: bool = False
+    """It was told to end, and has not yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowProgress:
+    """How far a run has come, for who watches it."""
+
+    counts: Mapping[State, int]
+    running: tuple[RunningTask, ...] = ()
+    """The oldest first; not all of them where there are many."""
+    retries: tuple[tuple[str, float], ...] = ()
+    """What is to be tried again, and in how many seconds; the next one first."""
+    held: tuple[tuple[str, str], ...] = ()
+    """Groups whose tasks wait, and why."""
+    seconds: float = 0.0

@@ -1,0 +1,309 @@
+"""Flows and their tasks as people ask for them: `store.tasks`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, func, select
+
+from redrive.errors import FlowError
+from redrive.flows import FlowReport, FlowStatus, State
+from redrive.store.database import Database
+from redrive.store.encoding import decode
+from redrive.store.run_log import is_run, of_run
+from redrive.store.schema import task_attempts, task_changes, task_runs, tasks
+
+_NAMED = re.compile(r"(?P<name>[^\[\]]+)(?:\[(?P<child>\d+)\])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """A task as it stands."""
+
+    id: int
+    run_id: UUID
+    name: str
+    """`settle`, or `settle[17]` for a child of a fan-out."""
+    state: State
+    attempts: int
+    error: str | None
+    kind: str | None
+    cause: str | None
+    """The fingerprint of what went wrong."""
+    due_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    seconds: float | None
+    note: str | None
+    children: int | None = None
+    """Of a fan-out, once they are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One attempt of a task."""
+
+    attempt: int
+    started_at: datetime
+    ended_at: datetime | None
+    ended: str | None
+    seconds: float | None
+    kind: str | None
+    error: str | None
+    cause: str | None
+    trace: str | None
+    output: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRow:
+    """One change of a task's state."""
+
+    at: datetime
+    before: State
+    after: State
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDetails:
+    """A task with all that happened to it."""
+
+    task: TaskRow
+    input: Any
+    result: Any
+    result_file: str | None
+    attempts: tuple[AttemptRow, ...]
+    changes: tuple[ChangeRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCause:
+    """Tasks of a run that went wrong for one reason."""
+
+    cause: str
+    task: str
+    error: str
+    kind: str | None
+    count: int
+    untried: int
+
+
+class TaskLog:
+    """The runs of all flows of a store, and their tasks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def runs(
+        self,
+        *,
+        flow: str | None = None,
+        status: FlowStatus | str | None = None,
+        since: datetime | None = None,
+        limit: int = 20,
+    ) -> list[FlowReport]:
+        """Runs, the newest first."""
+        wanted = select(task_runs.c.run_id).order_by(task_runs.c.started_at.desc(), task_runs.c.run_id).limit(limit)
+        if flow is not None:
+            wanted = wanted.where(task_runs.c.flow_name == flow)
+        if status is not None:
+            wanted = wanted.where(task_runs.c.status == str(FlowStatus(status)))
+        if since is not None:
+            wanted = wanted.where(task_runs.c.started_at >= since)
+        return self._database.read(
+            lambda connection: [report_of(connection, row.run_id) for row in connection.execute(wanted).all()]
+        )
+
+    def run(self, run: UUID | str) -> FlowReport:
+        """One run, by its id or the beginning of it; of a flow's name, its newest run."""
+        return self._database.read(lambda connection: report_of(connection, find_run(connection, run)))
+
+    def find(
+        self,
+        run: UUID | str,
+        *,
+        state: State | str | None = None,
+        name: str | None = None,
+        cause: str | None = None,
+        limit: int = 100,
+    ) -> list[TaskRow]:
+        """Tasks of a run, in the order of the flow."""
+
+        def work(connection: Connection) -> list[TaskRow]:
+            run_id = find_run(connection, run)
+            wanted = select(tasks).where(tasks.c.run_id == run_id).order_by(tasks.c.node, tasks.c.child).limit(limit)
+            if state is not None:
+                wanted = wanted.where(tasks.c.state == str(State(state)))
+            if name is not None:
+                wanted = wanted.where(named(name))
+            if cause is not None:
+                wanted = wanted.where(tasks.c.fingerprint.startswith(cause, autoescape=True))
+            return [_task(row) for row in connection.execute(wanted)]
+
+        return self._database.read(work)
+
+    def causes(self, run: UUID | str) -> list[TaskCause]:
+        """What went wrong in a run, the most frequent first."""
+
+        def work(connection: Connection) -> list[TaskCause]:
+            run_id = find_run(connection, run)
+            count = func.count().label("tasks")
+            wanted = (
+                select(
+                    tasks.c.fingerprint,
+                    tasks.c.name,
+                    func.max(tasks.c.error).label("error"),
+                    func.max(tasks.c.kind).label("kind"),
+                    count,
+                    func.count().filter(tasks.c.attempt == 0).label("untried"),
+                )
+                .where(tasks.c.run_id == run_id, tasks.c.state.in_([State.DEAD_LETTER, State.FAILED]))
+                .where(tasks.c.fingerprint.is_not(None))
+                .group_by(tasks.c.fingerprint, tasks.c.name)
+                .order_by(count.desc(), tasks.c.name)
+            )
+            return [
+                TaskCause(
+                    cause=row.fingerprint,
+                    task=row.name,
+                    error=row.error,
+                    kind=row.kind,
+                    count=row.tasks,
+                    untried=row.untried,
+                )
+                for row in connection.execute(wanted)
+            ]
+
+        return self._database.read(work)
+
+    def get(self, run: UUID | str, name: str) -> TaskDetails:
+        """One task with its attempts and changes: `settle`, or `settle[17]`."""
+
+        def work(connection: Connection) -> TaskDetails:
+            run_id = find_run(connection, run)
+            row = connection.execute(select(tasks).where(tasks.c.run_id == run_id, exactly(name))).one_or_none()
+            if row is None:
+                raise FlowError(f"run {str(run_id)[:8]} has no task {name!r}; see `redrive tasks ls --run {run_id}`")
+            attempts = select(task_attempts).where(task_attempts.c.task_id == row.id).order_by(task_attempts.c.attempt)
+            changes = select(task_changes).where(task_changes.c.task_id == row.id).order_by(task_changes.c.id)
+            return TaskDetails(
+                task=_task(row),
+                input=None if row.input is None else decode(row.input),
+                result=None if row.result is None else decode(row.result),
+                result_file=row.result_file,
+                attempts=tuple(_attempt(one) for one in connection.execute(attempts)),
+                changes=tuple(
+                    ChangeRow(at=one.at, before=State(one.before), after=State(one.after), cause=one.cause)
+                    for one in connection.execute(changes)
+                ),
+            )
+
+        return self._database.read(work)
+
+
+def find_run(connection: Connection, run: UUID | str) -> UUID:
+    """The id of the run that is meant."""
+    text = str(run)
+    found: list[UUID] = []
+    if is_run(text.lower()):
+        begins = of_run(task_runs.c.run_id, text.lower())
+        found = list(connection.execute(select(task_runs.c.run_id).where(begins).limit(2)).scalars())
+    if not found:
+        newest = select(task_runs.c.run_id).where(task_runs.c.flow_name == text)
+        found = list(connection.execute(newest.order_by(task_runs.c.started_at.desc()).limit(1)).scalars())
+    if not found:
+        raise FlowError(f"there is no run of a flow {text!r}; see `redrive runs ls`")
+    if len(found) > 1:
+        raise FlowError(f"several runs begin with {text!r}; give more of the id")
+    return found[0]
+
+
+def named(name: str) -> ColumnElement[bool]:
+    """A task and all its children, or one child."""
+    wanted = _NAMED.fullmatch(name)
+    if wanted is None:
+        raise FlowError(f"{name!r} names no task: write settle, or settle[17] for a child of a fan-out")
+    found: ColumnElement[bool] = tasks.c.name == wanted["name"]
+    return found if wanted["child"] is None else found & (tasks.c.child == int(wanted["child"]))
+
+
+def exactly(name: str) -> ColumnElement[bool]:
+    """That task and no child of it, or that child."""
+    return named(name) if name.endswith("]") else named(name) & (tasks.c.child == -1)
+
+
+def shown_name(name: str, child: int) -> str:
+    """A task as people call it."""
+    return name if child < 0 else f"{name}[{child}]"
+
+
+def counts_of(connection: Connection, run_id: UUID) -> dict[State, int]:
+    """Tasks of a run by state; a fan-out is counted by its children, and as one while it has none."""
+    grouped = (
+        select(tasks.c.state, func.count().label("tasks"))
+        .where(tasks.c.run_id == run_id)
+        .where(func.coalesce(tasks.c.children, 0) == 0)
+        .group_by(tasks.c.state)
+    )
+    found = {State(row.state): row.tasks for row in connection.execute(grouped)}
+    return {state: found[state] for state in State if state in found}
+
+
+def report_of(connection: Connection, run_id: UUID, *, resumed: bool = False) -> FlowReport:
+    """What a run has done."""
+    run = connection.execute(select(task_runs).where(task_runs.c.run_id == run_id)).one()
+    tried = select(func.coalesce(func.sum(tasks.c.attempt), 0)).where(tasks.c.run_id == run_id)
+    ended = run.ended_at or datetime.now(UTC)
+    return FlowReport(
+        flow=run.flow_name,
+        run_id=run.run_id,
+        status=FlowStatus(run.status),
+        started_at=run.started_at,
+        seconds=max(0.0, (ended - run.started_at).total_seconds()),
+        params=decode(run.params),
+        counts=counts_of(connection, run_id),
+        attempts=int(connection.execute(tried).scalar_one()),
+        resumed=resumed,
+        reason=run.reason,
+        sla=run.sla,
+        ended_at=run.ended_at,
+    )
+
+
+def _task(row: Row[Any]) -> TaskRow:
+    return TaskRow(
+        id=row.id,
+        run_id=row.run_id,
+        name=shown_name(row.name, row.child),
+        state=State(row.state),
+        attempts=row.attempt,
+        error=row.error,
+        kind=row.kind,
+        cause=row.fingerprint,
+        due_at=row.due_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        seconds=row.seconds,
+        note=row.note,
+        children=row.children,
+    )
+
+
+def _attempt(row: Row[Any]) -> AttemptRow:
+    return AttemptRow(
+        attempt=row.attempt,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        ended=row.ended,
+        seconds=row.seconds,
+        kind=row.kind,
+        error=row.error,
+        cause=row.fingerprint,
+        trace=row.trace,
+        output=row.output,
+    )

@@ -1,0 +1,184 @@
+"""Claiming: tasks that are due become this executor's, each with its attempt counted before the work begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, select, update
+
+from redrive.flows import State
+from redrive.store.listed import among
+from redrive.store.schema import task_attempts, task_changes, tasks
+from redrive.tasks.decide import Past
+from redrive.tasks.ledger import Ledger
+from redrive.tasks.states import checked
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Tasks that somebody has room for: of these nodes, so many."""
+
+    nodes: Sequence[int]
+    limit: int
+    in_thread: bool = False
+    only_retries: bool = False
+    """Only those that were tried before: their siblings wait for what becomes of them."""
+    service: str | None = None
+    concurrency: int | None = None
+    """How many tasks of the service may run at once, whoever runs them,"""
+    sharing: Collection[int] = ()
+    """and which nodes they belong to."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """A task in this executor's hands."""
+
+    id: int
+    node: int
+    child: int
+    attempt: int
+    past: Past
+    input: str | None
+    revived: bool
+    """A person has sent it back."""
+
+
+_COLUMNS = (
+    tasks.c.id,
+    tasks.c.node,
+    tasks.c.child,
+    tasks.c.state,
+    tasks.c.attempt,
+    tasks.c.failures,
+    tasks.c.same,
+    tasks.c.fingerprint,
+    tasks.c.wait,
+    tasks.c.input,
+    tasks.c.since,
+    tasks.c.note,
+)
+
+
+def claim(ledger: Ledger, connection: Connection, now: datetime, wanted: Wanted) -> list[Claim]:
+    """Take tasks that are due, the longest due first."""
+    limit = wanted.limit
+    if wanted.concurrency is not None:
+        ledger.database.dialect.lock(connection, f"service {wanted.service}")
+        limit = min(limit, wanted.concurrency - _running(ledger, connection, wanted.sharing))
+    if limit <= 0:
+        return []
+    found = _due(ledger, connection, now, limit, wanted)
+    if not found:
+        return []
+    _take(ledger, connection, now, found)
+    return [_claimed(row, now) for row in found]
+
+
+def _due(ledger: Ledger, connection: Connection, now: datetime, limit: int, wanted: Wanted) -> Sequence[Row[Any]]:
+    due = (
+        select(*_COLUMNS)
+        .where(tasks.c.run_id == ledger.run_id, _of(wanted.nodes), tasks.c.due_at <= now)
+        .order_by(tasks.c.due_at, tasks.c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    if wanted.only_retries:
+        due = due.where(tasks.c.state == State.RETRYING)
+    found: Any = connection.execute(due).all()
+    return list(found)
+
+
+def _of(nodes: Sequence[int]) -> ColumnElement[bool]:
+    """Of one node the index knows the order, however many children are due; of several, all that are due are sorted."""
+    return tasks.c.node == nodes[0] if len(nodes) == 1 else among(tasks.c.node, nodes)
+
+
+def _take(ledger: Ledger, connection: Connection, now: datetime, found: Sequence[Row[Any]]) -> None:
+    connection.execute(
+        update(tasks)
+        .where(among(tasks.c.id, [row.id for row in found]))
+        .values(
+            # A sensor that is asked remains one that senses.
+            state=case((tasks.c.state == State.SENSING, State.SENSING), else_=State.RUNNING),
+            due_at=None,
+            owner=ledger.executor,
+            attempt=tasks.c.attempt + 1,
+            started_at=now,
+            since=func.coalesce(tasks.c.since, now),
+        )
+    )
+    connection.execute(
+        insert(task_attempts),
+        [
+            {"task_id": row.id, "attempt": row.attempt + 1, "executor": ledger.executor, "started_at": now}
+            for row in found
+        ],
+    )
+    changes = [
+        {
+            "task_id": row.id,
+            "at": now,
+            "before": row.state,
+            "after": checked(State(row.state), State.RUNNING),
+            "cause": f"attempt {row.attempt + 1}",
+        }
+        for row in found
+        if row.state != State.SENSING
+    ]
+    if changes:
+        connection.execute(insert(task_changes), changes)
+
+
+def _claimed(row: Row[Any], now: datetime) -> Claim:
+    elapsed = 0.0 if row.since is None else max(0.0, (now - row.since).total_seconds())
+    return Claim(
+        id=row.id,
+        node=row.node,
+        child=row.child,
+        attempt=row.attempt + 1,
+        past=Past(row.failures, row.same, row.fingerprint, row.wait, elapsed),
+        input=row.input,
+        revived=row.note is not None,
+    )
+
+
+def _running(ledger: Ledger, connection: Connection, nodes: Collection[int]) -> int:
+    count = select(func.count()).where(
+        tasks.c.run_id == ledger.run_id, tasks.c.owner.is_not(None), among(tasks.c.node, nodes)
+    )
+    return connection.execute(count).scalar_one()
+
+
+def next_due(
+    ledger: Ledger, connection: Connection, *, nodes: Sequence[int], retries_of: Sequence[int]
+) -> datetime | None:
+    """When the next task of these nodes is due; of some of them, only those that were tried before."""
+    moments = []
+    for chosen, only_retries in ((nodes, False), (retries_of, True)):
+        if chosen:
+            first = select(func.min(tasks.c.due_at)).where(
+                tasks.c.run_id == ledger.run_id, _of(chosen), tasks.c.due_at.is_not(None)
+            )
+            if only_retries:
+                first = first.where(tasks.c.state == State.RETRYING)
+            moments.append(connection.execute(first).scalar())
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def active(ledger: Ledger, connection: Connection) -> set[int]:
+    """The nodes that have tasks to claim, now or later."""
+    due = select(tasks.c.node).where(tasks.c.run_id == ledger.run_id, tasks.c.due_at.is_not(None)).distinct()
+    return set(connection.execute(due).scalars())
+
+
+def is_idle(ledger: Ledger, connection: Connection) -> bool:
+    """Whether nothing of the run is claimed by anybody, or to be claimed."""
+    mine = tasks.c.run_id == ledger.run_id
+    for held in (tasks.c.due_at.is_not(None), tasks.c.owner.is_not(None)):
+        if connection.execute(select(tasks.c.id).where(mine, held).limit(1)).first() is not None:
+            return False
+    return True

@@ -1,0 +1,87 @@
+"""What became of an attempt whose process is dead: by whose hand, in words, and what that means."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from redrive.model import Kind, Verdict
+from redrive.tasks.link import Link
+from redrive.tasks.work import Ended, Job, Outcome
+
+_WORDS = {
+    signal.SIGKILL: "killed by SIGKILL, probably for want of memory (the OOM killer)",
+    signal.SIGSEGV: "segmentation fault (SIGSEGV)",
+    signal.SIGBUS: "bus error (SIGBUS)",
+    signal.SIGFPE: "arithmetic error in machine code (SIGFPE)",
+    signal.SIGILL: "illegal instruction (SIGILL)",
+    signal.SIGABRT: "aborted by its own code (SIGABRT)",
+    signal.SIGXCPU: "out of the processor time it is allowed (SIGXCPU)",
+    signal.SIGXFSZ: "wrote a larger file than it is allowed to (SIGXFSZ)",
+    signal.SIGTERM: "ended from outside (SIGTERM)",
+}
+# Somebody's wish, not the work of the task.
+_FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
+
+
+def how(status: int) -> str:
+    """How a process ended, by what `waitpid` says."""
+    return how_process(os.waitstatus_to_exitcode(status))
+
+
+def how_process(code: int | None) -> str:
+    """The same by an exit code, negative for a signal."""
+    if code is None:
+        return "it is gone"
+    if code >= 0:
+        return f"its process exited with status {code}"
+    return _WORDS.get(_signal(-code), f"killed by {_name(-code)}")
+
+
+def _signal(number: int) -> signal.Signals:
+    try:
+        return signal.Signals(number)
+    except ValueError:  # a real-time signal has no name
+        return signal.SIGUSR1
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def outcome(link: Link, status: int | None, seconds: float) -> Outcome:
+    """Of the attempt that the dead worker was making; without a status, it died with the fork server."""
+    job, output = link.job, link.last_output()
+    assert job is not None
+    if link.ending is Ended.STOPPED:
+        return stopped(job, seconds, output)
+    if link.ending is Ended.TIMED_OUT:
+        error = f"ran longer than its limit of {job.timeout:g} s"
+        return _outcome(job, Ended.TIMED_OUT, seconds, output, Kind.TRANSIENT, error, "timeout")
+    if status is None:
+        error = "the process that workers are forked from died, and its workers with it"
+        return _outcome(job, Ended.DIED, seconds, output, Kind.TRANSIENT, error, "workers lost")
+    code = os.waitstatus_to_exitcode(status)
+    cause = f"exit:{code}" if code >= 0 else f"signal:{_name(-code)}"
+    kind = Kind.TRANSIENT if code < 0 and -code in _FROM_OUTSIDE else Kind.AMBIGUOUS
+    return _outcome(job, Ended.DIED, seconds, output, kind, how(status), cause)
+
+
+def stopped(job: Job, seconds: float, output: str) -> Outcome:
+    """Of an attempt that was ended because its executor is."""
+    return _outcome(job, Ended.STOPPED, seconds, output, Kind.TRANSIENT, "ended with its executor", "stopped")
+
+
+def _outcome(job: Job, ended: Ended, seconds: float, output: str, kind: Kind, error: str, cause: str) -> Outcome:
+    return Outcome(
+        ticket=job.ticket,
+        ended=ended,
+        seconds=seconds,
+        verdict=Verdict(kind, error, "worker"),
+        error=error,
+        fingerprint=cause,
+        output=output,
+    )

@@ -1,0 +1,124 @@
+"""What becomes of a task after an attempt: done, tried again, given up, or left to a person. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redrive.clock import Random
+from redrive.flows import State
+from redrive.model import Kind, Repeat, Verdict, in_words
+from redrive.policy.retry import Progress, Retry
+from redrive.tasks.graph import Node
+from redrive.tasks.work import Ended, Outcome
+
+_HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
+SUSPECT = frozenset({Kind.AMBIGUOUS, Kind.RESOURCE})
+"""Kinds that may be poison: nobody can tell whether they would heal."""
+_DEFAULT_WITHIN = Retry().within
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a task has behind it when an attempt begins."""
+
+    failures: int = 0
+    same: int = 0
+    """How many of the last failures had one cause,"""
+    fingerprint: str | None = None
+    """which is this one."""
+    wait: float | None = None
+    elapsed: float = 0.0
+    """Seconds since its first attempt began; of a sensor, since it was first asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """What a task is to be, and what is kept of the attempt."""
+
+    state: State
+    cause: str | None = None
+    wait: float | None = None
+    """Seconds until the next attempt, or the next time a sensor is asked; None where there is none."""
+    failures: int = 0
+    same: int = 0
+    fingerprint: str | None = None
+    error: str | None = None
+    kind: Kind | None = None
+
+
+def decide(node: Node, past: Past, outcome: Outcome, random: Random) -> Next:
+    """The next state of a task."""
+    if outcome.ended is Ended.STOPPED:  # the executor's doing, and not held against the task
+        state = State.SENSING if node.sensing else State.READY
+        return Next(
+            state=state,
+            cause="its executor stopped",
+            wait=0.0,
+            failures=past.failures,
+            same=past.same,
+            fingerprint=past.fingerprint,
+        )
+    if outcome.verdict is None or outcome.verdict.kind is Kind.DISCARD:
+        return _returned(node, past, outcome)
+    return _failed(node, past, outcome, outcome.verdict, random)
+
+
+def _returned(node: Node, past: Past, outcome: Outcome) -> Next:
+    if outcome.verdict is not None:
+        return Next(state=State.SUCCESS, cause=f"discarded on purpose: {outcome.error}")
+    if node.sensing is None or outcome.truth:
+        return Next(state=State.SUCCESS)
+    if past.elapsed + node.sensing.every > node.sensing.timeout:
+        error = f"was not true within {in_words(node.sensing.timeout)}"
+        return Next(state=State.FAILED, cause=error, error=error, fingerprint="sensor", kind=Kind.TRANSIENT)
+    return Next(state=State.SENSING, wait=node.sensing.every)
+
+
+def _failed(node: Node, past: Past, outcome: Outcome, verdict: Verdict, random: Random) -> Next:
+    fingerprint = outcome.fingerprint or outcome.ended
+    same = past.same + 1 if fingerprint == past.fingerprint else 1
+    failures = past.failures + 1
+    error = outcome.error or verdict.reason
+
+    def becomes(state: State, cause: str, wait: float | None = None) -> Next:
+        return Next(
+            state=state,
+            cause=cause,
+            wait=wait,
+            failures=failures,
+            same=same,
+            fingerprint=fingerprint,
+            error=error,
+            kind=verdict.kind,
+        )
+
+    if verdict.kind not in _HEALS | SUSPECT:
+        return becomes(State.DEAD_LETTER, f"{verdict.kind}: {error}")
+    if verdict.kind in SUSPECT and same >= node.poison:
+        times = "" if same == 1 else f", {same} times in a row at the same place"
+        return becomes(State.DEAD_LETTER, f"poison{times}: {error}")
+    decision = node.retry.decide(_repeatable(verdict), _progress(node, past, failures), random)
+    if isinstance(decision, Repeat):
+        again = State.SENSING if node.sensing else State.RETRYING
+        return becomes(again, f"{verdict.kind}: {error}", decision.wait)
+    if verdict.kind in SUSPECT:  # nobody knows whether it would heal: a person should look
+        return becomes(State.DEAD_LETTER, f"{decision.why}: {error}")
+    return becomes(State.FAILED, f"{decision.why}: {error}")
+
+
+def _repeatable(verdict: Verdict) -> Verdict:
+    """A worker that ran out of memory is worth another try, as far as the retry policy is concerned."""
+    if verdict.kind is not Kind.RESOURCE:
+        return verdict
+    return Verdict(Kind.AMBIGUOUS, verdict.reason, verdict.rule)
+
+
+def _progress(node: Node, past: Past, failures: int) -> Progress:
+    """As the policy sees it.
+
+    Its `within` is meant for calls that somebody waits for, and is heeded here only where it is not the default: the
+    wait of a task is a stored time and holds nobody up. How often ambiguous errors are repeated is a matter of their
+    fingerprints here, not of their number.
+    """
+    elapsed = 0.0 if node.retry.within == _DEFAULT_WITHIN else past.elapsed
+    return Progress(attempts=failures, elapsed=elapsed, previous_wait=past.wait)

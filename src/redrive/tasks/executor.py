@@ -1,0 +1,338 @@
+"""The executor: one loop that hands tasks to workers, keeps their deadlines, and writes down what becomes of them."""
+
+from __future__ import annotations
+
+import math
+import random
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from redrive.clock import SystemClock
+from redrive.errors import FlowStopped
+from redrive.flows import FlowProgress, FlowReport, FlowStatus, State
+from redrive.model import Kind
+from redrive.opening import Store
+from redrive.stopping import Stopping
+from redrive.tasks.decide import Next, decide
+from redrive.tasks.groups import Turnstile
+from redrive.tasks.importing import refuse_within_import
+from redrive.tasks.ledger import Ledger
+from redrive.tasks.news import News
+from redrive.tasks.plan import Planner
+from redrive.tasks.pool import Pool
+from redrive.tasks.results import Results
+from redrive.tasks.scribe import Bell, Scribe
+from redrive.tasks.settle import Settlement, Settler, Storm
+from redrive.tasks.threads import Threads
+from redrive.tasks.turn import InHand, Leaving, Order, Turn, Turned
+from redrive.tasks.view import View
+from redrive.tasks.work import Ended, Outcome
+
+if TYPE_CHECKING:
+    from redrive.tasks.flow import Flow
+
+_POLL = 1.0  # seconds after which the store is asked what others, or people, have done
+_MOST_AHEAD = 256
+_SHORT = 0.05  # seconds: tasks that take longer are not claimed before a worker is free for them
+_GIVE_UP = 3.0  # seconds: threads that do not end are left behind
+
+
+class Executor:
+    """Runs a flow once."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        store: Store,
+        *,
+        params: Mapping[str, Any],
+        run_id: UUID | None,
+        restart: bool,
+        deadline: float | None,
+        watch: Callable[[FlowProgress], None] | None,
+    ) -> None:
+        refuse_within_import()
+        flow.graph.check()
+        self._flow = flow
+        self._params, self._run_id, self._restart = params, run_id, restart
+        self._bell = Bell()
+        self._stopping = Stopping(deadline, told=self._bell.ring)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._bell.hears, selectors.EVENT_READ, self._bell.hush)
+        nodes = flow.graph.nodes.values()
+        in_threads = any(node.in_thread for node in nodes)
+        in_processes = not all(node.in_thread for node in nodes)
+        self._pool = Pool(flow, self._selector, workers=flow.workers) if in_processes else None
+        self._threads = Threads(flow.graph.nodes, self._bell, threads=flow.workers) if in_threads else None
+        self._ledger = Ledger(store, flow.name, flow.graph.shape())
+        self._results = Results(self._ledger, flow.files)
+        self._turn = Turn(self._ledger, Settler(self._ledger, self._results), self._results, list(nodes), params)
+        clock = SystemClock()
+        turnstiles = {name: Turnstile(group, clock) for name, group in flow.groups.items()}
+        self._planner = Planner(flow.graph, turnstiles, clock)
+        self._news = News(flow, self._ledger, self._planner)
+        self._scribe: Scribe[Turned] = Scribe(self._bell)
+
+        self._hands: dict[int, InHand] = {}  # by ticket
+        self._ready: deque[InHand] = deque()  # claimed, and waiting for a worker to be free
+        self._settlements: list[Settlement] = []
+        self._storms: list[Storm] = []
+        self._order = Order(start=True, recover=True)
+        self._look_at = 0.0
+        self._recover_at = 0.0
+        self._turn_took = 0.001
+        self._job_took = 1.0
+        self._stop_by: float | None = None
+        self._ending = False
+        self._over = False
+        self._view = View(watch)
+
+    def stop(self, reason: str) -> None:
+        """End the run before its time; from any thread."""
+        self._stopping.tell(reason)
+
+    def run(self) -> FlowReport:
+        """Run it, to its end or until it is told to stop."""
+        try:
+            if self._pool is not None:
+                self._pool.start()
+                self._pool.check()
+            sla = None if self._flow.sla is None else self._flow.sla.after(datetime.now(UTC))
+            begun = self._ledger.begin(
+                params=self._params, run_id=self._run_id, restart=self._restart, sla=sla
+            )
+            self._results.prepare()
+            self._news.began(begun)
+            with self._stopping.heeding_sigterm():
+                self._work()
+            self._turn.take(Order(leave=Leaving(None if self._over else self._stopping.reason() or "")))
+            report = self._ledger.report(resumed=begun.resumed)
+            self._news.ended(report)
+            if report.status is not FlowStatus.COMPLETE:
+                raise self._stopped(report)
+            return report
+        finally:
+            self._close()
+
+    def _stopped(self, report: FlowReport) -> FlowStopped:
+        """Why the run did not come to a good end."""
+        look = f"see `redrive tasks ls --run {report.run_id}`"
+        if report.status is FlowStatus.STOPPED:
+            return FlowStopped(
+                f"flow {report.flow!r} stopped: {report.reason}; running it again goes on from there",
+                kind=Kind.TRANSIENT,
+                report=report,
+            )
+        kinds = {cause.kind for cause in self._ledger.store.tasks.causes(report.run_id)}
+        kind = Kind(kinds.pop() or Kind.PERMANENT) if len(kinds) == 1 else Kind.PERMANENT
+        held = ", and what comes after is held" if report.status is FlowStatus.HELD else ""
+        return FlowStopped(f"flow {report.flow!r} has {report.reason}{held}; {look}", kind=kind, report=report)
+
+    def _work(self) -> None:
+        try:
+            while not self._finished():
+                self._pass()
+        except KeyboardInterrupt:
+            self._stopping.tell("it was interrupted")
+            self._stop_by = time.monotonic()
+            while not self._finished():
+                self._pass()
+            self._turn.take(Order(leave=Leaving("it was interrupted")))
+            raise
+
+    def _finished(self) -> bool:
+        if self._scribe.busy or self._settlements or self._hands or self._order.start:
+            return False
+        return self._over or self._stop_by is not None
+
+    def _pass(self) -> None:
+        """Once around: hand out, write, wait for something to happen, take in."""
+        self._hand_out()
+        self._write()
+        for key, _ in self._selector.select(self._patience()):
+            key.data()
+        if self._pool is not None:
+            self._pool.tick()
+        if self._stop_by is not None and time.monotonic() >= self._stop_by:
+            self._end_all()
+        self._take_in()
+        turned = self._scribe.result()
+        if turned is not None:
+            self._go_on(turned)
+        if self._ledger.is_late():
+            raise self._ledger.fenced()
+        self._view.show(self._hands, self._pool, self._threads, self._planner.held)
+
+    # ── to the workers and back ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _hand_out(self) -> None:
+        pool = self._pool
+        while self._ready and pool is not None and pool.idle:
+            pool.give(self._ready.popleft().job)
+
+    def _take_in(self) -> None:
+        outcomes = [] if self._pool is None else self._pool.take()
+        if self._threads is not None:
+            outcomes += self._threads.take()
+        for outcome in outcomes:
+            hand = self._hands.pop(outcome.ticket, None)
+            if hand is not None:
+                self._ended(hand, outcome)
+        self._hand_out()  # a worker that is free now need not wait for the database
+
+    def _ended(self, hand: InHand, outcome: Outcome, following: Next | None = None) -> None:
+        claim, node = hand.claim, hand.node
+        if outcome.ended is Ended.RETURNED:
+            self._job_took += (outcome.seconds - self._job_took) / 16
+        following = following or decide(node, claim.past, outcome, random)
+        settlement = Settlement(claim, following, outcome)
+        if outcome.in_file:
+            settlement.result_file = self._results.stored_name(claim.id, claim.attempt)
+        self._settlements.append(settlement)
+        self._planner.ended(claim)
+        if node.service is not None:
+            self._planner.turnstiles[node.service].end(hand.permit, outcome)
+        if claim.child >= 0:
+            self._storms += self._planner.learn(settlement)
+
+    # ── to the store and back ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write(self) -> None:
+        """Begin a turn at the store, where there is a reason to."""
+        if self._scribe.busy:
+            return
+        now = time.monotonic()
+        if self._stop_by is None and self._stopping.reason() is not None:
+            self._begin_to_stop(now)
+        order = self._order
+        order.recover = order.recover or now >= self._recover_at
+        order.processes, order.threads = (0, 0) if self._stop_by is not None else self._room()
+        looks = (order.processes or order.threads) and (now >= self._look_at or self._settlements)
+        if not (looks or self._settlements or order.recover):
+            return
+        if looks:
+            order.plan = self._planner.plan(processes=order.processes, threads=order.threads)
+            order.reload = order.recover or not self._hands
+        order.count = self._view.wants_counts
+        order.settlements, order.storms = self._settlements, self._storms
+        self._settlements, self._storms = [], []
+        if order.recover:
+            self._recover_at = now + self._ledger.lease.total_seconds() / 6
+        self._order = Order()
+        self._written = order
+        self._scribe.begin(lambda: self._turn.take(order))
+
+    def _room(self) -> tuple[int, int]:
+        """For how many tasks there is room, in processes and in threads.
+
+        Short ones are claimed ahead: so many as will be done while the store is at work.
+        """
+        ahead = 0
+        if self._job_took < _SHORT:
+            ahead = min(_MOST_AHEAD, math.ceil(2 * self._flow.workers * self._turn_took / max(self._job_took, 1e-4)))
+        processes = 0 if self._pool is None else self._pool.idle + ahead - len(self._ready)
+        threads = 0 if self._threads is None else self._threads.size + ahead - self._threads.given
+        return max(0, processes), max(0, threads)
+
+    def _go_on(self, turned: Turned) -> None:
+        """Something was written: what was claimed with it may begin."""
+        order, planner = self._written, self._planner
+        now = time.monotonic()
+        self._turn_took += (turned.took - self._turn_took) / 8
+        if turned.active is not None:
+            planner.active = turned.active
+        planner.active |= turned.settled.ready
+        planner.active -= turned.settled.closed.keys()
+        probes = dict(order.plan.probes)
+        for hand in turned.claimed:
+            self._begin(hand, probes)
+        for name, probe in probes.items():
+            planner.turnstiles[name].give_back(probe)
+        self._news.written([*order.settlements, *turned.recovered], order.storms, turned.settled)
+        if turned.counts is not None:
+            self._view.counted(*turned.counts)
+        if turned.abandoned:
+            self._stopping.tell("it was given up for a new run")
+        self._over = turned.idle and not self._hands and not self._settlements and order.reload
+        more = turned.full or turned.settled.ready
+        self._look_at = 0.0 if more else now + min(_POLL, turned.due_in, order.plan.ask_in)
+
+    def _begin(self, hand: InHand, probes: dict[str, Any]) -> None:
+        node = hand.node
+        self._hands[hand.job.ticket] = hand
+        self._planner.began(hand.claim)
+        if node.service is not None:
+            turnstile = self._planner.turnstiles[node.service]
+            if turnstile.group.when_open == "fail" and turnstile.open and node.service not in probes:
+                turnstile.begin()
+                self._refuse(hand)
+                return
+            hand.permit = turnstile.begin(probes.pop(node.service, None))
+        if node.in_thread:
+            assert self._threads is not None
+            self._threads.give(hand.job)
+        else:
+            self._ready.append(hand)
+
+    def _refuse(self, hand: InHand) -> None:
+        """Its service is down, and it is to fail for that."""
+        del self._hands[hand.job.ticket]
+        error = f"service {hand.node.service!r} is down, and its tasks are to fail while it is"
+        outcome = Outcome(ticket=hand.job.ticket, ended=Ended.STOPPED, seconds=0.0, error=error, fingerprint="circuit")
+        following = Next(state=State.FAILED, cause=error, error=error, fingerprint="circuit", kind=Kind.TRANSIENT)
+        self._ended(hand, outcome, following)
+
+    def _patience(self) -> float | None:
+        """Seconds until something is to be done, if nothing happens before."""
+        moments = [self._recover_at, self._view.show_at]
+        if self._pool is not None and (deadline := self._pool.next_deadline()) is not None:
+            moments.append(deadline)
+        if self._stop_by is None:
+            moments.append(self._stopping.ends_at)
+        else:
+            moments.append(self._stop_by)
+        if not self._scribe.busy:
+            if self._settlements:
+                return 0.0
+            if self._stop_by is None and any(self._room()):
+                moments.append(self._look_at)
+        return max(0.0, min(moments) - time.monotonic())
+
+    # ── stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_to_stop(self, now: float) -> None:
+        """Claim nothing more, and give back what nobody has begun."""
+        self._stop_by = now + self._flow.stop_within
+        tickets = [hand.job.ticket for hand in self._ready]
+        if self._threads is not None:
+            tickets += self._threads.give_back()
+        self._ready.clear()
+        for ticket in tickets:
+            self._ended(self._hands.pop(ticket), Outcome(ticket=ticket, ended=Ended.STOPPED, seconds=0.0))
+
+    def _end_all(self) -> None:
+        """Their time to finish is over: what runs is ended; what cannot be is left to whoever runs the flow next."""
+        if self._ending:
+            for ticket, _ in [] if self._threads is None else self._threads.running():
+                self._hands.pop(ticket, None)
+            self._stop_by = math.inf
+            return
+        self._ending = True
+        self._stop_by = time.monotonic() + _GIVE_UP
+        if self._pool is not None:
+            self._pool.stop()
+
+    def _close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+        if self._threads is not None:
+            self._threads.close()
+        self._scribe.close()
+        self._ledger.release()
+        self._selector.close()
+        self._bell.close()

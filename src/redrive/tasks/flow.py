@@ -1,0 +1,412 @@
+"""`redrive.Flow`: tasks, what they wait for, and how they are run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from uuid import UUID
+
+from redrive.calls.announce import Announcer, Hook
+from redrive.calls.service import Service
+from redrive.dlq.prepare import checked_pipeline
+from redrive.errors import FlowError
+from redrive.flows import FlowProgress, FlowReport
+from redrive.opening import Store, connect
+from redrive.policy import checks
+from redrive.policy.daily import Daily
+from redrive.policy.retry import Retry
+from redrive.tasks.binding import bind
+from redrive.tasks.graph import Graph, Node, Sensing
+from redrive.tasks.groups import Group, WhenOpen
+
+if TYPE_CHECKING:
+    from redrive.tasks.executor import Executor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TIMEOUT = 1_800.0
+GRACE = 5.0
+RETRY = Retry(attempts=3, base=2.0, cap=600.0)
+_BEYOND_THE_INTERVAL = 60.0  # seconds that asking a sensor may take beyond its interval
+_NAME = re.compile(r"[^\W\d][\w.-]*")
+
+defined: dict[str, Flow] = {}
+"""The flows of this program by name: a worker imports the module that makes them, and finds them here."""
+
+
+class Task(Generic[P, R]):
+    """A task of a flow. Called, it is the plain function: so it can be tested."""
+
+    def __init__(self, flow: Flow, node: Node) -> None:
+        self.flow = flow
+        self.name = node.name
+        functools.update_wrapper(self, node.function)
+        self._function = node.function
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} of {self.flow.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, here and now."""
+        return cast("R", self._function(*args, **kwargs))
+
+
+Upstream = Task[Any, Any] | str
+
+
+class Flow:
+    """A graph of tasks, run durably: what is done stays done, whatever is killed.
+
+    Make it at the top of a module: the processes that run its tasks import that module.
+
+    name           under which its runs are kept
+    params         the names of its parameters, or a mapping to their defaults; a task that takes one is given its value
+    workers        processes that run tasks (one for each core)
+    store          where its state is kept; `redrive.connect()` where nothing else is said
+    sla            when a run is to be done, "06:30 Asia/Kolkata"
+    deadline       seconds after which a run stops, as if by SIGTERM; the next one goes on from there
+    stop_within    seconds that running tasks have to finish when the run is to stop
+    files          the directory for results too large for the store; by default beside it
+    recycle_after  tasks after which a worker is replaced by a fresh one
+    max_rss        bytes of memory beyond which a worker is replaced after its task
+    on_event       a function that is called with every event of its runs
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        params: Iterable[str] | Mapping[str, Any] = (),
+        workers: int | None = None,
+        store: Store | str | os.PathLike[str] | None = None,
+        sla: str | None = None,
+        deadline: float | None = None,
+        stop_within: float = 10.0,
+        files: str | os.PathLike[str] | None = None,
+        recycle_after: int | None = 10_000,
+        max_rss: int | None = None,
+        on_event: Hook | None = None,
+    ) -> None:
+        self.name = checked_pipeline(name)
+        self.params = dict(params) if isinstance(params, Mapping) else {}
+        """The parameters that have a default."""
+        self.param_names = frozenset(_checked_params(params))
+        self.workers = checks.count("workers", workers, least=1) if workers is not None else _cores()
+        self.sla = None if sla is None else Daily.of("sla", sla)
+        self.deadline = None if deadline is None else checks.seconds("deadline", deadline, above=0)
+        self.stop_within = checks.seconds("stop_within", stop_within, least=0)
+        self.files = None if files is None else Path(files)
+        self.recycle_after = None if recycle_after is None else checks.count("recycle_after", recycle_after, least=1)
+        self.max_rss = None if max_rss is None else checks.count("max_rss", max_rss, least=1)
+        self.announcer = Announcer(on_event)
+        self.graph = Graph()
+        self.groups: dict[str, Group] = {}
+        made_in = sys._getframe(1).f_globals
+        self.module: str = made_in.get("__name__", "__main__")
+        self.file: str | None = made_in.get("__file__")
+        self._store: Store | None = store if isinstance(store, Store) else None
+        self._store_url = None if isinstance(store, Store) else store
+        self._executor: Executor | None = None
+        self._lock = threading.Lock()
+        defined[self.name] = self
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name}: {len(self.graph.nodes)} tasks>"
+
+    @property
+    def store(self) -> Store:
+        """Where its state is kept."""
+        with self._lock:
+            if self._store is None:
+                self._store = connect(self._store_url)
+            return self._store
+
+    # ── definition ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        after: Upstream | Sequence[Upstream] = (),
+        each: Upstream | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+        grace: float = GRACE,
+        retry: Retry | None = RETRY,
+        poison: int = 2,
+        storm: int = 5,
+        service: Service | str | None = None,
+        in_thread: bool = False,
+        key: Callable[..., str] | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[P, R] | None = None,
+        /,
+        *,
+        after: Upstream | Sequence[Upstream] = (),
+        each: Upstream | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+        grace: float = GRACE,
+        retry: Retry | None = RETRY,
+        poison: int = 2,
+        storm: int = 5,
+        service: Service | str | None = None,
+        in_thread: bool = False,
+        key: Callable[..., str] | None = None,
+    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+        """Make a function a task of this flow.
+
+        A parameter with the name of a task in `after` is given that task's result, of a fan-out the list of all its
+        results; one with the name of a parameter of the flow, its value; `idempotency_key`, a key that is the same for
+        all attempts of the task.
+
+        after      tasks that must succeed first
+        each       run once for each item of that task's result, which is the first parameter
+        name       where the function's own will not do
+        timeout    seconds after which an attempt is killed (30 min)
+        grace      seconds between asking it to end and killing it
+        retry      attempts and the waits between them; None for a single attempt
+        poison     consecutive failures of one cause that make it a dead letter
+        storm      children of a fan-out that may die of one cause before the others are not tried any more
+        service    what it depends on: held while that is down, see `group`
+        in_thread  run it in a thread of the executor: for what is short and can be trusted, since nothing can end it
+        key        a function of the same arguments that makes its idempotency key
+        """
+        limit = _timeout(timeout, in_thread)
+        checks.seconds("grace", grace, least=0)
+        checks.count("poison", poison, least=1)
+        checks.count("storm", storm, least=1)
+
+        def add(function: Callable[P, R]) -> Task[P, R]:
+            own = self._named(function, name)
+            source = None if each is None else self._name_of(each, own, "each")
+            upstream = self._names_of(after, own)
+            if source is not None:  # it comes first: a stored graph knows it by that
+                upstream = (source, *(name for name in upstream if name != source))
+            node = Node(
+                name=own,
+                function=function,
+                binding=bind(function, task=own, upstream=upstream, each=source, params=self.param_names),
+                after=upstream,
+                each=source,
+                timeout=limit,
+                grace=grace,
+                retry=_checked_retry(retry),
+                poison=poison,
+                storm=storm,
+                service=self._downstream(service),
+                classifier=service._core.classifier if isinstance(service, Service) else None,
+                in_thread=in_thread,
+                key=key,
+            )
+            self.graph.add(node)
+            return Task(self, node)
+
+        return add if function is None else add(function)
+
+    def sensor(
+        self,
+        *,
+        every: float,
+        timeout: float,
+        after: Upstream | Sequence[Upstream] = (),
+        name: str | None = None,
+        retry: Retry | None = RETRY,
+        poison: int = 2,
+        service: Service | str | None = None,
+        in_thread: bool = False,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """Make a function a sensor: it is asked again and again until what it returns is true, its result.
+
+        every    seconds between two questions; none of them may take longer than that and a minute
+        timeout  seconds after which it has failed
+        """
+        checks.seconds("every", every, above=0)
+        checks.seconds("timeout", timeout, above=0)
+
+        def add(function: Callable[P, R]) -> Task[P, R]:
+            own = self._named(function, name)
+            upstream = self._names_of(after, own)
+            node = Node(
+                name=own,
+                function=function,
+                binding=bind(function, task=own, upstream=upstream, each=None, params=self.param_names),
+                after=upstream,
+                sensing=Sensing(every=every, timeout=timeout),
+                timeout=None if in_thread else every + _BEYOND_THE_INTERVAL,
+                grace=GRACE,
+                retry=_checked_retry(retry),
+                poison=checks.count("poison", poison, least=1),
+                service=self._downstream(service),
+                classifier=service._core.classifier if isinstance(service, Service) else None,
+                in_thread=in_thread,
+            )
+            self.graph.add(node)
+            return Task(self, node)
+
+        return add
+
+    def group(
+        self,
+        service: Service | str,
+        *,
+        concurrency: int | None = None,
+        rate: float | None = None,
+        when_open: WhenOpen = "hold",
+    ) -> None:
+        """Say how the tasks that depend on a service are treated.
+
+        concurrency  how many of them may run at once, in all executors that share the store
+        rate         how many may begin in a second, in each executor
+        when_open    while the circuit is open, "hold" them or "fail" them
+        """
+        name = self._downstream(service)
+        assert name is not None
+        known = self.groups[name].service
+        self.groups[name] = Group(name, known, concurrency=concurrency, rate=rate, when_open=when_open)
+
+    def _downstream(self, service: Service | str | None) -> str | None:
+        if service is None:
+            return None
+        if not isinstance(service, Service | str) or not service:
+            raise TypeError(f"service is a redrive.Service or the name of one, not {service!r}")
+        name = service if isinstance(service, str) else service.name
+        known = self.groups.get(name)
+        if known is None:
+            self.groups[name] = Group(name, service if isinstance(service, Service) else None)
+        elif isinstance(service, Service) and known.service is None:
+            self.groups[name] = known.of(service)
+        return name
+
+    def _named(self, function: Callable[..., Any], name: str | None) -> str:
+        if not callable(function):
+            raise FlowError(f"a task is a function, not {type(function).__name__}")
+        own: str = name if name is not None else getattr(function, "__name__", "")
+        if own == "<lambda>":
+            raise FlowError("a lambda has no name by which its runs could be known: write a def, or give it name=…")
+        if not isinstance(own, str) or not _NAME.fullmatch(own):
+            raise FlowError(f"a task needs a name of letters, digits, '_', '-' and '.', not {own!r}: give it name=…")
+        return own
+
+    def _names_of(self, given: Upstream | Sequence[Upstream], own: str) -> tuple[str, ...]:
+        several = (given,) if isinstance(given, Task | str) or not isinstance(given, Sequence) else given
+        return tuple(dict.fromkeys(self._name_of(one, own, "after") for one in several))
+
+    def _name_of(self, given: Upstream, own: str, what: str) -> str:
+        if isinstance(given, Task):
+            if given.flow is not self:
+                raise FlowError(f"{what}= of task {own!r} names {given.name!r} of another flow, {given.flow.name!r}")
+            return given.name
+        if not isinstance(given, str) or not given:
+            shown = getattr(given, "__name__", type(given).__name__)
+            raise FlowError(f"{what}= of task {own!r} takes tasks or their names, not {shown}; is it a @flow.task?")
+        return given
+
+    # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(
+        self,
+        *,
+        params: Mapping[str, Any] | None = None,
+        run_id: UUID | str | None = None,
+        restart: bool = False,
+        deadline: float | None = None,
+        watch: Callable[[FlowProgress], None] | None = None,
+        store: Store | None = None,
+    ) -> FlowReport:
+        """Run it, or go on with the run of the same parameters that was not finished.
+
+        Raises `FlowStopped` where a task failed, became a dead letter, or the run was told to stop: its `report` says
+        how far it came.
+
+        params    values of its parameters
+        run_id    the run to begin, to go on with, or to join
+        restart   give an unfinished run up and begin anew
+        deadline  seconds after which it stops
+        watch     is called about four times a second with how far it has come
+        store     another store than the flow's own, for this run
+        """
+        from redrive.tasks.executor import Executor
+
+        limit = self.deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
+        executor = Executor(
+            self,
+            store or self.store,
+            params=self._given(params or {}),
+            run_id=_as_run_id(run_id),
+            restart=restart,
+            deadline=limit,
+            watch=watch,
+        )
+        self._executor = executor
+        try:
+            return executor.run()
+        finally:
+            self._executor = None
+
+    def stop(self, reason: str = "it was asked to") -> None:
+        """End the run that is under way, as SIGTERM would; from another thread."""
+        executor = self._executor
+        if executor is not None:
+            executor.stop(reason)
+
+    def _given(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        if unknown := sorted(set(params) - self.param_names):
+            known = f"it has {', '.join(sorted(self.param_names))}" if self.param_names else "it has none"
+            raise FlowError(f"flow {self.name!r} has no parameter {unknown[0]!r}; {known}")
+        values = {**self.params, **params}
+        if missing := sorted(self.param_names - set(values)):
+            raise FlowError(f"flow {self.name!r} needs a value for its parameter {missing[0]!r}")
+        return values
+
+
+def _checked_params(params: Iterable[str] | Mapping[str, Any]) -> Iterable[str]:
+    if isinstance(params, str):
+        raise TypeError(f"params takes names, or a mapping of names to defaults: [{params!r}]")
+    names = list(params)
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"a parameter's name must be one that a function can take, not {name!r}")
+    return names
+
+
+def _checked_retry(retry: Retry | None) -> Retry:
+    if retry is not None and not isinstance(retry, Retry):
+        raise TypeError(f"retry must be a redrive.Retry or None, not {type(retry).__name__}")
+    return Retry(attempts=1) if retry is None else retry
+
+
+def _timeout(timeout: float | None, in_thread: bool) -> float | None:
+    if in_thread:
+        if timeout is not None:
+            raise FlowError("a task in a thread has no timeout, since nothing can end it: leave one of the two out")
+        return None
+    return TIMEOUT if timeout is None else checks.seconds("timeout", timeout, above=0)
+
+
+def _as_run_id(given: UUID | str | None) -> UUID | None:
+    if given is None or isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given)
+    except ValueError:
+        raise FlowError(f"a run's id is a UUID, not {given!r}") from None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,121 @@
+"""What the tasks of one service have in common: its circuit, how many run at once, how fast they begin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from redrive.calls.service import Service
+from redrive.clock import Clock
+from redrive.model import Kind, in_words
+from redrive.policy import checks
+from redrive.policy.breaker import Permit, State
+from redrive.tasks.work import Ended, Outcome
+
+if TYPE_CHECKING:
+    from redrive.calls.circuit import Circuit
+
+WhenOpen = Literal["hold", "fail"]
+_BLAMED = {Kind.TRANSIENT, Kind.RATE_LIMITED}
+
+
+class Group:
+    """How the tasks that depend on a service are treated."""
+
+    def __init__(
+        self,
+        name: str,
+        service: Service | None,
+        *,
+        concurrency: int | None = None,
+        rate: float | None = None,
+        when_open: WhenOpen = "hold",
+    ) -> None:
+        if when_open not in get_args(WhenOpen):
+            raise ValueError(f'when_open must be "hold" or "fail", not {when_open!r}')
+        if rate is not None and not (checks.finite(rate) and rate > 0):
+            raise ValueError(f"rate must be a number of tasks a second above 0, not {checks.shown(rate)}")
+        self.name = name
+        self.service = service
+        self.concurrency = None if concurrency is None else checks.count("concurrency", concurrency, least=1)
+        self.rate = rate
+        self.when_open: WhenOpen = when_open
+
+    def of(self, service: Service) -> Group:
+        """The same, of a service that was known by its name alone."""
+        return Group(self.name, service, concurrency=self.concurrency, rate=self.rate, when_open=self.when_open)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tasks of a group may begin now; where it is none, why, and when to ask again."""
+
+    tasks: float
+    why: str | None = None
+    ask_in: float | None = None
+    probe: Permit | None = None
+    """Where one task is to find out whether the service is back."""
+
+
+class Turnstile:
+    """One executor's way into a group: asks its circuit, counts what runs, paces what begins."""
+
+    def __init__(self, group: Group, clock: Clock) -> None:
+        self.group = group
+        self.running = 0
+        self._clock = clock
+        self._next_start = -math.inf
+        service = group.service
+        self._circuit: Circuit | None = None if service is None else service._core.circuit
+
+    @property
+    def open(self) -> bool:
+        """Whether the service is known to be down."""
+        return self._circuit is not None and self._circuit.state is not State.CLOSED
+
+    def room(self) -> Room:
+        """How many may begin now. A permit for a probe must be used or given back."""
+        tasks = math.inf if self.group.concurrency is None else self.group.concurrency - self.running
+        if tasks <= 0:
+            return Room(0)  # asked again when one of them ends
+        if self.group.rate is not None:
+            early = self._next_start - self._clock.monotonic()
+            if early > 0:
+                return Room(0, ask_in=early)
+            tasks = 1
+        circuit = self._circuit
+        if circuit is None or circuit.state is State.CLOSED:
+            return Room(tasks)
+        wait = circuit.retry_in()
+        permit = circuit.admit() if wait <= 0 else None
+        if permit is None and self.group.when_open == "fail":
+            return Room(tasks)
+        if permit is None:
+            wait = circuit.retry_in()
+            return Room(0, f"{self.group.name} is down, next try in {in_words(wait)}", max(wait, 0.01))
+        return Room(1, probe=permit)
+
+    def begin(self, probe: Permit | None = None) -> Permit | None:
+        """A task begins; what it is given is reported back with its end."""
+        self.running += 1
+        if self.group.rate is not None:
+            self._next_start = max(self._next_start, self._clock.monotonic()) + 1 / self.group.rate
+        return probe if probe is not None or self._circuit is None else self._circuit.admit()
+
+    def give_back(self, probe: Permit) -> None:
+        """Nobody was there to probe."""
+        if self._circuit is not None:
+            self._circuit.released(probe)
+
+    def end(self, permit: Permit | None, outcome: Outcome | None) -> None:
+        """A task has ended; None where it did not even run."""
+        self.running -= 1
+        if self._circuit is None or permit is None:
+            return
+        if outcome is not None and outcome.ended is Ended.RETURNED:
+            self._circuit.succeeded(permit, outcome.seconds)
+        elif outcome is not None and outcome.verdict is not None and outcome.verdict.kind in _BLAMED:
+            self._circuit.failed(permit)
+        else:
+            self._circuit.released(permit)

@@ -1,0 +1,245 @@
+"""One executor's place in the store: its run, its lease, and its one transaction at a time.
+
+Every transaction renews the lease and counts a beat. Who takes over from a dead executor ends it in the transaction
+that takes its tasks: from then on none of its transactions goes through, so no attempt is ever in two hands.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from redrive.errors import FlowError, FlowStopped
+from redrive.flows import FlowReport, FlowStatus, State
+from redrive.model import Kind
+from redrive.opening import Store
+from redrive.store.encoding import decode, encode
+from redrive.store.owner import begin_work, end_work, is_dead, ourselves
+from redrive.store.schema import task_executors, task_runs, tasks
+from redrive.store.task_log import report_of
+from redrive.tasks.graph import Shape
+from redrive.tasks.place import Place
+
+T = TypeVar("T")
+
+LEASE = timedelta(seconds=60)
+_UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A run that was begun, gone on with, or joined."""
+
+    run_id: uuid.UUID
+    started_at: datetime
+    resumed: bool
+    sla: datetime | None
+
+
+class Ledger(Place):
+    """One executor's place: with its right to change it."""
+
+    def __init__(self, store: Store, flow: str, shape: Shape, *, lease: timedelta = LEASE) -> None:
+        super().__init__(store, flow, shape)
+        self.lease = lease
+        self._owner = ourselves()
+        self._beat = 0
+        self.confirmed = time.monotonic()
+        """When the lease was last known to be ours."""
+        begin_work(self._owner)
+
+    # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(
+        self, *, params: Mapping[str, Any], run_id: uuid.UUID | None, restart: bool, sla: datetime | None
+    ) -> Begun:
+        """Begin a run, or go on with the one that is not finished, beside others that work on it."""
+        written = encode(dict(sorted(params.items())))
+
+        def work(connection: Connection) -> Begun:
+            now = self.database.dialect.now(connection)
+            self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
+            standing = self._standing(connection, run_id, written)
+            if standing is not None and restart:
+                self._abandon(connection, standing, now)
+                standing = None
+                if run_id is not None:
+                    raise FlowError(f"run {run_id} cannot begin anew under its own id: leave run_id out, or restart")
+            if standing is None:
+                begun = self._anew(connection, run_id or uuid.uuid4(), written, sla, now)
+            else:
+                begun = self._again(connection, standing, written)
+            joined = insert(task_executors).values(
+                run_id=begun.run_id, owner=self._owner, until=now + self.lease, began_at=now
+            )
+            self.executor = connection.execute(joined.returning(task_executors.c.id)).scalar_one()
+            return begun
+
+        begun = self.database.write(work, done=lambda connection, _: self._is_registered(connection))
+        self.run_id = begun.run_id
+        self.confirmed = time.monotonic()
+        return begun
+
+    def _standing(self, connection: Connection, run_id: uuid.UUID | None, params: str) -> Row[Any] | None:
+        wanted = select(task_runs).with_for_update()
+        if run_id is not None:
+            wanted = wanted.where(task_runs.c.run_id == run_id)
+        else:
+            wanted = (
+                wanted.where(task_runs.c.flow_name == self.flow, task_runs.c.params == params)
+                .where(task_runs.c.status.in_(_UNFINISHED))
+                .order_by(task_runs.c.started_at.desc())
+                .limit(1)
+            )
+        return connection.execute(wanted).first()
+
+    def _again(self, connection: Connection, standing: Row[Any], params: str) -> Begun:
+        if standing.flow_name != self.flow:
+            raise FlowError(f"run {standing.run_id} is of flow {standing.flow_name!r}, not of {self.flow!r}")
+        if standing.params != params:
+            raise FlowError(f"run {standing.run_id} has other parameters: {standing.params}")
+        if standing.status == FlowStatus.ABANDONED:
+            raise FlowError(f"run {standing.run_id} was given up; begin another one")
+        if difference := self.shape.difference(Shape.of(decode(standing.shape))):
+            raise FlowError(
+                f"flow {self.flow!r} has changed since run {str(standing.run_id)[:8]} began: {difference}; finish that "
+                "run with the flow as it was, or begin anew with run(restart=True) or `redrive run --restart`"
+            )
+        connection.execute(
+            update(task_runs)
+            .where(task_runs.c.run_id == standing.run_id)
+            .values(status=FlowStatus.RUNNING, reason=None, ended_at=None)
+        )
+        return Begun(run_id=standing.run_id, started_at=standing.started_at, resumed=True, sla=standing.sla)
+
+    def _abandon(self, connection: Connection, standing: Row[Any], now: datetime) -> None:
+        if standing.status in _UNFINISHED:
+            connection.execute(
+                update(task_runs)
+                .where(task_runs.c.flow_name == self.flow, task_runs.c.params == standing.params)
+                .where(task_runs.c.status.in_(_UNFINISHED))
+                .values(status=FlowStatus.ABANDONED, ended_at=now, reason="given up for a new run")
+            )
+
+    def _anew(
+        self, connection: Connection, run_id: uuid.UUID, params: str, sla: datetime | None, now: datetime
+    ) -> Begun:
+        connection.execute(
+            insert(task_runs),
+            {
+                "run_id": run_id,
+                "flow_name": self.flow,
+                "status": FlowStatus.RUNNING,
+                "params": params,
+                "shape": encode(self.shape.document()),
+                "started_at": now,
+                "updated_at": now,
+                "sla": sla,
+            },
+        )
+        rows = [
+            {
+                "run_id": run_id,
+                "node": number,
+                "name": place.name,
+                "state": State.PENDING,
+                "waiting": len(place.after),
+                "created_at": now,
+            }
+            for number, place in enumerate(self.shape.places)
+        ]
+        connection.execute(insert(tasks), rows)
+        return Begun(run_id=run_id, started_at=now, resumed=False, sla=sla)
+
+    def _is_registered(self, connection: Connection) -> bool:
+        mine = select(task_executors.c.id).where(task_executors.c.owner == self._owner)
+        return connection.execute(mine).first() is not None
+
+    # ── every transaction ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, work: Callable[[Connection, datetime], T]) -> T:
+        """Run `work` in one transaction, provided that this executor is still to be reckoned with."""
+        self._beat += 1
+        beat = self._beat
+
+        def once(connection: Connection) -> T:
+            now = self.database.dialect.now(connection)
+            mine = update(task_executors).where(
+                task_executors.c.id == self.executor, task_executors.c.ended_at.is_(None)
+            )
+            if connection.execute(mine.values(beat=beat, until=now + self.lease)).rowcount != 1:
+                raise self.fenced()
+            return work(connection, now)
+
+        result = self.database.write(once, done=lambda connection, _: self._has_beaten(connection, beat))
+        self.confirmed = time.monotonic()
+        return result
+
+    def is_late(self) -> bool:
+        """Whether the lease may have run out unnoticed: others may have taken what this one has in hand."""
+        return time.monotonic() - self.confirmed > self.lease.total_seconds()
+
+    def _has_beaten(self, connection: Connection, beat: int) -> bool:
+        last = select(task_executors.c.beat).where(task_executors.c.id == self.executor)
+        return connection.execute(last).scalar() == beat
+
+    def fenced(self) -> FlowStopped:
+        """Why nothing of ours is written any more."""
+        return FlowStopped(
+            f"another executor has taken over what this one had of flow {self.flow!r}; this one has stopped, and "
+            "running it again joins in",
+            kind=Kind.TRANSIENT,
+        )
+
+    def dead_executors(self, connection: Connection, now: datetime) -> list[int]:
+        """Executors of this run that will not be heard of again, ended herewith."""
+        others = select(task_executors.c.id, task_executors.c.owner, task_executors.c.until).where(
+            task_executors.c.run_id == self.run_id,
+            task_executors.c.ended_at.is_(None),
+            task_executors.c.id != self.executor,
+        )
+        dead = []
+        for row in connection.execute(others).all():
+            end = update(task_executors).where(task_executors.c.id == row.id, task_executors.c.ended_at.is_(None))
+            if not is_dead(row.owner):  # it may only be slow, and have renewed its lease since we looked
+                end = end.where(task_executors.c.until < now)
+            if connection.execute(end.values(ended_at=now)).rowcount == 1:
+                dead.append(row.id)
+        return dead
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def leave(self, connection: Connection, now: datetime) -> None:
+        """This executor is done with the run."""
+        connection.execute(update(task_executors).where(task_executors.c.id == self.executor).values(ended_at=now))
+
+    def others(self, connection: Connection) -> int:
+        """How many other executors work on the run."""
+        alive = select(func.count()).where(
+            task_executors.c.run_id == self.run_id,
+            task_executors.c.ended_at.is_(None),
+            task_executors.c.id != self.executor,
+        )
+        return connection.execute(alive).scalar_one()
+
+    def end(self, connection: Connection, now: datetime, status: FlowStatus, reason: str | None) -> None:
+        """Say how the run ended."""
+        connection.execute(
+            update(task_runs)
+            .where(task_runs.c.run_id == self.run_id, task_runs.c.status != FlowStatus.ABANDONED)
+            .values(status=status, reason=reason, updated_at=now, ended_at=now)
+        )
+
+    def report(self, *, resumed: bool) -> FlowReport:
+        """What the run has done so far."""
+        return self.database.read(lambda connection: report_of(connection, self.run_id, resumed=resumed))
+
+    def release(self) -> None:
+        """Nobody in this process is behind the claim any more."""
+        end_work(self._owner)

@@ -1,0 +1,109 @@
+"""What a run tells whoever listens: each thing that people may want to know, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from redrive.flows import FlowEnded, FlowReport, FlowStarted, GroupHeld, State, TaskFailed, TaskRetried, TasksDead
+from redrive.store.task_log import shown_name
+from redrive.tasks.ledger import Begun, Ledger
+from redrive.tasks.plan import Planner
+from redrive.tasks.settle import Settled, Settlement, Storm
+
+if TYPE_CHECKING:
+    from redrive.tasks.flow import Flow
+
+
+class News:
+    """Announces what was written, after it was written."""
+
+    def __init__(self, flow: Flow, ledger: Ledger, planner: Planner) -> None:
+        self._flow = flow
+        self._ledger = ledger
+        self._planner = planner
+        self._reasons: dict[tuple[int, str], str] = {}
+        self._held: set[str] = set()
+
+    def began(self, begun: Begun) -> None:
+        """The run has begun, or goes on."""
+        self._tell(FlowStarted(flow=self._flow.name, run_id=begun.run_id, resumed=begun.resumed, sla=begun.sla))
+
+    def ended(self, report: FlowReport) -> None:
+        """The run is over."""
+        for node in range(len(self._planner.nodes)):
+            if self._planner.knows(node):
+                self._of_siblings(node, final=True)
+        self._tell(FlowEnded(report=report))
+
+    def written(self, settlements: Iterable[Settlement], storms: Sequence[Storm], settled: Settled) -> None:
+        """Attempts have ended, and the graph has moved on."""
+        struck = {(storm.node, storm.like.next.fingerprint) for storm in storms}
+        for one in settlements:
+            name = shown_name(self._planner.nodes[one.claim.node].name, one.claim.child)
+            reason = one.next.error or one.next.cause or ""
+            if one.next.state is State.RETRYING:
+                self._tell(
+                    TaskRetried(
+                        flow=self._flow.name,
+                        run_id=self._ledger.run_id,
+                        task=name,
+                        attempt=one.claim.attempt,
+                        reason=reason,
+                        wait=one.next.wait or 0.0,
+                    )
+                )
+            elif one.next.state is State.FAILED:
+                self._failed(one, name, reason, settled)
+            elif one.next.state is State.DEAD_LETTER:
+                self._reasons[one.claim.node, one.next.fingerprint or ""] = reason
+                if one.claim.child < 0:
+                    self._dead(one.claim.node, one.next.fingerprint or "", count=1)
+        for storm in storms:
+            fingerprint = storm.like.next.fingerprint or ""
+            untried = settled.untried.get(storm.node, 0)
+            if self._planner.siblings(storm.node).stormed(fingerprint):
+                self._dead(storm.node, fingerprint, count=storm.dead + untried, untried=untried)
+        for node in {one.claim.node for one in settlements if one.claim.child >= 0}:
+            if not any(node == where for where, _ in struck):
+                self._of_siblings(node, final=node in settled.closed)
+        self._groups()
+
+    def _failed(self, one: Settlement, name: str, reason: str, settled: Settled) -> None:
+        self._tell(
+            TaskFailed(
+                flow=self._flow.name,
+                run_id=self._ledger.run_id,
+                task=name,
+                reason=reason,
+                upstream_failed=settled.upstream_failed.get(one.claim.node, 0),
+            )
+        )
+
+    def _of_siblings(self, node: int, *, final: bool) -> None:
+        siblings = self._planner.siblings(node)
+        for fingerprint in siblings.to_announce(final=final):
+            self._dead(node, fingerprint, count=siblings.dead_of(fingerprint))
+
+    def _dead(self, node: int, fingerprint: str, *, count: int, untried: int = 0) -> None:
+        self._tell(
+            TasksDead(
+                flow=self._flow.name,
+                run_id=self._ledger.run_id,
+                task=self._planner.nodes[node].name,
+                cause=fingerprint,
+                reason=self._reasons.get((node, fingerprint), ""),
+                count=count,
+                untried=untried,
+            )
+        )
+
+    def _groups(self) -> None:
+        """Services whose tasks wait, or do not wait any more."""
+        held = set(self._planner.held)
+        for name in sorted(held ^ self._held):
+            self._tell(GroupHeld(flow=self._flow.name, run_id=self._ledger.run_id, service=name, held=name in held))
+        self._held = held
+
+    def _tell(self, event: FlowStarted | TaskRetried | TaskFailed | TasksDead | GroupHeld | FlowEnded) -> None:
+        self._flow.announcer.event(event)

@@ -1,0 +1,70 @@
+"""What an attempt wrote: its beginning and its end, however much there was in between."""
+
+from __future__ import annotations
+
+import os
+
+from redrive.masking import mask
+from redrive.tasks.fingerprint import storable
+
+KEPT = 16 << 10
+"""Bytes of the beginning, and as many of the end."""
+_CHUNK = 1 << 16
+_AT_ONCE = 1 << 18  # bytes read before it is somebody else's turn
+
+
+class Output:
+    """Collects what comes out of a pipe."""
+
+    __slots__ = ("_head", "_tail", "_total")
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def add(self, data: bytes) -> None:
+        """Some more of it."""
+        self._total += len(data)
+        room = KEPT - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._tail += data
+            if len(self._tail) > 8 * KEPT:
+                del self._tail[:-KEPT]
+
+    def text(self) -> str:
+        """What is kept of it, without secrets."""
+        if not self._total:
+            return ""
+        tail = self._tail[-KEPT:]
+        left_out = self._total - len(self._head) - len(tail)
+        if left_out <= 0:
+            return _readable(self._head + tail)
+        return f"{_readable(self._head)}\n… {left_out:,} bytes left out …\n{_readable(tail)}"
+
+
+def _readable(data: bytearray) -> str:
+    return mask(storable(data.decode(errors="backslashreplace")))
+
+
+def drain(pipe: int, output: Output | None) -> bool:
+    """Read what is there, up to a limit; whether there may be more to come."""
+    read = 0
+    while read < _AT_ONCE:
+        try:
+            data = os.read(pipe, _CHUNK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not data:
+            return False
+        if output is not None:
+            output.add(data)
+        if len(data) < _CHUNK:
+            return True
+        read += len(data)
+    return True

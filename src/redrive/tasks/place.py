@@ -1,0 +1,34 @@
+"""Where a run stands in the store: what everybody needs who reads or changes it, executor or not."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sqlalchemy import Connection, select
+
+from redrive.opening import Store
+from redrive.store.encoding import decode
+from redrive.store.schema import task_runs
+from redrive.tasks.graph import Shape
+
+
+class Place:
+    """A run: its id, and the shape of its graph."""
+
+    executor = 0
+    """Whose claims are meant; nobody's, where it is not an executor's place."""
+
+    def __init__(self, store: Store, flow: str, shape: Shape, run_id: UUID = UUID(int=0)) -> None:
+        self.store = store
+        self.database = store.database
+        self.flow = flow
+        self.shape = shape
+        self.run_id = run_id
+        self.below = shape.below()
+        self.numbers = {place.name: number for number, place in enumerate(shape.places)}
+
+    @classmethod
+    def of(cls, store: Store, connection: Connection, run_id: UUID) -> Place:
+        """A run as it was stored."""
+        run = connection.execute(select(task_runs).where(task_runs.c.run_id == run_id)).one()
+        return Place(store, run.flow_name, Shape.of(decode(run.shape)), run_id)

@@ -1,0 +1,364 @@
+"""The workers of an executor: given jobs, timed, ended, replaced. Driven by the executor's selector; nothing waits here.
+
+A worker that is to be ended is asked first (SIGTERM), and after its grace killed (SIGKILL), with its whole process group.
+What became of its job is known when its process is dead, and not before: a repeat never runs beside it.
+"""
+
+from __future__ import annotations
+
+import select
+import selectors
+import signal
+import time
+from math import inf
+from typing import NamedTuple
+
+from redrive.errors import FlowError
+from redrive.model import Kind, Verdict
+from redrive.tasks import deaths, processes
+from redrive.tasks.flow import Flow
+from redrive.tasks.launch import Server
+from redrive.tasks.link import Link
+from redrive.tasks.output import Output
+from redrive.tasks.wire import BROKEN, DEAD, READY, UNFORKED, Answer, Garbled, job_frame, outcome_of, read_answer
+from redrive.tasks.work import Ended, Job, Outcome
+
+_TO_IMPORT = 600.0
+_TO_BE_BURIED = 1.0  # seconds between a worker's last word and the report of its death
+_RESTARTS = 5  # of the fork server, without an answer in between
+_STILLBORN = 20  # workers that end before their first word, likewise
+
+
+class Running(NamedTuple):
+    """A job in a worker's hands."""
+
+    ticket: int
+    seconds: float
+    dying: bool
+
+
+class Pool:
+    """`workers` processes at work at most, and a few in reserve, so that a killed one is replaced at once."""
+
+    def __init__(self, flow: Flow, selector: selectors.BaseSelector, *, workers: int, spares: int = 1) -> None:
+        self._flow = flow
+        self._selector = selector
+        self._workers = workers
+        self._size = workers + spares
+        self._recycle_after = inf if flow.recycle_after is None else flow.recycle_after
+        self._server: Server | None = None
+        self._links: dict[int, Link] = {}
+        self._ready: list[Link] = []
+        self._waiting: list[Job] = []  # given to a worker that was found dead, and to nobody since
+        self._outcomes: list[Outcome] = []
+        self._busy = 0
+        self._numbers = 0
+        self._soonest = inf  # no deadline is before this
+        self._restarts = self._stillborn = 0
+        self._stopping = self._closed = False
+
+    # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Launch the fork server, and do not wait for it."""
+        self._server = Server(self._flow, self._selector, self._heard_server)
+
+    def check(self) -> None:
+        """Wait until the fork server has imported the flow; FlowError where it cannot, or lacks one of its tasks."""
+        server = self._server
+        assert server is not None, "start() comes first"
+        until = time.monotonic() + _TO_IMPORT
+        poll = select.poll()
+        poll.register(server.fileno(), select.POLLIN)
+        while not server.has_imported:
+            if time.monotonic() >= until:
+                raise FlowError(f"{server.home.shown} was not imported by a worker within {_TO_IMPORT / 60:.0f} minutes")
+            if poll.poll(1_000 * (until - time.monotonic())):
+                self._heard_server()
+
+    def _met(self, server: Server, tasks: list[str] | None) -> None:
+        """The fork server has imported what it was told to: is everything there?"""
+        server.has_imported = True
+        wanted = [node.name for node in self._flow.graph.nodes.values() if not node.in_thread]
+        missing = next((name for name in wanted if tasks is None or name not in tasks), None)
+        if missing is not None:
+            what = f"flow {self._flow.name!r}" if tasks is None else f"task {missing!r} of flow {self._flow.name!r}"
+            raise FlowError(
+                f"a worker that imports {server.home.shown} does not find {what}: make the flow and its tasks at the top "
+                "of the module, not inside a function, or use in_thread=True"
+            )
+        self._refill()
+
+    def _refill(self) -> None:
+        """Have as many workers as there should be."""
+        server = self._server
+        if server is None or not server.has_imported or self._stopping:
+            return
+        for _ in range(self._size - sum(not link.doomed for link in self._links.values())):
+            self._numbers += 1
+            link = Link(self._numbers, self._selector, self._hear)
+            self._links[link.number] = link
+            server.fork(link.number, *link.open())
+
+    # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def idle(self) -> int:
+        """How many jobs can be given right now."""
+        return max(0, min(len(self._ready), self._workers - self._busy))
+
+    def give(self, job: Job) -> None:
+        """Hand a job to an idle worker. Its time begins."""
+        self._busy += 1
+        self._hand_over(job)
+
+    def _hand_over(self, job: Job) -> None:
+        message = job_frame(job)
+        while self._ready:
+            link = self._ready.pop()
+            if link.send(message):
+                now = time.monotonic()
+                link.job = job
+                link.since = now
+                link.given += 1
+                link.output = Output()
+                if job.timeout is not None:
+                    link.deadline = deadline = now + job.timeout
+                    if deadline < self._soonest:
+                        self._soonest = deadline
+                return
+            self._doom(link)  # it died while it had nothing to do
+        self._waiting.append(job)
+
+    def take(self) -> list[Outcome]:
+        """What has ended since the last call."""
+        found, self._outcomes = self._outcomes, []
+        return found
+
+    def running(self) -> list[Running]:
+        """What is under way."""
+        now = time.monotonic()
+        return [
+            Running(link.job.ticket, now - link.since, link.ending is not None)
+            for link in self._links.values()
+            if link.job is not None
+        ]
+
+    # ── what workers say ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hear(self, link: Link) -> None:
+        for document in link.receive():
+            if isinstance(document, int):
+                self._greeted(link, document)
+            else:
+                try:
+                    self._answered(link, read_answer(document))
+                except Garbled:
+                    self._doom(link)
+        if link.is_lost:
+            self._lost(link)
+
+    def _greeted(self, link: Link, pid: int) -> None:
+        link.pid = pid
+        self._stillborn = 0
+        if not link.doomed:
+            self._rest(link)
+
+    def _answered(self, link: Link, answer: Answer) -> None:
+        job = link.job
+        if job is None or answer.ticket != job.ticket:
+            return
+        if link.ending is not None:
+            self._kill(link)  # too late, but now it has nothing more to put in order
+            return
+        outcome = outcome_of(answer, link.last_output())
+        self._end(link, outcome)
+        self._restarts = 0
+        if answer.retire or link.given >= self._recycle_after:
+            self._doom(link)
+        else:
+            self._rest(link)
+
+    def _rest(self, link: Link) -> None:
+        self._ready.append(link)
+        if self._waiting:
+            self._hand_over(self._waiting.pop(0))
+
+    def _end(self, link: Link, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._busy -= 1
+        link.job = None
+        link.deadline = inf
+
+    # ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def next_deadline(self) -> float | None:
+        """The moment, by time.monotonic(), at which `tick` has something to do."""
+        return None if self._soonest == inf else self._soonest
+
+    def tick(self) -> None:
+        """Enforce the deadlines that have passed."""
+        now = time.monotonic()
+        if now < self._soonest:
+            return
+        self._soonest = inf
+        for link in list(self._links.values()):
+            if link.deadline <= now:
+                if link.ending is not None or link.job is None or link.is_lost:
+                    self._kill(link)
+                else:
+                    self._ask_to_end(link, Ended.TIMED_OUT)
+            self._soonest = min(self._soonest, link.deadline)
+
+    def _ask_to_end(self, link: Link, ending: Ended) -> None:
+        assert link.job is not None
+        link.ending = ending
+        if link.job.grace <= 0:
+            self._kill(link)
+        else:
+            self._doom(link, signal.SIGTERM)
+            self._remind(link, link.job.grace)
+
+    def _remind(self, link: Link, seconds: float) -> None:
+        link.deadline = time.monotonic() + seconds
+        self._soonest = min(self._soonest, link.deadline)
+
+    def _kill(self, link: Link) -> None:
+        link.deadline = inf
+        self._doom(link, signal.SIGKILL)
+
+    def _doom(self, link: Link, by: signal.Signals = signal.SIGKILL) -> None:
+        """Decide that a worker is to end. It is never used again, and replaced at once."""
+        link.doomed = True
+        if link in self._ready:
+            self._ready.remove(link)
+        if self._server is not None:
+            self._server.signal(link.number, by)
+        self._refill()
+
+    def stop(self) -> None:
+        """End all that is under way, by SIGTERM, grace and SIGKILL. There will be no more workers."""
+        self._stopping = True
+        for link in list(self._links.values()):
+            if link.job is not None and link.ending is None:
+                self._ask_to_end(link, Ended.STOPPED)
+        self._drop_waiting()
+
+    def kill(self) -> None:
+        """End all that is under way at once, without asking."""
+        self._stopping = True
+        for link in list(self._links.values()):
+            if link.job is not None and link.ending is None:
+                link.ending = Ended.STOPPED
+            self._kill(link)
+        self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        for job in self._waiting:
+            self._busy -= 1
+            self._outcomes.append(deaths.stopped(job, 0.0, ""))
+        self._waiting.clear()
+
+    # ── deaths ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _lost(self, link: Link) -> None:
+        """Its socket is closed. Most likely it is dead, which the fork server will say in a moment."""
+        if not link.doomed:
+            link.doomed = True
+            if link in self._ready:
+                self._ready.remove(link)
+            self._remind(link, _TO_BE_BURIED)
+
+    def _buried(self, number: int, status: int) -> None:
+        link = self._links.get(number)
+        if link is None:
+            return
+        if not link.is_lost:
+            self._hear(link)  # what it said before it died
+        del self._links[number]
+        if link.pid is None:
+            self._count_stillborn(f"{deaths.how(status)} {link.last_output()[-500:]}")
+        self._conclude(link, status)
+        self._refill()
+
+    def _conclude(self, link: Link, status: int | None) -> None:
+        """A worker is dead, and so the attempt it was making."""
+        link.doomed = True
+        if link in self._ready:
+            self._ready.remove(link)
+        if link.job is not None:
+            self._end(link, deaths.outcome(link, status, time.monotonic() - link.since))
+        link.close()
+
+    def _count_stillborn(self, how: str) -> None:
+        self._stillborn += 1
+        if self._stillborn >= _STILLBORN:
+            raise FlowError(f"workers of flow {self._flow.name!r} end before they begin: {how}")
+
+    # ── the fork server ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _heard_server(self) -> None:
+        server = self._server
+        assert server is not None
+        try:
+            reports = server.reports()
+        except Garbled:
+            reports = None
+        if reports is None:
+            self._server_died(server)
+            return
+        for what, *told in reports:
+            if what == DEAD:
+                self._buried(*told)
+            elif what == READY:
+                self._met(server, *told)
+            elif what == BROKEN:
+                raise FlowError(*told)
+            elif what == UNFORKED:
+                number, why = told
+                self._links.pop(number).close()
+                self._count_stillborn(why)
+                self._refill()
+
+    def _server_died(self, server: Server) -> None:
+        """All workers die with it; what they were doing is lost, and a new one is started."""
+        self._server = None
+        how = deaths.how_process(server.end())
+        for link in list(self._links.values()):
+            if link.pid is not None:
+                processes.kill_group(link.pid, signal.SIGKILL)
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            self._wait_for_end(link)
+            self._conclude(link, None)
+        if not server.has_imported:
+            raise FlowError(f"a worker that imports {server.home.shown} does not survive it: {how}")
+        self._restarts += 1
+        if self._restarts > _RESTARTS:
+            raise FlowError(f"the process that starts the workers of flow {self._flow.name!r} keeps dying: {how}")
+        if not self._stopping:
+            self.start()
+
+    def _wait_for_end(self, link: Link) -> None:
+        """Nobody reports the deaths of these workers any more, but the end of a process closes its socket."""
+        until = time.monotonic() + _TO_BE_BURIED
+        poll = select.poll()
+        poll.register(link.connection, select.POLLIN)
+        while not link.is_lost and (left := until - time.monotonic()) > 0:
+            if poll.poll(1_000 * left):
+                self._hear(link)
+
+    def close(self) -> None:
+        """End everything, whatever it is doing. Nothing is left behind."""
+        if self._closed:
+            return
+        self._closed = self._stopping = True
+        try:
+            if self._server is not None:
+                self._server.end()
+        finally:
+            self._server = None
+            for link in self._links.values():
+                link.close()
+            self._links.clear()
+            self._ready.clear()

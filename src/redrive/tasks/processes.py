@@ -1,0 +1,84 @@
+"""What only the system can do about processes: die with one's parent, adopt orphans, find one's children.
+
+On Linux all of it works. Elsewhere process groups have to do, and `children` finds nobody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LINUX = sys.platform.startswith("linux")
+
+
+def _prctl(option: int, value: int) -> bool:
+    if not _LINUX:
+        return False
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent ends, whatever is being done then; end at once if it already has."""
+    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Take it back: there is something to put in order before the end."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of descendants whose parents end, so that none of them gets away."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> list[int]:
+    """The processes whose parent is this one, as far as the system tells."""
+    try:
+        threads = os.listdir("/proc/self/task")
+        listed = [Path(f"/proc/self/task/{thread}/children").read_text() for thread in threads]
+    except OSError:
+        return list(_children_by_scan())
+    return [int(pid) for text in listed for pid in text.split()]
+
+
+def _children_by_scan() -> Iterator[int]:
+    own = os.getpid()
+    with suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with suppress(OSError, ValueError, IndexError):
+                    # The name of the program is in parentheses, and may hold anything.
+                    state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
+                    if int(parent) == own:
+                        yield int(name)
+
+
+def kill_group(leader: int, number: int) -> None:
+    """Send a signal to a process group and to the process that leads it, which may not have made it yet."""
+    for send in (os.killpg, os.kill):
+        with suppress(ProcessLookupError, PermissionError):
+            send(leader, number)
+            if number != signal.SIGKILL:
+                return
+
+
+def resident_bytes(statm: int | None) -> int:
+    """The memory this process holds; `statm` is its open /proc/self/statm, where there is one."""
+    if statm is not None:
+        return int(os.pread(statm, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10

@@ -1,0 +1,124 @@
+"""Results: where they are kept, and how they reach the tasks that ask for them. What is large is a file."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from sqlalchemy import Connection, select
+
+from redrive.errors import FlowError
+from redrive.opening import DEFAULT
+from redrive.store.schema import tasks
+from redrive.tasks.place import Place
+from redrive.tasks.work import LARGEST
+
+_REMEMBERED = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A result as JSON text, here or in a file."""
+
+    text: str | None = None
+    path: str | None = None
+
+
+class Results:
+    """The results of a run."""
+
+    def __init__(self, place: Place, directory: Path | None) -> None:
+        self._place = place
+        self._directory = (_beside_the_store(place) if directory is None else directory).absolute()
+        self._known: OrderedDict[int, Value] = OrderedDict()
+
+    def file_of(self, task_id: int, attempt: int) -> str:
+        """Where an attempt leaves a result that is large: a name of its own, since a late one may still be writing."""
+        return str(self._directory / str(self._place.run_id) / f"{task_id}-{attempt}.json")
+
+    def stored_name(self, task_id: int, attempt: int) -> str:
+        """The same, as the store has it: the directory may be another one on the next machine."""
+        return f"{self._place.run_id}/{task_id}-{attempt}.json"
+
+    largest = LARGEST // 2
+    """Bytes of arguments that are sent as they are."""
+
+    def as_files(self, task_id: int, attempt: int, arguments: Mapping[str, str]) -> dict[str, str]:
+        """Arguments that are too large to be sent, in files."""
+        return {name: self._in_a_file(f"{task_id}-{attempt}-{name}.json", text) for name, text in arguments.items()}
+
+    def prepare(self) -> None:
+        """Make the directory."""
+        try:
+            (self._directory / str(self._place.run_id)).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FlowError(
+                f"the directory for large results, {self._directory}, cannot be made: {error.strerror}"
+            ) from None
+
+    def forget(self, node: int) -> None:
+        """The result of a task is not what it was."""
+        self._known.pop(node, None)
+
+    def value(self, connection: Connection, node: int) -> Value:
+        """The result of a task; of a fan-out, the list of its children's."""
+        known = self._known.get(node)
+        if known is None:
+            known = self._read(connection, node)
+            self._known[node] = known
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return known
+
+    def items(self, connection: Connection, node: int) -> list[str]:
+        """The items of a result that is a list, each as JSON text."""
+        if self._place.shape.places[node].kind == "fan-out":
+            return self._of_children(connection, node)
+        value = self._read(connection, node)
+        text = value.text if value.path is None else Path(value.path).read_text()
+        found = orjson.loads(text or "null")
+        if not isinstance(found, list):
+            name = self._place.shape.places[node].name
+            raise FlowError(f"the result of task {name!r} is no list, and another task is to run for each of its items")
+        return [orjson.dumps(item).decode() for item in found]
+
+    def _read(self, connection: Connection, node: int) -> Value:
+        if self._place.shape.places[node].kind == "fan-out":
+            text = f"[{','.join(self._of_children(connection, node))}]"
+            return Value(text) if len(text) <= self.largest else Value(path=self._in_a_file(f"all-{node}.json", text))
+        own = select(tasks.c.result, tasks.c.result_file).where(
+            tasks.c.run_id == self._place.run_id, tasks.c.node == node, tasks.c.child == -1
+        )
+        row = connection.execute(own).one()
+        if row.result_file is not None:
+            return Value(path=str(self._directory / row.result_file))
+        return Value(row.result or "null")
+
+    def _of_children(self, connection: Connection, node: int) -> list[str]:
+        theirs = (
+            select(tasks.c.result, tasks.c.result_file)
+            .where(tasks.c.run_id == self._place.run_id, tasks.c.node == node, tasks.c.child >= 0)
+            .order_by(tasks.c.child)
+        )
+        return [
+            row.result or "null" if row.result_file is None else (self._directory / row.result_file).read_text()
+            for row in connection.execute(theirs)
+        ]
+
+    def _in_a_file(self, name: str, text: str) -> str:
+        path = self._directory / str(self._place.run_id) / name
+        # Another executor may be writing the same; what is there is always whole.
+        scratch = path.with_name(f"{name}.{os.getpid()}.{self._place.executor}")
+        scratch.write_text(text)
+        scratch.replace(path)
+        return str(path)
+
+
+def _beside_the_store(place: Place) -> Path:
+    database = place.database
+    where = Path(DEFAULT) if database.dialect.is_remote else Path(database.name)
+    return where.parent / "results"

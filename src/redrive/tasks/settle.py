@@ -1,0 +1,370 @@
+"""Settling: what became of attempts, and what follows from it for the rest of the graph, in one transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, literal, select, update
+
+from redrive.flows import State
+from redrive.store.listed import among
+from redrive.store.schema import task_attempts, task_changes, tasks
+from redrive.tasks.claims import Claim
+from redrive.tasks.decide import Next
+from redrive.tasks.graph import reach
+from redrive.tasks.letters import put_letters, settle_letters
+from redrive.tasks.place import Place
+from redrive.tasks.results import Results
+from redrive.tasks.states import checked
+from redrive.tasks.work import Outcome
+
+_OVER = {State.SUCCESS, State.FAILED, State.DEAD_LETTER}
+_INSERTED_AT_ONCE = 5_000
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What is to be written of an attempt that has ended; of a task that was not tried, without an attempt."""
+
+    claim: Claim
+    next: Next
+    outcome: Outcome | None = None
+    result_file: str | None = None
+    owner: int | None = None
+    """Whose it was, where that is not the one who writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """A fan-out whose children die of one cause: those not tried yet share their fate."""
+
+    node: int
+    like: Settlement
+    dead: int
+
+
+@dataclass(slots=True)
+class Settled:
+    """What followed."""
+
+    ready: set[int] = field(default_factory=set)
+    """Nodes that have something to claim now."""
+    closed: dict[int, State] = field(default_factory=dict)
+    """Nodes that are over, with all their children."""
+    upstream_failed: dict[int, int] = field(default_factory=dict)
+    """For each node that failed, how many will not run because of it."""
+    untried: dict[int, int] = field(default_factory=dict)
+    """For each storm, how many were not tried."""
+
+
+class Settler:
+    """Writes settlements and moves the graph on."""
+
+    def __init__(self, place: Place, results: Results) -> None:
+        self._place = place
+        self._results = results
+
+    def start(self, connection: Connection, now: datetime) -> Settled:
+        """Make ready what waits for nothing; of a new run, its beginning, of an old one, nothing."""
+        settled = Settled()
+        free = select(tasks.c.node).where(
+            tasks.c.run_id == self._place.run_id, tasks.c.state == State.PENDING, tasks.c.waiting == 0
+        )
+        self._promote(connection, now, list(connection.execute(free).scalars()), settled, [])
+        return settled
+
+    def settle(
+        self, connection: Connection, now: datetime, settlements: Sequence[Settlement], storms: Sequence[Storm]
+    ) -> Settled:
+        """Write them all."""
+        settled = Settled()
+        if settlements:
+            self._write(connection, now, settlements)
+        over = [one for one in settlements if one.next.state in _OVER]
+        done: list[tuple[int, State]] = [(one.claim.node, one.next.state) for one in over if one.claim.child < 0]
+        children: dict[int, list[State]] = defaultdict(list)
+        for one in over:
+            if one.claim.child >= 0:
+                children[one.claim.node].append(one.next.state)
+        for storm in storms:
+            untried = self._strike(connection, now, storm)
+            settled.untried[storm.node] = settled.untried.get(storm.node, 0) + untried
+            children[storm.node] += [State.DEAD_LETTER] * untried
+        for node in sorted(children):  # one order for all executors, so that two of them do not lock each other out
+            done += self._count(connection, now, node, children[node])
+        self._letters(connection, now, over, storms, settled)
+        self.advance(connection, now, done, settled)
+        return settled
+
+    # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write(self, connection: Connection, now: datetime, settlements: Sequence[Settlement]) -> None:
+        connection.execute(_SETTLE, [self._task_values(one, now) for one in settlements])
+        attempts = [_attempt_values(one, one.outcome, now) for one in settlements if one.outcome is not None]
+        if attempts:
+            connection.execute(_END_ATTEMPT, attempts)
+        changes = [
+            _change(one.claim.id, now, before, one.next.state, one.next.cause)
+            for one in settlements
+            if (before := self._before(one)) != one.next.state
+        ]
+        if changes:
+            connection.execute(insert(task_changes), changes)
+
+    def _before(self, one: Settlement) -> State:
+        if self._place.shape.places[one.claim.node].kind == "sensor":
+            return State.SENSING
+        return State.RUNNING
+
+    def _task_values(self, one: Settlement, now: datetime) -> dict[str, Any]:
+        following, outcome = one.next, one.outcome
+        over = following.state in _OVER
+        return {
+            "b_id": one.claim.id,
+            "b_owner": self._place.executor if one.owner is None else one.owner,
+            "state": following.state,
+            "due_at": None if following.wait is None else now + timedelta(seconds=following.wait),
+            "owner": None,
+            "failures": following.failures,
+            "same": following.same,
+            "fingerprint": following.fingerprint,
+            "error": following.error,
+            "kind": following.kind,
+            "wait": following.wait,
+            "result": outcome.result if outcome is not None and following.state is State.SUCCESS else None,
+            "result_file": one.result_file if following.state is State.SUCCESS else None,
+            "ended_at": now if over else None,
+            "seconds": None if outcome is None else outcome.seconds,
+        }
+
+    # ── fan-outs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _count(self, connection: Connection, now: datetime, node: int, ended: list[State]) -> list[tuple[int, State]]:
+        """Take ended children off a fan-out's count; what it becomes, where they were the last."""
+        dead, failed = ended.count(State.DEAD_LETTER), ended.count(State.FAILED)
+        row = connection.execute(
+            update(tasks)
+            .where(self._own_row(node))
+            .values(remaining=tasks.c.remaining - len(ended), dead=tasks.c.dead + dead, failed=tasks.c.failed + failed)
+            .returning(tasks.c.id, tasks.c.remaining, tasks.c.dead, tasks.c.failed)
+        ).one()
+        if row.remaining:
+            return []
+        state = State.DEAD_LETTER if row.dead else State.FAILED if row.failed else State.SUCCESS
+        what = {State.DEAD_LETTER: f"{row.dead} of its children are dead letters", State.FAILED: "children failed"}
+        self.change(connection, now, row.id, State.RUNNING, state, what.get(state))
+        return [(node, state)]
+
+    def _strike(self, connection: Connection, now: datetime, storm: Storm) -> int:
+        """Make dead letters of the children that were not tried, and of those that failed of the same cause."""
+        following = storm.like.next
+        why = f"not tried: {storm.dead} of its siblings died of one cause: {following.error}"
+        untried = (tasks.c.state == State.READY) | (
+            (tasks.c.state == State.RETRYING) & (tasks.c.fingerprint == following.fingerprint)
+        )
+        theirs = (
+            (tasks.c.run_id == self._place.run_id)
+            & (tasks.c.node == storm.node)
+            & (tasks.c.child >= 0)
+            & tasks.c.owner.is_(None)
+            & untried
+        )
+        for state in (State.READY, State.RETRYING):
+            checked(state, State.DEAD_LETTER)
+        connection.execute(
+            insert(task_changes).from_select(
+                ["task_id", "at", "before", "after", "cause"],
+                select(
+                    tasks.c.id,
+                    literal(now, task_changes.c.at.type),
+                    tasks.c.state,
+                    literal(str(State.DEAD_LETTER)),
+                    literal(why),
+                ).where(theirs),
+            )
+        )
+        struck = (
+            update(tasks)
+            .where(theirs)
+            .values(
+                state=State.DEAD_LETTER,
+                due_at=None,
+                fingerprint=following.fingerprint,
+                error=why,
+                kind=following.kind,
+                ended_at=now,
+            )
+        )
+        return connection.execute(struck).rowcount
+
+    def _expand(self, connection: Connection, now: datetime, node: int, row_id: int) -> int:
+        """Make the children of a fan-out; how many there are."""
+        source = self._place.shape.places[node].after[0]
+        items = self._results.items(connection, source)
+        name = self._place.shape.places[node].name
+        for start in range(0, len(items), _INSERTED_AT_ONCE):
+            connection.execute(
+                insert(tasks),
+                [
+                    {
+                        "run_id": self._place.run_id,
+                        "node": node,
+                        "child": start + number,
+                        "name": name,
+                        "state": State.READY,
+                        "due_at": now,
+                        "input": item,
+                        "created_at": now,
+                    }
+                    for number, item in enumerate(items[start : start + _INSERTED_AT_ONCE])
+                ],
+            )
+        self.change(connection, now, row_id, State.PENDING, State.RUNNING, f"{len(items)} children")
+        connection.execute(
+            update(tasks).where(tasks.c.id == row_id).values(children=len(items), remaining=len(items), since=now)
+        )
+        return len(items)
+
+    # ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def advance(self, connection: Connection, now: datetime, done: list[tuple[int, State]], settled: Settled) -> None:
+        """From every task that is over to those that wait for it."""
+        while done:
+            node, state = done.pop()
+            settled.closed[node] = state
+            if state is State.FAILED:
+                settled.upstream_failed[node] = self._give_up_below(connection, now, node)
+            elif state is State.SUCCESS and self._place.below[node]:
+                freed = (
+                    update(tasks)
+                    .where(tasks.c.run_id == self._place.run_id, tasks.c.child == -1)
+                    .where(among(tasks.c.node, self._place.below[node]))
+                    .values(waiting=tasks.c.waiting - 1)
+                    .returning(tasks.c.node, tasks.c.waiting, tasks.c.state)
+                )
+                rows = connection.execute(freed).all()
+                free = [row.node for row in rows if not row.waiting and row.state == State.PENDING]
+                self._promote(connection, now, free, settled, done)
+
+    def _promote(
+        self,
+        connection: Connection,
+        now: datetime,
+        nodes: Sequence[int],
+        settled: Settled,
+        done: list[tuple[int, State]],
+    ) -> None:
+        """Nothing is above them any more that they wait for."""
+        places = self._place.shape.places
+        for kind, state in (("task", State.READY), ("sensor", State.SENSING)):
+            chosen = [node for node in nodes if places[node].kind == kind]
+            if chosen:
+                moved = (
+                    update(tasks)
+                    .where(tasks.c.run_id == self._place.run_id, among(tasks.c.node, chosen), tasks.c.child == -1)
+                    .values(state=checked(State.PENDING, state), due_at=now)
+                    .returning(tasks.c.id)
+                )
+                ids = connection.execute(moved).scalars().all()
+                connection.execute(insert(task_changes), [_change(one, now, State.PENDING, state, None) for one in ids])
+                settled.ready.update(chosen)
+        for node in nodes:
+            if places[node].kind == "fan-out":
+                row_id = connection.execute(select(tasks.c.id).where(self._own_row(node))).scalar_one()
+                if self._expand(connection, now, node, row_id):
+                    settled.ready.add(node)
+                else:
+                    self.change(connection, now, row_id, State.RUNNING, State.SUCCESS, "nothing to run for")
+                    done.append((node, State.SUCCESS))
+
+    def _give_up_below(self, connection: Connection, now: datetime, node: int) -> int:
+        """What comes after a failure will not run; how many these are."""
+        lower = sorted(reach([node], self._place.below))
+        given_up = (
+            update(tasks)
+            .where(tasks.c.run_id == self._place.run_id, tasks.c.child == -1, tasks.c.state == State.PENDING)
+            .where(among(tasks.c.node, lower))
+            .values(state=checked(State.PENDING, State.UPSTREAM_FAILED), ended_at=now)
+            .returning(tasks.c.id)
+        )
+        ids = connection.execute(given_up).scalars().all()
+        if ids:
+            cause = f"{self._place.shape.places[node].name} failed"
+            changes = [_change(one, now, State.PENDING, State.UPSTREAM_FAILED, cause) for one in ids]
+            connection.execute(insert(task_changes), changes)
+        return len(ids)
+
+    def change(
+        self, connection: Connection, now: datetime, row_id: int, before: State, after: State, cause: str | None
+    ) -> None:
+        """Change the state of one task."""
+        over = now if after in _OVER else None
+        connection.execute(
+            update(tasks).where(tasks.c.id == row_id).values(state=checked(before, after), ended_at=over)
+        )
+        connection.execute(insert(task_changes), [_change(row_id, now, before, after, cause)])
+
+    def _own_row(self, node: int) -> Any:
+        return (tasks.c.run_id == self._place.run_id) & (tasks.c.node == node) & (tasks.c.child == -1)
+
+    def _letters(
+        self,
+        connection: Connection,
+        now: datetime,
+        over: Iterable[Settlement],
+        storms: Sequence[Storm],
+        settled: Settled,
+    ) -> None:
+        dead = [one for one in over if one.next.state is State.DEAD_LETTER]
+        if dead or storms:
+            put_letters(self._place, connection, dead, [(storm, settled.untried[storm.node]) for storm in storms])
+        if healed := [one for one in over if one.next.state is State.SUCCESS and one.claim.revived]:
+            settle_letters(self._place, connection, now, healed)
+
+
+_SETTLE = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("b_id"), tasks.c.owner == bindparam("b_owner"))
+    .values(
+        {
+            name: bindparam(name)
+            for name in (
+                *("state", "due_at", "owner", "failures", "same", "fingerprint", "error", "kind", "wait"),
+                *("result", "result_file", "ended_at", "seconds"),
+            )
+        }
+    )
+)
+_END_ATTEMPT = (
+    update(task_attempts)
+    .where(task_attempts.c.task_id == bindparam("b_id"), task_attempts.c.attempt == bindparam("b_attempt"))
+    .values(
+        {
+            name: bindparam(name)
+            for name in ("ended_at", "ended", "seconds", "kind", "error", "fingerprint", "trace", "output")
+        }
+    )
+)
+
+
+def _attempt_values(one: Settlement, outcome: Outcome, now: datetime) -> dict[str, Any]:
+    return {
+        "b_id": one.claim.id,
+        "b_attempt": one.claim.attempt,
+        "ended_at": now,
+        "ended": outcome.ended,
+        "seconds": outcome.seconds,
+        "kind": None if outcome.verdict is None else outcome.verdict.kind,
+        "error": outcome.error,
+        "fingerprint": outcome.fingerprint,
+        "trace": outcome.trace,
+        "output": outcome.output or None,
+    }
+
+
+def _change(task_id: int, at: datetime, before: State, after: State, cause: str | None) -> dict[str, Any]:
+    return {"task_id": task_id, "at": at, "before": before, "after": checked(before, after), "cause": cause}

@@ -1,0 +1,39 @@
+"""What may become of a task: nine states, and one table of the ways between them."""
+
+from __future__ import annotations
+
+from redrive.errors import RedriveError
+from redrive.flows import State
+
+_ = State
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    # Waits for the tasks above it; held there while one of them is a dead letter.
+    _.PENDING: frozenset({_.READY, _.SENSING, _.RUNNING, _.UPSTREAM_FAILED}),
+    # May be claimed. Goes to the dead letters untried where its siblings died of one cause, fails untried where its
+    # service is down and that is what was asked for.
+    _.READY: frozenset({_.RUNNING, _.DEAD_LETTER, _.FAILED}),
+    # In an executor's hands; back to READY where the executor stopped before it was done. A fan-out is RUNNING for as
+    # long as its children are.
+    _.RUNNING: frozenset({_.SUCCESS, _.FAILED, _.RETRYING, _.DEAD_LETTER, _.READY}),
+    # Waits for the time of its next attempt.
+    _.RETRYING: frozenset({_.RUNNING, _.DEAD_LETTER, _.FAILED}),
+    # A sensor that is asked from time to time; asking does not change its state.
+    _.SENSING: frozenset({_.SUCCESS, _.FAILED, _.DEAD_LETTER}),
+    # The ends. A person may send the last three on.
+    _.SUCCESS: frozenset(),
+    _.FAILED: frozenset({_.READY, _.SENSING, _.RUNNING, _.SUCCESS, _.DEAD_LETTER}),
+    _.DEAD_LETTER: frozenset({_.READY, _.SENSING, _.RUNNING, _.SUCCESS, _.FAILED}),
+    _.UPSTREAM_FAILED: frozenset({_.PENDING}),
+}
+
+
+class WrongTransition(RedriveError):
+    """A change that the table does not know: a bug of ours, stopped before it is stored."""
+
+
+def checked(before: State, after: State) -> State:
+    """The state after, where that change is allowed."""
+    if after not in TRANSITIONS[before]:
+        raise WrongTransition(f"a task cannot go from {before} to {after}")
+    return after

@@ -1,0 +1,91 @@
+"""Siblings: a fan-out begins with a few children, and is stopped when they die of one cause. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class _Cause:
+    """One way in which children of a fan-out fail."""
+
+    failing: set[Hashable] = field(default_factory=set)
+    """Children that failed so and will be tried again,"""
+    dead: int = 0
+    """and those that will not."""
+    survived: int = 0
+    """Children that succeeded since the first one failed so."""
+    announced: bool = False
+
+    @property
+    def toll(self) -> int:
+        return len(self.failing) + self.dead
+
+
+class Siblings:
+    """What one executor has seen of a fan-out's children.
+
+    It begins with as many children as may die of one cause, and lets twice as many run for every one that succeeds.
+    Where children fail of one cause and more of them fail than succeed, it lets only so many run that no more than the
+    limit can be hit; when those have died, it is a storm, and the rest is not tried.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._causes: dict[str, _Cause] = {}
+        self._successes = 0
+
+    def may_run(self) -> float:
+        """How many children that were not tried yet may be under way at once."""
+        window = self._limit + 2 * self._successes
+        for cause in self._causes.values():
+            if cause.toll > cause.survived:
+                window = min(window, self._limit - cause.toll)
+        return max(0, window)
+
+    def succeeded(self, child: Hashable) -> None:
+        """A child is done."""
+        self._successes += 1
+        for cause in self._causes.values():
+            cause.survived += 1
+            cause.failing.discard(child)
+
+    def retries(self, child: Hashable, fingerprint: str, *, suspect: bool) -> None:
+        """A child failed and will be tried again; a suspect failed in a way that may be its siblings' way, too."""
+        for cause in self._causes.values():
+            cause.failing.discard(child)
+        if suspect:
+            self._causes.setdefault(fingerprint, _Cause()).failing.add(child)
+
+    def ended(self, child: Hashable) -> None:
+        """A child will not be tried again, for a reason that says nothing about the others."""
+        for cause in self._causes.values():
+            cause.failing.discard(child)
+
+    def died(self, child: Hashable, fingerprint: str) -> bool:
+        """A child became a dead letter; whether that makes it a storm."""
+        self.ended(child)
+        cause = self._causes.setdefault(fingerprint, _Cause())
+        cause.dead += 1
+        return cause.dead >= self._limit and cause.dead > cause.survived
+
+    def to_announce(self, *, final: bool = False) -> list[str]:
+        """Causes that people are to be told of now: each once, and not before it is known whether it is a storm."""
+        found = []
+        for fingerprint, cause in self._causes.items():
+            settled = final or (not cause.failing and cause.toll <= cause.survived)
+            if cause.dead and not cause.announced and settled:
+                cause.announced = True
+                found.append(fingerprint)
+        return found
+
+    def stormed(self, fingerprint: str) -> bool:
+        """Whether this storm is news."""
+        cause = self._causes[fingerprint]
+        news, cause.announced = not cause.announced, True
+        return news
+
+    def dead_of(self, fingerprint: str) -> int:
+        """How many died of this cause."""
+        return self._causes[fingerprint].dead

@@ -1,0 +1,75 @@
+"""Tasks in threads of the executor: for what is short and can be trusted, since nothing can end a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from queue import SimpleQueue
+
+from redrive.tasks.graph import Node
+from redrive.tasks.perform import perform
+from redrive.tasks.scribe import Bell
+from redrive.tasks.work import Job, Outcome
+
+
+class Threads:
+    """A few threads that take jobs from one queue."""
+
+    def __init__(self, nodes: Mapping[str, Node], bell: Bell, *, threads: int) -> None:
+        self._nodes = nodes
+        self._fanned_out = {node.each for node in nodes.values()}
+        self._bell = bell
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._ended: deque[Outcome] = deque()
+        self._began: dict[int, float] = {}
+        self.size = threads
+        self.given = 0
+        """Jobs that have not ended."""
+        self._threads = [
+            threading.Thread(target=self._work, name=f"redrive-task-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def give(self, job: Job) -> None:
+        """Have a job done."""
+        self.given += 1
+        self._jobs.put(job)
+
+    def take(self) -> list[Outcome]:
+        """What has ended since the last time."""
+        found = []
+        while self._ended:
+            found.append(self._ended.popleft())
+        self.given -= len(found)
+        return found
+
+    def running(self) -> list[tuple[int, float]]:
+        """Tickets of what is under way, and for how many seconds it has been."""
+        now = time.monotonic()
+        return [(ticket, now - began) for ticket, began in list(self._began.items())]
+
+    def give_back(self) -> list[int]:
+        """Tickets of the jobs that nobody has begun; they will not be."""
+        found = []
+        while not self._jobs.empty():
+            job = self._jobs.get()
+            if job is not None:
+                found.append(job.ticket)
+        self.given -= len(found)
+        return found
+
+    def close(self) -> None:
+        """Let the threads end behind what they do."""
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._began[job.ticket] = time.monotonic()
+            outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)
+            del self._began[job.ticket]
+            self._ended.append(outcome)
+            self._bell.ring()

@@ -1,0 +1,277 @@
+"""One turn of an executor at the store: settle what has ended, move the graph on, claim what comes next."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from redrive.flows import FlowStatus, State
+from redrive.model import Kind, Verdict, in_words
+from redrive.store.encoding import encode
+from redrive.store.schema import task_attempts, task_runs, tasks
+from redrive.store.task_log import counts_of, shown_name
+from redrive.tasks.claims import Claim, Wanted, active, claim, is_idle, next_due
+from redrive.tasks.decide import Next, Past, decide
+from redrive.tasks.graph import Node
+from redrive.tasks.ledger import Ledger
+from redrive.tasks.plan import Plan
+from redrive.tasks.results import Results
+from redrive.tasks.settle import Settled, Settlement, Settler, Storm
+from redrive.tasks.work import Ended, Job, Outcome
+
+_SHOWN = 5  # retries to come
+_COMPARED = 1_000  # past durations that say how long a task usually takes
+_LOST = Verdict(Kind.TRANSIENT, "its executor died", "executor_lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """An executor leaves the run: because it is over, or because it was told to stop."""
+
+    stopped: str | None = None
+
+
+@dataclass(slots=True)
+class Order:
+    """What is to be done in a turn."""
+
+    settlements: Sequence[Settlement] = ()
+    storms: Sequence[Storm] = ()
+    plan: Plan = field(default_factory=Plan)
+    processes: int = 0
+    threads: int = 0
+    start: bool = False
+    recover: bool = False
+    reload: bool = False
+    count: bool = False
+    leave: Leaving | None = None
+
+
+@dataclass(slots=True)
+class InHand:
+    """A claim with its job."""
+
+    claim: Claim
+    node: Node
+    job: Job
+    name: str
+    permit: Any = None
+
+
+@dataclass(slots=True)
+class Turned:
+    """What came of it."""
+
+    settled: Settled
+    claimed: list[InHand] = field(default_factory=list)
+    full: bool = False
+    """Whether there was more to claim than room for it."""
+    due_in: float = math.inf
+    """Seconds until the next task is due."""
+    idle: bool = False
+    """Nothing is claimed by anybody, or to be claimed."""
+    active: set[int] | None = None
+    abandoned: bool = False
+    recovered: list[Settlement] = field(default_factory=list)
+    counts: tuple[Mapping[State, int], tuple[tuple[str, float], ...], float] | None = None
+    """Tasks by state, the next retries, and how long it took to find that out."""
+    took: float = 0.0
+
+
+class Turn:
+    """Takes turns at the store, for one executor."""
+
+    def __init__(
+        self, ledger: Ledger, settler: Settler, results: Results, nodes: Sequence[Node], params: Mapping[str, Any]
+    ) -> None:
+        self._ledger = ledger
+        self._settler = settler
+        self._results = results
+        self._nodes = nodes
+        self._params = {name: encode(value) for name, value in params.items()}
+        self._tickets = itertools.count(1)
+
+    def take(self, order: Order) -> Turned:
+        """Do it all in one transaction."""
+        began = time.monotonic()
+        turned = self._ledger.write(lambda connection, now: self._within(order, connection, now))
+        turned.took = time.monotonic() - began
+        return turned
+
+    def _within(self, order: Order, connection: Connection, now: datetime) -> Turned:
+        turned = Turned(Settled())
+        if order.start:
+            turned.settled = self._settler.start(connection, now)
+        settlements = list(order.settlements)
+        if order.recover:
+            turned.recovered = self._recovered(connection, now)
+            settlements += turned.recovered
+        for one in settlements:
+            if one.outcome is not None and one.outcome.ended is Ended.TIMED_OUT:
+                one.next = self._compared(connection, one)
+        if settlements or order.storms:
+            settled = self._settler.settle(connection, now, settlements, order.storms)
+            settled.ready |= turned.settled.ready
+            turned.settled = settled
+        if order.leave is not None:
+            self._leave(connection, now, order.leave)
+            return turned
+        if order.reload:
+            turned.active = active(self._ledger, connection)
+            status = select(task_runs.c.status).where(task_runs.c.run_id == self._ledger.run_id)
+            turned.abandoned = connection.execute(status).scalar_one() == FlowStatus.ABANDONED
+        self._claim(order, connection, now, turned)
+        if order.count:
+            turned.counts = self._counted(connection, now)
+        return turned
+
+    def _counted(
+        self, connection: Connection, now: datetime
+    ) -> tuple[Mapping[State, int], tuple[tuple[str, float], ...], float]:
+        began = time.monotonic()
+        counts = counts_of(connection, self._ledger.run_id)
+        retries: tuple[tuple[str, float], ...] = ()
+        if counts.get(State.RETRYING):
+            soonest = (
+                select(tasks.c.name, tasks.c.child, tasks.c.due_at)
+                .where(tasks.c.run_id == self._ledger.run_id, tasks.c.state == State.RETRYING)
+                .where(tasks.c.due_at.is_not(None))
+                .order_by(tasks.c.due_at)
+                .limit(_SHOWN)
+            )
+            retries = tuple(
+                (shown_name(row.name, row.child), max(0.0, (row.due_at - now).total_seconds()))
+                for row in connection.execute(soonest)
+            )
+        return counts, retries, time.monotonic() - began
+
+    # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _claim(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
+        room = {False: order.processes, True: order.threads}
+        wanted = [*order.plan.wanted, *self._just_freed(order, turned)]
+        for one in wanted:
+            limit = min(one.limit, room[one.in_thread])
+            if limit > 0:
+                claims = claim(self._ledger, connection, now, replace(one, limit=limit))
+                room[one.in_thread] -= len(claims)
+                turned.claimed += [self._in_hand(connection, found) for found in claims]
+                turned.full = turned.full or len(claims) == limit
+        if not turned.full:
+            due = next_due(self._ledger, connection, nodes=order.plan.waiting, retries_of=order.plan.waiting_retries)
+            if due is not None:
+                turned.due_in = max(0.0, (due - now).total_seconds())
+            if not turned.claimed:
+                turned.idle = is_idle(self._ledger, connection)
+
+    def _just_freed(self, order: Order, turned: Turned) -> list[Wanted]:
+        """What this very transaction made ready, where nothing restricts it."""
+        found = []
+        known = set(order.plan.waiting) | set(order.plan.waiting_retries)
+        for in_thread, room in ((False, order.processes), (True, order.threads)):
+            free = [
+                node
+                for node in turned.settled.ready
+                if node not in known
+                and self._nodes[node].in_thread is in_thread
+                and self._nodes[node].service is None
+                and self._nodes[node].each is None
+            ]
+            if free and room > 0:
+                found.append(Wanted(free, room, in_thread))
+        return found
+
+    def _in_hand(self, connection: Connection, found: Claim) -> InHand:
+        node = self._nodes[found.node]
+        arguments: dict[str, str] = {name: self._params[name] for name in node.binding.params}
+        files: dict[str, str] = {}
+        if node.binding.item is not None:
+            arguments[node.binding.item] = found.input or "null"
+        for name in node.binding.results:
+            value = self._results.value(connection, self._ledger.numbers[name])
+            if value.path is None:
+                arguments[name] = value.text or "null"
+            else:
+                files[name] = value.path
+        if sum(map(len, arguments.values())) > self._results.largest:
+            files |= self._results.as_files(found.id, found.attempt, arguments)
+            arguments = {}
+        name = shown_name(node.name, found.child)
+        job = Job(
+            ticket=next(self._tickets),
+            task=node.name,
+            arguments=arguments,
+            files=files,
+            identity=f"{self._ledger.run_id}/{name}",
+            timeout=node.timeout,
+            grace=node.grace,
+            result_file=self._results.file_of(found.id, found.attempt),
+        )
+        return InHand(found, node, job, name)
+
+    # ── what others left ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _recovered(self, connection: Connection, now: datetime) -> list[Settlement]:
+        """The tasks of executors that are dead: each lost an attempt, which was counted when it was claimed."""
+        found = []
+        for dead in self._ledger.dead_executors(connection, now):
+            theirs = select(tasks).where(tasks.c.run_id == self._ledger.run_id, tasks.c.owner == dead)
+            for row in connection.execute(theirs):
+                elapsed = max(0.0, (now - row.since).total_seconds())
+                past = Past(row.failures, row.same, row.fingerprint, row.wait, elapsed)
+                lost = Claim(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
+                error = "its executor was killed, or could not be heard of any more"
+                seconds = max(0.0, (now - row.started_at).total_seconds())
+                outcome = Outcome(
+                    ticket=0, ended=Ended.LOST, seconds=seconds, verdict=_LOST, error=error, fingerprint="lost"
+                )
+                following = decide(self._nodes[row.node], past, outcome, random)
+                found.append(Settlement(lost, following, outcome, owner=dead))
+        return found
+
+    def _compared(self, connection: Connection, one: Settlement) -> Next:
+        """A timeout beside how long the task usually takes: the limit may be what is wrong."""
+        node = self._nodes[one.claim.node]
+        usual = (
+            select(task_attempts.c.seconds)
+            .join(tasks, tasks.c.id == task_attempts.c.task_id)
+            .join(task_runs, task_runs.c.run_id == tasks.c.run_id)
+            .where(task_runs.c.flow_name == self._ledger.flow, tasks.c.name == node.name)
+            .where(task_attempts.c.ended == Ended.RETURNED)
+            .order_by(task_runs.c.started_at.desc())
+            .limit(_COMPARED)
+        )
+        past = sorted(connection.execute(usual).scalars())
+        if not past:
+            said = "it has never ended in time so far: the limit may be too short"
+        else:
+            p99 = past[min(len(past) - 1, math.ceil(0.99 * len(past)) - 1)]
+            near = node.timeout is not None and p99 > node.timeout / 2
+            advice = "the limit may be too short" if near else "it hangs, most likely"
+            said = f"99 % of its last {len(past):,} runs took at most {in_words(p99)}: {advice}"
+        assert one.outcome is not None
+        return replace(one.next, error=f"{one.outcome.error}; {said}")
+
+    def _leave(self, connection: Connection, now: datetime, leaving: Leaving) -> None:
+        self._ledger.leave(connection, now)
+        if leaving.stopped is not None:
+            if not self._ledger.others(connection):
+                self._ledger.end(connection, now, FlowStatus.STOPPED, leaving.stopped)
+            return
+        counts = counts_of(connection, self._ledger.run_id)
+        dead, failed = counts.get(State.DEAD_LETTER, 0), counts.get(State.FAILED, 0)
+        status = FlowStatus.HELD if dead else FlowStatus.FAILED if failed else FlowStatus.COMPLETE
+        said = [
+            f"{count:,} {one if count == 1 else many}"
+            for count, one, many in ((dead, "dead letter", "dead letters"), (failed, "failed task", "failed tasks"))
+            if count
+        ]
+        self._ledger.end(connection, now, status, " and ".join(said) or None)

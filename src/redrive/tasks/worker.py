@@ -1,0 +1,127 @@
+"""A worker: takes a job from its socket, attempts it, answers; over and over, until the socket is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import random
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+from redrive.errors import TaskTimeout
+from redrive.tasks import processes
+from redrive.tasks.flow import Flow
+from redrive.tasks.perform import perform
+from redrive.tasks.wire import Frames, answer_frame, frame, read_job
+
+_CHUNK = 1 << 18
+
+
+def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int | None) -> int:
+    """Be a worker for as long as one is wanted; the status to exit with."""
+    os.setsid()  # so that it can be killed with all its children
+    processes.die_with_parent(parent)
+    processes.adopt_orphans()
+    worker = Worker(flow, socket.socket(fileno=connection), output, max_rss)
+    try:
+        worker.serve()
+    except TaskTimeout:
+        _end_by(signal.SIGTERM)
+    except ConnectionError:
+        pass  # the executor is gone
+    return 0
+
+
+def _end_by(number: signal.Signals) -> NoReturn:
+    """End as if the signal had not been caught, so that whoever looks at the status sees why."""
+    _flush()
+    faulthandler.unregister(number)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.pause()
+    os._exit(1)
+
+
+class Worker:
+    """The tasks of one flow, one attempt at a time."""
+
+    def __init__(self, flow: Flow, connection: socket.socket, output: int, max_rss: int | None) -> None:
+        self._connection = connection
+        connection.setblocking(True)
+        connection.set_inheritable(False)
+        self._nodes = flow.graph.nodes
+        self._fanned_out = {node.each for node in self._nodes.values() if node.each is not None}
+        self._max_rss = max_rss
+        self._statm = _open("/proc/self/statm") if max_rss is not None else None
+        self._directory = _open(".")
+        self._output = self._redirect(output)
+        self._streams = sys.stdout, sys.stderr
+        faulthandler.enable(self._output)
+        self._take_signals()
+        random.seed()
+        numpy: Any = sys.modules.get("numpy.random")
+        if numpy is not None:
+            numpy.seed()  # or all workers would draw the same numbers
+
+    def serve(self) -> None:
+        """Attempt what is sent, until nothing more is."""
+        frames = Frames()
+        self._connection.sendall(frame(os.getpid()))
+        while data := self._connection.recv(_CHUNK):
+            for document in frames.feed(data):
+                job = read_job(document)
+                outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)
+                _flush()
+                self._connection.sendall(answer_frame(outcome, retire=not self._restored()))
+
+    def _redirect(self, output: int) -> int:
+        """Everything that is written, by whomever in this process, goes into the pipe; a copy for faulthandler stays."""
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, nothing), (1, output), (2, output)):
+            os.dup2(source, target)
+        os.close(nothing)
+        os.set_inheritable(output, False)
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            stream = getattr(sys, name)
+            if stream is None or getattr(stream, "closed", False):
+                setattr(sys, name, open(number, "w", buffering=1, errors="backslashreplace", closefd=False))
+        return output
+
+    def _take_signals(self) -> None:
+        """Told to end, show where it stands, also from within a call into C; then let what is `finally` be done."""
+        faulthandler.unregister(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, _end)
+        faulthandler.register(signal.SIGTERM, self._output, all_threads=True, chain=True)
+
+    def _restored(self) -> bool:
+        """Put back what a task may have changed for the next one; whether it could be, and it has not grown too large."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if signal.getsignal(signal.SIGTERM) is not _end:
+            self._take_signals()
+        if self._directory is not None:
+            os.fchdir(self._directory)
+        sys.stdout, sys.stderr = self._streams
+        if sys.stdout.closed or sys.stderr.closed:
+            return False
+        return self._max_rss is None or processes.resident_bytes(self._statm) <= self._max_rss
+
+
+def _end(number: int, where: FrameType | None) -> None:
+    raise TaskTimeout("its time is up")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _open(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
