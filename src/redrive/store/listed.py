@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, literal
+from sqlalchemy import BigInteger, BindParameter, ColumnElement, literal
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -35,6 +35,12 @@ def _on_postgres(element: _Listed, compiler: SQLCompiler, **options: Any) -> str
     return f"(SELECT value::bigint FROM jsonb_array_elements_text(CAST({numbers} AS jsonb)))"
 
 
-def among(column: ColumnElement[int], ids: Iterable[int]) -> ColumnElement[bool]:
-    """Whether the column is one of these ids."""
-    return column.bool_op("IN")(_Listed(literal(json.dumps(list(ids)))))
+def among(column: ColumnElement[int], ids: Iterable[int] | BindParameter[str]) -> ColumnElement[bool]:
+    """Whether the column is one of these ids; of a statement that is made once, of the ids given as `as_list` later."""
+    listed = ids if isinstance(ids, BindParameter) else literal(as_list(ids))
+    return column.bool_op("IN")(_Listed(listed))
+
+
+def as_list(ids: Iterable[int]) -> str:
+    """Ids as the parameter they are."""
+    return json.dumps(list(ids))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 
 from redrive.errors import FlowError
 from redrive.flows import FlowReport, FlowStatus, State
 from redrive.store.database import Database
 from redrive.store.encoding import decode
+from redrive.store.listed import among
 from redrive.store.run_log import is_run, of_run
 from redrive.store.schema import task_attempts, task_changes, task_runs, tasks
 
@@ -41,6 +44,10 @@ class TaskRow:
     note: str | None
     children: int | None = None
     """Of a fan-out, once they are known."""
+    remaining: int = 0
+    """Of these, those that are under way or have not begun."""
+    dead: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,8 @@ class TaskCause:
     kind: str | None
     count: int
     untried: int
+    sample: str
+    """One of them, and one that was tried."""
 
 
 class TaskLog:
@@ -123,6 +132,14 @@ class TaskLog:
         """One run, by its id or the beginning of it; of a flow's name, its newest run."""
         return self._database.read(lambda connection: report_of(connection, find_run(connection, run)))
 
+    def like(self, run: UUID | str) -> list[FlowReport]:
+        """Runs that may be meant by this, two at most: by an id or the beginning of it, or a flow's name."""
+
+        def work(connection: Connection) -> list[FlowReport]:
+            return [report_of(connection, one) for one in _runs_like(connection, str(run))]
+
+        return self._database.read(work)
+
     def find(
         self,
         run: UUID | str,
@@ -130,9 +147,13 @@ class TaskLog:
         state: State | str | None = None,
         name: str | None = None,
         cause: str | None = None,
+        children: bool = True,
         limit: int = 100,
     ) -> list[TaskRow]:
-        """Tasks of a run, in the order of the flow."""
+        """Tasks of a run, in the order of the flow.
+
+        children  the children of fan-outs, too; who asks for a state or a cause is given them instead of the fan-out
+        """
 
         def work(connection: Connection) -> list[TaskRow]:
             run_id = find_run(connection, run)
@@ -142,8 +163,15 @@ class TaskLog:
             if name is not None:
                 wanted = wanted.where(named(name))
             if cause is not None:
-                wanted = wanted.where(tasks.c.fingerprint.startswith(cause, autoescape=True))
-            return [_task(row) for row in connection.execute(wanted)]
+                wanted = wanted.where(tasks.c.fingerprint == whole_cause(connection, run_id, cause))
+            if not children:
+                wanted = wanted.where(tasks.c.child == -1)
+            elif state is not None or cause is not None:
+                wanted = wanted.where(func.coalesce(tasks.c.children, 0) == 0)
+            found = [_task(row) for row in connection.execute(wanted)]
+            if name is not None and not found and not _is_there(connection, run_id, name):
+                raise no_such_task(connection, run_id, name)
+            return found
 
         return self._database.read(work)
 
@@ -157,10 +185,16 @@ class TaskLog:
                 select(
                     tasks.c.fingerprint,
                     tasks.c.name,
-                    func.max(tasks.c.error).label("error"),
+                    # What those say that were tried: the others only say that they were not.
+                    func.coalesce(func.max(tasks.c.error).filter(tasks.c.attempt > 0), func.max(tasks.c.error)).label(
+                        "error"
+                    ),
                     func.max(tasks.c.kind).label("kind"),
                     count,
                     func.count().filter(tasks.c.attempt == 0).label("untried"),
+                    func.coalesce(func.min(case((tasks.c.attempt > 0, tasks.c.child))), func.min(tasks.c.child)).label(
+                        "child"
+                    ),
                 )
                 .where(tasks.c.run_id == run_id, tasks.c.state.in_([State.DEAD_LETTER, State.FAILED]))
                 .where(tasks.c.fingerprint.is_not(None))
@@ -175,6 +209,7 @@ class TaskLog:
                     kind=row.kind,
                     count=row.tasks,
                     untried=row.untried,
+                    sample=shown_name(row.name, row.child),
                 )
                 for row in connection.execute(wanted)
             ]
@@ -188,7 +223,7 @@ class TaskLog:
             run_id = find_run(connection, run)
             row = connection.execute(select(tasks).where(tasks.c.run_id == run_id, exactly(name))).one_or_none()
             if row is None:
-                raise FlowError(f"run {str(run_id)[:8]} has no task {name!r}; see `redrive tasks ls --run {run_id}`")
+                raise no_such_task(connection, run_id, name)
             attempts = select(task_attempts).where(task_attempts.c.task_id == row.id).order_by(task_attempts.c.attempt)
             changes = select(task_changes).where(task_changes.c.task_id == row.id).order_by(task_changes.c.id)
             return TaskDetails(
@@ -205,22 +240,72 @@ class TaskLog:
 
         return self._database.read(work)
 
+    def inputs(self, ids: Sequence[int]) -> dict[int, Any]:
+        """What children of fan-outs were made for, by the ids of the tasks."""
+        wanted = select(tasks.c.id, tasks.c.input).where(among(tasks.c.id, list(ids)), tasks.c.input.is_not(None))
+        return self._database.read(lambda connection: {row.id: decode(row.input) for row in connection.execute(wanted)})
+
 
 def find_run(connection: Connection, run: UUID | str) -> UUID:
     """The id of the run that is meant."""
     text = str(run)
-    found: list[UUID] = []
-    if is_run(text.lower()):
-        begins = of_run(task_runs.c.run_id, text.lower())
-        found = list(connection.execute(select(task_runs.c.run_id).where(begins).limit(2)).scalars())
+    found = _runs_like(connection, text)
     if not found:
-        newest = select(task_runs.c.run_id).where(task_runs.c.flow_name == text)
-        found = list(connection.execute(newest.order_by(task_runs.c.started_at.desc()).limit(1)).scalars())
-    if not found:
-        raise FlowError(f"there is no run of a flow {text!r}; see `redrive runs ls`")
+        flows = list(connection.execute(select(task_runs.c.flow_name).distinct()).scalars())
+        raise FlowError(f"there is no run of a flow {text!r}; {_meant(text, flows) or 'see `redrive runs ls`'}")
     if len(found) > 1:
         raise FlowError(f"several runs begin with {text!r}; give more of the id")
     return found[0]
+
+
+def _runs_like(connection: Connection, text: str) -> list[UUID]:
+    if is_run(text.lower()):
+        begins = of_run(task_runs.c.run_id, text.lower())
+        if found := list(connection.execute(select(task_runs.c.run_id).where(begins).limit(2)).scalars()):
+            return found
+    newest = select(task_runs.c.run_id).where(task_runs.c.flow_name == text)
+    return list(connection.execute(newest.order_by(task_runs.c.started_at.desc()).limit(1)).scalars())
+
+
+def whole_cause(
+    connection: Connection, run_id: UUID, beginning: str, among_states: Sequence[State] = tuple(State)
+) -> str:
+    """The one cause that is so called, or that begins so: a few letters must not select two causes by accident."""
+    theirs = select(tasks.c.fingerprint).distinct().where(tasks.c.run_id == run_id, tasks.c.fingerprint.is_not(None))
+    known: list[str] = sorted(connection.execute(theirs.where(tasks.c.state.in_(among_states))).scalars())
+    if beginning in known:
+        return beginning
+    found = [one for one in known if beginning and one.startswith(beginning)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join((found or known)[:4]) + (", …" if len(found or known) > 4 else "")
+    if found:
+        raise FlowError(f"{len(found)} causes begin with {beginning!r} ({listed}); write more of it")
+    there = f"its causes are {listed}" if known else "nothing in it did"
+    raise FlowError(f"no task of run {str(run_id)[:8]} went wrong for a cause that begins with {beginning!r}; {there}")
+
+
+def no_such_task(connection: Connection, run_id: UUID, name: str) -> FlowError:
+    """What to say of a task that is not there, with what was probably meant."""
+    own = select(tasks.c.name, tasks.c.children).where(tasks.c.run_id == run_id, tasks.c.child == -1)
+    known = {row.name: row.children for row in connection.execute(own)}
+    base = name.partition("[")[0]
+    see = _meant(base, list(known)) or f"see `redrive tasks ls --run {run_id}`"
+    if base in known:
+        last = (known[base] or 0) - 1
+        see = f"{base} has {base}[0] to {base}[{last}]" if last >= 0 else f"{base} has no children, or none yet"
+    return FlowError(f"run {str(run_id)[:8]} has no task {name!r}; {see}")
+
+
+def _is_there(connection: Connection, run_id: UUID, name: str) -> bool:
+    return (
+        connection.execute(select(tasks.c.id).where(tasks.c.run_id == run_id, named(name)).limit(1)).first() is not None
+    )
+
+
+def _meant(wanted: str, known: Sequence[str]) -> str:
+    near = get_close_matches(wanted, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def named(name: str) -> ColumnElement[bool]:
@@ -291,6 +376,9 @@ def _task(row: Row[Any]) -> TaskRow:
         seconds=row.seconds,
         note=row.note,
         children=row.children,
+        remaining=row.remaining,
+        dead=row.dead,
+        failed=row.failed,
     )
 
 

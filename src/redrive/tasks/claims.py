@@ -7,10 +7,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    Select,
+    Text,
+    bindparam,
+    case,
+    func,
+    insert,
+    null,
+    select,
+    update,
+)
 
 from redrive.flows import State
-from redrive.store.listed import among
+from redrive.store.listed import among, as_list
 from redrive.store.schema import task_attempts, task_changes, tasks
 from redrive.tasks.decide import Past
 from redrive.tasks.ledger import Ledger
@@ -24,6 +38,8 @@ class Wanted:
     nodes: Sequence[int]
     limit: int
     in_thread: bool = False
+    windowed: bool = False
+    """More are not wanted now, even if there are."""
     only_retries: bool = False
     """Only those that were tried before: their siblings wait for what becomes of them."""
     service: str | None = None
@@ -63,6 +79,44 @@ _COLUMNS = (
 )
 
 
+# Statements that are made once: making one takes longer than most of them do.
+
+
+def _due_statement(*, one: bool, only_retries: bool) -> Select[Any]:
+    # Of one node the index knows the order, however many children are due; of several, all that are due are sorted.
+    node = tasks.c.node == bindparam("nodes") if one else among(tasks.c.node, bindparam("nodes", type_=Text))
+    due = (
+        select(*_COLUMNS)
+        .where(tasks.c.run_id == bindparam("run"), node, tasks.c.due_at <= bindparam("now"))
+        .order_by(tasks.c.due_at, tasks.c.id)
+        .limit(bindparam("most", type_=Integer))
+        .with_for_update(skip_locked=True)
+    )
+    return due.where(tasks.c.state == State.RETRYING) if only_retries else due
+
+
+_DUE = {
+    (one, only_retries): _due_statement(one=one, only_retries=only_retries)
+    for one in (True, False)
+    for only_retries in (True, False)
+}
+_TAKE = (
+    update(tasks)
+    .where(among(tasks.c.id, bindparam("ids", type_=Text)))
+    .values(
+        # A sensor that is asked remains one that senses.
+        state=case((tasks.c.state == State.SENSING, State.SENSING), else_=State.RUNNING),
+        due_at=null(),
+        owner=bindparam("by"),
+        attempt=tasks.c.attempt + 1,
+        started_at=bindparam("now"),
+        since=func.coalesce(tasks.c.since, bindparam("now", type_=tasks.c.since.type)),
+    )
+)
+_ATTEMPT = insert(task_attempts)
+CHANGE = insert(task_changes)
+
+
 def claim(ledger: Ledger, connection: Connection, now: datetime, wanted: Wanted) -> list[Claim]:
     """Take tasks that are due, the longest due first."""
     limit = wanted.limit
@@ -78,46 +132,20 @@ def claim(ledger: Ledger, connection: Connection, now: datetime, wanted: Wanted)
     return [_claimed(row, now) for row in found]
 
 
-def _due(ledger: Ledger, connection: Connection, now: datetime, limit: int, wanted: Wanted) -> Sequence[Row[Any]]:
-    due = (
-        select(*_COLUMNS)
-        .where(tasks.c.run_id == ledger.run_id, _of(wanted.nodes), tasks.c.due_at <= now)
-        .order_by(tasks.c.due_at, tasks.c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    if wanted.only_retries:
-        due = due.where(tasks.c.state == State.RETRYING)
-    found: Any = connection.execute(due).all()
-    return list(found)
-
-
-def _of(nodes: Sequence[int]) -> ColumnElement[bool]:
-    """Of one node the index knows the order, however many children are due; of several, all that are due are sorted."""
-    return tasks.c.node == nodes[0] if len(nodes) == 1 else among(tasks.c.node, nodes)
+def _due(ledger: Ledger, connection: Connection, now: datetime, limit: int, wanted: Wanted) -> list[Row[Any]]:
+    one = len(wanted.nodes) == 1
+    nodes = wanted.nodes[0] if one else as_list(wanted.nodes)
+    given = {"run": ledger.run_id, "nodes": nodes, "now": now, "most": limit}
+    return list(connection.execute(_DUE[one, wanted.only_retries], given))
 
 
 def _take(ledger: Ledger, connection: Connection, now: datetime, found: Sequence[Row[Any]]) -> None:
-    connection.execute(
-        update(tasks)
-        .where(among(tasks.c.id, [row.id for row in found]))
-        .values(
-            # A sensor that is asked remains one that senses.
-            state=case((tasks.c.state == State.SENSING, State.SENSING), else_=State.RUNNING),
-            due_at=None,
-            owner=ledger.executor,
-            attempt=tasks.c.attempt + 1,
-            started_at=now,
-            since=func.coalesce(tasks.c.since, now),
-        )
-    )
-    connection.execute(
-        insert(task_attempts),
-        [
-            {"task_id": row.id, "attempt": row.attempt + 1, "executor": ledger.executor, "started_at": now}
-            for row in found
-        ],
-    )
+    ids = as_list(row.id for row in found)
+    connection.execute(_TAKE, {"ids": ids, "by": ledger.executor, "now": now})
+    attempts = [
+        {"task_id": row.id, "attempt": row.attempt + 1, "executor": ledger.executor, "started_at": now} for row in found
+    ]
+    connection.execute(_ATTEMPT, attempts)
     changes = [
         {
             "task_id": row.id,
@@ -130,7 +158,7 @@ def _take(ledger: Ledger, connection: Connection, now: datetime, found: Sequence
         if row.state != State.SENSING
     ]
     if changes:
-        connection.execute(insert(task_changes), changes)
+        connection.execute(CHANGE, changes)
 
 
 def _claimed(row: Row[Any], now: datetime) -> Claim:
@@ -151,6 +179,10 @@ def _running(ledger: Ledger, connection: Connection, nodes: Collection[int]) -> 
         tasks.c.run_id == ledger.run_id, tasks.c.owner.is_not(None), among(tasks.c.node, nodes)
     )
     return connection.execute(count).scalar_one()
+
+
+def _of(nodes: Sequence[int]) -> ColumnElement[bool]:
+    return tasks.c.node == nodes[0] if len(nodes) == 1 else among(tasks.c.node, nodes)
 
 
 def next_due(

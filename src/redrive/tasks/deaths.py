@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 from redrive.model import Kind, Verdict
 from redrive.tasks.link import Link
 from redrive.tasks.work import Ended, Job, Outcome
 
-_WORDS = {
+_WORDS: dict[int, str] = {
     signal.SIGKILL: "killed by SIGKILL, probably for want of memory (the OOM killer)",
     signal.SIGSEGV: "segmentation fault (SIGSEGV)",
     signal.SIGBUS: "bus error (SIGBUS)",
@@ -21,7 +22,9 @@ _WORDS = {
     signal.SIGTERM: "ended from outside (SIGTERM)",
 }
 # Somebody's wish, not the work of the task.
-_FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
+_FROM_OUTSIDE: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
+
+_STOPPED = (Ended.STOPPED, Kind.TRANSIENT, "ended with its executor", "stopped")
 
 
 def how(status: int) -> str:
@@ -35,14 +38,7 @@ def how_process(code: int | None) -> str:
         return "it is gone"
     if code >= 0:
         return f"its process exited with status {code}"
-    return _WORDS.get(_signal(-code), f"killed by {_name(-code)}")
-
-
-def _signal(number: int) -> signal.Signals:
-    try:
-        return signal.Signals(number)
-    except ValueError:  # a real-time signal has no name
-        return signal.SIGUSR1
+    return _WORDS.get(-code, f"killed by {_name(-code)}")
 
 
 def _name(number: int) -> str:
@@ -56,26 +52,30 @@ def outcome(link: Link, status: int | None, seconds: float) -> Outcome:
     """Of the attempt that the dead worker was making; without a status, it died with the fork server."""
     job, output = link.job, link.last_output()
     assert job is not None
+    ended = partial(_outcome, job, seconds, output)
     if link.ending is Ended.STOPPED:
-        return stopped(job, seconds, output)
+        return ended(*_STOPPED)
     if link.ending is Ended.TIMED_OUT:
         error = f"ran longer than its limit of {job.timeout:g} s"
-        return _outcome(job, Ended.TIMED_OUT, seconds, output, Kind.TRANSIENT, error, "timeout")
+        return ended(Ended.TIMED_OUT, Kind.TRANSIENT, error, "timeout")
     if status is None:
         error = "the process that workers are forked from died, and its workers with it"
-        return _outcome(job, Ended.DIED, seconds, output, Kind.TRANSIENT, error, "workers lost")
+        return ended(Ended.DIED, Kind.TRANSIENT, error, "workers lost")
     code = os.waitstatus_to_exitcode(status)
+    if link.ending is Ended.DIED and code == -signal.SIGKILL:  # by us, since nothing more could be heard of it
+        error = "it closed the connection to its executor, or wrote into it: let tasks close only what they opened"
+        return ended(Ended.DIED, Kind.AMBIGUOUS, error, "connection")
     cause = f"exit:{code}" if code >= 0 else f"signal:{_name(-code)}"
     kind = Kind.TRANSIENT if code < 0 and -code in _FROM_OUTSIDE else Kind.AMBIGUOUS
-    return _outcome(job, Ended.DIED, seconds, output, kind, how(status), cause)
+    return ended(Ended.DIED, kind, how(status), cause)
 
 
-def stopped(job: Job, seconds: float, output: str) -> Outcome:
-    """Of an attempt that was ended because its executor is."""
-    return _outcome(job, Ended.STOPPED, seconds, output, Kind.TRANSIENT, "ended with its executor", "stopped")
+def never_begun(job: Job) -> Outcome:
+    """Of a job that no worker had when its executor was to end."""
+    return _outcome(job, 0.0, "", *_STOPPED)
 
 
-def _outcome(job: Job, ended: Ended, seconds: float, output: str, kind: Kind, error: str, cause: str) -> Outcome:
+def _outcome(job: Job, seconds: float, output: str, ended: Ended, kind: Kind, error: str, cause: str) -> Outcome:  # noqa: PLR0917 - it is the outcome's own fields
     return Outcome(
         ticket=job.ticket,
         ended=ended,

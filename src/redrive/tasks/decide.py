@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
+from redrive.calls.testmode import TestMode
 from redrive.clock import Random
 from redrive.flows import State
-from redrive.model import Kind, Repeat, Verdict, in_words
-from redrive.policy.retry import Progress, Retry
+from redrive.model import Decision, Kind, Repeat, Stop, Verdict, in_words
+from redrive.policy.retry import Progress, Retry, all_used
 from redrive.tasks.graph import Node
 from redrive.tasks.work import Ended, Outcome
 
@@ -15,6 +17,7 @@ _HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
 SUSPECT = frozenset({Kind.AMBIGUOUS, Kind.RESOURCE})
 """Kinds that may be poison: nobody can tell whether they would heal."""
 _DEFAULT_WITHIN = Retry().within
+_EARNEST = TestMode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,15 @@ class Next:
     kind: Kind | None = None
 
 
-def decide(node: Node, past: Past, outcome: Outcome, random: Random) -> Next:
-    """The next state of a task."""
+def decide(node: Node, past: Past, outcome: Outcome, random: Random, testing: TestMode = _EARNEST) -> Next:
+    """The next state of a task; where waits are capped for a test, no sooner than that allows."""
+    following = _decide(node, past, outcome, random, testing.attempts)
+    if following.wait is None or testing.longest_wait is None:
+        return following
+    return replace(following, wait=min(following.wait, testing.longest_wait))
+
+
+def _decide(node: Node, past: Past, outcome: Outcome, random: Random, most_attempts: int | None) -> Next:
     if outcome.ended is Ended.STOPPED:  # the executor's doing, and not held against the task
         state = State.SENSING if node.sensing else State.READY
         return Next(
@@ -60,7 +70,7 @@ def decide(node: Node, past: Past, outcome: Outcome, random: Random) -> Next:
         )
     if outcome.verdict is None or outcome.verdict.kind is Kind.DISCARD:
         return _returned(node, past, outcome)
-    return _failed(node, past, outcome, outcome.verdict, random)
+    return _failed(node, past, outcome, random, most_attempts)
 
 
 def _returned(node: Node, past: Past, outcome: Outcome) -> Next:
@@ -74,7 +84,9 @@ def _returned(node: Node, past: Past, outcome: Outcome) -> Next:
     return Next(state=State.SENSING, wait=node.sensing.every)
 
 
-def _failed(node: Node, past: Past, outcome: Outcome, verdict: Verdict, random: Random) -> Next:
+def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attempts: int | None) -> Next:
+    verdict = outcome.verdict
+    assert verdict is not None
     fingerprint = outcome.fingerprint or outcome.ended
     same = past.same + 1 if fingerprint == past.fingerprint else 1
     failures = past.failures + 1
@@ -97,7 +109,11 @@ def _failed(node: Node, past: Past, outcome: Outcome, verdict: Verdict, random: 
     if verdict.kind in SUSPECT and same >= node.poison:
         times = "" if same == 1 else f", {same} times in a row at the same place"
         return becomes(State.DEAD_LETTER, f"poison{times}: {error}")
-    decision = node.retry.decide(_repeatable(verdict), _progress(node, past, failures), random)
+    decision: Decision
+    if most_attempts is not None and failures >= most_attempts:
+        decision = Stop(all_used(most_attempts), spent=True)
+    else:
+        decision = node.retry.decide(_repeatable(verdict), _progress(node, past, failures), random)
     if isinstance(decision, Repeat):
         again = State.SENSING if node.sensing else State.RETRYING
         return becomes(again, f"{verdict.kind}: {error}", decision.wait)
@@ -120,5 +136,5 @@ def _progress(node: Node, past: Past, failures: int) -> Progress:
     wait of a task is a stored time and holds nobody up. How often ambiguous errors are repeated is a matter of their
     fingerprints here, not of their number.
     """
-    elapsed = 0.0 if node.retry.within == _DEFAULT_WITHIN else past.elapsed
+    elapsed = -math.inf if node.retry.within == _DEFAULT_WITHIN else past.elapsed
     return Progress(attempts=failures, elapsed=elapsed, previous_wait=past.wait)

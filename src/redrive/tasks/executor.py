@@ -9,9 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from redrive.calls import testmode
 from redrive.clock import SystemClock
 from redrive.errors import FlowStopped
 from redrive.flows import FlowProgress, FlowReport, FlowStatus, State
@@ -84,9 +86,11 @@ class Executor:
         self._storms: list[Storm] = []
         self._order = Order(start=True, recover=True)
         self._look_at = 0.0
+        self._survey_at = 0.0
         self._recover_at = 0.0
+        self._due: list[float] = []  # a heap of the moments at which what is known to wait is due
         self._turn_took = 0.001
-        self._job_took = 1.0
+        self._job_took = math.inf  # not known yet
         self._stop_by: float | None = None
         self._ending = False
         self._over = False
@@ -103,9 +107,7 @@ class Executor:
                 self._pool.start()
                 self._pool.check()
             sla = None if self._flow.sla is None else self._flow.sla.after(datetime.now(UTC))
-            begun = self._ledger.begin(
-                params=self._params, run_id=self._run_id, restart=self._restart, sla=sla
-            )
+            begun = self._ledger.begin(params=self._params, run_id=self._run_id, restart=self._restart, sla=sla)
             self._results.prepare()
             self._news.began(begun)
             with self._stopping.heeding_sigterm():
@@ -188,8 +190,9 @@ class Executor:
     def _ended(self, hand: InHand, outcome: Outcome, following: Next | None = None) -> None:
         claim, node = hand.claim, hand.node
         if outcome.ended is Ended.RETURNED:
-            self._job_took += (outcome.seconds - self._job_took) / 16
-        following = following or decide(node, claim.past, outcome, random)
+            known = self._job_took < math.inf
+            self._job_took = self._job_took * 15 / 16 + outcome.seconds / 16 if known else outcome.seconds
+        following = following or decide(node, claim.past, outcome, random, testmode.active())
         settlement = Settlement(claim, following, outcome)
         if outcome.in_file:
             settlement.result_file = self._results.stored_name(claim.id, claim.attempt)
@@ -217,12 +220,14 @@ class Executor:
             return
         if looks:
             order.plan = self._planner.plan(processes=order.processes, threads=order.threads)
-            order.reload = order.recover or not self._hands
+            order.survey = now >= self._survey_at
         order.count = self._view.wants_counts
         order.settlements, order.storms = self._settlements, self._storms
         self._settlements, self._storms = [], []
         if order.recover:
             self._recover_at = now + self._ledger.lease.total_seconds() / 6
+        if order.survey:
+            self._survey_at = now + _POLL
         self._order = Order()
         self._written = order
         self._scribe.begin(lambda: self._turn.take(order))
@@ -246,21 +251,41 @@ class Executor:
         self._turn_took += (turned.took - self._turn_took) / 8
         if turned.active is not None:
             planner.active = turned.active
+        settlements = [*order.settlements, *turned.recovered]
         planner.active |= turned.settled.ready
+        for one in settlements:
+            if one.next.wait is not None:
+                planner.active.add(one.claim.node)
+                heappush(self._due, now + one.next.wait)
         planner.active -= turned.settled.closed.keys()
         probes = dict(order.plan.probes)
         for hand in turned.claimed:
             self._begin(hand, probes)
         for name, probe in probes.items():
             planner.turnstiles[name].give_back(probe)
-        self._news.written([*order.settlements, *turned.recovered], order.storms, turned.settled)
+        self._news.written(settlements, order.storms, turned.settled)
         if turned.counts is not None:
             self._view.counted(*turned.counts)
+        if turned.changed:
+            planner.forget()
         if turned.abandoned:
             self._stopping.tell("it was given up for a new run")
-        self._over = turned.idle and not self._hands and not self._settlements and order.reload
-        more = turned.full or turned.settled.ready
-        self._look_at = 0.0 if more else now + min(_POLL, turned.due_in, order.plan.ask_in)
+        self._over = turned.idle and not self._hands and not self._settlements
+        self._look_again(order, turned, now)
+
+    def _look_again(self, order: Order, turned: Turned, now: float) -> None:
+        """When to ask for more."""
+        if turned.due_in < math.inf:
+            heappush(self._due, now + turned.due_in)
+        while self._due and self._due[0] <= now:
+            heappop(self._due)
+        if not self._hands and not order.survey:  # nothing to do, as far as we know: see whether that is so
+            self._survey_at = 0.0
+        new = turned.settled.ready - {hand.claim.node for hand in turned.claimed if hand.claim.child < 0}
+        if new or turned.full or self._survey_at <= now:
+            self._look_at = 0.0
+        else:
+            self._look_at = min(self._survey_at, now + order.plan.ask_in, *self._due[:1])
 
     def _begin(self, hand: InHand, probes: dict[str, Any]) -> None:
         node = hand.node

@@ -24,14 +24,15 @@ from redrive.policy.retry import Retry
 from redrive.tasks.binding import bind
 from redrive.tasks.graph import Graph, Node, Sensing
 from redrive.tasks.groups import Group, WhenOpen
+from redrive.tasks.options import as_run_id, checked_params, checked_retry, checked_timeout, cores
 
 if TYPE_CHECKING:
     from redrive.tasks.executor import Executor
+    from redrive.tasks.people import Decided
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TIMEOUT = 1_800.0
 GRACE = 5.0
 RETRY = Retry(attempts=3, base=2.0, cap=600.0)
 _BEYOND_THE_INTERVAL = 60.0  # seconds that asking a sensor may take beyond its interval
@@ -97,8 +98,8 @@ class Flow:
         self.name = checked_pipeline(name)
         self.params = dict(params) if isinstance(params, Mapping) else {}
         """The parameters that have a default."""
-        self.param_names = frozenset(_checked_params(params))
-        self.workers = checks.count("workers", workers, least=1) if workers is not None else _cores()
+        self.param_names = frozenset(checked_params(params))
+        self.workers = checks.count("workers", workers, least=1) if workers is not None else cores()
         self.sla = None if sla is None else Daily.of("sla", sla)
         self.deadline = None if deadline is None else checks.seconds("deadline", deadline, above=0)
         self.stop_within = checks.seconds("stop_within", stop_within, least=0)
@@ -187,7 +188,7 @@ class Flow:
         in_thread  run it in a thread of the executor: for what is short and can be trusted, since nothing can end it
         key        a function of the same arguments that makes its idempotency key
         """
-        limit = _timeout(timeout, in_thread)
+        limit = checked_timeout(timeout, in_thread)
         checks.seconds("grace", grace, least=0)
         checks.count("poison", poison, least=1)
         checks.count("storm", storm, least=1)
@@ -206,7 +207,7 @@ class Flow:
                 each=source,
                 timeout=limit,
                 grace=grace,
-                retry=_checked_retry(retry),
+                retry=checked_retry(retry),
                 poison=poison,
                 storm=storm,
                 service=self._downstream(service),
@@ -250,7 +251,7 @@ class Flow:
                 sensing=Sensing(every=every, timeout=timeout),
                 timeout=None if in_thread else every + _BEYOND_THE_INTERVAL,
                 grace=GRACE,
-                retry=_checked_retry(retry),
+                retry=checked_retry(retry),
                 poison=checks.count("poison", poison, least=1),
                 service=self._downstream(service),
                 classifier=service._core.classifier if isinstance(service, Service) else None,
@@ -348,7 +349,7 @@ class Flow:
             self,
             store or self.store,
             params=self._given(params or {}),
-            run_id=_as_run_id(run_id),
+            run_id=as_run_id(run_id),
             restart=restart,
             deadline=limit,
             watch=watch,
@@ -365,6 +366,50 @@ class Flow:
         if executor is not None:
             executor.stop(reason)
 
+    # ── what people ask and decide; of the newest run, where none is named ────────────────────────────────────────────
+
+    def result(self, task: Upstream, *, run: UUID | str | None = None) -> Any:
+        """What a task returned, `settle[17]` for a child; of a fan-out, the list of what its children did."""
+        from redrive.tasks.results import result_of
+
+        return result_of(self.store, self._run(run), _shown(task), self.files)
+
+    def retry(
+        self, *tasks: Upstream, cause: str | None = None, note: str | None = None, run: UUID | str | None = None
+    ) -> Decided:
+        """Send tasks back that went wrong, by name or by cause. The next `run()` tries them, and goes on from there."""
+        from redrive.tasks import people
+
+        return people.retry(self.store, self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
+
+    def accept(
+        self,
+        *tasks: Upstream,
+        note: str,
+        result: Any = None,
+        cause: str | None = None,
+        run: UUID | str | None = None,
+    ) -> Decided:
+        """Take tasks that went wrong as done, with this result. The next `run()` goes on with what comes after them."""
+        from redrive.tasks import people
+
+        names = [_shown(task) for task in tasks]
+        return people.accept(self.store, self._run(run), names, cause=cause, note=note, result=result)
+
+    def fail(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
+        """Give tasks up that went wrong. What comes after them will not run."""
+        from redrive.tasks import people
+
+        return people.fail(self.store, self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
+
+    def _run(self, run: UUID | str | None) -> UUID | str:
+        if run is not None:
+            return run
+        newest = self.store.tasks.runs(flow=self.name, limit=1)
+        if not newest:
+            raise FlowError(f"flow {self.name!r} has not run yet")
+        return newest[0].run_id
+
     def _given(self, params: Mapping[str, Any]) -> dict[str, Any]:
         if unknown := sorted(set(params) - self.param_names):
             known = f"it has {', '.join(sorted(self.param_names))}" if self.param_names else "it has none"
@@ -375,38 +420,5 @@ class Flow:
         return values
 
 
-def _checked_params(params: Iterable[str] | Mapping[str, Any]) -> Iterable[str]:
-    if isinstance(params, str):
-        raise TypeError(f"params takes names, or a mapping of names to defaults: [{params!r}]")
-    names = list(params)
-    for name in names:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"a parameter's name must be one that a function can take, not {name!r}")
-    return names
-
-
-def _checked_retry(retry: Retry | None) -> Retry:
-    if retry is not None and not isinstance(retry, Retry):
-        raise TypeError(f"retry must be a redrive.Retry or None, not {type(retry).__name__}")
-    return Retry(attempts=1) if retry is None else retry
-
-
-def _timeout(timeout: float | None, in_thread: bool) -> float | None:
-    if in_thread:
-        if timeout is not None:
-            raise FlowError("a task in a thread has no timeout, since nothing can end it: leave one of the two out")
-        return None
-    return TIMEOUT if timeout is None else checks.seconds("timeout", timeout, above=0)
-
-
-def _as_run_id(given: UUID | str | None) -> UUID | None:
-    if given is None or isinstance(given, UUID):
-        return given
-    try:
-        return UUID(given)
-    except ValueError:
-        raise FlowError(f"a run's id is a UUID, not {given!r}") from None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _shown(task: Upstream) -> str:
+    return task.name if isinstance(task, Task) else task

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from redrive.errors import FlowError
 from redrive.tasks import importing, processes
+from redrive.tasks.fingerprint import storable
 from redrive.tasks.flow import Flow
 from redrive.tasks.wire import BROKEN, DEAD, END, FORK, ORDER, READY, SIGNAL, UNFORKED, frame
 from redrive.tasks.worker import work
@@ -47,19 +48,29 @@ def main(descriptor: int) -> None:
     try:
         flow = importing.Home(**launch["home"]).visit()
     except FlowError as error:
-        control.sendall(frame((BROKEN, str(error).encode(errors="backslashreplace").decode())))
-        return
+        control.sendall(frame((BROKEN, storable(str(error)))))
+        os._exit(0)
+    _warm(flow)
     control.sendall(frame((READY, None if flow is None else list(flow.graph.nodes))))
     processes.outlive_parent()
     if flow is None:
-        return
-    _warm(flow)
+        os._exit(0)
     importing.becomes("task")
-    orderly = ForkServer(control, flow, executor, launch["max_rss"]).serve()
-    if orderly:
-        with contextlib.suppress(BaseException):
+    _serve(ForkServer(control, flow, executor, launch["max_rss"]))
+
+
+def _serve(server: ForkServer) -> NoReturn:
+    """Serve, and end by the shortest way: what the user's module has started must not keep the process."""
+    status = 1
+    try:
+        server.serve()
+        if server.is_orderly:
             atexit._run_exitfuncs()
-    os._exit(0)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def _read_launch(control: socket.socket) -> Any:
@@ -72,12 +83,12 @@ def _read_launch(control: socket.socket) -> Any:
     return json.loads(text)
 
 
-def _warm(flow: Flow) -> None:
+def _warm(flow: Flow | None) -> None:
     """Load what every worker would need to load for itself, and keep the collector from touching what they share."""
     from redrive.classify.classifier import Classifier
 
     Classifier().classify(ValueError(), "task")
-    if any(inspect.iscoroutinefunction(node.function) for node in flow.graph.nodes.values()):
+    if flow and any(inspect.iscoroutinefunction(node.function) for node in flow.graph.nodes.values()):
         import asyncio  # noqa: F401
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -102,24 +113,30 @@ class ForkServer:
             tuple[int, int, float]
         ] = []  # number, status, and when its death is to be reported at the latest
         self._unreported = bytearray()
-        self._ended = self._orderly = False
+        self._ended = False
+        self.is_orderly = False
+        """Whether it ended because the executor said so."""
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._pidfd: int | None = None
         self._adopts = processes.adopt_orphans()
         self._own = set(processes.children())  # of the user's module: somebody's server, a resource tracker
 
-    def serve(self) -> bool:
-        """Go on until the executor is gone or says so; whether it said so."""
-        self._listen()
+    def serve(self) -> None:
+        """Go on until the executor says so or is gone; then nobody is left."""
+        try:
+            self._listen()
+            self._loop()
+        finally:
+            self._end_all()
+
+    def _loop(self) -> None:
         while not self._ended:
             timeout = max(0.0, self._dead[0][2] - time.monotonic()) if self._dead else None
             for key, mask in self._selector.select(timeout):
                 key.data(mask)
             self._report_deaths()
             self._send()
-        self._end_all()
-        return self._orderly
 
     def _listen(self) -> None:
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -163,13 +180,13 @@ class ForkServer:
         elif what == SIGNAL and number in self._pids:
             processes.kill_group(self._pids[number], signalled)
         elif what == END:
-            self._ended = self._orderly = True
+            self._ended = self.is_orderly = True
 
     def _fork(self, number: int, descriptors: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self._say(UNFORKED, number, str(error))
+            self._say(UNFORKED, number, f"no process can be made ({error.strerror})")
         else:
             if pid == 0:
                 self._become_worker(*descriptors)
@@ -206,25 +223,17 @@ class ForkServer:
 
     def _reap(self) -> None:
         """Bury the dead. A worker's group is killed while the worker still has its number, so that it is its own."""
-        while (pid := self._somebody_dead()) is not None:
-            if pid in self._numbers:
-                processes.kill_group(pid, signal.SIGKILL)
-            try:
-                _, status = os.waitpid(pid, 0)
-            except ChildProcessError:
-                status = 0
+        while buried := processes.bury(self._kill_group):
+            pid, status = buried
             self._own.discard(pid)
             number = self._numbers.pop(pid, None)
             if number is not None:
                 del self._pids[number]
                 self._dead.append((number, status, time.monotonic() + _FOR_ORPHANS))
 
-    def _somebody_dead(self) -> int | None:
-        try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return None
-        return None if found is None else found.si_pid
+    def _kill_group(self, pid: int) -> None:
+        if pid in self._numbers:
+            processes.kill_group(pid, signal.SIGKILL)
 
     def _report_deaths(self) -> None:
         """A death is told when nobody is left of the worker: what is tried again must not meet its own past."""
@@ -257,18 +266,13 @@ class ForkServer:
     def _end_all(self) -> None:
         """Kill everybody, and see them dead."""
         for pid in self._numbers:
-            processes.kill_group(pid, signal.SIGKILL)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(self._control)
-        until = time.monotonic() + _FOR_ALL
-        while True:
-            self._reap()
-            left = until - time.monotonic()
-            if (not self._kill_orphans() and not self._numbers) or left <= 0:
-                break
-            self._selector.select(min(left, 1.0))
-            with contextlib.suppress(BlockingIOError):
+            self._kill_group(pid)
+        self._woken.settimeout(_FOR_ALL)
+        self._reap()
+        with contextlib.suppress(OSError):
+            while self._numbers or self._kill_orphans():
                 self._woken.recv(4_096)
+                self._reap()
         for pid in self._own:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)

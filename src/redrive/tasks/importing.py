@@ -1,8 +1,8 @@
 """How a worker comes by a flow: where it lives, how that is imported there, and why it could not be.
 
 A flow of a module is imported under the module's name; one of the program itself, which `python jobs.py` calls
-`__main__`, under the name `__mp_main__`, as multiprocessing has it: what is under `if __name__ == "__main__":` is not run
-again.
+`__main__`, under the name `__mp_main__`, as multiprocessing has it: what is under `if __name__ == "__main__":` is not
+run again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
+from redrive.classify.detail import message
 from redrive.errors import FlowError
 from redrive.masking import mask
 from redrive.tasks.flow import Flow, defined
@@ -24,7 +25,7 @@ from redrive.tasks.flow import Flow, defined
 _MAIN = ("__main__", "__mp_main__")
 _role: str | None = None  # what this process is for: "import", "task", or the user's own business
 
-GUARD = "put it under `if __name__ == '__main__':`"
+_GUARD = "put that under `if __name__ == '__main__':`"
 
 
 def becomes(role: str) -> None:
@@ -36,7 +37,7 @@ def becomes(role: str) -> None:
 def refuse_within_import() -> None:
     """See that a flow is not run by the import of its own module, nor by a task."""
     if _role == "import":
-        raise FlowError(f"the module of a flow runs it when a worker imports it: {GUARD}")
+        raise FlowError(f"it runs a flow when it is imported; {_GUARD}")
     if _role == "task":
         raise FlowError("a task cannot run a flow: make what is to be run tasks of its own flow")
 
@@ -60,7 +61,7 @@ class Home:
             return cls(flow.name, flow.module, file)
         main = sys.modules.get("__main__")
         spec = getattr(main, "__spec__", None)
-        if spec is not None and _same(getattr(main, "__file__", None), file):
+        if spec is not None and spec.name != "__main__" and _same(getattr(main, "__file__", None), file):
             return cls(flow.name, "__main__", file, spec.name)
         if file is None or not os.path.exists(file):
             raise FlowError(
@@ -152,13 +153,14 @@ def why_not(where: str, error: BaseException) -> str:
     """Why something cannot be imported: the user's own exception, and the line of the user's own code."""
     if isinstance(error, FlowError):
         return f"{where} cannot be imported by workers: {error}"
-    said = mask(str(error)).strip().splitlines()
+    said = mask(message(error)).strip().splitlines()
     if isinstance(error, SyntaxError):
         place = f"{os.path.basename(error.filename or where)}, line {error.lineno}"
         return f"{where} cannot be imported by workers: {type(error).__name__}: {error.msg} ({place})"
     if isinstance(error, SystemExit):
-        said = [f"it ends the program when it is imported; {GUARD}"]
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if _of_the_user(one.filename)]
+        said = [f"it ends the program when it is imported; {_GUARD}"]
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if os.path.isfile(one.filename)]
+    frames = [one for one in frames if _of_the_user(one.filename)] or frames
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     words = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
     return f"{where} cannot be imported by workers: {words}{place}"
@@ -166,4 +168,4 @@ def why_not(where: str, error: BaseException) -> str:
 
 def _of_the_user(filename: str) -> bool:
     own = (f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__), os.path.dirname(__file__))
-    return os.path.isfile(filename) and not any(part in filename for part in own)
+    return not any(part in filename for part in own)

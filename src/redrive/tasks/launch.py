@@ -41,15 +41,16 @@ class Server:
         finally:
             theirs.close()
         self.has_imported = False
-        self._control.setblocking(False)
-        selector.register(self._control, selectors.EVENT_READ, self._turn)
         launch = {
             "executor": os.getpid(),
             "argv": sys.argv,
             "home": self.home.document(),
             "max_rss": flow.max_rss,
         }
-        self._put(json.dumps(launch).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):  # a start that failed is noticed by who waits for it
+            self._control.sendall(json.dumps(launch).encode() + b"\n")
+        self._control.setblocking(False)
+        selector.register(self._control, selectors.EVENT_READ, self._turn)
 
     def _start(self, flow: Flow, descriptor: int) -> subprocess.Popen[bytes]:
         path = [entry for entry in sys.path if isinstance(entry, str)]

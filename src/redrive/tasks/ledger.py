@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from redrive.errors import FlowError, FlowStopped
 from redrive.flows import FlowReport, FlowStatus, State
@@ -29,6 +29,11 @@ from redrive.tasks.place import Place
 T = TypeVar("T")
 
 LEASE = timedelta(seconds=60)
+_BEAT = (
+    update(task_executors)
+    .where(task_executors.c.id == bindparam("me"), task_executors.c.ended_at.is_(None))
+    .values(beat=bindparam("beats"), until=bindparam("lives_until"))
+)
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED)
 
 
@@ -170,10 +175,8 @@ class Ledger(Place):
 
         def once(connection: Connection) -> T:
             now = self.database.dialect.now(connection)
-            mine = update(task_executors).where(
-                task_executors.c.id == self.executor, task_executors.c.ended_at.is_(None)
-            )
-            if connection.execute(mine.values(beat=beat, until=now + self.lease)).rowcount != 1:
+            mine = {"me": self.executor, "beats": beat, "lives_until": now + self.lease}
+            if connection.execute(_BEAT, mine).rowcount != 1:
                 raise self.fenced()
             return work(connection, now)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
@@ -38,9 +39,7 @@ class Link:
         "since",
     )
 
-    def __init__(
-        self, number: int, selector: selectors.BaseSelector, hear: Callable[[Link], None]
-    ) -> None:
+    def __init__(self, number: int, selector: selectors.BaseSelector, hear: Callable[[Link], None]) -> None:
         self.number = number
         self.pid: int | None = None
         """Known from its first word on."""
@@ -65,7 +64,12 @@ class Link:
     def open(self) -> tuple[int, int]:
         """Make both its ends; those that the worker is to have are given away."""
         self.connection, theirs = socket.socketpair()
-        self.pipe, written = os.pipe()
+        try:
+            self.pipe, written = os.pipe()
+        except OSError:
+            self.connection.close()
+            theirs.close()
+            raise
         self.connection.setblocking(False)
         os.set_blocking(self.pipe, False)
         self._selector.register(self.connection, selectors.EVENT_READ, self._turn)
@@ -95,16 +99,21 @@ class Link:
     def receive(self) -> list[Any]:
         """What it says; when it can say nothing any more, it is lost."""
         try:
-            data = self.connection.recv(_CHUNK)
-            if data:
-                return self._frames.feed(data)
+            while data := self.connection.recv(_CHUNK):
+                if found := self._frames.feed(data):
+                    return found
         except BlockingIOError:
             return []
         except (OSError, Garbled):
             pass
-        self.is_lost = True
-        self._selector.unregister(self.connection)
+        self.lose()
         return []
+
+    def lose(self) -> None:
+        """Listen to it no more."""
+        self.is_lost = True
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(self.connection)
 
     def _read(self) -> None:
         if not drain(self.pipe, self.output):
@@ -122,9 +131,7 @@ class Link:
     def close(self) -> None:
         """Let go of everything."""
         for end in (self.connection, self.pipe):
-            try:
+            with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(end)
-            except (KeyError, ValueError):
-                pass
         self.connection.close()
         os.close(self.pipe)

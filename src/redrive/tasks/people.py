@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, Select, insert, select, update
 
 from redrive.dlq.change import actor
 from redrive.errors import FlowError
@@ -19,7 +19,7 @@ from redrive.opening import Store
 from redrive.store.encoding import encode
 from redrive.store.listed import among
 from redrive.store.schema import task_changes, task_runs, tasks
-from redrive.store.task_log import exactly, find_run, named, shown_name
+from redrive.store.task_log import exactly, find_run, named, no_such_task, shown_name, whole_cause
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.place import Place
@@ -48,7 +48,7 @@ def retry(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str | None = None
 ) -> Decided:
     """Send tasks back: they are tried again as if they had never been, and the graph goes on from there."""
-    return _decide(store, run, names, cause, State.READY, note or "sent back")
+    return _decide(store, run, names, cause=cause, target=State.READY, note=note or "sent back")
 
 
 def accept(
@@ -61,12 +61,33 @@ def accept(
     result: Any = None,
 ) -> Decided:
     """Take tasks as done, with the result given here: what comes after them runs."""
-    return _decide(store, run, names, cause, State.SUCCESS, _checked(note, "accept"), result)
+    note = _checked(note, "accept")
+    return _decide(store, run, names, cause=cause, target=State.SUCCESS, note=note, result=result)
 
 
 def fail(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str) -> Decided:
     """Give tasks up: what comes after them does not run."""
-    return _decide(store, run, names, cause, State.FAILED, _checked(note, "fail"))
+    return _decide(store, run, names, cause=cause, target=State.FAILED, note=_checked(note, "fail"))
+
+
+def concerned(
+    store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None
+) -> dict[State, int]:
+    """How many tasks a decision would be about, by state; nothing is changed."""
+    _must_say_which(names, cause)
+
+    def work(connection: Connection) -> dict[State, int]:
+        place = Place.of(store, connection, find_run(connection, run))
+        wanted = select(tasks.c.id, tasks.c.state, tasks.c.fingerprint)
+        found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause))
+        return {state: found[state] for state in WRONG if found[state]}
+
+    return store.database.read(work)
+
+
+def _must_say_which(names: Sequence[str], cause: str | None) -> None:
+    if not names and cause is None:
+        raise FlowError("say which tasks: by their names, or by their cause")
 
 
 def _checked(note: str, action: str) -> str:
@@ -79,13 +100,13 @@ def _decide(
     store: Store,
     run: UUID | str,
     names: Sequence[str],
+    *,
     cause: str | None,
     target: State,
     note: str,
     result: Any = None,
 ) -> Decided:
-    if not names and cause is None:
-        raise FlowError("say which tasks: by their names, or by their cause")
+    _must_say_which(names, cause)
 
     def work(connection: Connection) -> Decided:
         run_id = find_run(connection, run)
@@ -109,10 +130,9 @@ class _Decision:
 
     def take(self, names: Sequence[str], cause: str | None) -> Decided:
         """Make it so."""
-        chosen = self._chosen(names, cause)
+        chosen = _chosen(self._place, self._connection, select(tasks).with_for_update(), names, cause)
         self._refuse_what_makes_no_sense(chosen)
-        for row in chosen:
-            self._move(row)
+        self._move(chosen)
         settled = Settled()
         closed = self._regroup(chosen)
         closed += [(row.node, self._target) for row in chosen if row.child < 0 and self._target is not State.READY]
@@ -130,34 +150,6 @@ class _Decision:
             upstream_failed=sum(settled.upstream_failed.values()),
         )
 
-    def _chosen(self, names: Sequence[str], cause: str | None) -> list[Row[Any]]:
-        ours = select(tasks).where(tasks.c.run_id == self._place.run_id).with_for_update()
-        ours = ours.order_by(tasks.c.node, tasks.c.child)
-        wrong = tasks.c.state.in_(WRONG) & tasks.c.children.is_(None)
-        found: dict[int, Row[Any]] = {}
-        for name in names:
-            rows = [row for row in self._connection.execute(ours.where(named(name), wrong))]
-            if not rows:
-                raise self._nothing_wrong_with(name)
-            found |= {row.id: row for row in rows if cause is None or (row.fingerprint or "").startswith(cause)}
-        if not names and cause is not None:
-            of_cause = tasks.c.fingerprint.startswith(cause, autoescape=True)
-            found = {row.id: row for row in self._connection.execute(ours.where(of_cause, wrong))}
-        if not found:
-            raise FlowError(f"no task of run {str(self._place.run_id)[:8]} went wrong for the cause {cause!r}")
-        return list(found.values())
-
-    def _nothing_wrong_with(self, name: str) -> FlowError:
-        row = self._connection.execute(
-            select(tasks.c.state).where(tasks.c.run_id == self._place.run_id, exactly(name))
-        ).first()
-        run = str(self._place.run_id)[:8]
-        if row is None:
-            return FlowError(f"run {run} has no task {name!r}; see `redrive tasks ls --run {run}`")
-        if row.state == State.UPSTREAM_FAILED:
-            return FlowError(f"task {name!r} did not run because one above it failed: decide about that one")
-        return FlowError(f"task {name!r} of run {run} is {row.state}: nothing went wrong that could be decided about")
-
     def _refuse_what_makes_no_sense(self, chosen: Sequence[Row[Any]]) -> None:
         places = self._place.shape.places
         for row in chosen:
@@ -165,7 +157,8 @@ class _Decision:
             feeds = [place.name for place in places if place.kind == "fan-out" and place.after[0] == row.node]
             if self._target is State.SUCCESS and row.child < 0 and feeds and not isinstance(self._result, list):
                 raise FlowError(
-                    f"{feeds[0]!r} runs for each item of the result of {row.name!r}: accept it with a list as its result"
+                    f"{feeds[0]!r} runs for each item of the result of {row.name!r}: accept it with a list, "
+                    "`--result '[…]'`"
                 )
 
     def _state_of(self, row: Row[Any]) -> State:
@@ -173,17 +166,25 @@ class _Decision:
             return State.SENSING
         return self._target
 
-    def _move(self, row: Row[Any]) -> None:
-        state = self._state_of(row)
-        values: dict[str, Any] = {"state": state, "note": self._note, "due_at": None, "ended_at": self._now}
+    def _move(self, chosen: Sequence[Row[Any]]) -> None:
+        by_state: dict[State, list[Row[Any]]] = {}
+        for row in chosen:
+            by_state.setdefault(self._state_of(row), []).append(row)
+        for state, rows in by_state.items():
+            theirs = among(tasks.c.id, [row.id for row in rows])
+            self._connection.execute(update(tasks).where(theirs).values(state=state, **self._values()))
+            common = {"at": self._now, "after": state, "cause": self._note}
+            changes = [{"task_id": row.id, "before": row.state, **common} for row in rows]
+            self._connection.execute(insert(task_changes), changes)
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"note": self._note, "due_at": None, "ended_at": self._now}
         if self._target is State.READY:
             again = {"due_at": self._now, "ended_at": None, "since": None, "wait": None, "failures": 0, "same": 0}
             values |= {**again, "fingerprint": None, "error": None, "kind": None}
         elif self._target is State.SUCCESS:
             values["result"] = encode(self._result)
-        self._connection.execute(update(tasks).where(tasks.c.id == row.id).values(**values))
-        change = {"task_id": row.id, "at": self._now, "before": row.state, "after": state, "cause": self._note}
-        self._connection.execute(insert(task_changes), change)
+        return values
 
     def _regroup(self, chosen: Sequence[Row[Any]]) -> list[tuple[int, State]]:
         """Count the children of fan-outs anew; the fan-outs that are another state for it."""
@@ -210,7 +211,7 @@ class _Decision:
                 State.SUCCESS,
             )[0]
             if row.state != state:
-                self._settler.change(self._connection, self._now, row.id, State(row.state), state, self._note)
+                self._settler.change(self._connection, self._now, row.id, (State(row.state), state), self._note)
                 changed.append((node, state))
         return changed
 
@@ -250,3 +251,38 @@ class _Decision:
         if run.status != FlowStatus.RUNNING:
             waits = {"status": FlowStatus.STOPPED, "reason": "a person has decided about its tasks", "ended_at": None}
             self._connection.execute(update(task_runs).where(task_runs.c.run_id == self._place.run_id).values(**waits))
+
+
+def _chosen(
+    place: Place, connection: Connection, wanted: Select[Any], names: Sequence[str], cause: str | None
+) -> list[Row[Any]]:
+    """The tasks that are meant, all of them tasks that went wrong."""
+    wrong = tasks.c.state.in_(WRONG) & tasks.c.children.is_(None)
+    ours = wanted.where(tasks.c.run_id == place.run_id, wrong).order_by(tasks.c.node, tasks.c.child)
+    if cause is not None:
+        cause = whole_cause(connection, place.run_id, cause, WRONG)
+        if not names:
+            return list(connection.execute(ours.where(tasks.c.fingerprint == cause)))
+    found: dict[int, Row[Any]] = {}
+    for name in names:
+        rows = list(connection.execute(ours.where(named(name))))
+        if not rows:
+            raise _nothing_wrong_with(place, connection, name)
+        found |= {row.id: row for row in rows if cause is None or row.fingerprint == cause}
+    if not found:
+        raise FlowError(f"none of these tasks went wrong for the cause {cause!r}")
+    return list(found.values())
+
+
+def _nothing_wrong_with(place: Place, connection: Connection, name: str) -> FlowError:
+    own = select(tasks.c.node, tasks.c.state).where(tasks.c.run_id == place.run_id)
+    row = connection.execute(own.where(exactly(name))).first()
+    if row is None:
+        return no_such_task(connection, place.run_id, name)
+    if row.state == State.UPSTREAM_FAILED:
+        failed = connection.execute(own.where(tasks.c.state == State.FAILED, tasks.c.child == -1)).all()
+        above = [place.shape.places[one.node].name for one in failed if row.node in reach([one.node], place.below)]
+        which = f"{above[0]!r}, which is above it," if above else "one above it"
+        return FlowError(f"task {name!r} did not run because {which} failed: decide about that one")
+    run = str(place.run_id)[:8]
+    return FlowError(f"task {name!r} of run {run} is {row.state}: nothing went wrong that could be decided about")

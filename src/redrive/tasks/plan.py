@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from redrive.clock import Clock
 from redrive.flows import State
@@ -115,22 +115,16 @@ class Planner:
         window = self.siblings(node).may_run() - self._fresh[node]
         fresh = window > 0
         limit = min(room, int(window)) if fresh else room
-        plan.wanted.append(self._limited(Wanted([node], limit, in_thread, only_retries=not fresh), group))
+        wanted = Wanted([node], limit, in_thread, windowed=limit < room, only_retries=not fresh)
+        plan.wanted.append(self._limited(wanted, group))
         (plan.waiting if fresh else plan.waiting_retries).append(node)
 
     def _limited(self, wanted: Wanted, turnstile: Turnstile | None) -> Wanted:
         if turnstile is None:
             return wanted
         name = turnstile.group.name
-        return Wanted(
-            wanted.nodes,
-            wanted.limit,
-            wanted.in_thread,
-            wanted.only_retries,
-            service=name,
-            concurrency=turnstile.group.concurrency,
-            sharing=self._of_service[name],
-        )
+        group = turnstile.group
+        return replace(wanted, service=name, concurrency=group.concurrency, sharing=self._of_service[name])
 
     def _by_service(self, plan: Plan, nodes: Collection[int], room: int, in_thread: bool) -> None:
         for name in sorted({self.nodes[node].service or "" for node in nodes}):

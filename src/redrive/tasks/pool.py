@@ -1,6 +1,6 @@
-"""The workers of an executor: given jobs, timed, ended, replaced. Driven by the executor's selector; nothing waits here.
+"""The workers of an executor: given jobs, timed, ended, replaced. Driven by the executor's selector, never waiting.
 
-A worker that is to be ended is asked first (SIGTERM), and after its grace killed (SIGKILL), with its whole process group.
+A worker that is to end is asked first (SIGTERM), and after its grace killed (SIGKILL), with its whole process group.
 What became of its job is known when its process is dead, and not before: a repeat never runs beside it.
 """
 
@@ -14,7 +14,6 @@ from math import inf
 from typing import NamedTuple
 
 from redrive.errors import FlowError
-from redrive.model import Kind, Verdict
 from redrive.tasks import deaths, processes
 from redrive.tasks.flow import Flow
 from redrive.tasks.launch import Server
@@ -72,7 +71,9 @@ class Pool:
         poll.register(server.fileno(), select.POLLIN)
         while not server.has_imported:
             if time.monotonic() >= until:
-                raise FlowError(f"{server.home.shown} was not imported by a worker within {_TO_IMPORT / 60:.0f} minutes")
+                raise FlowError(
+                    f"{server.home.shown} was not imported by a worker within {_TO_IMPORT / 60:.0f} minutes"
+                )
             if poll.poll(1_000 * (until - time.monotonic())):
                 self._heard_server()
 
@@ -84,8 +85,8 @@ class Pool:
         if missing is not None:
             what = f"flow {self._flow.name!r}" if tasks is None else f"task {missing!r} of flow {self._flow.name!r}"
             raise FlowError(
-                f"a worker that imports {server.home.shown} does not find {what}: make the flow and its tasks at the top "
-                "of the module, not inside a function, or use in_thread=True"
+                f"a worker that imports {server.home.shown} does not find {what}: make the flow and its tasks at the "
+                "top of the module, not inside a function, or use in_thread=True"
             )
         self._refill()
 
@@ -97,15 +98,21 @@ class Pool:
         for _ in range(self._size - sum(not link.doomed for link in self._links.values())):
             self._numbers += 1
             link = Link(self._numbers, self._selector, self._hear)
+            try:
+                ends = link.open()
+            except OSError as error:
+                raise FlowError(
+                    f"worker {len(self._links) + 1} of {self._size} cannot be had: {error.strerror}"
+                ) from None
             self._links[link.number] = link
-            server.fork(link.number, *link.open())
+            server.fork(link.number, *ends)
 
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def idle(self) -> int:
         """How many jobs can be given right now."""
-        return max(0, min(len(self._ready), self._workers - self._busy))
+        return 0 if self._stopping else max(0, min(len(self._ready), self._workers - self._busy))
 
     def give(self, job: Job) -> None:
         """Hand a job to an idle worker. Its time begins."""
@@ -123,9 +130,8 @@ class Pool:
                 link.given += 1
                 link.output = Output()
                 if job.timeout is not None:
-                    link.deadline = deadline = now + job.timeout
-                    if deadline < self._soonest:
-                        self._soonest = deadline
+                    link.deadline = now + job.timeout
+                    self._soonest = min(self._soonest, link.deadline)
                 return
             self._doom(link)  # it died while it had nothing to do
         self._waiting.append(job)
@@ -154,7 +160,7 @@ class Pool:
                 try:
                     self._answered(link, read_answer(document))
                 except Garbled:
-                    self._doom(link)
+                    link.lose()
         if link.is_lost:
             self._lost(link)
 
@@ -204,11 +210,17 @@ class Pool:
         self._soonest = inf
         for link in list(self._links.values()):
             if link.deadline <= now:
-                if link.ending is not None or link.job is None or link.is_lost:
-                    self._kill(link)
-                else:
-                    self._ask_to_end(link, Ended.TIMED_OUT)
+                self._overdue(link)
             self._soonest = min(self._soonest, link.deadline)
+
+    def _overdue(self, link: Link) -> None:
+        if link.job is None or link.ending is not None:
+            self._kill(link)
+        elif link.is_lost:
+            link.ending = Ended.DIED
+            self._kill(link)
+        else:
+            self._ask_to_end(link, Ended.TIMED_OUT)
 
     def _ask_to_end(self, link: Link, ending: Ended) -> None:
         assert link.job is not None
@@ -256,7 +268,7 @@ class Pool:
     def _drop_waiting(self) -> None:
         for job in self._waiting:
             self._busy -= 1
-            self._outcomes.append(deaths.stopped(job, 0.0, ""))
+            self._outcomes.append(deaths.never_begun(job))
         self._waiting.clear()
 
     # ── deaths ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,9 +60,28 @@ def _children_by_scan() -> Iterator[int]:
             if name.isdigit():
                 with suppress(OSError, ValueError, IndexError):
                     # The name of the program is in parentheses, and may hold anything.
-                    state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
+                    _, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
                     if int(parent) == own:
                         yield int(name)
+
+
+def bury(prepare: Callable[[int], None]) -> tuple[int, int] | None:
+    """Wait for a child that has ended, if there is one: its number and its status.
+
+    `prepare` is called with the number while it still is the child's, where the system lets us look before we wait.
+    """
+    try:
+        if not hasattr(os, "waitid"):
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            prepare(pid)
+            return (pid, status) if pid else None
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        prepare(found.si_pid)
+        return os.waitpid(found.si_pid, 0)
+    except ChildProcessError:
+        return None
 
 
 def kill_group(leader: int, number: int) -> None:

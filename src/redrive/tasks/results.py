@@ -7,13 +7,18 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import orjson
 from sqlalchemy import Connection, select
 
 from redrive.errors import FlowError
-from redrive.opening import DEFAULT
+from redrive.flows import State
+from redrive.opening import DEFAULT, Store
+from redrive.store.encoding import decode
 from redrive.store.schema import tasks
+from redrive.store.task_log import exactly, find_run
 from redrive.tasks.place import Place
 from redrive.tasks.work import LARGEST
 
@@ -98,16 +103,22 @@ class Results:
             return Value(path=str(self._directory / row.result_file))
         return Value(row.result or "null")
 
+    def text(self, connection: Connection, row: Any) -> str:
+        """What a task returned, by its row; of a fan-out, the list of what its children did."""
+        if row.children is not None:
+            return f"[{','.join(self._of_children(connection, row.node))}]"
+        return self._text(row)
+
+    def _text(self, row: Any) -> str:
+        return row.result or "null" if row.result_file is None else (self._directory / row.result_file).read_text()
+
     def _of_children(self, connection: Connection, node: int) -> list[str]:
         theirs = (
             select(tasks.c.result, tasks.c.result_file)
             .where(tasks.c.run_id == self._place.run_id, tasks.c.node == node, tasks.c.child >= 0)
             .order_by(tasks.c.child)
         )
-        return [
-            row.result or "null" if row.result_file is None else (self._directory / row.result_file).read_text()
-            for row in connection.execute(theirs)
-        ]
+        return [self._text(row) for row in connection.execute(theirs)]
 
     def _in_a_file(self, name: str, text: str) -> str:
         path = self._directory / str(self._place.run_id) / name
@@ -116,6 +127,21 @@ class Results:
         scratch.write_text(text)
         scratch.replace(path)
         return str(path)
+
+
+def result_of(store: Store, run: UUID | str, name: str, directory: Path | None) -> Any:
+    """What a task returned; of a fan-out, the list of what its children did."""
+
+    def work(connection: Connection) -> str:
+        run_id = find_run(connection, run)
+        row = connection.execute(select(tasks).where(tasks.c.run_id == run_id, exactly(name))).one_or_none()
+        if row is None:
+            raise FlowError(f"run {str(run_id)[:8]} has no task {name!r}")
+        if row.state != State.SUCCESS:
+            raise FlowError(f"task {name!r} of run {str(run_id)[:8]} is {row.state}: it has no result")
+        return Results(Place.of(store, connection, run_id), directory).text(connection, row)
+
+    return decode(store.database.read(work))
 
 
 def _beside_the_store(place: Place) -> Path:

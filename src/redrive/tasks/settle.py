@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, literal, select, update
+from sqlalchemy import Connection, Text, bindparam, insert, literal, select, update
 
 from redrive.flows import State
-from redrive.store.listed import among
+from redrive.store.listed import among, as_list
 from redrive.store.schema import task_attempts, task_changes, tasks
-from redrive.tasks.claims import Claim
+from redrive.tasks.claims import CHANGE, Claim
 from redrive.tasks.decide import Next
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import put_letters, settle_letters
@@ -113,7 +113,7 @@ class Settler:
             if (before := self._before(one)) != one.next.state
         ]
         if changes:
-            connection.execute(insert(task_changes), changes)
+            connection.execute(CHANGE, changes)
 
     def _before(self, one: Settlement) -> State:
         if self._place.shape.places[one.claim.node].kind == "sensor":
@@ -146,17 +146,13 @@ class Settler:
     def _count(self, connection: Connection, now: datetime, node: int, ended: list[State]) -> list[tuple[int, State]]:
         """Take ended children off a fan-out's count; what it becomes, where they were the last."""
         dead, failed = ended.count(State.DEAD_LETTER), ended.count(State.FAILED)
-        row = connection.execute(
-            update(tasks)
-            .where(self._own_row(node))
-            .values(remaining=tasks.c.remaining - len(ended), dead=tasks.c.dead + dead, failed=tasks.c.failed + failed)
-            .returning(tasks.c.id, tasks.c.remaining, tasks.c.dead, tasks.c.failed)
-        ).one()
+        counted = {"run": self._place.run_id, "of": node, "over": len(ended), "died": dead, "lost": failed}
+        row = connection.execute(_COUNT, counted).one()
         if row.remaining:
             return []
         state = State.DEAD_LETTER if row.dead else State.FAILED if row.failed else State.SUCCESS
         what = {State.DEAD_LETTER: f"{row.dead} of its children are dead letters", State.FAILED: "children failed"}
-        self.change(connection, now, row.id, State.RUNNING, state, what.get(state))
+        self.change(connection, now, row.id, (State.RUNNING, state), what.get(state))
         return [(node, state)]
 
     def _strike(self, connection: Connection, now: datetime, storm: Storm) -> int:
@@ -223,7 +219,7 @@ class Settler:
                     for number, item in enumerate(items[start : start + _INSERTED_AT_ONCE])
                 ],
             )
-        self.change(connection, now, row_id, State.PENDING, State.RUNNING, f"{len(items)} children")
+        self.change(connection, now, row_id, (State.PENDING, State.RUNNING), f"{len(items)} children")
         connection.execute(
             update(tasks).where(tasks.c.id == row_id).values(children=len(items), remaining=len(items), since=now)
         )
@@ -239,14 +235,8 @@ class Settler:
             if state is State.FAILED:
                 settled.upstream_failed[node] = self._give_up_below(connection, now, node)
             elif state is State.SUCCESS and self._place.below[node]:
-                freed = (
-                    update(tasks)
-                    .where(tasks.c.run_id == self._place.run_id, tasks.c.child == -1)
-                    .where(among(tasks.c.node, self._place.below[node]))
-                    .values(waiting=tasks.c.waiting - 1)
-                    .returning(tasks.c.node, tasks.c.waiting, tasks.c.state)
-                )
-                rows = connection.execute(freed).all()
+                lower = as_list(self._place.below[node])
+                rows = connection.execute(_FREE, {"run": self._place.run_id, "nodes": lower}).all()
                 free = [row.node for row in rows if not row.waiting and row.state == State.PENDING]
                 self._promote(connection, now, free, settled, done)
 
@@ -263,14 +253,9 @@ class Settler:
         for kind, state in (("task", State.READY), ("sensor", State.SENSING)):
             chosen = [node for node in nodes if places[node].kind == kind]
             if chosen:
-                moved = (
-                    update(tasks)
-                    .where(tasks.c.run_id == self._place.run_id, among(tasks.c.node, chosen), tasks.c.child == -1)
-                    .values(state=checked(State.PENDING, state), due_at=now)
-                    .returning(tasks.c.id)
-                )
-                ids = connection.execute(moved).scalars().all()
-                connection.execute(insert(task_changes), [_change(one, now, State.PENDING, state, None) for one in ids])
+                made = {"run": self._place.run_id, "nodes": as_list(chosen), "to": checked(State.PENDING, state)}
+                ids = connection.execute(_READY, {**made, "now": now}).scalars().all()
+                connection.execute(CHANGE, [_change(one, now, State.PENDING, state, None) for one in ids])
                 settled.ready.update(chosen)
         for node in nodes:
             if places[node].kind == "fan-out":
@@ -278,7 +263,7 @@ class Settler:
                 if self._expand(connection, now, node, row_id):
                     settled.ready.add(node)
                 else:
-                    self.change(connection, now, row_id, State.RUNNING, State.SUCCESS, "nothing to run for")
+                    self.change(connection, now, row_id, (State.RUNNING, State.SUCCESS), "nothing to run for")
                     done.append((node, State.SUCCESS))
 
     def _give_up_below(self, connection: Connection, now: datetime, node: int) -> int:
@@ -295,18 +280,19 @@ class Settler:
         if ids:
             cause = f"{self._place.shape.places[node].name} failed"
             changes = [_change(one, now, State.PENDING, State.UPSTREAM_FAILED, cause) for one in ids]
-            connection.execute(insert(task_changes), changes)
+            connection.execute(CHANGE, changes)
         return len(ids)
 
     def change(
-        self, connection: Connection, now: datetime, row_id: int, before: State, after: State, cause: str | None
+        self, connection: Connection, now: datetime, row_id: int, ways: tuple[State, State], cause: str | None
     ) -> None:
-        """Change the state of one task."""
+        """Change the state of one task, from the one to the other."""
+        before, after = ways
         over = now if after in _OVER else None
         connection.execute(
             update(tasks).where(tasks.c.id == row_id).values(state=checked(before, after), ended_at=over)
         )
-        connection.execute(insert(task_changes), [_change(row_id, now, before, after, cause)])
+        connection.execute(CHANGE, [_change(row_id, now, before, after, cause)])
 
     def _own_row(self, node: int) -> Any:
         return (tasks.c.run_id == self._place.run_id) & (tasks.c.node == node) & (tasks.c.child == -1)
@@ -326,6 +312,29 @@ class Settler:
             settle_letters(self._place, connection, now, healed)
 
 
+_OWN = (tasks.c.run_id == bindparam("run")) & (tasks.c.child == -1)
+_COUNT = (
+    update(tasks)
+    .where(_OWN, tasks.c.node == bindparam("of"))
+    .values(
+        remaining=tasks.c.remaining - bindparam("over"),
+        dead=tasks.c.dead + bindparam("died"),
+        failed=tasks.c.failed + bindparam("lost"),
+    )
+    .returning(tasks.c.id, tasks.c.remaining, tasks.c.dead, tasks.c.failed)
+)
+_FREE = (
+    update(tasks)
+    .where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text)))
+    .values(waiting=tasks.c.waiting - 1)
+    .returning(tasks.c.node, tasks.c.waiting, tasks.c.state)
+)
+_READY = (
+    update(tasks)
+    .where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text)))
+    .values(state=bindparam("to"), due_at=bindparam("now"))
+    .returning(tasks.c.id)
+)
 _SETTLE = (
     update(tasks)
     .where(tasks.c.id == bindparam("b_id"), tasks.c.owner == bindparam("b_owner"))

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from redrive.calls import testmode
 from redrive.flows import FlowStatus, State
 from redrive.model import Kind, Verdict, in_words
 from redrive.store.encoding import encode
@@ -50,7 +51,8 @@ class Order:
     threads: int = 0
     start: bool = False
     recover: bool = False
-    reload: bool = False
+    survey: bool = False
+    """See what others, and people, have done to the run."""
     count: bool = False
     leave: Leaving | None = None
 
@@ -79,6 +81,8 @@ class Turned:
     idle: bool = False
     """Nothing is claimed by anybody, or to be claimed."""
     active: set[int] | None = None
+    changed: bool = False
+    """A person has decided about tasks."""
     abandoned: bool = False
     recovered: list[Settlement] = field(default_factory=list)
     counts: tuple[Mapping[State, int], tuple[tuple[str, float], ...], float] | None = None
@@ -98,6 +102,7 @@ class Turn:
         self._nodes = nodes
         self._params = {name: encode(value) for name, value in params.items()}
         self._tickets = itertools.count(1)
+        self._decided_at: datetime | None = None
 
     def take(self, order: Order) -> Turned:
         """Do it all in one transaction."""
@@ -124,11 +129,9 @@ class Turn:
         if order.leave is not None:
             self._leave(connection, now, order.leave)
             return turned
-        if order.reload:
-            turned.active = active(self._ledger, connection)
-            status = select(task_runs.c.status).where(task_runs.c.run_id == self._ledger.run_id)
-            turned.abandoned = connection.execute(status).scalar_one() == FlowStatus.ABANDONED
         self._claim(order, connection, now, turned)
+        if order.survey:
+            self._survey(order, connection, now, turned)
         if order.count:
             turned.counts = self._counted(connection, now)
         return turned
@@ -164,13 +167,20 @@ class Turn:
                 claims = claim(self._ledger, connection, now, replace(one, limit=limit))
                 room[one.in_thread] -= len(claims)
                 turned.claimed += [self._in_hand(connection, found) for found in claims]
-                turned.full = turned.full or len(claims) == limit
-        if not turned.full:
-            due = next_due(self._ledger, connection, nodes=order.plan.waiting, retries_of=order.plan.waiting_retries)
-            if due is not None:
-                turned.due_in = max(0.0, (due - now).total_seconds())
-            if not turned.claimed:
-                turned.idle = is_idle(self._ledger, connection)
+                turned.full = turned.full or (len(claims) == limit and not one.windowed)
+
+    def _survey(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
+        turned.active = active(self._ledger, connection)
+        run = select(task_runs.c.status, task_runs.c.updated_at).where(task_runs.c.run_id == self._ledger.run_id)
+        row = connection.execute(run).one()
+        turned.abandoned = row.status == FlowStatus.ABANDONED
+        turned.changed = self._decided_at is not None and row.updated_at != self._decided_at
+        self._decided_at = row.updated_at
+        due = next_due(self._ledger, connection, nodes=order.plan.waiting, retries_of=order.plan.waiting_retries)
+        if due is not None:
+            turned.due_in = max(0.0, (due - now).total_seconds())
+        if not turned.claimed:
+            turned.idle = is_idle(self._ledger, connection)
 
     def _just_freed(self, order: Order, turned: Turned) -> list[Wanted]:
         """What this very transaction made ready, where nothing restricts it."""
@@ -233,7 +243,7 @@ class Turn:
                 outcome = Outcome(
                     ticket=0, ended=Ended.LOST, seconds=seconds, verdict=_LOST, error=error, fingerprint="lost"
                 )
-                following = decide(self._nodes[row.node], past, outcome, random)
+                following = decide(self._nodes[row.node], past, outcome, random, testmode.active())
                 found.append(Settlement(lost, following, outcome, owner=dead))
         return found
 

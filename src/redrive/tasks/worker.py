@@ -50,6 +50,7 @@ class Worker:
     """The tasks of one flow, one attempt at a time."""
 
     def __init__(self, flow: Flow, connection: socket.socket, output: int, max_rss: int | None) -> None:
+        self._pid = os.getpid()
         self._connection = connection
         connection.setblocking(True)
         connection.set_inheritable(False)
@@ -76,10 +77,12 @@ class Worker:
                 job = read_job(document)
                 outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)
                 _flush()
+                if os.getpid() != self._pid:
+                    os._exit(0)  # a child that the task forked, and let return from it
                 self._connection.sendall(answer_frame(outcome, retire=not self._restored()))
 
     def _redirect(self, output: int) -> int:
-        """Everything that is written, by whomever in this process, goes into the pipe; a copy for faulthandler stays."""
+        """Everything that is written, by whomever in this process, goes into the pipe; a copy is faulthandler's."""
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, output), (2, output)):
             os.dup2(source, target)
@@ -88,7 +91,8 @@ class Worker:
         for name, number in (("stdout", 1), ("stderr", 2)):
             stream = getattr(sys, name)
             if stream is None or getattr(stream, "closed", False):
-                setattr(sys, name, open(number, "w", buffering=1, errors="backslashreplace", closefd=False))
+                stream = open(number, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+                setattr(sys, name, stream)
         return output
 
     def _take_signals(self) -> None:
@@ -98,8 +102,9 @@ class Worker:
         faulthandler.register(signal.SIGTERM, self._output, all_threads=True, chain=True)
 
     def _restored(self) -> bool:
-        """Put back what a task may have changed for the next one; whether it could be, and it has not grown too large."""
+        """Put back what a task may have changed for the next one; whether this worker is fit for another."""
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if signal.getsignal(signal.SIGTERM) is not _end:
             self._take_signals()
         if self._directory is not None:

@@ -1,0 +1,56 @@
+"""What may be said about a flow and its tasks, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from redrive.errors import FlowError
+from redrive.policy import checks
+from redrive.policy.retry import Retry
+
+TIMEOUT = 1_800.0
+
+
+def checked_params(params: Iterable[str] | Mapping[str, Any]) -> Iterable[str]:
+    """The names of a flow's parameters."""
+    if isinstance(params, str):
+        raise TypeError(f"params takes names, or a mapping of names to defaults: [{params!r}]")
+    names = list(params)
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"a parameter's name must be one that a function can take, not {name!r}")
+    return names
+
+
+def checked_retry(retry: Retry | None) -> Retry:
+    """A task's policy; a single attempt, where it has none."""
+    if retry is not None and not isinstance(retry, Retry):
+        raise TypeError(f"retry must be a redrive.Retry or None, not {type(retry).__name__}")
+    return Retry(attempts=1) if retry is None else retry
+
+
+def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:
+    """Seconds of one attempt; None for a task in a thread."""
+    if in_thread:
+        if timeout is not None:
+            raise FlowError("a task in a thread has no timeout, since nothing can end it: leave one of the two out")
+        return None
+    return TIMEOUT if timeout is None else checks.seconds("timeout", timeout, above=0)
+
+
+def as_run_id(given: UUID | str | None) -> UUID | None:
+    """The id of a run."""
+    if given is None or isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given)
+    except ValueError:
+        raise FlowError(f"a run's id is a UUID, not {given!r}") from None
+
+
+def cores() -> int:
+    """How many processors there are for this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
