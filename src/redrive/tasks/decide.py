@@ -50,7 +50,7 @@ class Next:
 
 
 def decide(node: Node, past: Past, outcome: Outcome, random: Random, testing: TestMode = _EARNEST) -> Next:
-    """The next state of a task; where waits are capped for a test, no sooner than that allows."""
+    """The next state of a task; where waits are capped for a test, with a wait no longer than that."""
     following = _decide(node, past, outcome, random, testing.attempts)
     if following.wait is None or testing.longest_wait is None:
         return following

@@ -17,10 +17,12 @@ from redrive.calls import testmode
 from redrive.clock import SystemClock
 from redrive.errors import FlowStopped
 from redrive.flows import FlowProgress, FlowReport, FlowStatus, State
-from redrive.model import Kind
+from redrive.model import Kind, in_words
 from redrive.opening import Store
+from redrive.policy.checks import warn
 from redrive.stopping import Stopping
 from redrive.tasks.decide import Next, decide
+from redrive.tasks.graph import longest_way, worst_case
 from redrive.tasks.groups import Turnstile
 from redrive.tasks.importing import refuse_within_import
 from redrive.tasks.ledger import Ledger
@@ -106,7 +108,7 @@ class Executor:
             if self._pool is not None:
                 self._pool.start()
                 self._pool.check()
-            sla = None if self._flow.sla is None else self._flow.sla.after(datetime.now(UTC))
+            sla = self._sla()
             begun = self._ledger.begin(params=self._params, run_id=self._run_id, restart=self._restart, sla=sla)
             self._results.prepare()
             self._news.began(begun)
@@ -120,6 +122,20 @@ class Executor:
             return report
         finally:
             self._close()
+
+    def _sla(self) -> datetime | None:
+        """When the run is to be done; a warning, where its retries may keep it from that."""
+        if self._flow.sla is None:
+            return None
+        now = datetime.now(UTC)
+        sla = self._flow.sla.after(now)
+        left, worst = (sla - now).total_seconds(), longest_way(self._flow.graph, worst_case)
+        if worst > left:
+            warn(
+                f"flow {self._flow.name!r} is to be done in {in_words(left)}, and its tasks may take "
+                f"{in_words(worst)}, one after another with all their retries: shorten their timeouts or the waits"
+            )
+        return sla
 
     def _stopped(self, report: FlowReport) -> FlowStopped:
         """Why the run did not come to a good end."""

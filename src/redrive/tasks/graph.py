@@ -168,6 +168,14 @@ def reach(starts: Iterable[int], edges: list[list[int]]) -> set[int]:
     return found
 
 
+def worst_case(node: Node) -> float:
+    """The longest a task may take in seconds, all its attempts and the waits between them."""
+    if node.sensing is not None:
+        return node.sensing.timeout
+    attempt = node.timeout or 0.0
+    return node.retry.worst_case(timeout=0.0) + node.retry.attempts * attempt
+
+
 def longest_way(graph: Graph, cost: Callable[[Node], float]) -> float:
     """The most that one task after another can cost."""
     costs: dict[str, float] = {}

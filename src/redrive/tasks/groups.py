@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many tasks of a group may begin now; where it is none, why, and when to ask again."""
+    """How many tasks of a group may begin now; where it is held, why, and when to ask again."""
 
     tasks: float
     why: str | None = None
@@ -94,7 +94,7 @@ class Turnstile:
         if permit is None:
             wait = circuit.retry_in()
             return Room(0, f"{self.group.name} is down, next try in {in_words(wait)}", max(wait, 0.01))
-        return Room(1, probe=permit)
+        return Room(1, f"{self.group.name} is down, one task finds out whether it is back", probe=permit)
 
     def begin(self, probe: Permit | None = None) -> Permit | None:
         """A task begins; what it is given is reported back with its end."""

@@ -43,7 +43,7 @@ class Results:
 
     def file_of(self, task_id: int, attempt: int) -> str:
         """Where an attempt leaves a result that is large: a name of its own, since a late one may still be writing."""
-        return str(self._directory / str(self._place.run_id) / f"{task_id}-{attempt}.json")
+        return f"{self._directory}/{self.stored_name(task_id, attempt)}"
 
     def stored_name(self, task_id: int, attempt: int) -> str:
         """The same, as the store has it: the directory may be another one on the next machine."""
