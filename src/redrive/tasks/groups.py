@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from redrive.calls.service import Service
@@ -76,25 +76,26 @@ class Turnstile:
 
     def room(self) -> Room:
         """How many may begin now. A permit for a probe must be used or given back."""
-        tasks = math.inf if self.group.concurrency is None else self.group.concurrency - self.running
-        if tasks <= 0:
-            return Room(0)  # asked again when one of them ends
-        if self.group.rate is not None:
-            early = self._next_start - self._clock.monotonic()
-            if early > 0:
-                return Room(0, ask_in=early)
-            tasks = 1
         circuit = self._circuit
         if circuit is None or circuit.state is State.CLOSED:
-            return Room(tasks)
+            return self._paced()
+        paced = self._paced()
         wait = circuit.retry_in()
+        if paced.tasks <= 0 or (self.group.when_open == "fail" and wait > 0):
+            return replace(paced, why=f"{self.group.name} is down")
         permit = circuit.admit() if wait <= 0 else None
-        if permit is None and self.group.when_open == "fail":
-            return Room(tasks)
         if permit is None:
             wait = circuit.retry_in()
             return Room(0, f"{self.group.name} is down, next try in {in_words(wait)}", max(wait, 0.01))
         return Room(1, f"{self.group.name} is down, one task finds out whether it is back", probe=permit)
+
+    def _paced(self) -> Room:
+        """How many its limits leave room for."""
+        tasks = math.inf if self.group.concurrency is None else self.group.concurrency - self.running
+        if self.group.rate is None or tasks <= 0:  # where there is no room, it is asked again when a task ends
+            return Room(max(0, tasks))
+        early = self._next_start - self._clock.monotonic()
+        return Room(0, ask_in=early) if early > 0 else Room(1)
 
     def begin(self, probe: Permit | None = None) -> Permit | None:
         """A task begins; what it is given is reported back with its end."""
