@@ -44,6 +44,15 @@ class RunLog:
 
     def get(self, run_id: UUID | str) -> Report:
         """One run, by its id or the beginning of it; of a pipeline's name, its newest run."""
+        found = self.like(run_id)
+        if not found:
+            raise PipelineError(f"there is no run {str(run_id)!r}; see `redrive runs ls`")
+        if len(found) > 1:
+            raise PipelineError(f"several runs begin with {str(run_id)!r}; give more of the id")
+        return found[0]
+
+    def like(self, run_id: UUID | str) -> list[Report]:
+        """Runs that may be meant by this, two at most: by an id or the beginning of it, or a pipeline's name."""
         text = str(run_id)
 
         def work(connection: Connection) -> list[Report]:
@@ -54,12 +63,7 @@ class RunLog:
             named = _selected().where(runs.c.pipeline_name == text).order_by(runs.c.started_at.desc()).limit(1)
             return [_report(row) for row in connection.execute(named)]
 
-        found = self._database.read(work)
-        if not found:
-            raise PipelineError(f"there is no run {text!r}; see `redrive runs ls`")
-        if len(found) > 1:
-            raise PipelineError(f"several runs begin with {text!r}; give more of the id")
-        return found[0]
+        return self._database.read(work)
 
 
 def is_run(text: str) -> bool:

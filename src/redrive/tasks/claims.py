@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,8 +44,10 @@ class Wanted:
     only_retries: bool = False
     """Only those that were tried before: their siblings wait for what becomes of them."""
     service: str | None = None
+    together: float = math.inf
+    """How many tasks of the service this executor may begin, of whichever node and kind,"""
     concurrency: int | None = None
-    """How many tasks of the service may run at once, whoever runs them,"""
+    """how many of them may run at once, whoever runs them,"""
     sharing: Collection[int] = ()
     """and which nodes they belong to."""
 

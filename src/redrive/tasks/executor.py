@@ -59,6 +59,7 @@ class Executor:
         restart: bool,
         deadline: float | None,
         watch: Callable[[FlowProgress], None] | None,
+        make_pool: Callable[..., Pool] = Pool,
     ) -> None:
         refuse_within_import()
         flow.graph.check()
@@ -71,7 +72,7 @@ class Executor:
         nodes = flow.graph.nodes.values()
         in_threads = any(node.in_thread for node in nodes)
         in_processes = not all(node.in_thread for node in nodes)
-        self._pool = Pool(flow, self._selector, workers=flow.workers) if in_processes else None
+        self._pool = make_pool(flow, self._selector, workers=flow.workers) if in_processes else None
         self._threads = Threads(flow.graph.nodes, self._bell, threads=flow.workers) if in_threads else None
         self._ledger = Ledger(store, flow.name, flow.graph.shape())
         self._results = Results(self._ledger, flow.files)
@@ -90,10 +91,12 @@ class Executor:
         self._look_at = 0.0
         self._survey_at = 0.0
         self._recover_at = 0.0
+        self._asked_at = 0.0
         self._due: list[float] = []  # a heap of the moments at which what is known to wait is due
         self._turn_took = 0.001
         self._job_took = math.inf  # not known yet
         self._stop_by: float | None = None
+        self._patient = True  # whether what runs is given time to finish
         self._ending = False
         self._over = False
         self._view = View(watch)
@@ -114,7 +117,8 @@ class Executor:
             self._news.began(begun)
             with self._stopping.heeding_sigterm():
                 self._work()
-            self._turn.take(Order(leave=Leaving(None if self._over else self._stopping.reason() or "")))
+                while not self._leave():
+                    self._work()
             report = self._ledger.report(resumed=begun.resumed)
             self._news.ended(report)
             if report.status is not FlowStatus.COMPLETE:
@@ -140,9 +144,15 @@ class Executor:
     def _stopped(self, report: FlowReport) -> FlowStopped:
         """Why the run did not come to a good end."""
         look = f"see `redrive tasks ls --run {report.run_id}`"
-        if report.status is FlowStatus.STOPPED:
+        if report.status in (FlowStatus.STOPPED, FlowStatus.RUNNING, FlowStatus.ABANDONED):
+            reason = self._stopping.reason() or report.reason
+            after = {
+                FlowStatus.RUNNING: "another executor goes on with it",
+                FlowStatus.ABANDONED: "a new run has taken its place",
+            }
             return FlowStopped(
-                f"flow {report.flow!r} stopped: {report.reason}; running it again goes on from there",
+                f"flow {report.flow!r} stopped: {reason}; "
+                + after.get(report.status, "running it again goes on from there"),
                 kind=Kind.TRANSIENT,
                 report=report,
             )
@@ -156,15 +166,23 @@ class Executor:
             while not self._finished():
                 self._pass()
         except KeyboardInterrupt:
+            self._patient = False
             self._stopping.tell("it was interrupted")
-            self._stop_by = time.monotonic()
             while not self._finished():
                 self._pass()
             self._turn.take(Order(leave=Leaving("it was interrupted")))
             raise
 
+    def _leave(self) -> bool:
+        """Leave the run, unless a person has sent something back at the last moment."""
+        if self._turn.take(Order(leave=Leaving(None if self._over else self._stopping.reason() or ""))).left:
+            return True
+        self._over = False
+        self._look_at = self._survey_at = 0.0
+        return False
+
     def _finished(self) -> bool:
-        if self._scribe.busy or self._settlements or self._hands or self._order.start:
+        if self._scribe.busy or self._settlements or self._storms or self._hands or self._order.start:
             return False
         return self._over or self._stop_by is not None
 
@@ -232,7 +250,7 @@ class Executor:
         order.recover = order.recover or now >= self._recover_at
         order.processes, order.threads = (0, 0) if self._stop_by is not None else self._room()
         looks = (order.processes or order.threads) and (now >= self._look_at or self._settlements)
-        if not (looks or self._settlements or order.recover):
+        if not (looks or self._settlements or self._storms or order.recover):
             return
         if looks:
             order.plan = self._planner.plan(processes=order.processes, threads=order.threads)
@@ -245,7 +263,7 @@ class Executor:
         if order.survey:
             self._survey_at = now + _POLL
         self._order = Order()
-        self._written = order
+        self._written, self._asked_at = order, now
         self._scribe.begin(lambda: self._turn.take(order))
 
     def _room(self) -> tuple[int, int]:
@@ -266,11 +284,15 @@ class Executor:
         now = time.monotonic()
         self._turn_took += (turned.took - self._turn_took) / 8
         if turned.active is not None:
-            planner.active = turned.active
+            if turned.active - planner.active:  # by others, or before our time: these have not been asked for yet
+                self._survey_at = 0.0
+            in_hand = {hand.claim.node for hand in [*self._hands.values(), *turned.claimed]}
+            planner.active = turned.active | in_hand  # what is in hand may be to be tried again
         settlements = [*order.settlements, *turned.recovered]
         planner.active |= turned.settled.ready
+        claimed = {hand.claim.id for hand in turned.claimed}
         for one in settlements:
-            if one.next.wait is not None:
+            if one.next.wait is not None and one.claim.id not in claimed:
                 planner.active.add(one.claim.node)
                 heappush(self._due, now + one.next.wait)
         planner.active -= turned.settled.closed.keys()
@@ -284,6 +306,9 @@ class Executor:
             self._view.counted(*turned.counts)
         if turned.changed:
             planner.forget()
+        if not self._settlements:  # nothing has ended that the store does not know
+            for node, census in turned.census.items():
+                self._storms += planner.recount(node, census)
         if turned.abandoned:
             self._stopping.tell("it was given up for a new run")
         self._over = turned.idle and not self._hands and not self._settlements
@@ -293,7 +318,7 @@ class Executor:
         """When to ask for more."""
         if turned.due_in < math.inf:
             heappush(self._due, now + turned.due_in)
-        while self._due and self._due[0] <= now:
+        while self._due and self._due[0] <= self._asked_at:
             heappop(self._due)
         if not self._hands and not order.survey:  # nothing to do, as far as we know: see whether that is so
             self._survey_at = 0.0
@@ -309,11 +334,10 @@ class Executor:
         self._planner.began(hand.claim)
         if node.service is not None:
             turnstile = self._planner.turnstiles[node.service]
-            if turnstile.group.when_open == "fail" and turnstile.open and node.service not in probes:
-                turnstile.begin()
+            hand.permit = turnstile.begin(probes.pop(node.service, None))
+            if hand.permit is None and turnstile.group.when_open == "fail" and turnstile.open:
                 self._refuse(hand)
                 return
-            hand.permit = turnstile.begin(probes.pop(node.service, None))
         if node.in_thread:
             assert self._threads is not None
             self._threads.give(hand.job)
@@ -338,7 +362,7 @@ class Executor:
         else:
             moments.append(self._stop_by)
         if not self._scribe.busy:
-            if self._settlements:
+            if self._settlements or self._storms or self._finished():  # told to stop, and nothing was in hand
                 return 0.0
             if self._stop_by is None and any(self._room()):
                 moments.append(self._look_at)
@@ -348,7 +372,7 @@ class Executor:
 
     def _begin_to_stop(self, now: float) -> None:
         """Claim nothing more, and give back what nobody has begun."""
-        self._stop_by = now + self._flow.stop_within
+        self._stop_by = now + (self._flow.stop_within if self._patient else 0.0)
         tickets = [hand.job.ticket for hand in self._ready]
         if self._threads is not None:
             tickets += self._threads.give_back()
@@ -359,8 +383,9 @@ class Executor:
     def _end_all(self) -> None:
         """Their time to finish is over: what runs is ended; what cannot be is left to whoever runs the flow next."""
         if self._ending:
-            for ticket, _ in [] if self._threads is None else self._threads.running():
-                self._hands.pop(ticket, None)
+            for ticket, seconds in [] if self._threads is None else self._threads.running():
+                if hand := self._hands.pop(ticket, None):
+                    self._ended(hand, Outcome(ticket=ticket, ended=Ended.STOPPED, seconds=seconds))
             self._stop_by = math.inf
             return
         self._ending = True

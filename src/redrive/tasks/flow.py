@@ -24,7 +24,15 @@ from redrive.policy.retry import Retry
 from redrive.tasks.binding import bind
 from redrive.tasks.graph import Graph, Node, Sensing
 from redrive.tasks.groups import Group, WhenOpen
-from redrive.tasks.options import as_run_id, checked_params, checked_retry, checked_timeout, cores
+from redrive.tasks.options import (
+    as_run_id,
+    checked_key,
+    checked_params,
+    checked_retry,
+    checked_timeout,
+    checked_values,
+    cores,
+)
 
 if TYPE_CHECKING:
     from redrive.tasks.executor import Executor
@@ -114,7 +122,7 @@ class Flow:
         self.file: str | None = made_in.get("__file__")
         self._store: Store | None = store if isinstance(store, Store) else None
         self._store_url = None if isinstance(store, Store) else store
-        self._executor: Executor | None = None
+        self._executors: list[Executor] = []
         self._lock = threading.Lock()
         defined[self.name] = self
 
@@ -199,10 +207,11 @@ class Flow:
             upstream = self._names_of(after, own)
             if source is not None:  # it comes first: a stored graph knows it by that
                 upstream = (source, *(name for name in upstream if name != source))
+            binding = bind(function, task=own, upstream=upstream, each=source, params=self.param_names)
             node = Node(
                 name=own,
                 function=function,
-                binding=bind(function, task=own, upstream=upstream, each=source, params=self.param_names),
+                binding=binding,
                 after=upstream,
                 each=source,
                 timeout=limit,
@@ -213,7 +222,7 @@ class Flow:
                 service=self._downstream(service),
                 classifier=service._core.classifier if isinstance(service, Service) else None,
                 in_thread=in_thread,
-                key=key,
+                key=checked_key(key, own, binding),
             )
             self.graph.add(node)
             return Task(self, node)
@@ -272,7 +281,7 @@ class Flow:
     ) -> None:
         """Say how the tasks that depend on a service are treated.
 
-        concurrency  how many of them may run at once, in all executors that share the store
+        concurrency  how many of them may run at once, in all executors that work on a run
         rate         how many may begin in a second, in each executor
         when_open    while the circuit is open, "hold" them or "fail" them
         """
@@ -354,16 +363,15 @@ class Flow:
             deadline=limit,
             watch=watch,
         )
-        self._executor = executor
+        self._executors.append(executor)
         try:
             return executor.run()
         finally:
-            self._executor = None
+            self._executors.remove(executor)
 
     def stop(self, reason: str = "it was asked to") -> None:
-        """End the run that is under way, as SIGTERM would; from another thread."""
-        executor = self._executor
-        if executor is not None:
+        """End the runs that are under way in this process, as SIGTERM would; from another thread."""
+        for executor in list(self._executors):
             executor.stop(reason)
 
     # ── what people ask and decide; of the newest run, where none is named ────────────────────────────────────────────
@@ -417,7 +425,7 @@ class Flow:
         values = {**self.params, **params}
         if missing := sorted(self.param_names - set(values)):
             raise FlowError(f"flow {self.name!r} needs a value for its parameter {missing[0]!r}")
-        return values
+        return checked_values(self.name, values)
 
 
 def _shown(task: Upstream) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import gc
 import inspect
 import json
@@ -21,6 +22,7 @@ import traceback
 import warnings
 from typing import Any, NoReturn
 
+from redrive.calls import testmode
 from redrive.errors import FlowError
 from redrive.tasks import importing, processes
 from redrive.tasks.fingerprint import storable
@@ -35,6 +37,7 @@ _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 def main(descriptor: int) -> None:
     """Import the flow, tell the executor, serve it until it is gone."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the executor does not want to hear
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
     launch = _read_launch(control)
@@ -45,6 +48,7 @@ def main(descriptor: int) -> None:
     processes.die_with_parent(executor)  # while the import goes on, nothing is listened to
     importing.becomes("import")
     sys.argv = launch["argv"]
+    testmode.activate(testmode.TestMode(**launch["testing"]))  # a test means the services of its tasks, too
     try:
         flow = importing.Home(**launch["home"]).visit()
     except FlowError as error:
@@ -109,9 +113,7 @@ class ForkServer:
         self._max_rss = max_rss
         self._pids: dict[int, int] = {}  # of living workers, by number
         self._numbers: dict[int, int] = {}  # and the other way round
-        self._dead: list[
-            tuple[int, int, float]
-        ] = []  # number, status, and when its death is to be reported at the latest
+        self._dead: list[tuple[int, int, float]] = []  # number, status, until when its orphans are waited for
         self._unreported = bytearray()
         self._ended = False
         self.is_orderly = False
@@ -184,9 +186,11 @@ class ForkServer:
 
     def _fork(self, number: int, descriptors: list[int]) -> None:
         try:
+            if len(descriptors) != 2:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = os.fork()
         except OSError as error:
-            self._say(UNFORKED, number, f"no process can be made ({error.strerror})")
+            self._say(UNFORKED, number, f"no process can be made for them ({error.strerror})")
         else:
             if pid == 0:
                 self._become_worker(*descriptors)

@@ -103,7 +103,7 @@ class Graph:
         """What is stored of it."""
         return Shape(
             tuple(
-                Shape.Place(node.name, node.kind, tuple(self.numbers[name] for name in node.after), node.storm)
+                Shape.Place(node.name, node.kind, tuple(self.numbers[name] for name in node.after))
                 for node in self.nodes.values()
             )
         )
@@ -115,12 +115,11 @@ class Shape:
 
     @dataclass(frozen=True, slots=True)
     class Place:
-        """One task: `after` are the numbers of those it waits for."""
+        """One task: `after` are the numbers of those it waits for, the source of a fan-out first."""
 
         name: str
         kind: str
         after: tuple[int, ...]
-        storm: int = 5
 
     places: tuple[Place, ...]
 
@@ -206,8 +205,13 @@ def listed(names: list[str], most: int = 3) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _by_name(shape: Shape) -> dict[str, tuple[str, frozenset[str]]]:
+def _by_name(shape: Shape) -> dict[str, tuple[str, str | None, frozenset[str]]]:
+    names = [place.name for place in shape.places]
     return {
-        place.name: (place.kind, frozenset(shape.places[number].name for number in place.after))
+        place.name: (
+            place.kind,
+            names[place.after[0]] if place.kind == "fan-out" else None,
+            frozenset(names[number] for number in place.after),
+        )
         for place in shape.places
     }

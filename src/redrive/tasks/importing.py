@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
+import redrive
 from redrive.classify.detail import message
 from redrive.errors import FlowError
 from redrive.masking import mask
@@ -167,5 +168,5 @@ def why_not(where: str, error: BaseException) -> str:
 
 
 def _of_the_user(filename: str) -> bool:
-    own = (f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__), os.path.dirname(__file__))
+    own = (f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__), os.path.dirname(redrive.__file__))
     return not any(part in filename for part in own)

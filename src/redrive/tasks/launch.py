@@ -12,13 +12,27 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from secrets import token_hex
 from typing import Any
 
+from redrive.calls import testmode
+from redrive.errors import FlowError
+from redrive.tasks import processes
 from redrive.tasks.flow import Flow
 from redrive.tasks.importing import Home
 from redrive.tasks.wire import END, FORK, ORDER, SIGNAL, Frames
 
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from redrive.tasks.forkserver import main; main({descriptor})"
+# The path of the executor comes last until our own modules are there: a user's json.py is not for us.
+_PROGRAM = """
+import sys
+path = {path!r}
+sys.path = [entry for entry in sys.path if entry] + path
+from redrive.tasks.forkserver import main
+sys.path[:] = path
+main({descriptor})
+"""
+_MARK = "REDRIVE_FORK_SERVER"  # in the environment of everything that comes of it
 _CHUNK = 1 << 16
 _TO_END = 10.0  # seconds
 
@@ -30,14 +44,15 @@ class Server:
         self.home = Home.of(flow)
         self._selector = selector
         self._heard = heard
+        self._mark = token_hex(8)
         self._frames = Frames()
         self._unsent: deque[tuple[bytes, Sequence[int]]] = deque()
         self._control, theirs = socket.socketpair()
         try:
             self._process = self._start(flow, theirs.fileno())
-        except BaseException:
+        except OSError as error:
             self._control.close()
-            raise
+            raise FlowError(f"no process can be started for workers: {error.strerror}") from None
         finally:
             theirs.close()
         self.has_imported = False
@@ -46,6 +61,7 @@ class Server:
             "argv": sys.argv,
             "home": self.home.document(),
             "max_rss": flow.max_rss,
+            "testing": asdict(testmode.active()),
         }
         with contextlib.suppress(ConnectionError):  # a start that failed is noticed by who waits for it
             self._control.sendall(json.dumps(launch).encode() + b"\n")
@@ -64,6 +80,7 @@ class Server:
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env={**os.environ, _MARK: self._mark},
             pass_fds=(descriptor,),
             start_new_session=True,  # a Ctrl-C is the executor's business
         )
@@ -109,6 +126,8 @@ class Server:
             self._selector.modify(self._control, wanted, self._turn)
 
     def _turn(self) -> None:
+        if self._control.fileno() < 0:  # closed in the same turn of the loop
+            return
         if self._unsent:
             self._send()
         self._heard()
@@ -146,4 +165,6 @@ class Server:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(self._control)
             self._control.close()
+        if self._process.returncode != 0:  # it could not see to its workers and what they have started
+            processes.kill_marked(f"{_MARK}={self._mark}")
         return self._process.returncode

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy.exc import NoResultFound
 
-from redrive.errors import FlowError, FlowStopped
+from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.flows import FlowReport, FlowStatus, State
 from redrive.model import Kind
 from redrive.opening import Store
@@ -25,15 +27,19 @@ from redrive.store.schema import task_executors, task_runs, tasks
 from redrive.store.task_log import report_of
 from redrive.tasks.graph import Shape
 from redrive.tasks.place import Place
+from redrive.tasks.steady import SteadyTime
 
 T = TypeVar("T")
 
 LEASE = timedelta(seconds=60)
+_AHEAD = timedelta(seconds=1)
 _BEAT = (
     update(task_executors)
     .where(task_executors.c.id == bindparam("me"), task_executors.c.ended_at.is_(None))
     .values(beat=bindparam("beats"), until=bindparam("lives_until"))
 )
+ANEW = "begin anew with run(restart=True) or `redrive run --restart`"
+"""What is left to do with a run that cannot go on."""
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED)
 
 
@@ -55,6 +61,7 @@ class Ledger(Place):
         self.lease = lease
         self._owner = ourselves()
         self._beat = 0
+        self._time = SteadyTime()
         self.confirmed = time.monotonic()
         """When the lease was last known to be ours."""
         begin_work(self._owner)
@@ -68,7 +75,7 @@ class Ledger(Place):
         written = encode(dict(sorted(params.items())))
 
         def work(connection: Connection) -> Begun:
-            now = self.database.dialect.now(connection)
+            now, _ = self._time.read(lambda: self.database.dialect.now(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
             standing = self._standing(connection, run_id, written)
             if standing is not None and restart:
@@ -86,7 +93,8 @@ class Ledger(Place):
             self.executor = connection.execute(joined.returning(task_executors.c.id)).scalar_one()
             return begun
 
-        begun = self.database.write(work, done=lambda connection, _: self._is_registered(connection))
+        with self._understanding():
+            begun = self.database.write(work, done=lambda connection, _: self._is_registered(connection))
         self.run_id = begun.run_id
         self.confirmed = time.monotonic()
         return begun
@@ -114,13 +122,14 @@ class Ledger(Place):
         if difference := self.shape.difference(Shape.of(decode(standing.shape))):
             raise FlowError(
                 f"flow {self.flow!r} has changed since run {str(standing.run_id)[:8]} began: {difference}; finish that "
-                "run with the flow as it was, or begin anew with run(restart=True) or `redrive run --restart`"
+                f"run with the flow as it was, or {ANEW}"
             )
-        connection.execute(
-            update(task_runs)
-            .where(task_runs.c.run_id == standing.run_id)
-            .values(status=FlowStatus.RUNNING, reason=None, ended_at=None)
-        )
+        if standing.status != FlowStatus.COMPLETE:  # what is complete remains so: there is nothing left to do
+            connection.execute(
+                update(task_runs)
+                .where(task_runs.c.run_id == standing.run_id)
+                .values(status=FlowStatus.RUNNING, reason=None, ended_at=None)
+            )
         return Begun(run_id=standing.run_id, started_at=standing.started_at, resumed=True, sla=standing.sla)
 
     def _abandon(self, connection: Connection, standing: Row[Any], now: datetime) -> None:
@@ -174,15 +183,29 @@ class Ledger(Place):
         beat = self._beat
 
         def once(connection: Connection) -> T:
-            now = self.database.dialect.now(connection)
-            mine = {"me": self.executor, "beats": beat, "lives_until": now + self.lease}
+            real, now = self._time.read(lambda: self.database.dialect.now(connection))
+            mine = {"me": self.executor, "beats": beat, "lives_until": real + self.lease}
             if connection.execute(_BEAT, mine).rowcount != 1:
                 raise self.fenced()
             return work(connection, now)
 
-        result = self.database.write(once, done=lambda connection, _: self._has_beaten(connection, beat))
+        with self._understanding():
+            result = self.database.write(once, done=lambda connection, _: self._has_beaten(connection, beat))
         self.confirmed = time.monotonic()
         return result
+
+    @contextmanager
+    def _understanding(self) -> Iterator[None]:
+        """What nobody of ours can have written ends in a sentence; what it stumbled over is its cause."""
+        try:
+            yield
+        except RedriveError:
+            raise
+        except (ValueError, TypeError, LookupError, NoResultFound) as error:
+            raise FlowError(
+                f"what the store holds of flow {self.flow!r} makes no sense ({type(error).__name__}: {error}): if it "
+                f"was changed by hand, undo that; otherwise {ANEW}"
+            ) from error
 
     def is_late(self) -> bool:
         """Whether the lease may have run out unnoticed: others may have taken what this one has in hand."""
@@ -200,23 +223,50 @@ class Ledger(Place):
             kind=Kind.TRANSIENT,
         )
 
-    def dead_executors(self, connection: Connection, now: datetime) -> list[int]:
-        """Executors of this run that will not be heard of again, ended herewith."""
+    def left_behind(self, connection: Connection, now: datetime) -> Sequence[Row[Any]]:
+        """Tasks in the hands of executors that will not be heard of again, which are ended herewith."""
+        self._end_the_dead(connection, now)
+        at_work = select(task_executors.c.id).where(
+            task_executors.c.run_id == self.run_id, task_executors.c.ended_at.is_(None)
+        )
+        theirs = select(tasks).where(
+            tasks.c.run_id == self.run_id, tasks.c.owner.is_not(None), tasks.c.owner.not_in(at_work)
+        )
+        return connection.execute(theirs.with_for_update(skip_locked=True)).all()
+
+    def _end_the_dead(self, connection: Connection, now: datetime) -> None:
         others = select(task_executors.c.id, task_executors.c.owner, task_executors.c.until).where(
             task_executors.c.run_id == self.run_id,
             task_executors.c.ended_at.is_(None),
             task_executors.c.id != self.executor,
         )
-        dead = []
         for row in connection.execute(others).all():
             end = update(task_executors).where(task_executors.c.id == row.id, task_executors.c.ended_at.is_(None))
             if not is_dead(row.owner):  # it may only be slow, and have renewed its lease since we looked
-                end = end.where(task_executors.c.until < now)
-            if connection.execute(end.values(ended_at=now)).rowcount == 1:
-                dead.append(row.id)
-        return dead
+                end = end.where(task_executors.c.until < self.database.dialect.now(connection))
+            connection.execute(end.values(ended_at=now))
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def bring_back(self, connection: Connection, now: datetime) -> None:
+        """Let tasks wait no longer than they were to: their times may be of a clock that was ahead, and was set."""
+        if self.others(connection):
+            return  # who wrote them goes by the same time still
+        late = select(tasks.c.id, tasks.c.due_at, tasks.c.wait).where(
+            tasks.c.run_id == self.run_id, tasks.c.due_at > now + _AHEAD
+        )
+        too_late = [
+            {"b_id": row.id, "due": due}
+            for row in connection.execute(late)
+            if row.due_at > (due := now + timedelta(seconds=row.wait or 0.0)) + _AHEAD
+        ]
+        if too_late:
+            mine = update(tasks).where(tasks.c.id == bindparam("b_id")).values(due_at=bindparam("due"))
+            connection.execute(mine, too_late)
+
+    def lock_run(self, connection: Connection) -> None:
+        """Keep people from deciding about the run until the transaction ends."""
+        connection.execute(select(task_runs.c.status).where(task_runs.c.run_id == self.run_id).with_for_update())
 
     def leave(self, connection: Connection, now: datetime) -> None:
         """This executor is done with the run."""
@@ -235,7 +285,8 @@ class Ledger(Place):
         """Say how the run ended."""
         connection.execute(
             update(task_runs)
-            .where(task_runs.c.run_id == self.run_id, task_runs.c.status != FlowStatus.ABANDONED)
+            .where(task_runs.c.run_id == self.run_id)
+            .where(task_runs.c.status.not_in([FlowStatus.ABANDONED, FlowStatus.COMPLETE]))
             .values(status=status, reason=reason, updated_at=now, ended_at=now)
         )
 

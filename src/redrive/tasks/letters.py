@@ -19,6 +19,8 @@ from redrive.tasks.place import Place
 if TYPE_CHECKING:
     from redrive.tasks.settle import Settlement, Storm
 
+_AT_ONCE = 10_000  # names in one statement: a database takes no more than some ten thousand parameters
+
 
 def put_letters(
     place: Place, connection: Connection, dead: Iterable[Settlement], storms: Sequence[tuple[Storm, int]]
@@ -31,7 +33,11 @@ def put_letters(
 
 def settle_letters(place: Place, connection: Connection, now: datetime, healed: Iterable[Settlement]) -> None:
     """The letters of tasks that have succeeded after all."""
-    keys = [_name(place, one) for one in healed]
+    settle_as_done(place, connection, now, [_name(place, one) for one in healed])
+
+
+def settle_as_done(place: Place, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
+    """The same, by the tasks' names."""
     note = "the task succeeded when it was tried again"
     settle_named(connection, place.run_id, keys, now, target=Status.REPROCESSED, note=note)
 
@@ -40,8 +46,9 @@ def settle_named(
     connection: Connection, run_id: UUID, names: Sequence[str], now: datetime, *, target: Status, note: str
 ) -> None:
     """Settle the letters of tasks, by the tasks' names."""
-    theirs = (letters.c.run_id == run_id) & letters.c.source_key.in_(names)
-    settle_within(connection, theirs, target=target, note=note, now=now)
+    for start in range(0, len(names), _AT_ONCE):
+        theirs = (letters.c.run_id == run_id) & letters.c.source_key.in_(names[start : start + _AT_ONCE])
+        settle_within(connection, theirs, target=target, note=note, now=now)
 
 
 def _letter(place: Place, one: Settlement) -> NewLetter:

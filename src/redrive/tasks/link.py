@@ -30,6 +30,7 @@ class Link:
         "doomed",
         "ending",
         "given",
+        "is_closed",
         "is_lost",
         "job",
         "number",
@@ -55,6 +56,7 @@ class Link:
         """It gets no more jobs."""
         self.is_lost = False
         """It will never say anything again."""
+        self.is_closed = False
         self.output: Output | None = Output()
         self._frames = Frames()
         self._unsent = b""
@@ -90,6 +92,8 @@ class Link:
         return True
 
     def _turn(self) -> None:
+        if self.is_closed:  # in the same turn of the loop
+            return
         if self._unsent:
             rest, self._unsent = self._unsent, b""
             self._selector.modify(self.connection, selectors.EVENT_READ, self._turn)
@@ -116,7 +120,7 @@ class Link:
             self._selector.unregister(self.connection)
 
     def _read(self) -> None:
-        if not drain(self.pipe, self.output):
+        if not self.is_closed and not drain(self.pipe, self.output):
             self._selector.unregister(self.pipe)
 
     def last_output(self) -> str:
@@ -130,6 +134,7 @@ class Link:
 
     def close(self) -> None:
         """Let go of everything."""
+        self.is_closed = True
         for end in (self.connection, self.pipe):
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(end)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from redrive.errors import FlowError
 from redrive.policy import checks
 from redrive.policy.retry import Retry
+from redrive.store.encoding import encode
+from redrive.tasks.binding import KEY, Binding
 
 TIMEOUT = 1_800.0
 
@@ -23,6 +25,18 @@ def checked_params(params: Iterable[str] | Mapping[str, Any]) -> Iterable[str]:
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"a parameter's name must be one that a function can take, not {name!r}")
     return names
+
+
+def checked_values(flow: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a run's parameters."""
+    for name, value in values.items():
+        lost: list[str] = []
+        encode(value, lost=lost)
+        if lost:
+            raise FlowError(
+                f"parameter {name!r} of flow {flow!r} is {lost[0]}, which JSON cannot hold: give plain data"
+            )
+    return dict(values)
 
 
 def checked_retry(retry: Retry | None) -> Retry:
@@ -41,13 +55,22 @@ def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:
     return TIMEOUT if timeout is None else checks.seconds("timeout", timeout, above=0)
 
 
+def checked_key(key: Callable[..., str] | None, task: str, binding: Binding) -> Callable[..., str] | None:
+    """What makes a task's idempotency key."""
+    if key is not None and not callable(key):
+        raise FlowError(f"key= of task {task!r} must be a function of the task's arguments, not {type(key).__name__}")
+    if key is not None and not binding.wants_key:
+        raise FlowError(f"task {task!r} has a key=…, and no parameter {KEY!r} that would be given it")
+    return key
+
+
 def as_run_id(given: UUID | str | None) -> UUID | None:
     """The id of a run."""
     if given is None or isinstance(given, UUID):
         return given
     try:
         return UUID(given)
-    except ValueError:
+    except (ValueError, AttributeError, TypeError):
         raise FlowError(f"a run's id is a UUID, not {given!r}") from None
 
 

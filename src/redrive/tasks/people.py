@@ -23,7 +23,6 @@ from redrive.store.task_log import exactly, find_run, named, no_such_task, shown
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.place import Place
-from redrive.tasks.results import Results
 from redrive.tasks.settle import Settled, Settler
 from redrive.tasks.states import checked
 
@@ -62,6 +61,10 @@ def accept(
 ) -> Decided:
     """Take tasks as done, with the result given here: what comes after them runs."""
     note = _checked(note, "accept")
+    lost: list[str] = []
+    encode(result, lost=lost)
+    if lost:
+        raise FlowError(f"a result is plain data that JSON can hold, not {lost[0]}; nothing was changed")
     return _decide(store, run, names, cause=cause, target=State.SUCCESS, note=note, result=result)
 
 
@@ -126,11 +129,16 @@ class _Decision:
         self._note = note
         self._result = result
         self._now: datetime = place.database.dialect.now(connection)
-        self._settler = Settler(place, Results(place, None))
+        self._settler = Settler(place, None)
+        self._without_dead: set[int] = set()  # fan-outs none of whose children is a dead letter any more
 
     def take(self, names: Sequence[str], cause: str | None) -> Decided:
         """Make it so."""
-        chosen = _chosen(self._place, self._connection, select(tasks).with_for_update(), names, cause)
+        found = _chosen(self._place, self._connection, select(tasks).with_for_update(), names, cause)
+        chosen = [row for row in found if row.state != self._target]
+        if not chosen:
+            shown = shown_name(found[0].name, found[0].child)
+            raise FlowError(f"task {shown!r} of run {str(self._place.run_id)[:8]} is {self._target} already")
         self._refuse_what_makes_no_sense(chosen)
         self._move(chosen)
         settled = Settled()
@@ -210,6 +218,8 @@ class _Decision:
                 *([State.FAILED] if row.failed else []),
                 State.SUCCESS,
             )[0]
+            if not row.dead:
+                self._without_dead.add(node)
             if row.state != state:
                 self._settler.change(self._connection, self._now, row.id, (State(row.state), state), self._note)
                 changed.append((node, state))
@@ -233,7 +243,8 @@ class _Decision:
     def _letters(self, chosen: Sequence[Row[Any]]) -> None:
         status = _SETTLES_LETTERS.get(self._target)
         if status is not None:
-            known = {shown_name(row.name, row.child) for row in chosen} | {row.name for row in chosen}
+            known = {shown_name(row.name, row.child) for row in chosen}
+            known |= {row.name for row in chosen if row.node in self._without_dead}
             settle_named(self._connection, self._place.run_id, sorted(known), self._now, target=status, note=self._note)
 
     def _wake_the_run(self) -> None:

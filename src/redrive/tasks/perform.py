@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import time
@@ -32,15 +33,20 @@ class Refused(Exception):
     """What a task returned cannot be its result."""
 
 
+class Unreadable(Exception):
+    """What a task is to be given is not there any more, or is broken."""
+
+
 def perform(node: Node, job: Job, *, fans_out: bool = False) -> Outcome:
     """Attempt the task once. Whatever it raises is part of the outcome, but for being told to end.
 
-    `fans_out` says that other tasks run for each item of the result: it has to be a list.
+    `fans_out` says that other tasks run for each item of the result: it has to be a list. Where it is a fan-out itself,
+    they run for each of its children, and what one of these returns is an item.
     """
     began = time.monotonic()
     try:
         value = _call(node, _arguments(node, job))
-        if fans_out:
+        if fans_out and node.each is None and (value or not node.sensing):
             value = _as_list(node, value)
         truth = bool(value) if node.sensing or type(value) in _SIMPLE else True
         text = None if value is None else _text(node, value)
@@ -62,7 +68,13 @@ def perform(node: Node, job: Job, *, fans_out: bool = False) -> Outcome:
 def _arguments(node: Node, job: Job) -> dict[str, Any]:
     arguments = {name: decode(text) for name, text in job.arguments.items()}
     for name, path in job.files.items():
-        arguments[name] = decode(Path(path).read_bytes())
+        try:
+            arguments[name] = decode(Path(path).read_bytes())
+        except (ValueError, FileNotFoundError, IsADirectoryError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise Unreadable(
+                f"the argument {name!r} of task {node.name!r} is in {path}, which cannot be read: {why}"
+            ) from None
     if node.binding.wants_key:
         arguments[KEY] = job.identity if node.key is None else str(node.key(**arguments))
     return arguments
@@ -150,7 +162,8 @@ def _failed(node: Node, job: Job, error: BaseException, seconds: float) -> Outco
     except TaskTimeout:
         raise
     except BaseException:  # no memory even for this, or an error that cannot be looked at
-        traceback.clear_frames(error.__traceback__)
+        with contextlib.suppress(Exception):
+            traceback.clear_frames(error.__traceback__)
         kind = type(error).__name__
         verdict = Verdict(Kind.AMBIGUOUS, f"{kind}, which could not be looked into", "task")
         return Outcome(
@@ -166,6 +179,9 @@ def _described(node: Node, job: Job, error: BaseException, seconds: float) -> Ou
     if isinstance(error, Refused):
         said, cause = str(error), f"result@{node.name}"
         verdict = Verdict(Kind.PERMANENT, "its result cannot be kept", "task result")
+    elif isinstance(error, Unreadable):
+        said, cause = str(error), f"argument@{node.name}"
+        verdict = Verdict(Kind.PERMANENT, "what it needs cannot be read", "task argument")
     elif is_stop_signal(error):
         said, trace = _ended_itself(node, error), trace_of(error, skip=_HERE)
         verdict = Verdict(Kind.AMBIGUOUS, "the task tried to end its program", "task")

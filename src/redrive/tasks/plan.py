@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from redrive.clock import Clock
 from redrive.flows import State
 from redrive.policy.breaker import Permit
+from redrive.tasks.census import Census
 from redrive.tasks.claims import Claim, Wanted
 from redrive.tasks.decide import SUSPECT
 from redrive.tasks.graph import Graph, Node
@@ -90,6 +91,12 @@ class Planner:
                 return [Storm(one.claim.node, one, siblings.dead_of(following.fingerprint or ""))]
         return []
 
+    def recount(self, node: int, census: Census) -> list[Storm]:
+        """Know of a fan-out's children what the store knows; storms that nobody has noticed."""
+        siblings = self.siblings(node)
+        found = siblings.recount(census.successes, census.causes)
+        return [Storm(node, census.died[cause], siblings.dead_of(cause)) for cause in found]
+
     def plan(self, *, processes: int, threads: int) -> Plan:
         """What to claim, given room for so many."""
         plan = Plan()
@@ -111,20 +118,23 @@ class Planner:
             if self.nodes[node].each is not None:
                 self._children(plan, node, room, in_thread)
 
-    def _children(self, plan: Plan, node: int, room: int, in_thread: bool, group: Turnstile | None = None) -> None:
+    def _children(
+        self, plan: Plan, node: int, room: int, in_thread: bool, group: tuple[Turnstile, float] | None = None
+    ) -> None:
         window = self.siblings(node).may_run() - self._fresh[node]
         fresh = window > 0
-        limit = min(room, int(window)) if fresh else room
+        limit = min(room, window) if fresh else room
         wanted = Wanted([node], limit, in_thread, windowed=limit < room, only_retries=not fresh)
         plan.wanted.append(self._limited(wanted, group))
         (plan.waiting if fresh else plan.waiting_retries).append(node)
 
-    def _limited(self, wanted: Wanted, turnstile: Turnstile | None) -> Wanted:
-        if turnstile is None:
+    def _limited(self, wanted: Wanted, group: tuple[Turnstile, float] | None) -> Wanted:
+        if group is None:
             return wanted
-        name = turnstile.group.name
-        group = turnstile.group
-        return replace(wanted, service=name, concurrency=group.concurrency, sharing=self._of_service[name])
+        turnstile, together = group
+        name, concurrency = turnstile.group.name, turnstile.group.concurrency
+        sharing = self._of_service[name]
+        return replace(wanted, service=name, together=together, concurrency=concurrency, sharing=sharing)
 
     def _by_service(self, plan: Plan, nodes: Collection[int], room: int, in_thread: bool) -> None:
         for name in sorted({self.nodes[node].service or "" for node in nodes}):
@@ -146,8 +156,8 @@ class Planner:
             theirs = [node for node in nodes if self.nodes[node].service == name]
             single = [node for node in theirs if self.nodes[node].each is None]
             if single:
-                plan.wanted.append(self._limited(Wanted(single, limit, in_thread), turnstile))
+                plan.wanted.append(self._limited(Wanted(single, limit, in_thread), (turnstile, found.tasks)))
                 plan.waiting += single
             for node in theirs:
                 if self.nodes[node].each is not None:
-                    self._children(plan, node, limit, in_thread, turnstile)
+                    self._children(plan, node, limit, in_thread, (turnstile, found.tasks))

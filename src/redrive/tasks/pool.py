@@ -24,8 +24,10 @@ from redrive.tasks.work import Ended, Job, Outcome
 
 _TO_IMPORT = 600.0
 _TO_BE_BURIED = 1.0  # seconds between a worker's last word and the report of its death
+_TO_BEGIN = 60.0  # seconds from the order to fork a worker until its first word
 _RESTARTS = 5  # of the fork server, without an answer in between
-_STILLBORN = 20  # workers that end before their first word, likewise
+_STILLBORN = 10  # workers that end before their first word, while there are no others
+_BREATH = 1.0  # seconds after such a death, before there are new ones
 
 
 class Running(NamedTuple):
@@ -53,6 +55,8 @@ class Pool:
         self._busy = 0
         self._numbers = 0
         self._soonest = inf  # no deadline is before this
+        self._import_until = inf
+        self._refill_at = -inf
         self._restarts = self._stillborn = 0
         self._stopping = self._closed = False
 
@@ -61,27 +65,30 @@ class Pool:
     def start(self) -> None:
         """Launch the fork server, and do not wait for it."""
         self._server = Server(self._flow, self._selector, self._heard_server)
+        self._import_until = time.monotonic() + _TO_IMPORT
+        self._soonest = min(self._soonest, self._import_until)
 
     def check(self) -> None:
         """Wait until the fork server has imported the flow; FlowError where it cannot, or lacks one of its tasks."""
         server = self._server
         assert server is not None, "start() comes first"
-        until = time.monotonic() + _TO_IMPORT
         poll = select.poll()
         poll.register(server.fileno(), select.POLLIN)
         while not server.has_imported:
-            if time.monotonic() >= until:
-                raise FlowError(
-                    f"{server.home.shown} was not imported by a worker within {_TO_IMPORT / 60:.0f} minutes"
-                )
-            if poll.poll(1_000 * (until - time.monotonic())):
+            self._check_import(server)
+            if poll.poll(1_000 * max(0.0, self._import_until - time.monotonic())):
                 self._heard_server()
+
+    def _check_import(self, server: Server) -> None:
+        if time.monotonic() >= self._import_until:
+            raise FlowError(f"no worker could import {server.home.shown} within {_TO_IMPORT / 60:.0f} minutes")
 
     def _met(self, server: Server, tasks: list[str] | None) -> None:
         """The fork server has imported what it was told to: is everything there?"""
         server.has_imported = True
         wanted = [node.name for node in self._flow.graph.nodes.values() if not node.in_thread]
-        missing = next((name for name in wanted if tasks is None or name not in tasks), None)
+        there = set(tasks or ())
+        missing = next((name for name in wanted if name not in there), None)
         if missing is not None:
             what = f"flow {self._flow.name!r}" if tasks is None else f"task {missing!r} of flow {self._flow.name!r}"
             raise FlowError(
@@ -93,7 +100,7 @@ class Pool:
     def _refill(self) -> None:
         """Have as many workers as there should be."""
         server = self._server
-        if server is None or not server.has_imported or self._stopping:
+        if server is None or not server.has_imported or self._stopping or time.monotonic() < self._refill_at:
             return
         for _ in range(self._size - sum(not link.doomed for link in self._links.values())):
             self._numbers += 1
@@ -101,11 +108,10 @@ class Pool:
             try:
                 ends = link.open()
             except OSError as error:
-                raise FlowError(
-                    f"worker {len(self._links) + 1} of {self._size} cannot be had: {error.strerror}"
-                ) from None
+                raise FlowError(f"there can be no {len(self._links) + 1} workers: {error.strerror}") from None
             self._links[link.number] = link
             server.fork(link.number, *ends)
+            self._remind(link, _TO_BEGIN)
 
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -166,6 +172,7 @@ class Pool:
 
     def _greeted(self, link: Link, pid: int) -> None:
         link.pid = pid
+        link.deadline = inf
         self._stillborn = 0
         if not link.doomed:
             self._rest(link)
@@ -182,7 +189,7 @@ class Pool:
         self._restarts = 0
         if answer.retire or link.given >= self._recycle_after:
             self._doom(link)
-        else:
+        elif not link.doomed:
             self._rest(link)
 
     def _rest(self, link: Link) -> None:
@@ -208,12 +215,28 @@ class Pool:
         if now < self._soonest:
             return
         self._soonest = inf
+        if self._server is not None and not self._server.has_imported:
+            self._check_import(self._server)
+            self._soonest = self._import_until
+        if now < self._refill_at:
+            self._soonest = min(self._soonest, self._refill_at)
+        else:
+            self._refill()
         for link in list(self._links.values()):
             if link.deadline <= now:
                 self._overdue(link)
             self._soonest = min(self._soonest, link.deadline)
 
     def _overdue(self, link: Link) -> None:
+        if not link.is_lost:
+            self._hear(link)  # an answer that waits to be heard is in time
+            if link.deadline > time.monotonic():
+                return
+        if link.pid is None and not link.doomed:
+            raise FlowError(
+                f"a worker of flow {self._flow.name!r} did not begin within {_TO_BEGIN:.0f} s: its module must not "
+                "start threads or take locks when it is imported"
+            )
         if link.job is None or link.ending is not None:
             self._kill(link)
         elif link.is_lost:
@@ -285,12 +308,14 @@ class Pool:
         link = self._links.get(number)
         if link is None:
             return
+        unexpected, link.doomed = not link.doomed, True
         if not link.is_lost:
             self._hear(link)  # what it said before it died
         del self._links[number]
-        if link.pid is None:
-            self._count_stillborn(f"{deaths.how(status)} {link.last_output()[-500:]}")
+        last_words = link.last_output().strip().splitlines()[-1:] if link.pid is None else []
         self._conclude(link, status)
+        if link.pid is None and (unexpected or link.is_lost):
+            self._count_stillborn(": ".join([deaths.how(status), *last_words]))
         self._refill()
 
     def _conclude(self, link: Link, status: int | None) -> None:
@@ -304,7 +329,10 @@ class Pool:
 
     def _count_stillborn(self, how: str) -> None:
         self._stillborn += 1
-        if self._stillborn >= _STILLBORN:
+        self._refill_at = time.monotonic() + _BREATH
+        self._soonest = min(self._soonest, self._refill_at)
+        others = any(link.pid is not None and not link.doomed for link in self._links.values())
+        if self._stillborn >= _STILLBORN and not others:
             raise FlowError(f"workers of flow {self._flow.name!r} end before they begin: {how}")
 
     # ── the fork server ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -330,16 +358,16 @@ class Pool:
                 number, why = told
                 self._links.pop(number).close()
                 self._count_stillborn(why)
-                self._refill()
 
     def _server_died(self, server: Server) -> None:
         """All workers die with it; what they were doing is lost, and a new one is started."""
         self._server = None
         how = deaths.how_process(server.end())
-        for link in list(self._links.values()):
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            link.doomed = True
             if link.pid is not None:
                 processes.kill_group(link.pid, signal.SIGKILL)
-        links, self._links = list(self._links.values()), {}
         for link in links:
             self._wait_for_end(link)
             self._conclude(link, None)

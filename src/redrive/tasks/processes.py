@@ -15,6 +15,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_ROUNDS = 10  # some may be starting others while we look
 _LINUX = sys.platform.startswith("linux")
 
 
@@ -84,6 +85,14 @@ def bury(prepare: Callable[[int], None]) -> tuple[int, int] | None:
         return None
 
 
+def has_zombie() -> bool:
+    """Whether some child has ended, and nobody has waited for it."""
+    try:
+        return hasattr(os, "waitid") and os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
 def kill_group(leader: int, number: int) -> None:
     """Send a signal to a process group and to the process that leads it, which may not have made it yet."""
     for send in (os.killpg, os.kill):
@@ -91,6 +100,20 @@ def kill_group(leader: int, number: int) -> None:
             send(leader, number)
             if number != signal.SIGKILL:
                 return
+
+
+def kill_marked(mark: str) -> None:
+    """Kill all processes that were started with this in their environment, wherever they have gone."""
+    wanted = mark.encode()
+    for _ in range(_ROUNDS):
+        found = False
+        for name in filter(str.isdigit, os.listdir("/proc") if _LINUX else ()):
+            with suppress(OSError):
+                if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                    os.kill(int(name), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
 
 
 def resident_bytes(statm: int | None) -> int:

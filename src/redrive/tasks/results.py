@@ -18,7 +18,7 @@ from redrive.flows import State
 from redrive.opening import DEFAULT, Store
 from redrive.store.encoding import decode
 from redrive.store.schema import tasks
-from redrive.store.task_log import exactly, find_run
+from redrive.store.task_log import exactly, find_run, shown_name
 from redrive.tasks.place import Place
 from redrive.tasks.work import LARGEST
 
@@ -65,10 +65,6 @@ class Results:
                 f"the directory for large results, {self._directory}, cannot be made: {error.strerror}"
             ) from None
 
-    def forget(self, node: int) -> None:
-        """The result of a task is not what it was."""
-        self._known.pop(node, None)
-
     def value(self, connection: Connection, node: int) -> Value:
         """The result of a task; of a fan-out, the list of its children's."""
         known = self._known.get(node)
@@ -83,11 +79,16 @@ class Results:
         """The items of a result that is a list, each as JSON text."""
         if self._place.shape.places[node].kind == "fan-out":
             return self._of_children(connection, node)
+        name = self._place.shape.places[node].name
         value = self._read(connection, node)
-        text = value.text if value.path is None else Path(value.path).read_text()
-        found = orjson.loads(text or "null")
+        text = value.text or "null" if value.path is None else _file(value.path, name)
+        try:
+            found = orjson.loads(text)
+        except ValueError as error:
+            raise _unreadable(value.path or "the store", name, str(error)) from None
+        if found is None:  # it was discarded on purpose
+            return []
         if not isinstance(found, list):
-            name = self._place.shape.places[node].name
             raise FlowError(f"the result of task {name!r} is no list, and another task is to run for each of its items")
         return [orjson.dumps(item).decode() for item in found]
 
@@ -110,11 +111,13 @@ class Results:
         return self._text(row)
 
     def _text(self, row: Any) -> str:
-        return row.result or "null" if row.result_file is None else (self._directory / row.result_file).read_text()
+        if row.result_file is None:
+            return row.result or "null"
+        return _file(self._directory / row.result_file, shown_name(row.name, row.child))
 
     def _of_children(self, connection: Connection, node: int) -> list[str]:
         theirs = (
-            select(tasks.c.result, tasks.c.result_file)
+            select(tasks.c.name, tasks.c.child, tasks.c.result, tasks.c.result_file)
             .where(tasks.c.run_id == self._place.run_id, tasks.c.node == node, tasks.c.child >= 0)
             .order_by(tasks.c.child)
         )
@@ -142,6 +145,20 @@ def result_of(store: Store, run: UUID | str, name: str, directory: Path | None) 
         return Results(Place.of(store, connection, run_id), directory).text(connection, row)
 
     return decode(store.database.read(work))
+
+
+def _file(path: str | Path, task: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        hint = "; executors on several machines need one directory in common, Flow(files=…)"
+        raise _unreadable(path, task, f"{error.strerror}{hint}") from None
+    except ValueError as error:
+        raise _unreadable(path, task, str(error)) from None
+
+
+def _unreadable(path: str | Path, task: str, why: str) -> FlowError:
+    return FlowError(f"the result of task {task!r} is in {path}, which cannot be read: {why}")
 
 
 def _beside_the_store(place: Place) -> Path:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, insert, literal, select, update
+from sqlalchemy import Connection, Text, bindparam, insert, select, true, update
 
 from redrive.flows import State
 from redrive.store.listed import among, as_list
-from redrive.store.schema import task_attempts, task_changes, tasks
+from redrive.store.schema import task_attempts, tasks
 from redrive.tasks.claims import CHANGE, Claim
 from redrive.tasks.decide import Next
 from redrive.tasks.graph import reach
-from redrive.tasks.letters import put_letters, settle_letters
+from redrive.tasks.letters import put_letters, settle_as_done, settle_letters
 from redrive.tasks.place import Place
 from redrive.tasks.results import Results
 from redrive.tasks.states import checked
@@ -62,19 +62,24 @@ class Settled:
 
 
 class Settler:
-    """Writes settlements and moves the graph on."""
+    """Writes settlements and moves the graph on; without results, fan-outs are left to one that has them."""
 
-    def __init__(self, place: Place, results: Results) -> None:
+    def __init__(self, place: Place, results: Results | None) -> None:
         self._place = place
         self._results = results
 
     def start(self, connection: Connection, now: datetime) -> Settled:
         """Make ready what waits for nothing; of a new run, its beginning, of an old one, nothing."""
         settled = Settled()
-        free = select(tasks.c.node).where(
-            tasks.c.run_id == self._place.run_id, tasks.c.state == State.PENDING, tasks.c.waiting == 0
+        free = (
+            select(tasks.c.node)
+            .where(tasks.c.run_id == self._place.run_id, tasks.c.child == -1)
+            .where(tasks.c.state == State.PENDING, tasks.c.waiting == 0)
+            .with_for_update()  # another executor may begin at the same moment
         )
-        self._promote(connection, now, list(connection.execute(free).scalars()), settled, [])
+        done: list[tuple[int, State]] = []
+        self._promote(connection, now, list(connection.execute(free).scalars()), settled, done)
+        self.advance(connection, now, done, settled)
         return settled
 
     def settle(
@@ -97,6 +102,10 @@ class Settler:
         for node in sorted(children):  # one order for all executors, so that two of them do not lock each other out
             done += self._count(connection, now, node, children[node])
         self._letters(connection, now, over, storms, settled)
+        whole = [node for node, state in done if node in children and state is not State.DEAD_LETTER]
+        if whole:  # those that a storm once kept from being tried had one letter together
+            names = [self._place.shape.places[node].name for node in whole]
+            settle_as_done(self._place, connection, now, names)
         self.advance(connection, now, done, settled)
         return settled
 
@@ -159,48 +168,33 @@ class Settler:
         """Make dead letters of the children that were not tried, and of those that failed of the same cause."""
         following = storm.like.next
         why = f"not tried: {storm.dead} of its siblings died of one cause: {following.error}"
-        untried = (tasks.c.state == State.READY) | (
-            (tasks.c.state == State.RETRYING) & (tasks.c.fingerprint == following.fingerprint)
-        )
         theirs = (
             (tasks.c.run_id == self._place.run_id)
             & (tasks.c.node == storm.node)
             & (tasks.c.child >= 0)
             & tasks.c.owner.is_(None)
-            & untried
         )
-        for state in (State.READY, State.RETRYING):
-            checked(state, State.DEAD_LETTER)
-        connection.execute(
-            insert(task_changes).from_select(
-                ["task_id", "at", "before", "after", "cause"],
-                select(
-                    tasks.c.id,
-                    literal(now, task_changes.c.at.type),
-                    tasks.c.state,
-                    literal(str(State.DEAD_LETTER)),
-                    literal(why),
-                ).where(theirs),
-            )
-        )
-        struck = (
-            update(tasks)
-            .where(theirs)
-            .values(
-                state=State.DEAD_LETTER,
-                due_at=None,
-                fingerprint=following.fingerprint,
-                error=why,
-                kind=following.kind,
-                ended_at=now,
-            )
-        )
-        return connection.execute(struck).rowcount
+        fate = {
+            "state": State.DEAD_LETTER,
+            "due_at": None,
+            "fingerprint": following.fingerprint,
+            "error": why,
+            "kind": following.kind,
+            "ended_at": now,
+        }
+        struck = 0
+        for state, like in ((State.READY, true()), (State.RETRYING, tasks.c.fingerprint == following.fingerprint)):
+            chosen = update(tasks).where(theirs, tasks.c.state == state, like).values(**fate)
+            ids = connection.execute(chosen.returning(tasks.c.id)).scalars().all()
+            if ids:
+                connection.execute(CHANGE, [_change(one, now, state, State.DEAD_LETTER, why) for one in ids])
+            struck += len(ids)
+        return struck
 
-    def _expand(self, connection: Connection, now: datetime, node: int, row_id: int) -> int:
+    def _expand(self, connection: Connection, now: datetime, node: int, row_id: int, results: Results) -> int:
         """Make the children of a fan-out; how many there are."""
         source = self._place.shape.places[node].after[0]
-        items = self._results.items(connection, source)
+        items = results.items(connection, source)
         name = self._place.shape.places[node].name
         for start in range(0, len(items), _INSERTED_AT_ONCE):
             connection.execute(
@@ -258,9 +252,9 @@ class Settler:
                 connection.execute(CHANGE, [_change(one, now, State.PENDING, state, None) for one in ids])
                 settled.ready.update(chosen)
         for node in nodes:
-            if places[node].kind == "fan-out":
+            if places[node].kind == "fan-out" and self._results is not None:
                 row_id = connection.execute(select(tasks.c.id).where(self._own_row(node))).scalar_one()
-                if self._expand(connection, now, node, row_id):
+                if self._expand(connection, now, node, row_id, self._results):
                     settled.ready.add(node)
                 else:
                     self.change(connection, now, row_id, (State.RUNNING, State.SUCCESS), "nothing to run for")
@@ -331,7 +325,7 @@ _FREE = (
 )
 _READY = (
     update(tasks)
-    .where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text)))
+    .where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text)), tasks.c.state == State.PENDING)
     .values(state=bindparam("to"), due_at=bindparam("now"))
     .returning(tasks.c.id)
 )

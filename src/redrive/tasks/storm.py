@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -23,12 +23,21 @@ class _Cause:
         return len(self.failing) + self.dead
 
 
-class Siblings:
-    """What one executor has seen of a fan-out's children.
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the store knows of one cause."""
 
-    It begins with as many children as may die of one cause, and lets twice as many run for every one that succeeds.
-    Where children fail of one cause and more of them fail than succeed, it lets only so many run that no more than the
-    limit can be hit; when those have died, it is a storm, and the rest is not tried.
+    dead: int = 0
+    failing: Collection[Hashable] = ()
+    survived: int = 0
+
+
+class Siblings:
+    """What one executor knows of a fan-out's children.
+
+    It begins with as many children as may die of one cause, and lets as many run as have succeeded. Where children fail
+    of one cause and more of them fail than succeed, it lets only so many run that no more than the limit can be hit;
+    when those have died, it is a storm, and the rest is not tried.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,12 +45,14 @@ class Siblings:
         self._causes: dict[str, _Cause] = {}
         self._successes = 0
 
-    def may_run(self) -> float:
+    def may_run(self) -> int:
         """How many children that were not tried yet may be under way at once."""
-        window = self._limit + 2 * self._successes
+        most = window = max(self._limit, self._successes + 1)
+        failing = sum(len(cause.failing) for cause in self._causes.values())  # each may yet die of any cause
         for cause in self._causes.values():
-            if cause.toll > cause.survived:
-                window = min(window, self._limit - cause.toll)
+            if cause.toll:
+                bound = self._limit if cause.toll > cause.survived else most
+                window = min(window, bound - cause.dead - failing)
         return max(0, window)
 
     def succeeded(self, child: Hashable) -> None:
@@ -68,7 +79,7 @@ class Siblings:
         self.ended(child)
         cause = self._causes.setdefault(fingerprint, _Cause())
         cause.dead += 1
-        return cause.dead >= self._limit and cause.dead > cause.survived
+        return self._is_storm(cause)
 
     def to_announce(self, *, final: bool = False) -> list[str]:
         """Causes that people are to be told of now: each once, and not before it is known whether it is a storm."""
@@ -85,6 +96,18 @@ class Siblings:
         cause = self._causes[fingerprint]
         news, cause.announced = not cause.announced, True
         return news
+
+    def recount(self, successes: int, counted: Mapping[str, Counted]) -> list[str]:
+        """Know what the store knows, children of other executors included; causes that are a storm by now."""
+        self._successes = successes
+        for fingerprint in counted.keys() | self._causes.keys():
+            cause = self._causes.setdefault(fingerprint, _Cause())
+            found = counted.get(fingerprint, Counted())
+            cause.failing, cause.dead, cause.survived = set(found.failing), found.dead, found.survived
+        return [fingerprint for fingerprint, cause in self._causes.items() if self._is_storm(cause)]
+
+    def _is_storm(self, cause: _Cause) -> bool:
+        return cause.dead >= self._limit and cause.dead > cause.survived
 
     def dead_of(self, fingerprint: str) -> int:
         """How many died of this cause."""

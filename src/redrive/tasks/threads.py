@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Mapping
 from queue import SimpleQueue
 
+from redrive.model import Kind, Verdict
 from redrive.tasks.graph import Node
 from redrive.tasks.perform import perform
 from redrive.tasks.scribe import Bell
-from redrive.tasks.work import Job, Outcome
+from redrive.tasks.work import Ended, Job, Outcome
 
 
 class Threads:
@@ -69,7 +70,19 @@ class Threads:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._began[job.ticket] = time.monotonic()
-            outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)
+            try:
+                outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)
+            except BaseException as error:  # raised by the task itself: nobody ends a thread from outside
+                outcome = _raised(job, error, time.monotonic() - self._began[job.ticket])
             del self._began[job.ticket]
             self._ended.append(outcome)
             self._bell.ring()
+
+
+def _raised(job: Job, error: BaseException, seconds: float) -> Outcome:
+    kind = type(error).__name__
+    said = f"task {job.task!r} raised {kind} in a thread, where nobody tells a task to end"
+    verdict = Verdict(Kind.AMBIGUOUS, said, "task")
+    return Outcome(
+        ticket=job.ticket, ended=Ended.RAISED, seconds=seconds, verdict=verdict, error=said, fingerprint=kind
+    )

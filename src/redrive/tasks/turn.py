@@ -14,15 +14,17 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from redrive.calls import testmode
+from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State
 from redrive.model import Kind, Verdict, in_words
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_runs, tasks
 from redrive.store.task_log import counts_of, shown_name
+from redrive.tasks.census import Census, census
 from redrive.tasks.claims import Claim, Wanted, active, claim, is_idle, next_due
 from redrive.tasks.decide import Next, Past, decide
 from redrive.tasks.graph import Node
-from redrive.tasks.ledger import Ledger
+from redrive.tasks.ledger import ANEW, Ledger
 from redrive.tasks.plan import Plan
 from redrive.tasks.results import Results
 from redrive.tasks.settle import Settled, Settlement, Settler, Storm
@@ -30,6 +32,7 @@ from redrive.tasks.work import Ended, Job, Outcome
 
 _SHOWN = 5  # retries to come
 _COMPARED = 1_000  # past durations that say how long a task usually takes
+_ENDS = {State.SUCCESS, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER}
 _LOST = Verdict(Kind.TRANSIENT, "its executor died", "executor_lost")
 
 
@@ -81,9 +84,14 @@ class Turned:
     idle: bool = False
     """Nothing is claimed by anybody, or to be claimed."""
     active: set[int] | None = None
+    census: dict[int, Census] = field(default_factory=dict)
+    """Fan-outs whose children were counted, because others work on them, too, or did."""
+    decided_at: datetime | None = None
     changed: bool = False
     """A person has decided about tasks."""
     abandoned: bool = False
+    left: bool = False
+    """This executor has left the run; False where there was something left to do for it."""
     recovered: list[Settlement] = field(default_factory=list)
     counts: tuple[Mapping[State, int], tuple[tuple[str, float], ...], float] | None = None
     """Tasks by state, the next retries, and how long it took to find that out."""
@@ -109,6 +117,7 @@ class Turn:
         began = time.monotonic()
         turned = self._ledger.write(lambda connection, now: self._within(order, connection, now))
         turned.took = time.monotonic() - began
+        self._decided_at = turned.decided_at or self._decided_at
         return turned
 
     def _within(self, order: Order, connection: Connection, now: datetime) -> Turned:
@@ -119,6 +128,8 @@ class Turn:
         if order.recover:
             turned.recovered = self._recovered(connection, now)
             settlements += turned.recovered
+        if order.start:
+            self._ledger.bring_back(connection, now)
         for one in settlements:
             if one.outcome is not None and one.outcome.ended is Ended.TIMED_OUT:
                 one.next = self._compared(connection, one)
@@ -127,7 +138,7 @@ class Turn:
             settled.ready |= turned.settled.ready
             turned.settled = settled
         if order.leave is not None:
-            self._leave(connection, now, order.leave)
+            turned.left = self._leave(connection, now, order.leave)
             return turned
         self._claim(order, connection, now, turned)
         if order.survey:
@@ -160,12 +171,17 @@ class Turn:
 
     def _claim(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
         room = {False: order.processes, True: order.threads}
+        of_service: dict[str, float] = {}
         wanted = [*order.plan.wanted, *self._just_freed(order, turned)]
         for one in wanted:
             limit = min(one.limit, room[one.in_thread])
+            if one.service is not None:
+                limit = int(min(limit, of_service.setdefault(one.service, one.together)))
             if limit > 0:
                 claims = claim(self._ledger, connection, now, replace(one, limit=limit))
                 room[one.in_thread] -= len(claims)
+                if one.service is not None:
+                    of_service[one.service] -= len(claims)
                 turned.claimed += [self._in_hand(connection, found) for found in claims]
                 turned.full = turned.full or (len(claims) == limit and not one.windowed)
 
@@ -175,12 +191,24 @@ class Turn:
         row = connection.execute(run).one()
         turned.abandoned = row.status == FlowStatus.ABANDONED
         turned.changed = self._decided_at is not None and row.updated_at != self._decided_at
-        self._decided_at = row.updated_at
+        turned.decided_at = row.updated_at
+        if turned.changed:  # what people freed is made ready by who works on it
+            freed = self._settler.start(connection, now)
+            turned.settled.ready |= freed.ready
+            turned.settled.closed |= freed.closed
+        elif order.start:
+            turned.census = self._census(connection, sorted(turned.active))
+        elif not turned.claimed and order.plan.waiting_retries and self._ledger.others(connection):
+            turned.census = self._census(connection, order.plan.waiting_retries)
         due = next_due(self._ledger, connection, nodes=order.plan.waiting, retries_of=order.plan.waiting_retries)
         if due is not None:
             turned.due_in = max(0.0, (due - now).total_seconds())
         if not turned.claimed:
             turned.idle = is_idle(self._ledger, connection)
+
+    def _census(self, connection: Connection, nodes: Sequence[int]) -> dict[int, Census]:
+        fan_outs = [node for node in nodes if self._nodes[node].each is not None]
+        return {node: census(self._ledger, connection, node) for node in fan_outs}
 
     def _just_freed(self, order: Order, turned: Turned) -> list[Wanted]:
         """What this very transaction made ready, where nothing restricts it."""
@@ -232,19 +260,17 @@ class Turn:
     def _recovered(self, connection: Connection, now: datetime) -> list[Settlement]:
         """The tasks of executors that are dead: each lost an attempt, which was counted when it was claimed."""
         found = []
-        for dead in self._ledger.dead_executors(connection, now):
-            theirs = select(tasks).where(tasks.c.run_id == self._ledger.run_id, tasks.c.owner == dead)
-            for row in connection.execute(theirs):
-                elapsed = max(0.0, (now - row.since).total_seconds())
-                past = Past(row.failures, row.same, row.fingerprint, row.wait, elapsed)
-                lost = Claim(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
-                error = "its executor was killed, or could not be heard of any more"
-                seconds = max(0.0, (now - row.started_at).total_seconds())
-                outcome = Outcome(
-                    ticket=0, ended=Ended.LOST, seconds=seconds, verdict=_LOST, error=error, fingerprint="lost"
-                )
-                following = decide(self._nodes[row.node], past, outcome, random, testmode.active())
-                found.append(Settlement(lost, following, outcome, owner=dead))
+        for row in self._ledger.left_behind(connection, now):
+            elapsed = max(0.0, (now - row.since).total_seconds())
+            past = Past(row.failures, row.same, row.fingerprint, row.wait, elapsed)
+            lost = Claim(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
+            error = "its executor was killed, or could not be heard of any more"
+            seconds = max(0.0, (now - row.started_at).total_seconds())
+            outcome = Outcome(
+                ticket=0, ended=Ended.LOST, seconds=seconds, verdict=_LOST, error=error, fingerprint="lost"
+            )
+            following = decide(self._nodes[row.node], past, outcome, random, testmode.active())
+            found.append(Settlement(lost, following, outcome, owner=row.owner))
         return found
 
     def _compared(self, connection: Connection, one: Settlement) -> Next:
@@ -270,13 +296,20 @@ class Turn:
         assert one.outcome is not None
         return replace(one.next, error=f"{one.outcome.error}; {said}")
 
-    def _leave(self, connection: Connection, now: datetime, leaving: Leaving) -> None:
+    def _leave(self, connection: Connection, now: datetime, leaving: Leaving) -> bool:
+        """Whether it could be left: a person may have sent something back at the last moment."""
+        self._ledger.lock_run(connection)
+        if leaving.stopped is None:
+            freed = self._settler.start(connection, now)
+            if freed.ready or not is_idle(self._ledger, connection):
+                return False
         self._ledger.leave(connection, now)
         if leaving.stopped is not None:
             if not self._ledger.others(connection):
                 self._ledger.end(connection, now, FlowStatus.STOPPED, leaving.stopped)
-            return
+            return True
         counts = counts_of(connection, self._ledger.run_id)
+        self._refuse_what_is_stuck(counts)
         dead, failed = counts.get(State.DEAD_LETTER, 0), counts.get(State.FAILED, 0)
         status = FlowStatus.HELD if dead else FlowStatus.FAILED if failed else FlowStatus.COMPLETE
         said = [
@@ -285,3 +318,14 @@ class Turn:
             if count
         ]
         self._ledger.end(connection, now, status, " and ".join(said) or None)
+        return True
+
+    def _refuse_what_is_stuck(self, counts: Mapping[State, int]) -> None:
+        """When nothing is left to claim, a task is over, or waits for a dead letter: never is a run done without it."""
+        held = {State.PENDING} if counts.get(State.DEAD_LETTER) else set()
+        stuck = [f"{count:,} {state}" for state, count in counts.items() if state not in _ENDS | held]
+        if stuck:
+            raise FlowError(
+                f"run {str(self._ledger.run_id)[:8]} of flow {self._ledger.flow!r} is stuck with {', '.join(stuck)}, "
+                f"and nothing of it can be claimed: if the store was changed by hand, undo that; otherwise {ANEW}"
+            )

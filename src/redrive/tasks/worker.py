@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
-import random
 import signal
 import socket
 import sys
@@ -19,6 +17,7 @@ from redrive.tasks.perform import perform
 from redrive.tasks.wire import Frames, answer_frame, frame, read_job
 
 _CHUNK = 1 << 18
+_ZOMBIES = 200  # attempts before it is seen whether there are dead children, adopted ones perhaps, nobody waits for
 
 
 def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int | None) -> int:
@@ -59,14 +58,14 @@ class Worker:
         self._max_rss = max_rss
         self._statm = _open("/proc/self/statm") if max_rss is not None else None
         self._directory = _open(".")
+        self._attempts = 0
         self._output = self._redirect(output)
         self._streams = sys.stdout, sys.stderr
         faulthandler.enable(self._output)
         self._take_signals()
-        random.seed()
         numpy: Any = sys.modules.get("numpy.random")
         if numpy is not None:
-            numpy.seed()  # or all workers would draw the same numbers
+            numpy.seed()  # or all workers would draw the same numbers; Python's own see to that themselves
 
     def serve(self) -> None:
         """Attempt what is sent, until nothing more is."""
@@ -110,7 +109,10 @@ class Worker:
         if self._directory is not None:
             os.fchdir(self._directory)
         sys.stdout, sys.stderr = self._streams
-        if sys.stdout.closed or sys.stderr.closed:
+        if any(getattr(stream, "closed", False) for stream in self._streams):
+            return False
+        self._attempts += 1
+        if self._attempts % _ZOMBIES == 0 and processes.has_zombie():
             return False
         return self._max_rss is None or processes.resident_bytes(self._statm) <= self._max_rss
 
@@ -121,8 +123,10 @@ def _end(number: int, where: FrameType | None) -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        try:
             stream.flush()
+        except Exception:  # whatever a task has put there; a context manager would cost more than all the rest
+            continue
 
 
 def _open(path: str) -> int | None:

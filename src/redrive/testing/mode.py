@@ -24,7 +24,7 @@ class _Restore:
 
 
 def set_testing(testing: bool = True, *, longest_wait: float = 0.0, attempts: int | None = None) -> _Restore:
-    """Cap every wait of every service in the program at `longest_wait` seconds, and its attempts if a number is given.
+    """Cap every wait of every service and task at `longest_wait` seconds, and its attempts if a number is given.
 
     Lasts until `set_testing(False)`, or for a `with` block: `with set_testing(): …`.
     """

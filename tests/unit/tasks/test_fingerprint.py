@@ -1,0 +1,111 @@
+"""Causes of failures: the type and the place, not the message; and what is kept of an error."""
+
+from __future__ import annotations
+
+import importlib.util
+import traceback
+
+import pytest
+
+from redrive.tasks.fingerprint import ERROR_LENGTH, TRACE_LENGTH, fingerprint, one_line, trace_of
+
+
+class Own(Exception):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def divided(number):
+    try:
+        return 1 / number
+    except ZeroDivisionError as caught:
+        return caught
+
+
+def test_the_same_type_at_the_same_line_is_one_cause_whatever_it_says():
+    assert fingerprint(raised(ValueError("order 17"))) == fingerprint(raised(ValueError("order 18")))
+
+
+def test_another_type_or_another_line_is_another_cause():
+    causes = {fingerprint(raised(ValueError())), fingerprint(raised(KeyError())), fingerprint(divided(0))}
+    assert len(causes) == 3
+
+
+def test_a_cause_names_the_type_and_the_module_and_line_of_the_innermost_frame():
+    error = raised(Own("x"))
+    line = traceback.extract_tb(error.__traceback__)[-1].lineno
+    assert fingerprint(error) == f"{__name__}.Own@{__name__}:{line}"
+    assert fingerprint(divided(0)).startswith(f"ZeroDivisionError@{__name__}:")
+
+
+def test_a_cause_does_not_depend_on_where_the_file_lies(tmp_path):
+    causes = set()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "jobs.py"
+        path.write_text("def work():\n    raise ValueError('x')\n")
+        for run_as in ("jobs", "__main__", "__mp_main__"):
+            spec = importlib.util.spec_from_file_location(run_as, path)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            with pytest.raises(ValueError) as caught:
+                module.work()
+            causes.add(fingerprint(caught.value))
+    assert causes == {"ValueError@jobs:2"}
+
+
+def test_frames_of_the_caller_do_not_count():
+    error = raised(ValueError("x"))
+    assert fingerprint(error, skip=__file__) == "ValueError"
+    assert fingerprint(ValueError("never raised")) == "ValueError"
+
+
+def test_an_error_is_one_line_without_secrets():
+    assert one_line(ValueError("could not\n  convert 'N/A'")) == "ValueError: could not convert 'N/A'"
+    assert "hunter2" not in one_line(ValueError("password=hunter2 was refused"))
+    assert one_line(ValueError()) == "ValueError"
+    assert one_line(Mute()) == "Mute"
+
+
+def test_an_error_of_any_length_is_cut():
+    assert len(one_line(ValueError("x" * 1_000_000))) == ERROR_LENGTH
+
+
+def test_what_no_database_can_hold_is_spelled_out():
+    assert one_line(ValueError("a\0b\udc80")) == r"ValueError: a\x00b\udc80"
+    assert "\0" not in trace_of(raised(ValueError("a\0b\udc80")))
+
+
+def test_a_traceback_keeps_its_innermost_frames():
+    def deep(level):
+        if level:
+            deep_again(level - 1)
+        raise ValueError("at the bottom" + "!" * 20_000)
+
+    def deep_again(level):
+        deep(level)
+
+    with pytest.raises(ValueError) as caught:
+        deep(300)
+    trace = trace_of(caught.value)
+    assert len(trace) < TRACE_LENGTH + 100
+    assert trace.startswith("… ")
+
+    with pytest.raises(RecursionError) as caught:
+        deep(100_000)
+    assert "RecursionError" in trace_of(caught.value)
+
+
+def test_a_traceback_shows_no_secrets():
+    assert "hunter2" not in trace_of(raised(ValueError("password=hunter2")))

@@ -1,0 +1,302 @@
+"""How workers come by a flow, wherever it is made, and what is said where they cannot."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from redrive.cli.loading import load
+from redrive.errors import FlowError
+from redrive.tasks.flow import Flow
+from redrive.tasks.importing import refuse_within_import
+from redrive.tasks.pool import Pool
+from tests.unit.tasks.workshop import Workshop, importable, is_alive, wait_until
+
+FLOW = """
+import os, sys
+from redrive.tasks.flow import Flow
+
+flow = Flow("settlement")
+
+@flow.task
+def where():
+    return [__name__, sys.argv[1:], os.path.basename(os.getcwd()), where.__module__]
+"""
+
+RUN = """
+def run():
+    import selectors
+    from redrive.store.encoding import decode
+    from redrive.tasks.importing import refuse_within_import
+    from redrive.tasks.pool import Pool
+    from redrive.tasks.work import Job
+
+    refuse_within_import()
+    selector = selectors.DefaultSelector()
+    pool = Pool(flow, selector, workers=1)
+    try:
+        pool.start()
+        pool.check()
+        ended = []
+        while not ended:
+            if pool.idle:
+                pool.give(Job(ticket=1, task="where"))
+            for key, _ in selector.select():
+                key.data()
+            ended = pool.take()
+        print(ended[0].error or decode(ended[0].result))
+    finally:
+        pool.close()
+"""
+
+GUARDED = RUN + """
+if __name__ == "__main__":
+    run()
+"""
+
+
+def python(*arguments, cwd, stdin=None):
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, input=stdin, capture_output=True, text=True, check=False, timeout=100
+    )
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def project(tmp_path):
+    directory = tmp_path / "project"
+    (directory / "jobs").mkdir(parents=True)
+    return directory
+
+
+def test_a_flow_of_a_program_is_found(project):
+    (project / "settle.py").write_text(FLOW + GUARDED)
+    assert python("settle.py", "a", "b", cwd=project) == str(["__mp_main__", ["a", "b"], "project", "__mp_main__"])
+
+
+def test_a_program_need_not_be_called_py(project):
+    (project / "settle").write_text(FLOW + GUARDED)
+    assert python("settle", cwd=project).startswith("['__mp_main__'")
+
+
+def test_a_program_is_found_from_anywhere(project, tmp_path):
+    (project / "settle.py").write_text(FLOW + GUARDED)
+    assert python("project/settle.py", cwd=tmp_path).startswith("['__mp_main__'")
+
+
+def test_a_flow_of_a_module_that_is_run_with_m_is_found_with_its_siblings(project):
+    (project / "jobs" / "__init__.py").write_text("")
+    (project / "jobs" / "sibling.py").write_text("value = 1")
+    (project / "jobs" / "settle.py").write_text("from . import sibling\n" + FLOW + GUARDED)
+    assert python("-m", "jobs.settle", cwd=project).startswith("['__mp_main__'")
+
+
+def test_a_flow_of_a_package_that_is_run_is_found(project):
+    (project / "jobs" / "__init__.py").write_text("")
+    (project / "jobs" / "__main__.py").write_text(FLOW + GUARDED)
+    assert python("-m", "jobs", cwd=project).startswith("['__mp_main__'")
+
+
+def test_a_flow_of_a_directory_that_is_run_is_found(project):
+    (project / "jobs" / "__main__.py").write_text(FLOW + GUARDED)
+    assert python("jobs", cwd=project).startswith("['__mp_main__'")
+
+
+def test_a_flow_of_a_module_is_found_by_its_name_and_the_program_is_not_run_again(project):
+    (project / "jobs" / "__init__.py").write_text("")
+    (project / "jobs" / "settle.py").write_text(FLOW + RUN)
+    (project / "main.py").write_text("import jobs.settle\njobs.settle.run()")
+    assert python("main.py", cwd=project).startswith("['jobs.settle'")
+
+
+def test_a_flow_is_found_where_the_program_has_changed_its_path(project, tmp_path):
+    (project / "jobs" / "settle.py").write_text(FLOW + RUN)
+    (tmp_path / "main.py").write_text("import sys\nsys.path.insert(0, 'project/jobs')\nimport settle\nsettle.run()")
+    assert python("main.py", cwd=tmp_path).startswith("['settle'")
+
+
+def test_a_program_that_is_profiled_is_found(project):
+    (project / "settle.py").write_text(FLOW + GUARDED)
+    assert "['__mp_main__'" in subprocess.run(
+        [sys.executable, "-m", "cProfile", "settle.py"], cwd=project, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("how", ["-c", "-"])
+def test_a_program_without_a_file_cannot_have_workers_and_is_told_so(project, how):
+    program = FLOW + GUARDED
+    said = python("-c", program, cwd=project) if how == "-c" else python("-", cwd=project, stdin=program)
+    assert said == (
+        "redrive.errors.FlowError: flow 'settlement' is made in a program without a file (a notebook, python -c, "
+        "standard input), and its workers have nothing to import: write it into a module, or use in_thread=True"
+    )
+
+
+def test_a_program_without_a_guard_does_not_run_itself_again(project):
+    (project / "settle.py").write_text(FLOW + RUN + "run()\n")
+    assert python("settle.py", cwd=project) == (
+        "redrive.errors.FlowError: settle.py cannot be imported by workers: it runs a flow when it is imported; put "
+        "that under `if __name__ == '__main__':`"
+    )
+
+
+def test_a_flow_may_be_run_where_nothing_is_imported():
+    refuse_within_import()
+
+
+def test_a_task_cannot_run_a_flow(tmp_path):
+    source = """
+    from redrive.tasks.importing import refuse_within_import
+
+    @flow.task
+    def runs():
+        refuse_within_import()
+    """
+    with Workshop(tmp_path, source) as workshop:
+        assert workshop.run("runs").error.startswith("FlowError: a task cannot run a flow")
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """Starts the workers of a flow, and says what is wrong."""
+
+    def check(flow):
+        with selectors.DefaultSelector() as selector:
+            pool = Pool(flow, selector, workers=1)
+            try:
+                pool.start()
+                pool.check()
+            except FlowError as error:
+                return str(error)
+            finally:
+                pool.close()
+        return None
+
+    path, modules = list(sys.path), set(sys.modules)
+    yield check
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if not name.startswith("redrive."):
+            del sys.modules[name]
+
+
+def test_a_file_that_the_command_line_loads_is_found(project, checked, monkeypatch):
+    monkeypatch.chdir(project)
+    (project / "settle.py").write_text(FLOW)
+    assert checked(load("settle.py:flow")) is None
+
+
+def test_a_file_of_a_package_that_the_command_line_loads_is_found(project, checked, monkeypatch):
+    monkeypatch.chdir(project)
+    (project / "jobs" / "__init__.py").write_text("")
+    (project / "jobs" / "rates.py").write_text("value = 1")
+    (project / "jobs" / "settle.py").write_text("from jobs import rates\n" + FLOW)
+    assert checked(load("jobs/settle.py:flow")) is None
+
+
+def test_a_file_whose_name_is_taken_is_found_under_the_name_it_was_given(project, checked, monkeypatch):
+    monkeypatch.chdir(project)
+    (project / "json.py").write_text(FLOW)
+    flow = load("json.py:flow")
+    assert flow.module == "redrive_target_json"
+    assert checked(flow) is None
+
+
+def test_a_flow_that_is_made_inside_a_function_is_not_found_and_is_told_so(project, checked, monkeypatch):
+    monkeypatch.chdir(project)
+    (project / "made.py").write_text(
+        "from redrive.tasks.flow import Flow\ndef make():\n    flow = Flow('inner')\n"
+        "    @flow.task\n    def one(): pass\n    return flow\n"
+    )
+    sys.path.insert(0, str(project))
+    import made
+
+    assert checked(made.make()) == (
+        "a worker that imports made.py does not find flow 'inner': make the flow and its tasks at the top of the "
+        "module, not inside a function, or use in_thread=True"
+    )
+
+
+def test_a_task_that_is_made_inside_a_function_is_not_found_and_is_told_so(tmp_path, checked):
+    module = importable(tmp_path, "@flow.task\ndef one(): pass")
+    module.flow.task(name="late")(lambda: None)
+    name = module.__name__
+    assert checked(module.flow) == (
+        f"a worker that imports {name}.py does not find task 'late' of flow '{name}': make the flow and its tasks at "
+        "the top of the module, not inside a function, or use in_thread=True"
+    )
+
+
+def test_a_task_in_a_thread_need_not_be_found(tmp_path, checked):
+    module = importable(tmp_path, "@flow.task\ndef one(): pass")
+    module.flow.task(name="late", in_thread=True)(lambda: None)
+    assert checked(module.flow) is None
+
+
+def test_a_flow_in_a_test_is_told_what_is_wrong(checked):
+    flow = Flow("in a test")
+    flow.task(name="one")(lambda: None)
+    assert checked(flow).startswith("a worker that imports test_importing.py does not find flow 'in a test'")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("int('x')", "ValueError: invalid literal for int() with base 10: 'x' ({file}, line 2)"),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere' ({file}, line 2)"),
+        ("def broken(:", "SyntaxError: invalid syntax ({file}, line 2)"),
+        ("sys.exit(2)", "SystemExit: it ends the program when it is imported; put that under `if __name__ == "),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt ({file}, line 2)"),
+        ("Flow('broken', workers=0)", "({file}, line 2)"),
+        ("import json; json.loads('{{')", "JSONDecodeError: Expecting property name"),
+        ("raise ValueError('password=hunter2')", "ValueError: password=*** ({file}, line 2)"),
+    ],
+)
+def test_a_module_that_breaks_in_the_worker_is_named_with_its_error_and_line(tmp_path, checked, line, said):
+    module = importable(tmp_path, "@flow.task\ndef one(): pass")
+    path = tmp_path / f"{module.__name__}.py"
+    # As if it were another version, or another environment.
+    path.write_text(f"import sys; from redrive.tasks.flow import Flow\n{line}\n")
+    found = checked(module.flow)
+    assert found.startswith(f"{path.name} cannot be imported by workers: ")
+    assert said.format(file=path.name) in found
+
+
+def test_a_module_that_kills_the_worker_is_told_from_one_that_breaks(tmp_path, checked):
+    module = importable(tmp_path, "@flow.task\ndef one(): pass")
+    (tmp_path / f"{module.__name__}.py").write_text("import ctypes; ctypes.string_at(0)")
+    assert checked(module.flow) == (
+        f"a worker that imports {module.__name__}.py does not survive it: segmentation fault (SIGSEGV)"
+    )
+
+
+def test_what_a_module_does_when_it_is_imported_does_not_disturb(tmp_path):
+    source = """
+    import atexit, threading, tempfile
+    print("imported")
+    os.write(1, b"loudly")
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    keep = tempfile.TemporaryDirectory()
+    sleeper = subprocess.Popen(["sleep", "600"])
+
+    @flow.task
+    def state():
+        return [keep.name, os.path.exists(keep.name), sleeper.pid]
+    """
+    with Workshop(tmp_path, textwrap.dedent(source), recycle_after=1) as workshop:
+        outcomes = [workshop.run("state") for _ in range(4)]
+        assert {outcome.output for outcome in outcomes} == {""}
+        [kept, is_there, sleeper] = workshop.value("state")
+        assert is_there
+        assert is_alive(sleeper)
+    assert not os.path.exists(kept)
+    wait_until(lambda: not is_alive(sleeper))
+    workshop.module.sleeper.kill()
+    workshop.module.sleeper.wait()
+    workshop.module.keep.cleanup()

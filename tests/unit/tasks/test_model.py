@@ -1,0 +1,364 @@
+"""Random graphs with random outcomes, run by the real executor on a real store, against a small model of what a task
+may become.
+
+The workers are replaced by ones that end every attempt at once as a script says; nothing else is. An executor may be
+killed before or after any of its transactions. Whatever happens: each task ends as the model says, every attempt is
+counted and made once, and every change of a state is one that the table allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+import redrive
+from redrive.errors import FlowStopped
+from redrive.flows import FlowStatus, State
+from redrive.letters import Status
+from redrive.model import Kind, Verdict
+from redrive.policy.retry import Retry
+from redrive.store.encoding import encode
+from redrive.store.schema import task_attempts, task_changes, tasks
+from redrive.tasks import people
+from redrive.tasks.executor import Executor
+from redrive.tasks.scribe import Bell
+from redrive.tasks.states import TRANSITIONS
+from redrive.tasks.work import Ended, Outcome
+from redrive.testing import set_testing
+
+# ── what may happen to an attempt ─────────────────────────────────────────────────────────────────────────────────────
+
+FAILURES = {
+    "transient": (Ended.RAISED, Kind.TRANSIENT, "down@a:1"),
+    "timed out": (Ended.TIMED_OUT, Kind.TRANSIENT, "timeout"),
+    "one bug": (Ended.RAISED, Kind.AMBIGUOUS, "ValueError@a:1"),
+    "other bug": (Ended.RAISED, Kind.AMBIGUOUS, "ValueError@b:2"),
+    "died": (Ended.DIED, Kind.AMBIGUOUS, "SIGSEGV"),
+    "permanent": (Ended.RAISED, Kind.PERMANENT, "Permanent@a:1"),
+    "discard": (Ended.RAISED, Kind.DISCARD, "Discard@a:1"),
+}
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+outcomes = st.sampled_from(["returns", "not yet", *FAILURES])
+
+
+@dataclass
+class Drawn:
+    """One task of a random graph."""
+
+    kind: str
+    after: list[int]
+    items: int
+    attempts: int
+    scripts: list[list[str]]
+
+    def outcome(self, child: int, attempt: int) -> str:
+        script = self.scripts[max(child, 0) % len(self.scripts)]
+        said = script[attempt - 1] if attempt <= len(script) else "returns"
+        return "returns" if said == "not yet" and self.kind != "sensor" else said
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[Drawn]:
+    found: list[Drawn] = []
+    for number in range(draw(st.integers(1, 6))):
+        kind = draw(st.sampled_from(["task", "fan-out", "sensor"] if number else ["task", "sensor"]))
+        after = draw(st.lists(st.integers(0, number - 1), unique=True, max_size=3)) if number else []
+        if kind == "fan-out" and not after:
+            after = [draw(st.integers(0, number - 1))]
+        items = draw(st.integers(1 if kind == "sensor" else 0, 3))
+        scripts = draw(st.lists(st.lists(outcomes, max_size=5), min_size=1, max_size=3))
+        found.append(Drawn(kind, after, items, draw(st.integers(1, 4)), scripts))
+    return found
+
+
+decisions = st.lists(st.tuples(st.sampled_from(["retry", "accept", "fail"]), st.integers(0, 99)), max_size=3)
+kills = st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=3)
+
+
+# ── the model ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Model:
+    """What ought to be, from how the attempts ended (`tries`, by task and child) and what people decided."""
+
+    graph: list[Drawn]
+    tries: dict[tuple[int, int], list[str]] = field(default_factory=lambda: defaultdict(list))
+    forgiven: Counter[tuple[int, int]] = field(default_factory=Counter)
+    decided: dict[tuple[int, int], State] = field(default_factory=dict)
+
+    def states(self) -> dict[tuple[int, int], State]:
+        found: dict[tuple[int, int], State] = {}
+        for number, drawn in enumerate(self.graph):
+            above = {found[upper, -1] for upper in drawn.after}
+            if above & {State.FAILED, State.UPSTREAM_FAILED}:
+                found[number, -1] = State.UPSTREAM_FAILED
+            elif above - {State.SUCCESS}:
+                found[number, -1] = State.PENDING
+            elif drawn.kind == "fan-out":
+                children = [self._judged(number, child) for child in range(self._items(drawn.after[0], found))]
+                found |= {(number, child): state for child, state in enumerate(children)}
+                worst = (State.DEAD_LETTER, State.FAILED)
+                found[number, -1] = next((state for state in worst if state in children), State.SUCCESS)
+            else:
+                found[number, -1] = self._judged(number, -1)
+        return found
+
+    def _items(self, source: int, found: dict[tuple[int, int], State]) -> int:
+        if self.graph[source].kind == "fan-out":
+            return sum(1 for number, child in found if number == source and child >= 0)
+        if (source, -1) in self.decided:
+            return 2  # what a person gave as the result
+        return 0 if self.tries[source, -1][-1] == "discard" else self.graph[source].items
+
+    def _judged(self, number: int, child: int) -> State:
+        if (number, child) in self.decided:
+            return self.decided[number, child]
+        drawn = self.graph[number]
+        failures, same, last = 0, 0, None
+        for said in self.tries[number, child][self.forgiven[number, child] :]:
+            if said in ("returns", "discard"):
+                return State.SUCCESS
+            if said == "not yet":
+                failures, same, last = 0, 0, None
+                continue
+            if said == "permanent":
+                return State.DEAD_LETTER
+            failures += 1
+            cause = "lost" if said == "lost" else FAILURES[said][2]
+            same, last = (same + 1 if cause == last else 1), cause
+            suspect = said in ("one bug", "other bug", "died")
+            if suspect and same == 2:
+                return State.DEAD_LETTER
+            if failures == drawn.attempts:
+                return State.DEAD_LETTER if suspect else State.FAILED
+        return State.RUNNING  # not over: nothing may be so in the end
+
+
+# ── workers that do as the script says, and an executor that is killed ────────────────────────────────────────────────
+
+
+class Killed(BaseException):
+    """kill -9, as far as anybody can see who reads the store."""
+
+
+class ScriptedPool:
+    """Ends every attempt at once."""
+
+    idle = 2
+
+    def __init__(self, graph: list[Drawn], made: Counter[str], selector: Any) -> None:
+        self._graph = graph
+        self._made = made
+        self._bell = Bell()
+        selector.register(self._bell.hears, 1, self._bell.hush)
+        self._ended: list[Outcome] = []
+
+    def give(self, job: Any) -> None:
+        place, _, attempt = Path(job.result_file).stem.rpartition("-")
+        self._made[f"{place}-{attempt}"] += 1
+        _, _, child = job.identity.partition("[")
+        drawn = self._graph[int(job.task[1:])]
+        self._ended.append(
+            outcome_of(job.ticket, drawn, drawn.outcome(int(child[:-1] or -1) if child else -1, int(attempt)))
+        )
+        self._bell.ring()
+
+    def take(self) -> list[Outcome]:
+        found, self._ended = self._ended, []
+        return found
+
+    def next_deadline(self) -> None:
+        return None
+
+    def _nothing(self) -> Any:
+        return []
+
+    start = check = tick = stop = running = _nothing
+
+    def close(self) -> None:
+        self._bell.close()
+
+
+def outcome_of(ticket: int, drawn: Drawn, said: str) -> Outcome:
+    if said in ("returns", "not yet"):
+        truth = said == "returns"
+        result = encode(list(range(drawn.items)) if truth else None)
+        return Outcome(ticket=ticket, ended=Ended.RETURNED, seconds=0.0, result=result, truth=truth)
+    ended, kind, cause = FAILURES[said]
+    return Outcome(
+        ticket=ticket, ended=ended, seconds=0.0, verdict=Verdict(kind, said, "test"), error=said, fingerprint=cause
+    )
+
+
+class Stage:
+    """One flow on one store, run until nothing moves any more."""
+
+    def __init__(self, graph: list[Drawn], store: redrive.Store) -> None:
+        self.graph, self.store = graph, store
+        self.made: Counter[str] = Counter()
+        self.flow = redrive.Flow("drawn", store=store, workers=2)
+        for number, drawn in enumerate(graph):
+            self._add(number, drawn)
+
+    def _add(self, number: int, drawn: Drawn) -> None:
+        upper = [f"t{one}" for one in drawn.after]
+        common: dict[str, Any] = {"name": f"t{number}", "retry": Retry(attempts=drawn.attempts)}
+        if drawn.kind == "sensor":
+            self.flow.sensor(every=60, timeout=86_400, after=upper, **common)(lambda: None)
+        elif drawn.kind == "fan-out":
+            self.flow.task(each=upper[0], after=upper[1:], storm=1_000, **common)(lambda item: None)
+        else:
+            self.flow.task(after=upper, **common)(lambda: None)
+
+    def run(self, run_id: Any, kill: tuple[int, bool] | None = None) -> FlowStatus | None:
+        """How it ended; None where it was killed."""
+        executor = Executor(
+            self.flow,
+            self.store,
+            params={},
+            run_id=run_id,
+            restart=False,
+            deadline=None,
+            watch=None,
+            make_pool=lambda flow, selector, workers: ScriptedPool(self.graph, self.made, selector),
+        )
+        if kill is not None:
+            take, left = executor._turn.take, [kill[0]]
+
+            def killed(order: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0 and not kill[1]:
+                    raise Killed
+                turned = take(order)
+                if left[0] == 0:
+                    raise Killed
+                return turned
+
+            executor._turn.take = killed  # type: ignore[method-assign]
+        try:
+            return executor.run().status
+        except FlowStopped as stopped:
+            assert stopped.report is not None, stopped
+            return stopped.report.status
+        except Killed:
+            return None
+
+    def rows(self, table: Any, order: Any) -> list[Any]:
+        return self.store.database.read(lambda connection: connection.execute(select(table).order_by(*order)).all())
+
+
+def shown(place: tuple[int, int]) -> str:
+    return f"t{place[0]}" if place[1] < 0 else f"t{place[0]}[{place[1]}]"
+
+
+def observed(stage: Stage, model: Model) -> dict[tuple[int, int], State]:
+    """The states in the store; how the attempts ended, which the model takes from there and judges anew."""
+    rows = stage.rows(tasks, [tasks.c.id])
+    places = {row.id: (row.node, row.child) for row in rows}
+    model.tries.clear()
+    for attempt in stage.rows(task_attempts, [task_attempts.c.task_id, task_attempts.c.attempt]):
+        number, child = places[attempt.task_id]
+        expected = stage.graph[number].outcome(child, attempt.attempt)
+        said = "lost" if attempt.ended == "lost" else expected
+        assert attempt.ended == (FAILURES[said][0] if said in FAILURES else "lost" if said == "lost" else "returned")
+        model.tries[number, child].append(said)
+    for row in rows:
+        assert row.attempt == len(model.tries[row.node, row.child]), "an attempt is counted when it is claimed"
+        assert row.owner is None
+        assert (row.due_at is None) == (row.state not in ("READY", "RETRYING", "SENSING"))
+    assert not {name: times for name, times in stage.made.items() if times > 1}, "no attempt is made twice"
+    return {places[row.id]: State(row.state) for row in rows}
+
+
+def check_changes(stage: Stage) -> None:
+    """Every change of a state is allowed, none is missing, and the last one is where the task stands."""
+    after: dict[int, str] = {}
+    for change in stage.rows(task_changes, [task_changes.c.id]):
+        assert State(change.after) in TRANSITIONS[State(change.before)]
+        assert change.before == after.get(change.task_id, change.before)
+        after[change.task_id] = change.after
+    for row in stage.rows(tasks, [tasks.c.id]):
+        assert row.state == after.get(row.id, "PENDING" if row.child < 0 else "READY")
+
+
+def check_letters(stage: Stage, model: Model, states: dict[tuple[int, int], State]) -> None:
+    """Whatever is a dead letter has one that is pending, and so has what was sent back and then failed; nothing else."""
+    parents = {number for number, child in states if child >= 0}
+    pending = {letter.key for letter in stage.store.dlq.each(status=Status.PENDING)}
+    for place, state in states.items():
+        if not (place[1] < 0 and place[0] in parents):
+            sent_back = state is State.FAILED and model.forgiven[place]
+            assert (shown(place) in pending) == (state is State.DEAD_LETTER) or sent_back
+
+
+def decide(
+    stage: Stage, model: Model, run_id: Any, states: dict[tuple[int, int], State], wish: tuple[str, int]
+) -> None:
+    """What a person does about one of the tasks that went wrong, in the store and in the model."""
+    parents = {number for number, child in states if child >= 0}
+    wrong = sorted(
+        place
+        for place, state in states.items()
+        if state in (State.DEAD_LETTER, State.FAILED) and not (place[1] < 0 and place[0] in parents)
+    )
+    action, choice = wish
+    if action == "fail":
+        wrong = [place for place in wrong if states[place] is State.DEAD_LETTER]
+    if not wrong:
+        return
+    place = wrong[choice % len(wrong)]
+    name = shown(place)
+    if action == "retry":
+        people.retry(stage.store, run_id, [name])
+        model.forgiven[place] = len(model.tries[place])
+        model.decided.pop(place, None)
+        states[place] = State.READY  # not to be decided about again before it ran
+    elif action == "accept":
+        people.accept(stage.store, run_id, [name], note="known", result=[1, 2])
+        model.decided[place] = states[place] = State.SUCCESS
+    else:
+        people.fail(stage.store, run_id, [name], note="given up")
+        model.decided[place] = states[place] = State.FAILED
+
+
+@given(graphs(), kills, st.lists(decisions, max_size=2))
+def test_whatever_happens_every_task_ends_as_a_small_model_says(
+    empty_sqlite: Path, graph: list[Drawn], killed: list[tuple[int, bool]], rounds: list[list[tuple[str, int]]]
+) -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory, contextlib.ExitStack() as stack:
+        shutil.copy(empty_sqlite, Path(directory) / "store.db")
+        store = stack.enter_context(redrive.connect(Path(directory) / "store.db"))
+        stack.enter_context(set_testing())
+        stage, model = Stage(graph, store), Model(graph)
+        kill = list(killed)
+        run_id = None
+        for wishes in [[], *rounds]:
+            if wishes:
+                states = observed(stage, model)
+                for wish in wishes:
+                    decide(stage, model, run_id, states, wish)
+            status = None
+            while status is None:
+                status = stage.run(run_id, kill.pop() if kill else None)
+                run_id = store.tasks.runs(flow="drawn", limit=1)[0].run_id
+            found = observed(stage, model)
+            assert found == model.states()
+            assert status == (
+                FlowStatus.HELD
+                if State.DEAD_LETTER in found.values()
+                else FlowStatus.FAILED
+                if State.FAILED in found.values()
+                else FlowStatus.COMPLETE
+            )
+            check_changes(stage)
+            check_letters(stage, model, found)

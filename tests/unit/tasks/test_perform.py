@@ -1,0 +1,272 @@
+"""One attempt of a task: what it is given, what counts as a result, what becomes of an error."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import functools
+import socket
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive.model import Kind
+from redrive.store.encoding import decode, encode
+from redrive.tasks.flow import Flow
+from redrive.tasks.perform import perform
+from redrive.tasks.work import LARGEST, Ended, Job
+
+
+def attempt(function, *, fans_out=False, arguments=(), params=(), result_file="", key=None, files=(), **options):
+    flow = Flow("attempts", params=params)
+    flow.task(name="work", key=key, **options)(function)
+    given = {name: encode(value) for name, value in dict(arguments).items()}
+    job = Job(ticket=7, task="work", arguments=given, files=dict(files), identity="same", result_file=result_file)
+    return perform(flow.graph.nodes["work"], job, fans_out=fans_out)
+
+
+def result(function, **options):
+    outcome = attempt(function, **options)
+    assert outcome.ended is Ended.RETURNED, outcome
+    assert outcome.verdict is None
+    return None if outcome.result is None else decode(outcome.result)
+
+
+def test_a_task_is_given_its_arguments_and_what_it_returns_is_its_result():
+    assert result(lambda day, fee: {day: fee}, arguments={"day": "monday", "fee": 1.5}, params=["day", "fee"]) == {
+        "monday": 1.5
+    }
+
+
+def test_an_outcome_has_the_ticket_of_its_job_and_its_time():
+    outcome = attempt(lambda: 1)
+    assert outcome.ticket == 7
+    assert outcome.seconds >= 0
+
+
+def test_a_task_that_returns_nothing_has_no_result():
+    outcome = attempt(lambda: None)
+    assert (outcome.ended, outcome.result, outcome.truth) == (Ended.RETURNED, None, False)
+
+
+@pytest.mark.parametrize("value", [0, "", [], {}, False, None])
+def test_what_is_false_for_python_is_false_for_a_sensor(value):
+    assert not attempt(lambda: value).truth
+
+
+@pytest.mark.parametrize("value", [1, "no", [0], {"a": None}, True])
+def test_what_is_true_for_python_is_true_for_a_sensor(value):
+    assert attempt(lambda: value).truth
+
+
+def test_arguments_may_come_from_files(tmp_path):
+    path = tmp_path / "argument.json"
+    path.write_text(encode({"day": [1, 2]}))
+    assert result(lambda day: day, files={"day": str(path)}, params=["day"]) == {"day": [1, 2]}
+
+
+def test_a_large_result_goes_into_its_file_whole(tmp_path):
+    path = tmp_path / "result.json"
+    outcome = attempt(lambda: "x" * LARGEST, result_file=str(path))
+    assert (outcome.in_file, outcome.result, outcome.truth) == (True, None, True)
+    assert decode(path.read_bytes()) == "x" * LARGEST
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_result_is_measured_in_bytes(tmp_path):
+    outcome = attempt(lambda: "€" * (LARGEST // 2), result_file=str(tmp_path / "result.json"))
+    assert outcome.in_file
+
+
+def test_a_result_file_that_cannot_be_written_is_a_failure(tmp_path):
+    outcome = attempt(lambda: "x" * LARGEST * 2, result_file=str(tmp_path / "nowhere" / "result.json"))
+    assert outcome.ended is Ended.RAISED
+    assert outcome.error.startswith("FileNotFoundError")
+
+
+def test_the_key_is_the_same_for_all_attempts_of_a_task():
+    assert result(lambda idempotency_key: idempotency_key) == "same"
+
+
+def test_a_task_may_make_its_own_key_from_its_arguments():
+    def work(day, idempotency_key):
+        return idempotency_key
+
+    assert result(work, arguments={"day": 3}, params=["day"], key=lambda day: f"payout-{day}") == "payout-3"
+
+
+async def coroutine():
+    await asyncio.sleep(0)
+    return "done"
+
+
+class Callable:
+    async def __call__(self):
+        return "done"
+
+
+@pytest.mark.parametrize("function", [coroutine, functools.partial(coroutine), Callable(), lambda: coroutine()])
+def test_a_coroutine_is_run_however_it_is_hidden(function):
+    assert result(function) == "done"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: [3, 1, 2],
+        lambda: (3, 1, 2),
+        lambda: {3, 1, 2},
+        lambda: frozenset([3, 1, 2]),
+        lambda: range(1, 4),
+        lambda: (number for number in (3, 1, 2)),
+        lambda: {3: "c", 1: "a", 2: "b"}.keys(),
+        lambda: iter([3, 1, 2]),
+    ],
+)
+def test_what_can_be_counted_up_is_a_list_for_a_fan_out(made):
+    assert sorted(result(made, fans_out=True)) == [1, 2, 3]
+
+
+def test_items_of_a_fan_out_may_be_generated_asynchronously():
+    async def pages():
+        for page in range(3):
+            await asyncio.sleep(0)
+            yield page
+
+    assert result(pages, fans_out=True) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "named"), [("text", "a str"), ({"a": 1}, "a dict"), (5, "an int"), (None, "None"), (b"x", "a bytes")]
+)
+def test_a_fan_out_over_anything_else_is_refused_for_good(value, named):
+    outcome = attempt(lambda: value, fans_out=True)
+    assert outcome.verdict.kind is Kind.PERMANENT
+    assert outcome.error == (
+        f"task 'work' returned {named}, and other tasks run for each item of its result: return a list"
+    )
+
+
+def test_an_error_while_items_are_generated_is_the_task_s_own():
+    def pages():
+        yield 1
+        raise OSError("gone")
+
+    outcome = attempt(pages, fans_out=True)
+    assert outcome.error == "OSError: gone"
+
+
+@dataclasses.dataclass
+class Fee:
+    amount: int
+
+
+def test_what_can_be_reduced_to_data_is_a_result():
+    assert result(lambda: [Fee(3)]) == [{"amount": 3}]
+
+
+def test_what_json_cannot_hold_is_refused_for_good():
+    with socket.socket() as connection:
+        alone, within = attempt(lambda: connection), attempt(lambda: {"socket": [connection]})
+    assert alone.verdict.kind is Kind.PERMANENT
+    assert alone.error == (
+        "task 'work' returned a socket, which JSON cannot hold: return plain data, or write it to a file and return "
+        "its path"
+    )
+    assert "returned a dict that holds a socket, which" in within.error
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: (number for number in range(3)), "a generator"),
+        (lambda: ValueError, "the class ValueError"),
+        (lambda: ValueError("x"), "a ValueError"),
+        (lambda: cycle(), "a list that holds itself"),
+        (lambda: functools.reduce(lambda inner, _: [inner], range(1_000), 1), "nested too deep"),
+    ],
+)
+def test_a_refusal_names_what_it_refuses(made, said):
+    outcome = attempt(made)
+    assert outcome.verdict.kind is Kind.PERMANENT
+    assert said in outcome.error
+
+
+def cycle():
+    found = []
+    found.append(found)
+    return found
+
+
+def test_an_error_is_classified_as_that_of_a_task():
+    assert attempt(lambda: int("x")).verdict.kind is Kind.AMBIGUOUS
+    assert attempt(lambda: Path("/nowhere/at/all").read_text()).ended is Ended.RAISED
+
+
+def test_what_a_task_states_is_its_verdict():
+    def limited():
+        raise redrive.RateLimited("slow down", retry_after=12.0)
+
+    def dropped():
+        raise redrive.Discard("nobody needs it")
+
+    assert attempt(limited).verdict.kind is Kind.RATE_LIMITED
+    assert attempt(limited).verdict.retry_after == 12.0
+    assert attempt(dropped).verdict.kind is Kind.DISCARD
+
+
+def test_the_service_s_own_rules_apply():
+    service = redrive.Service("bank", classifier=redrive.Classifier().rule(ValueError, kind="transient"))
+    assert attempt(lambda: int("x"), service=service).verdict.kind is Kind.TRANSIENT
+
+
+def test_an_error_has_its_line_its_cause_and_its_traceback():
+    def work():
+        raise ValueError("could not convert")
+
+    outcome = attempt(work)
+    assert outcome.ended is Ended.RAISED
+    assert outcome.error == "ValueError: could not convert"
+    assert outcome.fingerprint.startswith(f"ValueError@{__name__}:")
+    assert outcome.trace.count('File "') == 1
+    assert "in work" in outcome.trace
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (SystemExit(3), "task 'work' called sys.exit(3): let it return"),
+        (SystemExit(), "task 'work' called sys.exit(): let it return"),
+        (KeyboardInterrupt(), "task 'work' raised KeyboardInterrupt, which is a signal to stop: let it return"),
+        (asyncio.CancelledError(), "raised CancelledError"),
+        (concurrent.futures.CancelledError(), "raised CancelledError"),
+    ],
+)
+def test_a_task_that_tries_to_end_its_program_has_failed(raised, said):
+    def work():
+        raise raised
+
+    outcome = attempt(work)
+    assert outcome.verdict.kind is Kind.AMBIGUOUS
+    assert said in outcome.error
+
+
+def test_an_error_that_cannot_be_looked_at_is_still_one():
+    class Hostile(Exception):
+        def __getattribute__(self, name):
+            raise MemoryError
+
+    def work():
+        raise Hostile
+
+    outcome = attempt(work)
+    assert outcome.ended is Ended.RAISED
+    assert outcome.error == "Hostile"
+
+
+def test_missing_arguments_are_an_error_of_the_task():
+    outcome = attempt(lambda day: day, params=["day"])
+    assert outcome.error.startswith("TypeError")
+    assert outcome.fingerprint == "TypeError"

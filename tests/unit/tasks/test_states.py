@@ -1,0 +1,44 @@
+"""The nine states, and the ways between them."""
+
+import pytest
+
+from redrive.flows import State
+from redrive.tasks.graph import reach
+from redrive.tasks.states import TRANSITIONS, WrongTransition, checked
+
+
+def test_every_state_has_its_ways_and_they_lead_to_states():
+    assert set(TRANSITIONS) == set(State)
+    assert all(after in State for ways in TRANSITIONS.values() for after in ways)
+
+
+def test_every_state_can_be_reached_from_the_first():
+    states = list(State)
+    edges = [[states.index(after) for after in TRANSITIONS[state]] for state in states]
+    reached = reach([states.index(State.PENDING)], edges)
+    assert {states[number] for number in reached} == set(State)
+
+
+def test_from_every_state_but_success_there_is_a_way_to_success():
+    states = list(State)
+    edges = [[states.index(after) for after in TRANSITIONS[state]] for state in states]
+    for state in states:
+        assert state is State.SUCCESS or states.index(State.SUCCESS) in reach([states.index(state)], edges)
+
+
+def test_what_has_succeeded_remains_so():
+    assert not TRANSITIONS[State.SUCCESS]
+
+
+def test_no_state_changes_into_itself():
+    assert not [state for state, ways in TRANSITIONS.items() if state in ways]
+
+
+@pytest.mark.parametrize("before", State)
+@pytest.mark.parametrize("after", State)
+def test_a_change_is_checked_against_the_table(before, after):
+    if after in TRANSITIONS[before]:
+        assert checked(before, after) is after
+    else:
+        with pytest.raises(WrongTransition, match=f"from {before} to {after}"):
+            checked(before, after)
