@@ -17,10 +17,11 @@ from redrive.cli.command import root
 from redrive.cli.wording import in_a_line, one_line
 
 VERBS = {
-    "run": "Run a pipeline, or go on where it stopped.",
+    "run": "Run a pipeline or a flow, or go on where it stopped.",
 }
 NOUNS = {
-    "runs": "Runs: what pipelines did, and how far they came.",
+    "runs": "Runs: what pipelines and flows did, and how far they came.",
+    "tasks": "Tasks of flows: where they stand, what went wrong, and what becomes of it.",
     "dlq": "Dead letters: what was rejected, why, and what becomes of it.",
     "services": "Services: open circuits and exhausted keys that processes share.",
     "store": "The store: what it holds, and its schema.",
@@ -105,7 +106,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Run data pipelines and handle their failures: see what was rejected and why, mend it, send it back.",
+    help="Run data pipelines and flows, and handle their failures: see what went wrong and why, mend it, send it back.",
     epilog="Exit codes: 0 done, 64 usage, 65 too many bad rows, 69 a service is down, 70 failed, 75 try again later, "
     "77 credentials.",
 )

@@ -1,27 +1,25 @@
-"""`redrive run`: runs a pipeline, or goes on where it stopped."""
+"""`redrive run`: runs a pipeline or a flow, or goes on where it stopped."""
 
 from __future__ import annotations
 
-import logging
+import json
 import math
 import re
 import sys
-from contextlib import ExitStack, redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from redrive.cli.command import command
 from redrive.cli.exits import NotThere, Refused
-from redrive.cli.runs import say_what_to_do, show_data, show_outcome
 from redrive.cli.session import Session
 from redrive.cli.wording import counted
-from redrive.errors import RunStopped
-from redrive.masking import mask
-from redrive.runs import GateJudged, RunEnded, Tier
 
 if TYPE_CHECKING:
-    from redrive.runs import Progress, Report
+    from redrive.errors import RedriveError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -29,134 +27,109 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 
 
+class Ending(Protocol):
+    """How a run ended, of a pipeline or of a flow."""
+
+    @property
+    def stopped(self) -> RedriveError | None:
+        """Why it came to no good end, where it did not."""
+
+    @property
+    def worth_a_word(self) -> bool:
+        """Whether who wants to hear of nothing but trouble wants to hear of this."""
+
+    def show(self, session: Session) -> None:
+        """The report, and what to do about it."""
+
+
 @command(app)
 def run(
     session: Session,
+    *,
     target: Annotated[
         str,
         typer.Argument(
             metavar="FILE_OR_MODULE:NAME",
-            help="The pipeline; without a name, the only one that is there.",
+            help="The pipeline or the flow; without a name, the only one that is there.",
             show_default=False,
         ),
     ],
+    param: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A parameter of a flow, as JSON or text; may be repeated."),
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option(metavar="UUID", help="The run of a flow to begin, to go on with, or to join.")
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Give an unfinished run up and begin anew.")] = False,
     deadline: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Stop behind the batch after 90 (seconds), 30min, 2h …")
+        str | None, typer.Option(metavar="SPAN", help="Stop after 90 (seconds), 30min, 2h …; running again goes on.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing where nothing is wrong.")] = False,
 ) -> None:
-    """Run a pipeline, or go on where it stopped.
+    """Run a pipeline or a flow, or go on where it stopped.
 
-    Rows that are bad go to the dead letters, and the run goes on. SIGTERM and a deadline let it finish its batch; the
-    next run goes on from there.
+    Rows that are bad go to the dead letters, and the run goes on; so do tasks, and what comes after them is held.
+    SIGTERM and a deadline let it finish its batch, or the tasks that are running; the next run goes on from there.
     """
     options: dict[str, Any] = {} if deadline is None else {"deadline": _seconds(deadline)}
     if restart:
         options["restart"] = True
+    of_flows: dict[str, Any] = {} if not param else {"params": _params(param)}
+    if run_id is not None:
+        of_flows["run_id"] = run_id
     # What the user's code prints is not our answer.
     with redirect_stdout(sys.stderr):
-        pipeline = _pipeline(target)
-        report, stopped = _run(session, pipeline, options, quiet=quiet)
-    if report is not None and (not quiet or session.out.json or _worth_a_word(report, stopped)):
-        _show(session, report, pipeline)
-    if stopped is not None:
-        raise stopped
+        found = _found(target)
+        ending = _run(session, found, options, of_flows, quiet=quiet)
+    if not quiet or session.out.json or ending.worth_a_word:
+        ending.show(session)
+    if ending.stopped is not None:
+        raise ending.stopped
 
 
-def _run(
-    session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
-) -> tuple[Report | None, RunStopped | None]:
-    """The report, and why it ended before its time, where it did."""
-    from redrive.cli.progress import shown
+def _run(session: Session, found: Any, options: dict[str, Any], of_flows: dict[str, Any], *, quiet: bool) -> Ending:
+    from redrive.cli import run_flow, run_rows
 
-    how_far = _HowFar()
-    with ExitStack() as around:
-        if session.url is not None:  # otherwise the pipeline knows its own
-            options["store"] = around.enter_context(session.opened(create=True))
-        how_far.tell = around.enter_context(shown(pipeline.name, quiet=quiet))
-        _leave_the_end_to_the_report()
-        try:
-            return pipeline.run(watch=how_far, **options), None
-        except RunStopped as stopped:
-            return stopped.report, stopped
-        except KeyboardInterrupt:
-            around.close()
-            session.out.say(how_far.said())
-            raise
+    if _is_flow(found):
+        return run_flow.run(session, found, options | of_flows, quiet=quiet)
+    if of_flows:
+        option = "--param" if "params" in of_flows else "--run-id"
+        raise Refused(f"{option} is for flows, and {found.name} is a pipeline: leave it out")
+    return run_rows.run(session, found, options, quiet=quiet)
 
 
-def _leave_the_end_to_the_report() -> None:
-    """Where nobody has set logging up, Python prints warnings: all but those that the report is about to repeat."""
-    log = logging.getLogger("redrive.events")
-    if not log.hasHandlers():
-        log.addFilter(_is_not_about_the_end)
+# ── which one ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _is_not_about_the_end(record: logging.LogRecord) -> bool:
-    return not isinstance(getattr(record, "event", None), GateJudged | RunEnded)
-
-
-def _worth_a_word(report: Report, stopped: RunStopped | None) -> bool:
-    return stopped is not None or report.late or report.tier is not Tier.LOG
-
-
-class _HowFar:
-    """Remembers the progress, for who interrupts it."""
-
-    def __init__(self) -> None:
-        self.tell: Any = None
-        self._last: Progress | None = None
-
-    def __call__(self, progress: Progress) -> None:
-        self._last = progress
-        self.tell(progress)
-
-    def said(self) -> str:
-        """How far it came."""
-        rows = 0 if self._last is None else self._last.counts.read
-        return f"{counted(rows, 'row')} so far"
-
-
-def _show(session: Session, report: Report, pipeline: Any) -> None:
-    if session.out.terminal:
-        show_outcome(session.out, report)
-    else:
-        show_data(session.out, report)
-    say_what_to_do(session.out, report, store=session.url or _store_of_its_own(session, pipeline))
-
-
-def _store_of_its_own(session: Session, pipeline: Any) -> str | None:
-    """The pipeline's store, where the other commands would look into another one."""
-    from redrive.opening import DEFAULT
-
-    name: str = pipeline.store.database.name
-    usual = session.settings.store or DEFAULT
-    return None if name in {usual, mask(usual), usual.removeprefix("sqlite:///")} else name
-
-
-# ── which pipeline ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _pipeline(wanted: str) -> Any:
+def _found(wanted: str) -> Any:
     from redrive.cli.loading import load
 
     if ":" not in wanted:
         return _only_one(wanted, load(f"{wanted}:__dict__"))
     found = load(wanted)
     if not _can_run(found):
-        what = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise NotThere(f"{wanted} is {what}, not a pipeline")
+        raise NotThere(f"{wanted} is {_what(found)}, not a pipeline or a flow")
     return found
+
+
+def _what(found: Any) -> str:
+    from redrive.tasks.flow import Task
+
+    if isinstance(found, Task):
+        return f"a task of flow {found.flow.name!r}"
+    return "a class" if isinstance(found, type) else f"a {type(found).__name__}"
 
 
 def _only_one(where: str, names: dict[str, Any]) -> Any:
     found = {id(value): (name, value) for name, value in reversed(names.items()) if _can_run(value)}
     if not found:
-        raise NotThere(f"there is no pipeline in {where}; make one with redrive.Pipeline(…)")
+        raise NotThere(f"there is no pipeline or flow in {where}; make one with redrive.Pipeline(…) or redrive.Flow(…)")
     if len(found) > 1:
+        kinds = Counter("flow" if _is_flow(value) else "pipeline" for _, value in reversed(found.values()))
+        several = " and ".join(counted(number, kind) for kind, number in kinds.items())
         listed = ", ".join(f"{where}:{name}" for name, _ in reversed(found.values()))
-        raise NotThere(f"there are {len(found)} pipelines in {where}; say which one: {listed}")
+        raise NotThere(f"there are {several} in {where}; say which one: {listed}")
     ((_, only),) = found.values()
     return only
 
@@ -167,9 +140,39 @@ def _can_run(value: Any) -> bool:
     return ours and callable(getattr(value, "run", None))
 
 
+def _is_flow(value: Any) -> bool:
+    from redrive.tasks.flow import Flow
+
+    return isinstance(value, Flow)
+
+
+# ── what was said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def _seconds(span: str) -> float:
     found = _SPAN.fullmatch(span.strip().lower())
     seconds = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
     if not 0 < seconds < math.inf:
         raise Refused(f"--deadline is a number of seconds or a span such as 90min or 2h, not {span!r}")
     return seconds
+
+
+def _params(given: Sequence[str]) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        name = name.strip()
+        if not (equals and name):
+            raise Refused(f"--param is NAME=VALUE, such as day=2026-11-15, not {one!r}")
+        if name in params:
+            raise Refused(f"--param {name} is given twice; a parameter has one value")
+        params[name] = _value(text)
+    return params
+
+
+def _value(text: str) -> Any:
+    """JSON where it can be read as that, else text; what JSON itself does not know, as NaN, is text."""
+    try:
+        return json.loads(text, parse_constant=lambda name: name)
+    except (ValueError, RecursionError):
+        return text

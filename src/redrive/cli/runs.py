@@ -1,12 +1,12 @@
-"""`redrive runs`: what pipelines did, and how far they came."""
+"""`redrive runs`: what pipelines and flows did, and how far they came."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -14,78 +14,159 @@ from redrive.cli.command import command, noun
 from redrive.cli.exits import Refused
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
-from redrive.cli.wording import ago, at, in_a_line
+from redrive.cli.wording import ago, at, counted, in_a_line
+from redrive.errors import PipelineError
+from redrive.flows import FlowReport, FlowStatus, State
 from redrive.masking import mask
 from redrive.model import in_words
-from redrive.runs import RunStatus, Tier
+from redrive.runs import Report, RunStatus, Tier
 
 if TYPE_CHECKING:
-    from redrive.runs import Report
+    from redrive.opening import Store
 
-app = noun("Runs: what pipelines did, and how far they came.")
+app = noun("Runs: what pipelines and flows did, and how far they came.")
 
 _LONGEST = 400  # characters of a checkpoint that are shown to people
 _ENDED_BADLY = {RunStatus.ABORTED, RunStatus.FAILED}
+_STATUSES = tuple(dict.fromkeys(map(str, (*RunStatus, *FlowStatus))))
+
+
+def share(rate: float) -> str:
+    """A share of rows; what is more than nothing never looks like nothing."""
+    return "<0.1%" if 0 < rate < 0.001 else f"{rate:.1%}"
 
 
 @command(app)
 def ls(
     session: Session,
+    *,
     pipeline: Annotated[str | None, typer.Option(metavar="NAME", help="Of this pipeline.")] = None,
+    flow: Annotated[str | None, typer.Option(metavar="NAME", help="Of this flow.")] = None,
     status: Annotated[
-        str | None, typer.Option(metavar="STATUS", help="running, complete, stopped, aborted, failed or abandoned.")
+        str | None,
+        typer.Option(metavar="STATUS", help="running, complete, stopped, aborted, failed, abandoned or held."),
     ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Started since: 2d, 36h, 90min ago, a date, or today.")
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 20,
 ) -> None:
-    """Runs, newest first."""
+    """Runs of pipelines and flows, newest first."""
     from redrive.dlq.filters import moment
 
-    if status is not None and status not in set(RunStatus):
-        raise Refused(f"there is no status {status!r} of a run; it is one of {', '.join(RunStatus)}")
+    if status is not None and status not in _STATUSES:
+        raise Refused(f"there is no status {status!r} of a run; it is one of {', '.join(_STATUSES)}")
+    if pipeline is not None and flow is not None:
+        raise Refused("a run is of a pipeline or of a flow; say --pipeline or --flow")
     start = None if since is None else moment(since, datetime.now(UTC), "--since")
+    found: list[Report | FlowReport] = []
     with session.opened() as store:
-        found = store.runs.find(pipeline=pipeline, status=status, since=start, limit=limit + 1)
+        if flow is None and status in (None, *RunStatus):
+            found += store.runs.find(pipeline=pipeline, status=status, since=start, limit=limit + 1)
+        if pipeline is None and status in (None, *FlowStatus):
+            found += store.tasks.runs(flow=flow, status=status, since=start, limit=limit + 1)
+    found.sort(key=lambda one: one.started_at, reverse=True)
     out = session.out
     if out.json:
-        out.document([one.document() for one in found[:limit]])
+        out.document([_document(one) for one in found[:limit]])
     else:
-        columns = (
-            Column(title="run", show=_shortened),
-            Column(title="pipeline", least=12),
-            Column(title="status"),
-            Column(title="started", show=ago),
-            Column(title="duration", show=in_words, right=True, drop=5),
-            Column(title="read", right=True, drop=4),
-            Column(title="written", right=True),
-            Column(title="rejected", right=True),
-            Column(title="rate", show=share, right=True, drop=2),
-            Column(title="tier", show=lambda tier: "" if tier == Tier.LOG else str(tier), drop=3),
-            Column(title="reason", show=in_a_line, drop=1, least=20),
-        )
-        out.table(columns, [_row(one) for one in found[:limit]])
+        columns = _columns(found[:limit], out)
+        out.table(columns, [_cells(one, columns) for one in found[:limit]])
     if not found:
-        out.say("no runs yet" if (pipeline, status, since) == (None, None, None) else "no runs that match")
+        out.say("no runs yet" if (pipeline, flow, status, since) == (None,) * 4 else "no runs that match")
     elif len(found) > limit:
         out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
 
 
-def _row(report: Report) -> list[Any]:
-    return [
-        report.run_id,
-        report.pipeline,
-        report.status,
-        report.started_at,
-        round(report.seconds, 3),
-        report.read,
-        report.written,
-        report.rejected,
-        round(report.rate, 6),
-        report.tier,
-        report.reason,
-    ]
+_COLUMNS = (
+    Column(title="run", show=lambda run_id: str(run_id)[:8]),
+    Column(title="pipeline", least=12),
+    Column(title="status"),
+    Column(title="started", show=ago),
+    Column(title="duration", show=in_words, right=True, drop=5),
+)
+_REASON = Column(title="reason", show=in_a_line, drop=1, least=20)
+_OF_ROWS = (
+    Column(title="read", right=True, drop=4),
+    Column(title="written", right=True),
+    Column(title="rejected", right=True),
+    Column(title="rate", show=share, right=True, drop=2),
+    Column(title="tier", show=lambda tier: "" if tier == Tier.LOG else str(tier), drop=3),
+    _REASON,
+)
+_OF_TASKS = tuple(Column(title=title) for title in ("kind", "tasks", "succeeded", "dead", "failed"))
+
+
+def _columns(found: Sequence[Report | FlowReport], out: Output) -> Sequence[Column]:
+    """Programs get the numbers of both kinds; people, where there are flows, what each run did in words."""
+    if not out.terminal:
+        return (*_COLUMNS, *_OF_ROWS, *_OF_TASKS)
+    if not any(isinstance(one, FlowReport) for one in found):
+        return (*_COLUMNS, *_OF_ROWS)
+    name = Column(title="pipeline or flow", least=16)
+    return (*(name if one.title == "pipeline" else one for one in _COLUMNS), Column(title="did", least=24), _REASON)
+
+
+def _cells(report: Report | FlowReport, columns: Sequence[Column]) -> list[Any]:
+    name = _name(report)
+    values = {
+        "run": report.run_id,
+        "pipeline": name,
+        "pipeline or flow": name,
+        "status": report.status,
+        "started": report.started_at,
+        "duration": round(report.seconds, 3),
+        "reason": None if report.reason is None else mask(report.reason),
+        **(_of_a_flow(report) if isinstance(report, FlowReport) else _of_a_pipeline(report)),
+    }
+    return [values.get(column.title) for column in columns]
+
+
+def _of_a_flow(report: FlowReport) -> dict[str, Any]:
+    from redrive.cli.flow_report import did
+
+    counts = report.counts
+    return {
+        "kind": "flow",
+        "did": did(report),
+        "reason": None if report.status is FlowStatus.HELD else mask(report.reason or ""),  # it repeats what it did
+        "tasks": report.total,
+        "succeeded": counts.get(State.SUCCESS, 0),
+        "dead": counts.get(State.DEAD_LETTER, 0),
+        "failed": counts.get(State.FAILED, 0),
+    }
+
+
+def _of_a_pipeline(report: Report) -> dict[str, Any]:
+    return {
+        "kind": "pipeline",
+        "did": _did(report),
+        "read": report.read,
+        "written": report.written,
+        "rejected": report.rejected,
+        "rate": round(report.rate, 6),
+        "tier": report.tier,
+    }
+
+
+def _did(report: Report) -> str:
+    rejected = f", {report.rejected:,} rejected" if report.rejected else ""
+    tier = f" ({report.tier})" if report.tier is not Tier.LOG else ""
+    return f"{counted(report.read, 'row')}{rejected}{tier}"
+
+
+def _name(report: Report | FlowReport) -> str:
+    return report.flow if isinstance(report, FlowReport) else report.pipeline
+
+
+def _document(report: Report | FlowReport) -> dict[str, Any]:
+    if isinstance(report, FlowReport):
+        from redrive.cli.flow_report import document
+
+        whole = document(report)
+        del whole["causes"]  # of one run, they are shown with it
+        return whole
+    return {"kind": "pipeline", **report.document()}
 
 
 @command(app)
@@ -94,15 +175,18 @@ def show(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN_OR_PIPELINE",
-            help="The run, by its id or the beginning of it; a pipeline's name means its newest run.",
+            metavar="RUN_OR_NAME",
+            help="The run, by its id or the beginning of it; a pipeline's or a flow's name means its newest run.",
             show_default=False,
         ),
     ],
 ) -> None:
-    """One run: its rows, how it ended, its checkpoint."""
+    """One run: its rows or its tasks, how it ended, where it goes on."""
     with session.opened() as store:
-        report = store.runs.get(run)
+        report = _meant(store, run)
+        if isinstance(report, FlowReport):
+            _show_flow(session, store, report)
+            return
     out = session.out
     if not out.terminal:
         show_data(out, report)
@@ -111,12 +195,36 @@ def show(
     say_what_to_do(out, report, store=session.url)
 
 
+def _meant(store: Store, run: str) -> Report | FlowReport:
+    """The run that is so called, of a pipeline or of a flow; of two by one name, the newer one."""
+    found: list[Report | FlowReport] = [*store.runs.like(run), *store.tasks.like(run)]
+    if not found:
+        raise PipelineError(f"there is no run {run!r}; see `redrive runs ls`")
+    if all(_name(one) == run for one in found):
+        return max(found, key=lambda one: one.started_at)
+    if len(found) > 1:
+        raise PipelineError(f"several runs begin with {run!r}; give more of the id")
+    return found[0]
+
+
+def _show_flow(session: Session, store: Store, report: FlowReport) -> None:
+    from redrive.cli import flow_report
+    from redrive.cli.tasks.view import TaskView
+
+    causes = TaskView(store).causes(report.run_id)
+    if session.out.terminal:
+        flow_report.show_outcome(session.out, report, when=True)
+    else:
+        flow_report.show_data(session.out, report, causes)
+    flow_report.say_what_to_do(session.out, report, causes, store=session.url)
+
+
 # ── a report, here and where a run ends ───────────────────────────────────────────────────────────────────────────────
 
 
 def show_data(out: Output, report: Report) -> None:
     """A report for programs: JSON where that is asked for, else a field in each line."""
-    document = report.document()
+    document = _document(report)
     if out.json:
         out.document(document)
         return
@@ -162,11 +270,6 @@ def say_what_to_do(out: Output, report: Report, *, store: str | None) -> None:
         out.say("running it again goes on from its checkpoint; `redrive run --restart` begins anew")
 
 
-def share(rate: float) -> str:
-    """A share of rows; what is more than nothing never looks like nothing."""
-    return "<0.1%" if 0 < rate < 0.001 else f"{rate:.1%}"
-
-
 _SUPERSEDED = "superseded by another row with the same key"
 
 
@@ -208,7 +311,3 @@ def _pairs(out: Output, rows: dict[str, str | None]) -> None:
     for name, value in rows.items():
         if value is not None:
             out.text(f"{name:<11}{in_a_line(value) if name == 'reason' else value}".rstrip())
-
-
-def _shortened(run_id: UUID) -> str:
-    return str(run_id)[:8]

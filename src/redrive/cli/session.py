@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,6 +76,23 @@ class Session:
         ) as store:
             store.database.patience = PATIENCE if settings.patience is None else settings.patience
             yield store
+
+    def named(self, made: Any) -> str | None:
+        """The store to name in a command about what a pipeline or a flow did; None where it is looked at anyway."""
+        from redrive.masking import mask
+        from redrive.opening import DEFAULT
+
+        if self.url is not None:
+            return self.url
+        name: str = made.store.database.name
+        usual = self.settings.store or DEFAULT
+        return None if name in {usual, mask(usual), usual.removeprefix("sqlite:///")} else name
+
+    def again_without(self, *options: str) -> str:
+        """The command as it was typed, without some of its flags; fit to be copied, but for a password."""
+        from redrive.masking import mask
+
+        return mask(shlex.join(["redrive", *(word for word in self.words if word not in options)]))
 
     def again_with(self, option: str, value: object = None) -> str:
         """The command as it was typed, with one more option; fit to be copied, but for a password."""

@@ -301,7 +301,7 @@ class Executor:
             self._begin(hand, probes)
         for name, probe in probes.items():
             planner.turnstiles[name].give_back(probe)
-        self._news.written(settlements, order.storms, turned.settled)
+        self._news.written(settlements, order.storms, turned.settled, self._settlements)
         if turned.counts is not None:
             self._view.counted(*turned.counts)
         if turned.changed:

@@ -103,6 +103,8 @@ class Flow:
         max_rss: int | None = None,
         on_event: Hook | None = None,
     ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise FlowError(f"a flow needs a name, under which its runs are kept, not {name!r}")
         self.name = checked_pipeline(name)
         self.params = dict(params) if isinstance(params, Mapping) else {}
         """The parameters that have a default."""

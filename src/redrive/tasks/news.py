@@ -36,8 +36,15 @@ class News:
                 self._of_siblings(node, final=True)
         self._tell(FlowEnded(report=report))
 
-    def written(self, settlements: Iterable[Settlement], storms: Sequence[Storm], settled: Settled) -> None:
-        """Attempts have ended, and the graph has moved on."""
+    def written(
+        self,
+        settlements: Iterable[Settlement],
+        storms: Sequence[Storm],
+        settled: Settled,
+        unwritten: Iterable[Settlement] = (),
+    ) -> None:
+        """Attempts have ended, and the graph has moved on; what is not written yet is not told of yet."""
+        waiting = {one.claim.node for one in unwritten}
         struck = {(storm.node, storm.like.next.fingerprint) for storm in storms}
         for one in settlements:
             name = shown_name(self._planner.nodes[one.claim.node].name, one.claim.child)
@@ -65,7 +72,7 @@ class News:
             if self._planner.siblings(storm.node).stormed(fingerprint):
                 self._dead(storm.node, fingerprint, count=storm.dead + untried, untried=untried)
         for node in {one.claim.node for one in settlements if one.claim.child >= 0}:
-            if not any(node == where for where, _ in struck):
+            if node not in waiting and not any(node == where for where, _ in struck):
                 self._of_siblings(node, final=node in settled.closed)
         self._groups()
 

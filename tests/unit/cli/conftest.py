@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,20 @@ from typer.testing import CliRunner
 
 import redrive
 from redrive.cli.app import app
+
+PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (\w+\.py)\n")
+_VARYING = {
+    r"[0-9a-f]{8}-[0-9a-f-]{27}|\b[0-9a-f]{8}\b": "RUN",
+    r"just now|[\d.]+ (s|min) ago": "AGO",
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "WHEN",
+    r"[\d.]+ s\b": "SPAN",
+    r"[\d,]+ rows/s": "SPEED",
+    r'File "[^"]*/': 'File "',
+    r"─+": "─",
+    r" +": " ",
+}
 
 
 class Answer(NamedTuple):
@@ -157,3 +172,34 @@ def terminal(here: Path) -> Callable[..., Answer]:
         return Answer(process.wait(100), _screen(heard.decode()), "")
 
     return terminal
+
+
+def _settled(text: str) -> list[str]:
+    """Output without what differs from run to run."""
+    for pattern, name in _VARYING.items():
+        text = re.sub(pattern, name, text)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.fixture
+def follow(here: Path, terminal: Callable[..., Answer]) -> Callable[..., list[str]]:
+    """Do what a section of the page does: its files, its programs, its commands, each with the output it shows."""
+
+    def follow(title: str) -> list[str]:
+        section = PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
+        done = []
+        for language, block in _BLOCK.findall(section):
+            if language == "python" and (file := _FILE.match(block)):
+                (here / file[1]).write_text(block)
+            elif language == "python":
+                subprocess.run([sys.executable, "-W", "error", "-c", block], check=True)
+            for example in re.split(r"^\$ redrive ", block, flags=re.MULTILINE)[1:] if language == "text" else ():
+                line, _, output = example.partition("\n")
+                command, _, code = line.partition("  # exit code ")
+                answer = terminal(*shlex.split(command), columns=110)
+                assert (command, answer.code) == (command, int(code or 0)), answer.out
+                assert _settled(answer.out) == _settled(output.rstrip("\n")), command
+                done.append(command)
+        return done
+
+    return follow

@@ -14,6 +14,7 @@ from redrive.config import load
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.py)\n")
 COLUMNS = 110
 
 VARYING = {
@@ -45,8 +46,8 @@ def examples(block):
 
 def test_every_command_of_the_page_does_what_the_page_shows(terminal, here):
     for language, block in BLOCK.findall(PAGE.read_text()):
-        if language == "python" and block.startswith("# vendor.py"):
-            (here / "vendor.py").write_text(block)
+        if language == "python" and (file := FILE.match(block)):
+            (here / file[1]).write_text(block)
         elif language == "python":
             subprocess.run([sys.executable, "-W", "error", "-c", block], check=True)
         elif language == "console":

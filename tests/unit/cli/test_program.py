@@ -34,7 +34,9 @@ def test_help_imports_nothing_heavy(words):
     assert imported_by(*words) == []
 
 
-@pytest.mark.parametrize("words", [["dlq", "--help"], ["dlq", "replay", "--help"], ["services"], ["store", "-h"]])
+@pytest.mark.parametrize(
+    "words", [["dlq", "--help"], ["dlq", "replay", "--help"], ["services"], ["store", "-h"], ["tasks", "ls", "-h"]]
+)
 def test_the_help_of_a_command_imports_neither_the_database_nor_the_tables(words):
     # typer itself brings pydantic as soon as an option takes a value
     assert set(imported_by(*words)) <= {"pydantic"}

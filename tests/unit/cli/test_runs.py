@@ -1,4 +1,4 @@
-"""`redrive runs`: what pipelines did, and how far they came."""
+"""`redrive runs`: what pipelines and flows did, and how far they came."""
 
 import json
 import re
@@ -44,6 +44,7 @@ def test_runs_are_listed_newest_first_with_what_became_of_their_rows(run, ran):
     assert answer.code == 0
     assert answer.out.splitlines()[0].split("\t") == [
         *("run", "pipeline", "status", "started", "duration", "read", "written", "rejected", "rate", "tier", "reason"),
+        *("kind", "tasks", "succeeded", "dead", "failed"),
     ]
     assert [row[:3] + row[5:10] for row in answer.rows] == [
         [str(third.run_id), "vendor", "aborted", "10", "5", "5", "0.5", "abort"],
@@ -91,7 +92,8 @@ def test_who_limits_the_list_is_told_of_more(run, ran):
 def test_json_holds_all_of_every_run(run, ran):
     report = ran("vendor", 1_000, bad=30)
     (told,) = json.loads(run("runs", "ls", "--json").out)
-    assert told == {**report.document(), "seconds": told["seconds"], "throughput": told["throughput"]}
+    varies = {"seconds": told["seconds"], "throughput": told["throughput"]}
+    assert told == {"kind": "pipeline", **report.document(), **varies}
     assert json.loads(run("runs", "show", "vendor", "--json").out) == told
     assert json.loads(run("runs", "ls", "--pipeline", "other", "--json").out) == []
 
@@ -159,7 +161,7 @@ def test_the_hint_names_the_store_that_was_named(run, ran):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["show"], "missing argument 'RUN_OR_PIPELINE'; see `redrive runs show --help`"),
+        (["show"], "missing argument 'RUN_OR_NAME'; see `redrive runs show --help`"),
         (["show", "nobody"], "there is no run 'nobody'; see `redrive runs ls`"),
         (["ls", "--status", "done"], "there is no status 'done' of a run; it is one of running, complete, stopped"),
         (["ls", "--since", "soon"], "--since must be an age such as"),
@@ -178,3 +180,116 @@ def test_the_noun_alone_shows_its_commands(run):
     assert answer.code == 0
     assert "\n  ls " in answer.out
     assert "\n  show " in answer.out
+
+
+# ── flows beside pipelines ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def flown(store):
+    """Run a flow of so many tasks, of which some are dead letters in the end."""
+
+    def flown(name, tasks, *, dead=0, **params):
+        flow = redrive.Flow(name, store=store, workers=2, params=list(params))
+
+        @flow.task(in_thread=True)
+        def items():
+            return list(range(tasks - 1))
+
+        @flow.task(each=items, in_thread=True, storm=100)
+        def work(item):
+            if item < dead:
+                raise redrive.Permanent("no such column, token=hunter2")
+
+        try:
+            return flow.run(params=params)
+        except redrive.FlowStopped as stopped:
+            return stopped.report
+
+    return flown
+
+
+def test_flows_are_listed_beside_pipelines_by_the_time_they_began(run, ran, flown):
+    first, second, third = ran("vendor", 1_000, bad=30), flown("settlement", 6, dead=2), ran("partner", 4)
+    answer = run("runs", "ls")
+    title = answer.out.splitlines()[0].split("\t")
+    told = [dict(zip(title, row, strict=True)) for row in answer.rows]
+    assert [one["run"] for one in told] == [str(one.run_id) for one in (third, second, first)]
+    assert [(one["pipeline"], one["kind"], one["status"]) for one in told] == [
+        ("partner", "pipeline", "complete"),
+        ("settlement", "flow", "held"),
+        ("vendor", "pipeline", "complete"),
+    ]
+    of_flow = told[1]
+    assert [of_flow[name] for name in ("tasks", "succeeded", "dead", "failed")] == ["6", "4", "2", "0"]
+    assert [of_flow[name] for name in ("read", "written", "rejected", "rate", "tier")] == [""] * 5
+    assert [told[2][name] for name in ("read", "rejected", "tasks")] == ["1000", "30", ""]
+
+
+def test_people_read_what_each_run_did(terminal, ran, flown):
+    ran("vendor", 1_000, bad=30)
+    ran("partner", 1)
+    flown("settlement", 1_252, dead=3)
+    flown("report", 3)
+    title, _, *rows = [line for line in terminal("runs", "ls").out.splitlines() if line]
+    assert title.split() == ["run", "pipeline", "or", "flow", "status", "started", "duration", "did"]
+    assert [row.split(" s  ")[-1].strip() for row in rows] == [
+        "3 tasks",
+        "1,252 tasks, 3 dead letters",
+        "1 row",
+        "1,000 rows, 30 rejected (P3)",
+    ]
+
+
+def test_runs_are_selected_by_flow_and_by_the_status_that_only_flows_have(run, ran, flown):
+    ran("vendor", 10)
+    flown("settlement", 3, dead=1)
+    flown("report", 3)
+    assert [row[1] for row in run("runs", "ls", "--flow", "report").rows] == ["report"]
+    assert [row[1] for row in run("runs", "ls", "--pipeline", "vendor").rows] == ["vendor"]
+    assert [row[1] for row in run("runs", "ls", "--status", "held").rows] == ["settlement"]
+    assert [row[1] for row in run("runs", "ls", "--status", "complete").rows] == ["report", "vendor"]
+    assert run("runs", "ls", "--status", "aborted").err == "no runs that match\n"
+    answer = run("runs", "ls", "--limit", 2)
+    assert [row[1] for row in answer.rows] == ["report", "settlement"]
+    assert answer.err == "there are more: redrive runs ls --limit 10\n"
+
+
+def test_json_tells_flows_from_pipelines(run, ran, flown):
+    ran("vendor", 10)
+    flown("settlement", 3, day="2026-11-15", api_key="hunter2")
+    flow, pipeline = json.loads(run("runs", "ls", "--json").out)
+    assert (flow["kind"], flow["flow"], flow["counts"]) == ("flow", "settlement", {"SUCCESS": 3})
+    assert flow["params"] == {"day": "2026-11-15", "api_key": "***"}
+    assert (pipeline["kind"], pipeline["pipeline"], pipeline["read"]) == ("pipeline", "vendor", 10)
+
+
+def test_one_run_of_a_flow_is_shown_with_what_went_wrong(terminal, flown):
+    report = flown("settlement", 6, dead=2, day="2026-11-15", password="hunter2")
+    run_id = str(report.run_id)[:8]
+    shown = settled(terminal("runs", "show", run_id, columns=120).out)
+    took = shown.pop(5)
+    assert re.fullmatch(r"took       [\d.]+ s", took)
+    assert shown == [
+        "flow       settlement",
+        f"run        {report.run_id}, held",
+        "params     day=2026-11-15, password=***",
+        "started    WHEN",
+        "ended      WHEN",
+        "tasks      6: 4 SUCCESS, 2 DEAD_LETTER",
+        "attempts   6",
+        "work: 2 tasks: Permanent: no such column, token=*** (cause " + shown[7].rpartition("(cause ")[2],
+        f"the tasks: redrive tasks ls --run {run_id}",
+        f"one of them in full: redrive tasks show 'work[0]' --run {run_id}",
+        shown[10],
+        "and then, to go on from there: run flow 'settlement' again with --param day=2026-11-15 --param 'password=***'",
+    ]
+    assert shown[10].startswith("when that is mended: redrive tasks retry --cause redrive.errors.Permanent@")
+
+
+def test_a_name_that_a_pipeline_and_a_flow_share_means_the_newer_run(run, ran, flown):
+    ran("nightly", 10)
+    flown("nightly", 3)
+    assert dict(run("runs", "show", "nightly").rows)["kind"] == "flow"
+    ran("nightly", 10)
+    assert dict(run("runs", "show", "nightly").rows)["kind"] == "pipeline"

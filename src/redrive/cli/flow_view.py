@@ -1,0 +1,262 @@
+"""A flow at work, on stderr where that is a terminal: drawn anew a few times a second, gone when the run ends.
+
+What is running, what is to be tried again, what is held and what went wrong share the lines that the terminal has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redrive.cli.wording import counted, in_a_line, one_line
+from redrive.flows import FlowProgress, RunningTask, State, TaskFailed, TasksDead
+from redrive.masking import mask
+from redrive.model import in_words
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_BAR = 24
+_SHORTEST_BAR = 6
+_LABEL = 10  # columns for what stands before the lines of a section
+_LONGEST_NAME = 40
+_MOST = 8  # lines of one section, however tall the terminal is
+_OVER = (State.SUCCESS, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER)
+_STYLES = {
+    State.SUCCESS: "green",
+    State.RUNNING: "cyan",
+    State.RETRYING: "yellow",
+    State.FAILED: "red",
+    State.UPSTREAM_FAILED: "red",
+    State.DEAD_LETTER: "bold red",
+}
+
+
+@contextmanager
+def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgress], None] | None]:
+    """A view that is drawn whenever it is called with how far the run has come; None where nobody looks."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from redrive.calls.announce import on_event
+
+    console = Console(stderr=True)
+    troubles = Troubles()
+    live = Live(console=console, transient=True, auto_refresh=False, vertical_overflow="crop")
+
+    def draw(progress: FlowProgress) -> None:
+        width, height = console.size
+        with suppress(OSError):  # a terminal that is gone must not end the run
+            live.update(Group(*frame(name, progress, troubles, width=width, height=height)), refresh=True)
+
+    forget = on_event(troubles.hear)
+    try:
+        live.start()
+        yield draw
+    finally:
+        forget()
+        with suppress(OSError):
+            live.stop()
+
+
+# ── what went wrong so far ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class Trouble:
+    """Tasks that went wrong for one reason."""
+
+    task: str
+    reason: str
+    dead: bool
+    untried: int = 0
+    count: int = 0
+
+    def __str__(self) -> str:
+        # Of dead letters the run says when a cause is new, and how many were spared; not how many there are by now.
+        what = "dead letters" if self.dead else f"{self.count:,} failed"
+        untried = f", {self.untried:,} not tried" if self.untried else ""
+        reason = in_a_line(mask(self.reason))
+        return f"{what}{untried}" + (f": {reason}" if reason else "")
+
+
+class Troubles:
+    """Remembers what a run has announced, one entry for each cause."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Trouble] = {}
+
+    def __iter__(self) -> Iterator[Trouble]:
+        return iter(self._known.values())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def hear(self, event: Any) -> None:
+        """An event of the run, or of anything else in the program."""
+        if isinstance(event, TasksDead):
+            self._known[event.task, event.cause] = Trouble(event.task, event.reason, True, event.untried)
+        elif isinstance(event, TaskFailed):
+            task = event.task.partition("[")[0]
+            alike = (task, event.reason.partition(":")[0])
+            self._known.setdefault(alike, Trouble(task, event.reason, False)).count += 1
+
+
+# ── a picture of it ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def frame(
+    name: str, progress: FlowProgress, troubles: Troubles | Sequence[Trouble] = (), *, width: int, height: int
+) -> list[Text]:
+    """The lines of the view: none of them wider than the terminal, and one fewer than it has."""
+    room = max(1, height - 1)
+    lines = [_head(name, progress, width), *_counts(progress, width)]
+    sections = [
+        _running(progress),
+        _Section("wrong", [_Row(one.task, str(one), "red") for one in troubles], len(troubles)),
+        _Section("held", [_Row(group, why.removeprefix(f"{group} "), "yellow") for group, why in progress.held]),
+        _retries(progress),
+    ]
+    lines += _drawn([one for one in sections if one.rows], width, room - len(lines))
+    for line in lines:
+        line.no_wrap = True
+        line.truncate(width, overflow="ellipsis")
+    return lines[:room]
+
+
+def _head(name: str, progress: FlowProgress, width: int) -> Text:
+    from rich.text import Text
+
+    counts = progress.counts
+    total, over = sum(counts.values()), sum(counts.get(state, 0) for state in _OVER)
+    done = counts.get(State.SUCCESS, 0)
+    said = f"{done:,} of {counted(total, 'task')} done" if total else "beginning"
+    said = f"{said} · {in_words(progress.seconds)}"
+    shown = _shortened(one_line(name), max(8, width // 3))
+    bar = min(_BAR, width - shown.cell_len - len(said) - 4)
+    if bar < _SHORTEST_BAR:
+        return Text.assemble(shown, f"  {said}")
+    filled = bar * over // total if total else 0
+    good = bar * done // total if total else 0
+    parts = [("━" * good, "green"), ("━" * (filled - good), "red"), ("─" * (bar - filled), "dim")]
+    return Text.assemble(shown, "  ", *parts, f"  {said}")
+
+
+def _counts(progress: FlowProgress, width: int) -> list[Text]:
+    """Tasks by state, in as many lines as that takes."""
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for state in State:
+        count = progress.counts.get(state, 0)
+        if not count:
+            continue
+        part = Text(f"{count:,} {state}", style=_STYLES.get(state, ""))
+        if lines and lines[-1].cell_len + 3 + part.cell_len <= width:
+            lines[-1].append(" · ").append_text(part)
+        else:
+            lines.append(part)
+    return lines
+
+
+# ── its sections ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A name, and what is said of it."""
+
+    name: str
+    said: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """Rows of one sort, under a word of their own."""
+
+    label: str
+    rows: list[_Row]
+    total: int = 0
+    """There may be more than are known here."""
+
+    @property
+    def size(self) -> int:
+        """Lines that would show all of it."""
+        return max(len(self.rows), self.total)
+
+    def within(self, lines: int) -> tuple[list[_Row], int]:
+        """The rows that are shown in so many lines, and how many a last line says are left out."""
+        fit = lines if lines >= self.size or lines == 1 else max(0, lines - 1)
+        rows = self.rows[:fit]
+        return rows, self.size - len(rows) if len(rows) < lines else 0
+
+
+def _running(progress: FlowProgress) -> _Section:
+    rows = [_Row(one.task, _age(one), "bold red" if one.dying else "") for one in progress.running]
+    return _Section("running", rows, progress.counts.get(State.RUNNING, 0))
+
+
+def _age(task: RunningTask) -> str:
+    age = in_words(task.seconds)
+    limit = "" if task.timeout is None else f" of {in_words(task.timeout)}"
+    again = f", attempt {task.attempt:,}" if task.attempt > 1 else ""
+    return f"{'being ended after ' if task.dying else ''}{age}{limit}{again}"
+
+
+def _retries(progress: FlowProgress) -> _Section:
+    rows = [_Row(task, f"in {in_words(wait)}" if wait > 0 else "now", "yellow") for task, wait in progress.retries]
+    return _Section("retries", rows, progress.counts.get(State.RETRYING, 0))
+
+
+def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
+    """The sections in as many lines as there is room for, with their names in one column."""
+    from rich.text import Text
+
+    shares = _shares([one.size for one in sections], room)
+    shown = [one.within(share) for one, share in zip(sections, shares, strict=True)]
+    most = max(8, min(_LONGEST_NAME, (width - _LABEL) // 2))
+    names = [[_shortened(one_line(row.name), most) for row in rows] for rows, _ in shown]
+    column = max((name.cell_len for several in names for name in several), default=0)
+    lines: list[Text] = []
+    for section, (rows, more), several in zip(sections, shown, names, strict=True):
+        drawn = [
+            Text.assemble(name, " " * (column + 2 - name.cell_len), (one_line(row.said), row.style))
+            for row, name in zip(rows, several, strict=True)
+        ]
+        drawn += [Text(f"… and {more:,} more", style="dim")] if more else []
+        labels = [section.label, *[""] * len(drawn)]
+        lines += [
+            Text.assemble((f"{label:<{_LABEL}}", "dim"), line) for label, line in zip(labels, drawn, strict=False)
+        ]
+    return lines
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """Lines for each section: one by one in turn, until all have what they want or there are none left."""
+    shares = [0] * len(wanted)
+    most = [min(_MOST, one) for one in wanted]
+    while sum(shares) < room and shares != most:
+        for place, enough in enumerate(most):
+            if shares[place] < enough and sum(shares) < room:
+                shares[place] += 1
+    return shares
+
+
+def _shortened(name: str, room: int) -> Text:
+    """A name that fits; of a long one the end of its own name is left out, so that a child is still known."""
+    from rich.cells import set_cell_size
+    from rich.text import Text
+
+    whole = Text(name)
+    if whole.cell_len <= room:
+        return whole
+    child = name[name.rfind("[") :] if name.endswith("]") else ""
+    child = child if len(child) <= room - 4 else ""
+    return Text(f"{set_cell_size(name, room - len(child) - 1).rstrip()}…{child}")

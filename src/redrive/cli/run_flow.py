@@ -1,0 +1,91 @@
+"""`redrive run` of a flow: watched, reported, and the way on where it came to no good end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redrive.cli.flow_report import say_what_to_do, show_data, show_outcome
+from redrive.cli.run_rows import leave_to_the_report
+from redrive.cli.wording import counted
+from redrive.errors import FlowStopped, RedriveError
+from redrive.flows import FlowEnded, FlowStatus, State, TaskFailed, TasksDead
+
+if TYPE_CHECKING:
+    from redrive.cli.session import Session
+    from redrive.flows import FlowReport
+    from redrive.opening import Store
+    from redrive.tasks.flow import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the run of a flow ended."""
+
+    flow: Flow
+    report: FlowReport | None
+    stopped: FlowStopped | None = None
+    causes: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def worth_a_word(self) -> bool:
+        """Whether something is wrong."""
+        return self.stopped is not None or (self.report is not None and self.report.late)
+
+    def show(self, session: Session) -> None:
+        """The report, and the commands that lead on."""
+        if self.report is None:
+            return
+        if session.out.terminal:
+            show_outcome(session.out, self.report)
+        else:
+            show_data(session.out, self.report, self.causes)
+        again = session.again_without("--restart")
+        say_what_to_do(session.out, self.report, self.causes, store=session.named(self.flow), again=again)
+
+
+def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -> Ended:
+    """Run it, with a view of its tasks on the terminal."""
+    from redrive.cli.flow_view import watched
+
+    with ExitStack() as around:
+        if session.url is not None:  # otherwise the flow knows its own
+            options["store"] = around.enter_context(session.opened(create=True))
+        store: Store = options.get("store") or flow.store
+        view = around.enter_context(ExitStack())
+        watch = view.enter_context(watched(flow.name, quiet=quiet))
+        leave_to_the_report(TasksDead, TaskFailed, FlowEnded)
+        try:
+            return Ended(flow, flow.run(watch=watch, **options))
+        except FlowStopped as stopped:
+            if stopped.report is not None:
+                _leave_the_hint_to_the_report(stopped)
+            return Ended(flow, stopped.report, stopped, _causes(store, stopped.report))
+        except KeyboardInterrupt:
+            view.close()
+            if said := _how_far(store, flow):
+                session.out.say(said)
+            raise
+
+
+def _leave_the_hint_to_the_report(stopped: FlowStopped) -> None:
+    """The commands that lead on are said with the report, and there with the store."""
+    stopped.args = (str(stopped).partition("; see `redrive")[0],)
+
+
+def _causes(store: Store, report: FlowReport | None) -> tuple[dict[str, Any], ...]:
+    from redrive.cli.tasks.view import TaskView
+
+    if report is None or report.status in (FlowStatus.COMPLETE, FlowStatus.ABANDONED):
+        return ()
+    view = TaskView(store)
+    return tuple(view.cause(one, report.run_id) for one in store.tasks.causes(report.run_id))
+
+
+def _how_far(store: Store, flow: Flow) -> str | None:
+    """How far it came, for who interrupted it; whoever cannot be asked any more says nothing."""
+    with suppress(RedriveError):
+        for report in store.tasks.runs(flow=flow.name, limit=1):
+            return f"{report.counts.get(State.SUCCESS, 0):,} of {counted(report.total, 'task')} done so far"
+    return None

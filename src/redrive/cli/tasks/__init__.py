@@ -1,0 +1,11 @@
+"""`redrive tasks`: one file for each thing that is done with the tasks of flows."""
+
+from importlib import import_module
+
+from redrive.cli.tasks.noun import app
+
+__all__ = ["app"]
+
+# In the order in which the help lists their commands.
+for _name in ("reading", "showing", "deciding"):
+    import_module(f"redrive.cli.tasks.{_name}")

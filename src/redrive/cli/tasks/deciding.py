@@ -1,0 +1,143 @@
+"""`redrive tasks retry`, `accept` and `fail`: what becomes of tasks that went wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.dlq.deciding import Yes, confirm
+from redrive.cli.exits import Refused
+from redrive.cli.flow_report import in_words_again
+from redrive.cli.session import Session
+from redrive.cli.tasks.noun import RunOption, app, run_of
+from redrive.cli.wording import counted
+from redrive.flows import FlowStatus, State
+
+if TYPE_CHECKING:
+    from redrive.tasks.people import Decided
+
+_Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TASK", help="These tasks: settle with all its children, settle[17].", show_default=False),
+]
+_Cause = Annotated[
+    str | None, typer.Option("--cause", metavar="CAUSE", help="All of this cause, or the beginning of one.")
+]
+_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; it stays with the task.", show_default=False)]
+_MaybeNote = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why; it stays with the task.")]
+
+_DONE = {"retry": "sent back", "accept": "accepted", "fail": "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Which:
+    """The tasks that are meant."""
+
+    names: tuple[str, ...]
+    cause: str | None
+    run: str | None
+
+    @classmethod
+    def of(cls, tasks: list[str] | None, cause: str | None, run: str | None) -> _Which:
+        return cls(tuple(dict.fromkeys(tasks or ())), cause, run)
+
+
+@command(app)
+def retry(
+    session: Session,
+    *,
+    tasks: _Names = None,
+    cause: _Cause = None,
+    run: RunOption = None,
+    note: _MaybeNote = None,
+    yes: Yes = False,
+) -> None:
+    """Send tasks back, when what was wrong is mended. They are tried as if for the first time."""
+    _decide(session, "retry", _Which.of(tasks, cause, run), yes=yes, note=note)
+
+
+@command(app)
+def accept(
+    session: Session,
+    *,
+    tasks: _Names = None,
+    cause: _Cause = None,
+    run: RunOption = None,
+    note: _Note,
+    result: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The result to go on with; null, where nothing is said.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Take tasks as done, so that what comes after them runs."""
+    value = None if result is None else _json(result)
+    _decide(session, "accept", _Which.of(tasks, cause, run), yes=yes, note=note, result=value)
+
+
+@command(app)
+def fail(
+    session: Session,
+    *,
+    tasks: _Names = None,
+    cause: _Cause = None,
+    run: RunOption = None,
+    note: _Note,
+    yes: Yes = False,
+) -> None:
+    """Give tasks up: what comes after them does not run."""
+    _decide(session, "fail", _Which.of(tasks, cause, run), yes=yes, note=note)
+
+
+def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: Any) -> None:
+    from redrive.tasks import people
+
+    if not which.names and which.cause is None:
+        raise Refused(f"say which tasks to {verb}: by their names, or by --cause; `redrive tasks ls` shows both")
+    with session.opened() as store:
+        run_id = run_of(store, which.run).run_id
+        if not yes:
+            _ask(session, verb, which, people.concerned(store, run_id, which.names, cause=which.cause))
+        decided: Decided = getattr(people, verb)(store, run_id, which.names, cause=which.cause, **said)
+        report = store.tasks.run(run_id)
+    out = session.out
+    if out.json:
+        changed = {"tasks": decided.tasks, "freed": decided.freed, "upstream_failed": decided.upstream_failed}
+        out.document({"flow": decided.flow, "run_id": str(decided.run_id), **changed})
+    out.say("; ".join(_changed(decided, verb)))
+    if report.status is FlowStatus.RUNNING:
+        out.say("whoever is running it goes on with that; if nobody is, running it again does")
+    else:
+        out.say(f"to go on from there: {in_words_again(report)}")
+
+
+def _changed(decided: Decided, verb: str) -> list[str]:
+    which = decided.tasks[0] if len(decided.tasks) == 1 else counted(len(decided.tasks), "task")
+    said = [f"{_DONE[verb]} {which} of {decided.flow}, run {str(decided.run_id)[:8]}"]
+    if decided.freed:
+        said.append(f"{counted(decided.freed, 'task')} further down may run again")
+    if decided.upstream_failed:
+        said.append(f"{counted(decided.upstream_failed, 'task')} further down will not run")
+    return said
+
+
+def _ask(session: Session, verb: str, which: _Which, found: dict[State, int]) -> None:
+    """Let a person see how many tasks are meant, before anything is changed; who names each of them is not asked."""
+    total = sum(found.values())
+    if total <= max(1, len(which.names)):
+        return
+    dead, failed = found.get(State.DEAD_LETTER), found.get(State.FAILED)
+    kinds = ", ".join([*([counted(dead, "dead letter")] if dead else []), *([f"{failed:,} failed"] if failed else [])])
+    confirm(session, f"{verb} {counted(total, 'task')} ({kinds})", total)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refused(
+            f"""--result is JSON, such as 12, [], {{"paid": 0}} or '"text"', not {text!r}; nothing was changed"""
+        ) from None

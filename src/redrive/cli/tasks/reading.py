@@ -1,0 +1,140 @@
+"""`redrive tasks ls`: where the tasks of a run stand, and what went wrong."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.exits import Refused
+from redrive.cli.flow_report import did, document, in_words_again, say_how_to_decide, where_it_is
+from redrive.cli.output import Column
+from redrive.cli.session import Session
+from redrive.cli.tasks.noun import RunOption, app, run_of
+from redrive.cli.wording import ago, in_a_line
+from redrive.flows import FlowStatus, State
+from redrive.model import in_words
+
+if TYPE_CHECKING:
+    from redrive.store.task_log import TaskRow
+
+_CAUSE_COLUMNS = (
+    Column(title="cause", least=16),
+    Column(title="task", least=12),
+    Column(title="tasks", right=True),
+    Column(title="untried", right=True, drop=1),
+    Column(title="error", least=30, wrap=True),
+)
+
+
+def _if_any(count: int | None) -> str:
+    return f"{count:,}" if count else ""
+
+
+# In a narrow terminal what is wrong matters most, then how far a fan-out has come.
+_TASK_COLUMNS = (
+    Column(title="task", least=16),
+    Column(title="state"),
+    Column(title="children", show=_if_any, right=True, drop=3),
+    Column(title="done", show=_if_any, right=True, drop=2),
+    Column(title="dead", show=_if_any, right=True, drop=4),
+    Column(title="failed", show=_if_any, right=True, drop=5),
+    Column(title="attempts", show=_if_any, right=True, drop=6),
+    Column(title="started", show=ago, drop=8),
+    Column(title="duration", show=lambda seconds: "" if seconds is None else in_words(seconds), right=True, drop=7),
+    Column(title="due", show=ago, drop=1),
+    Column(title="cause", hidden=True),
+    Column(title="error", show=in_a_line, drop=1, least=24),
+    Column(title="note", show=in_a_line, drop=9, least=12),
+)
+
+
+@command(app)
+def ls(
+    session: Session,
+    *,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN_OR_FLOW",
+            help="The run, by its id or the beginning of it, or a flow's newest one; else the newest of all.",
+            show_default=False,
+        ),
+    ] = None,
+    run: RunOption = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="STATE", help="In this state: pending, running, retrying, dead_letter …")
+    ] = None,
+    cause: Annotated[
+        str | None, typer.Option(metavar="CAUSE", help="That went wrong for this cause, or the beginning of one.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This task, of a fan-out with its children, or one child.")
+    ] = None,
+    children: Annotated[bool, typer.Option("--children", help="The children of all fan-outs, too.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 50,
+) -> None:
+    """Tasks of a run, in the order of the flow; what went wrong comes first, by its cause.
+
+    A fan-out is one line, unless its children are asked for, by --task, --state, --cause or --children.
+    """
+    from redrive.cli.tasks.view import TaskView
+
+    if run is not None and which is not None and run != which:
+        raise Refused(f"{which} and --run {run} are two runs; say one of them")
+    wanted = {"state": None if state is None else _state(state), "cause": cause, "name": task}
+    narrowed = any(one is not None for one in wanted.values())
+    with session.opened() as store:
+        report = run_of(store, run or which)
+        found = store.tasks.find(report.run_id, **wanted, children=children or narrowed, limit=limit + 1)
+        view = TaskView(store)
+        causes = view.causes(report.run_id)
+        shown = view.tasks(found[:limit])
+    out = session.out
+    if out.json:
+        out.document({"run": document(report, causes), "tasks": shown})
+    elif out.terminal:
+        out.text(f"{report.flow}, run {str(report.run_id)[:8]}, {report.status}: {did(report)}\n")
+        if causes and not narrowed:
+            out.table(_CAUSE_COLUMNS, [[one[column.title] for column in _CAUSE_COLUMNS] for one in causes])
+            out.text("")
+    if not out.json:
+        out.table(_TASK_COLUMNS, [_row(*one) for one in zip(found, shown, strict=False)])
+    if not found:
+        out.say("no tasks that match")
+    elif len(found) > limit:
+        out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
+    if causes and not narrowed and report.status is not FlowStatus.ABANDONED:
+        say_how_to_decide(out, causes, where_it_is(report, session.url))
+        out.say(f"and then, to go on from there: {in_words_again(report)}")
+
+
+def _row(task: TaskRow, shown: dict[str, Any]) -> list[Any]:
+    fan_out = task.children is not None
+    waits = task.state in (State.RETRYING, State.SENSING)
+    due: datetime | None = task.due_at if waits else None
+    return [
+        task.name,
+        task.state,
+        task.children,
+        (task.children or 0) - task.remaining - task.dead - task.failed if fan_out else None,
+        task.dead if fan_out else None,
+        task.failed if fan_out else None,
+        None if fan_out else task.attempts,
+        task.started_at,
+        shown["seconds"],
+        due,
+        task.cause,
+        shown["error"],
+        shown["note"],
+    ]
+
+
+def _state(said: str) -> State:
+    """A state, as it is written or as people say it: dead-letter, running."""
+    wanted = said.strip().upper().replace("-", "_").replace(" ", "_")
+    if wanted not in set(State):
+        raise Refused(f"there is no state {said!r} of a task; it is one of {', '.join(State)}")
+    return State(wanted)

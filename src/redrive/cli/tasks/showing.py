@@ -1,0 +1,150 @@
+"""`redrive tasks show`: everything about one task."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.flow_report import where_it_is
+from redrive.cli.output import Column, Output
+from redrive.cli.session import Session
+from redrive.cli.tasks.noun import RunOption, app, run_of
+from redrive.cli.wording import at, in_a_line
+from redrive.model import in_words
+
+if TYPE_CHECKING:
+    from redrive.flows import FlowReport
+
+_LONGEST = 2_000  # characters of a value, a traceback or an output that people are shown
+_MOST = 10  # attempts, and changes
+_WRONG = ("DEAD_LETTER", "FAILED")
+
+
+@command(app)
+def show(
+    session: Session,
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="The task: settle, or settle[17] for a child.", show_default=False),
+    ],
+    run: RunOption = None,
+) -> None:
+    """One task: what it was given and returned, its attempts, its changes of state."""
+    from redrive.cli.tasks.view import TaskView
+
+    with session.opened() as store:
+        report = run_of(store, run)
+        shown = TaskView(store).details(store.tasks.get(report.run_id, task))
+    out = session.out
+    if out.json:
+        out.document({"flow": report.flow, **shown})
+    elif out.terminal:
+        _show_to_people(out, report, shown)
+    else:
+        rows = {"flow": report.flow, **shown}
+        for name in ("input", "result", "attempted", "changes"):
+            rows[name] = json.dumps(shown[name], ensure_ascii=False)
+        out.table((Column(title="field"), Column(title="value")), list(rows.items()))
+    where, name = where_it_is(report, session.url), shlex.quote(shown["task"])
+    if shown.get("children"):
+        out.say(f"its children: redrive tasks ls --task {name} {where}")
+    elif shown["state"] in _WRONG:
+        out.say(f"when that is mended: redrive tasks retry {name} {where}")
+        out.say(f"or go on without it: redrive tasks accept {name} {where} --note …")
+
+
+def _show_to_people(out: Output, report: FlowReport, shown: dict[str, Any]) -> None:
+    children = shown.get("children")
+    fan_out = None
+    if children is not None:
+        done = children - shown["remaining"] - shown["dead"] - shown["failed"]
+        fan_out = f"{children:,}: {done:,} done, {shown['dead']:,} dead letters, {shown['failed']:,} failed"
+    rows = {
+        "task": f"{shown['task']}, {shown['state']}",
+        "flow": report.flow,
+        "run": f"{report.run_id}, {report.status}",
+        "error": shown["error"],
+        "kind": shown["kind"],
+        "cause": shown["cause"],
+        "children": fan_out,
+        "attempts": f"{shown['attempts']:,}" if children is None else None,
+        "due": _moment(shown["due_at"]) if shown["state"] in ("RETRYING", "SENSING") else None,
+        "started": _moment(shown["started_at"]),
+        "ended": _moment(shown["ended_at"]),
+        "took": None if shown["seconds"] is None else in_words(shown["seconds"]),
+        "note": shown["note"],
+    }
+    for name, value in rows.items():
+        if value is not None:
+            out.text(f"{name:<11}{in_a_line(value)}")
+    if shown["input"] is not None:
+        out.text(f"\ninput\n{_value(shown['input'])}")
+    if shown["result_file"] is not None:
+        out.text(f"\nresult, in the file {shown['result_file']}")
+    elif shown["result"] is not None:
+        out.text(f"\nresult\n{_value(shown['result'])}")
+    _show_attempts(out, shown["attempted"])
+    changes = [_change(one) for one in shown["changes"][-_MOST:]]
+    if changes:
+        out.text(f"\nwhat happened{_left_out(shown['changes'], 'changes')}\n" + "\n".join(changes))
+
+
+def _show_attempts(out: Output, attempts: Sequence[dict[str, Any]]) -> None:
+    """The last attempts; a traceback that is that of the attempt before is not shown again."""
+    if attempts:
+        out.text(f"\nattempts{_left_out(attempts, 'attempts')}")
+    before = None
+    for one in attempts[-_MOST:]:
+        took = "" if one["seconds"] is None else f" after {in_words(one['seconds'])}"
+        error = f": {in_a_line(one['error'])}" if one["error"] else ""
+        ended = (one["ended"] or "is running").replace("_", " ")
+        out.text(f"  {one['attempt']}  {_clock(one['started_at'])}  {ended}{took}{error}")
+        if one["trace"] and one["trace"] == before:
+            out.text(_indented("the same traceback as before"))
+        elif one["trace"]:
+            out.text(_indented(_end_of(one["trace"])))
+        if one["output"]:
+            out.text(_indented(f"it wrote:\n{_end_of(one['output'])}"))
+        before = one["trace"]
+
+
+def _change(one: dict[str, Any]) -> str:
+    why = f": {in_a_line(one['cause'])}" if one["cause"] else ""
+    return f"  {_clock(one['at'])}  {one['before']} → {one['after']}{why}"
+
+
+def _left_out(of: Sequence[Any], what: str) -> str:
+    return f", the last {_MOST} of {len(of):,} {what}; --json shows all" if len(of) > _MOST else ""
+
+
+def _value(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, dict) else None)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}\n… {len(text) - _LONGEST:,} more characters; --json shows all"
+
+
+def _end_of(text: str) -> str:
+    """What a traceback or an output ends with, which is what tells most."""
+    text = text.rstrip("\n")
+    if len(text) <= _LONGEST:
+        return text
+    return f"… {len(text) - _LONGEST:,} characters before this; --json shows all\n{text[-_LONGEST:].lstrip()}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"     {line}" for line in text.split("\n"))
+
+
+def _moment(written: str | None) -> str | None:
+    return None if written is None else at(datetime.fromisoformat(written))
+
+
+def _clock(written: str) -> str:
+    return f"{datetime.fromisoformat(written):%Y-%m-%d %H:%M:%S}"

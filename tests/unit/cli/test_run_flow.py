@@ -1,0 +1,374 @@
+"""`redrive run` of a flow: its report, its exit code, and the way on where it came to no good end."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+
+from redrive.cli import exits
+from redrive.errors import FlowError, FlowStopped
+from redrive.model import Kind
+from redrive.store.schema import task_runs
+
+SETTLEMENT = """
+import pathlib
+import redrive
+
+flow = redrive.Flow("settlement", params={"day": "2026-11-15", "rate": 1})
+again = redrive.Retry(attempts=2, base=0.01, cap=0.01)
+
+
+@flow.task(in_thread=True)
+def partners(day):
+    print("the partners of", day)
+    return ["Acme", "Birla", "Cipla"]
+
+
+@flow.task(each=partners, retry=again, in_thread=True)
+def settle(partner, rate):
+    if partner == "Cipla" and not pathlib.Path("mended").exists():
+        raise LookupError(f"{partner} has no account, api_key=hunter2")
+    return rate
+
+
+@flow.task(after=settle, in_thread=True)
+def report(settle):
+    return sum(settle)
+"""
+
+FAULTS = """
+import errno, pathlib, time
+import redrive
+
+once = redrive.Retry(attempts=1)
+outage = redrive.Flow("outage")
+locked = redrive.Flow("locked")
+broken = redrive.Flow("broken")
+endless = redrive.Flow("endless", workers=2, stop_within=0.2)
+
+
+@outage.task(in_thread=True, retry=once)
+def fetch(): raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+@outage.task(in_thread=True, after=fetch)
+def load(): pass
+
+
+@locked.task(in_thread=True)
+def fetch():
+    import httpx
+    request = httpx.Request("GET", "https://partner.example/")
+    raise httpx.HTTPStatusError("401", request=request, response=httpx.Response(401))
+
+
+@broken.task(in_thread=True, retry=once)
+def parse(): raise redrive.Permanent("no such column")
+
+
+@broken.task(in_thread=True, retry=once)
+def fetch(): raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+@endless.task(in_thread=True)
+def days(): return list(range(10_000))
+
+
+@endless.task(each=days)
+def day(n):
+    pathlib.Path("reached").touch()
+    time.sleep(0.01)
+"""
+
+DAY = ["settlement.py:flow", "--param", "day=2026-11-16"]
+
+
+@pytest.fixture(autouse=True)
+def files(here):
+    (here / "settlement.py").write_text(SETTLEMENT)
+    (here / "faults.py").write_text(FAULTS)
+
+
+def fields(answer):
+    """A report in a pipe, by field."""
+    assert answer.out.startswith("field\tvalue\n"), answer
+    return dict(line.split("\t") for line in answer.out.splitlines()[1:])
+
+
+# ── what it does, and what it says ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_flow_runs_and_reports_and_what_it_prints_is_kept_apart(run, here):
+    (here / "mended").touch()
+    answer = run("run", *DAY)
+    assert answer.code == 0, answer.err
+    told = fields(answer)
+    assert (told["kind"], told["flow"], told["status"], told["total"]) == ("flow", "settlement", "complete", "5")
+    assert (told["SUCCESS"], told["DEAD_LETTER"], told["attempts"]) == ("5", "0", "5")
+    assert json.loads(told["params"]) == {"day": "2026-11-16", "rate": 1}
+    assert "the partners of" not in answer.out
+
+
+def test_as_json_the_report_is_one_document_with_its_causes(run):
+    answer = run("run", *DAY, "--json")
+    assert answer.code == 70
+    told = json.loads(answer.out)
+    assert (told["kind"], told["status"], told["counts"]) == (
+        "flow",
+        "held",
+        {"PENDING": 1, "SUCCESS": 3, "DEAD_LETTER": 1},
+    )
+    (cause,) = told["causes"]
+    assert (cause["task"], cause["tasks"], cause["untried"], cause["sample"]) == ("settle", 1, 0, "settle[2]")
+    assert cause["error"] == "LookupError: Cipla has no account, api_key=***"
+
+
+def test_a_bad_end_says_what_went_wrong_and_every_command_that_leads_on(run, here):
+    answer = run("run", *DAY)
+    assert answer.code == 70
+    *_, wrong, tasks, one, mended, again, last = answer.err.splitlines()
+    found = re.fullmatch(
+        r"settle: 1 task: LookupError: Cipla has no account, api_key=\*\*\* \(cause (LookupError@\S+)\)", wrong
+    )
+    assert found
+    assert last == "redrive: flow 'settlement' has 1 dead letter, and what comes after is held"
+    run_id = fields(answer)["run_id"][:8]
+    assert tasks == f"the tasks: redrive tasks ls --run {run_id}"
+    assert one == f"one of them in full: redrive tasks show 'settle[2]' --run {run_id}"
+    assert mended == f"when that is mended: redrive tasks retry --cause {found[1]} --run {run_id}"
+    assert again == "and then, to go on from there: redrive run settlement.py:flow --param day=2026-11-16"
+    (here / "mended").touch()
+    assert run("tasks", "ls", "--run", run_id).code == 0
+    assert run("tasks", "show", "settle[2]", "--run", run_id).code == 0
+    assert run("tasks", "retry", "--cause", found[1], "--run", run_id).code == 0
+    told = fields(run("run", *DAY))
+    assert (told["run_id"][:8], told["status"], told["resumed"]) == (run_id, "complete", "true")
+
+
+def test_the_commands_name_a_store_that_is_not_the_usual_one(run, here):
+    answer = run("run", "settlement.py", "--store", "other.db")
+    assert answer.code == 70
+    commands = [line for line in answer.err.splitlines() if ": redrive " in line]
+    assert len(commands) == 4
+    assert all(line.endswith(" --store other.db") for line in commands)
+    (here / "apart.py").write_text(SETTLEMENT.replace('"settlement",', '"settlement", store="flows.db",'))
+    answer = run("run", "apart.py")
+    assert "--store flows.db\n" in answer.err
+    assert answer.err.splitlines()[-2].endswith(": redrive run apart.py")
+
+
+def test_a_restart_is_not_said_again(run):
+    run("run", *DAY)
+    answer = run("run", *DAY, "--restart")
+    assert "go on from there: redrive run settlement.py:flow --param day=2026-11-16\n" in answer.err
+
+
+def test_on_a_terminal_the_report_is_for_people(terminal):
+    shown = terminal("run", "settlement.py:flow").out.splitlines()
+    run_line = shown.index("flow       settlement") + 1
+    assert re.fullmatch(r"run        [0-9a-f-]{36}, held", shown[run_line])
+    assert shown[run_line + 1] == "params     day=2026-11-15, rate=1"
+    assert re.fullmatch(r"took       [\d.]+ s", shown[run_line + 2])
+    assert shown[run_line + 3 : run_line + 5] == [
+        "tasks      5: 1 PENDING, 3 SUCCESS, 1 DEAD_LETTER",
+        "attempts   5",
+    ]
+
+
+@pytest.mark.parametrize(("mended", "speaks"), [(True, False), (False, True)])
+def test_quiet_says_nothing_where_nothing_is_wrong(spawn, here, mended, speaks):
+    (here / "settlement.py").write_text(SETTLEMENT.replace('    print("the partners of", day)\n', ""))
+    if mended:
+        (here / "mended").touch()
+    done = spawn("run", "settlement.py", "-q")
+    assert (bool(done.stdout), bool(done.stderr)) == (speaks, speaks)
+
+
+def test_a_run_that_is_late_says_so_even_if_it_is_to_be_quiet(run, store, here):
+    run("run", *DAY)
+    (here / "mended").touch()
+    run("tasks", "retry", "settle")
+    due = task_runs.update().values(sla=datetime(2026, 1, 1, 1, tzinfo=UTC))
+    store.database.write(lambda connection: connection.execute(due))
+    answer = run("run", *DAY, "-q")
+    assert answer.code == 0
+    assert "late: it was to be done by 2026-01-01 01:00:00 UTC" in answer.err
+    assert fields(answer)["late"] == "true"
+
+
+def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn):
+    err = spawn("run", "settlement.py").stderr
+    assert err.count("Cipla has no account") == 1
+
+
+def test_a_parameter_is_json_where_it_can_be_read_as_that(run, here):
+    (here / "told.py").write_text(
+        "import redrive\n"
+        "flow = redrive.Flow('told', params=['a', 'b', 'c', 'd', 'e'])\n"
+        "@flow.task(in_thread=True)\n"
+        "def told(a, b, c, d, e): return [a, b, c, d, e]\n"
+    )
+    words = ["a=12", 'b={"x": [1]}', "c=2026-11-15", "d=NaN", "e=x=y"]
+    assert run("run", "told.py", *(word for one in words for word in ("--param", one))).code == 0
+    told = json.loads(run("tasks", "show", "told", "--json").out)
+    assert told["result"] == [12, {"x": [1]}, "2026-11-15", "NaN", "x=y"]
+
+
+def test_a_run_may_be_given_its_id_and_gone_on_with_by_it(run, here):
+    run_id = str(uuid.uuid4())
+    assert fields(run("run", *DAY, "--run-id", run_id))["run_id"] == run_id
+    (here / "mended").touch()
+    assert run("tasks", "retry", "settle", "--run", run_id).code == 0
+    told = fields(run("run", *DAY, "--run-id", run_id))
+    assert (told["run_id"], told["status"]) == (run_id, "complete")
+
+
+# ── how it ends ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "status"),
+    [("outage", 75, "failed"), ("locked", 77, "held"), ("broken", 70, "held")],
+)
+def test_the_exit_code_says_whether_to_try_again(run, name, code, status):
+    answer = run("run", f"faults.py:{name}")
+    assert answer.code == code, answer.err
+    assert fields(answer)["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FlowStopped("x"), 70),
+        (FlowStopped("x", kind=Kind.TRANSIENT), 75),
+        (FlowStopped("x", kind=Kind.RATE_LIMITED), 75),
+        (FlowStopped("x", kind=Kind.AUTH), 77),
+        (FlowStopped("x", kind=Kind.AMBIGUOUS), 70),
+        (FlowError("x"), 64),
+    ],
+)
+def test_each_end_of_a_flow_has_the_exit_code_that_says_what_to_do(error, code):
+    assert exits.exit_code(error) == code
+
+
+def started(*words, **streams):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started deaf to it
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "redrive.cli", "run", *words],
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **streams},
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def once_reached(process, here):
+    ends = time.monotonic() + 60
+    while not (here / "reached").exists():
+        assert process.poll() is None
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_sigterm_ends_it_with_a_word_that_running_again_goes_on_and_so_it_does(here):
+    process = started("faults.py:endless", "--json")
+    once_reached(process, here)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75
+    first = json.loads(out)
+    assert first["status"] == "stopped"
+    assert err == "redrive: flow 'endless' stopped: SIGTERM; running it again goes on from there\n"
+    again = started("faults.py:endless", "--json", "--deadline", "2s")
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 75
+    assert "its deadline of 2.0 s has passed" in err
+    second = json.loads(out)
+    assert (second["run_id"], second["resumed"]) == (first["run_id"], True)
+    assert second["counts"]["SUCCESS"] >= first["counts"]["SUCCESS"]
+
+
+def test_an_interrupt_is_130_and_says_how_far_it_came_and_what_is_kept(run, here):
+    process = started("faults.py:endless")
+    once_reached(process, here)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    how_far, kept = err.splitlines()
+    assert re.fullmatch(r"[\d,]+ of 10,001 tasks done so far", how_far)
+    assert kept == "redrive: interrupted; what was done before is kept, and running the same again is safe"
+    assert dict(run("runs", "show", "endless").rows)["status"] == "stopped"
+
+
+def test_the_view_is_on_a_terminal_alone_and_gone_in_the_end():
+    ours, theirs = pty.openpty()
+    size = {"COLUMNS": "80", "LINES": "12", "TERM": "xterm"}
+    process = started("faults.py:endless", "--json", stderr=theirs, env={**os.environ, **size})
+    os.close(theirs)
+    heard, told = "", False
+    while True:
+        try:
+            heard += os.read(ours, 65_536).decode(errors="replace")
+        except OSError:  # Linux says so when the other side is closed
+            break
+        drawn = re.sub(r"\x1b\[[\d;]*m", "", heard)
+        head = re.search(r"endless  [━─]+  [\d,]+ of 10,001 tasks done · ", drawn)
+        if not told and head and re.search(r"running   day\[\d+\]", drawn):
+            process.send_signal(signal.SIGTERM)
+            told = True
+    os.close(ours)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert json.loads(out)["status"] == "stopped"
+    *_, after = heard.rpartition("\x1b[2K")  # erases a line
+    assert after.strip().startswith("redrive: flow 'endless' stopped: SIGTERM")
+
+
+# ── wrong words ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--param", "day"], "--param is NAME=VALUE, such as day=2026-11-15, not 'day'"),
+        (["--param", "=1"], "--param is NAME=VALUE, such as day=2026-11-15, not '=1'"),
+        (["--param", "day=1", "--param", "day=2"], "--param day is given twice; a parameter has one value"),
+        (["--param", "month=1"], "flow 'settlement' has no parameter 'month'; it has day, rate"),
+        (["--run-id", "17"], "a run's id is a UUID, not '17'"),
+    ],
+)
+def test_what_a_flow_cannot_be_told_is_refused_in_one_sentence(run, words, sentence):
+    answer = run("run", "settlement.py:flow", *words)
+    assert (answer.code, answer.out, answer.sentence) == (64, "", sentence)
+
+
+def test_a_task_is_not_a_flow_and_several_flows_are_a_question(run, here):
+    assert run("run", "settlement.py:settle").sentence == (
+        "settlement.py:settle is a task of flow 'settlement', not a pipeline or a flow"
+    )
+    assert run("run", "faults.py").sentence.startswith(
+        "there are 4 flows in faults.py; say which one: faults.py:outage, "
+    )
+    (here / "both.py").write_text(
+        SETTLEMENT + "sink = redrive.rows.table('sqlite:///x.db', 'x', key='id')\n"
+        "rows = redrive.Pipeline('rows', source=redrive.rows.records([]), sink=sink)\n"
+    )
+    assert run("run", "both.py").sentence == (
+        "there are 1 flow and 1 pipeline in both.py; say which one: both.py:flow, both.py:rows"
+    )
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_command_of_the_page_about_flows_does_what_the_page_shows(follow):
+    assert len(follow("Run a flow")) == 1
+    assert len(follow("Tasks that went wrong")) == 6
