@@ -255,6 +255,7 @@ Index(
     tasks.c.run_id,
     tasks.c.node,
     tasks.c.due_at,
+    tasks.c.id,  # children of a fan-out are due at one moment: without it PostgreSQL sorts them all for every claim
     sqlite_where=tasks.c.due_at.is_not(None),
     postgresql_where=tasks.c.due_at.is_not(None),
 )

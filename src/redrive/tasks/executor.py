@@ -52,7 +52,7 @@ class Executor:
     def __init__(
         self,
         flow: Flow,
-        store: Store,
+        store: Store | None,
         *,
         params: Mapping[str, Any],
         run_id: UUID | None,
@@ -73,8 +73,9 @@ class Executor:
         in_threads = any(node.in_thread for node in nodes)
         in_processes = not all(node.in_thread for node in nodes)
         self._pool = make_pool(flow, self._selector, workers=flow.workers) if in_processes else None
+        opened = self._opened(store)
         self._threads = Threads(flow.graph.nodes, self._bell, threads=flow.workers) if in_threads else None
-        self._ledger = Ledger(store, flow.name, flow.graph.shape())
+        self._ledger = Ledger(opened, flow.name, flow.graph.shape())
         self._results = Results(self._ledger, flow.files)
         self._turn = Turn(self._ledger, Settler(self._ledger, self._results), self._results, list(nodes), params)
         clock = SystemClock()
@@ -101,6 +102,19 @@ class Executor:
         self._over = False
         self._view = View(watch)
 
+    def _opened(self, store: Store | None) -> Store:
+        """The store, opened while the first worker imports the flow."""
+        try:
+            if self._pool is not None:
+                self._pool.start()
+            return store or self._flow.store
+        except BaseException:
+            if self._pool is not None:
+                self._pool.close()
+            self._selector.close()
+            self._bell.close()
+            raise
+
     def stop(self, reason: str) -> None:
         """End the run before its time; from any thread."""
         self._stopping.tell(reason)
@@ -109,7 +123,6 @@ class Executor:
         """Run it, to its end or until it is told to stop."""
         try:
             if self._pool is not None:
-                self._pool.start()
                 self._pool.check()
             sla = self._sla()
             begun = self._ledger.begin(params=self._params, run_id=self._run_id, restart=self._restart, sla=sla)

@@ -14,10 +14,8 @@ from uuid import UUID
 
 from redrive.calls.announce import Announcer, Hook
 from redrive.calls.service import Service
-from redrive.dlq.prepare import checked_pipeline
 from redrive.errors import FlowError
 from redrive.flows import FlowProgress, FlowReport
-from redrive.opening import Store, connect
 from redrive.policy import checks
 from redrive.policy.daily import Daily
 from redrive.policy.retry import Retry
@@ -27,6 +25,7 @@ from redrive.tasks.groups import Group, WhenOpen
 from redrive.tasks.options import (
     as_run_id,
     checked_key,
+    checked_name,
     checked_params,
     checked_retry,
     checked_timeout,
@@ -34,7 +33,8 @@ from redrive.tasks.options import (
     cores,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
+    from redrive.opening import Store
     from redrive.tasks.executor import Executor
     from redrive.tasks.people import Decided
 
@@ -103,9 +103,7 @@ class Flow:
         max_rss: int | None = None,
         on_event: Hook | None = None,
     ) -> None:
-        if not isinstance(name, str) or not name.strip():
-            raise FlowError(f"a flow needs a name, under which its runs are kept, not {name!r}")
-        self.name = checked_pipeline(name)
+        self.name = checked_name(name)
         self.params = dict(params) if isinstance(params, Mapping) else {}
         """The parameters that have a default."""
         self.param_names = frozenset(checked_params(params))
@@ -122,8 +120,8 @@ class Flow:
         made_in = sys._getframe(1).f_globals
         self.module: str = made_in.get("__name__", "__main__")
         self.file: str | None = made_in.get("__file__")
-        self._store: Store | None = store if isinstance(store, Store) else None
-        self._store_url = None if isinstance(store, Store) else store
+        self._store: Store | None = None if store is None or isinstance(store, str | os.PathLike) else store
+        self._store_url = store if isinstance(store, str | os.PathLike) else None
         self._executors: list[Executor] = []
         self._lock = threading.Lock()
         defined[self.name] = self
@@ -136,6 +134,8 @@ class Flow:
         """Where its state is kept."""
         with self._lock:
             if self._store is None:
+                from redrive.opening import connect
+
                 self._store = connect(self._store_url)
             return self._store
 
@@ -358,7 +358,7 @@ class Flow:
         limit = self.deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
         executor = Executor(
             self,
-            store or self.store,
+            store,
             params=self._given(params or {}),
             run_id=as_run_id(run_id),
             restart=restart,

@@ -40,6 +40,7 @@ _BEAT = (
 )
 ANEW = "begin anew with run(restart=True) or `redrive run --restart`"
 """What is left to do with a run that cannot go on."""
+_INSERTED_AT_ONCE = 5_000
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED)
 
 
@@ -157,18 +158,14 @@ class Ledger(Place):
                 "sla": sla,
             },
         )
-        rows = [
-            {
-                "run_id": run_id,
-                "node": number,
-                "name": place.name,
-                "state": State.PENDING,
-                "waiting": len(place.after),
-                "created_at": now,
-            }
-            for number, place in enumerate(self.shape.places)
-        ]
-        connection.execute(insert(tasks), rows)
+        new = {"run_id": run_id, "state": State.PENDING, "created_at": now}
+        places = list(enumerate(self.shape.places))
+        for start in range(0, len(places), _INSERTED_AT_ONCE):
+            rows = [
+                {**new, "node": number, "name": place.name, "waiting": len(place.after)}
+                for number, place in places[start : start + _INSERTED_AT_ONCE]
+            ]
+            connection.execute(insert(tasks), rows)
         return Begun(run_id=run_id, started_at=now, resumed=False, sla=sla)
 
     def _is_registered(self, connection: Connection) -> bool:

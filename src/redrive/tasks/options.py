@@ -15,6 +15,15 @@ from redrive.tasks.binding import KEY, Binding
 
 TIMEOUT = 1_800.0
 
+_LONGEST_NAME = 200
+
+
+def checked_name(name: object) -> str:
+    """A flow's name, by which its runs and its letters are known."""
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise FlowError(f"a flow needs a name of up to {_LONGEST_NAME} characters, not {checks.shown(name)}")
+    return name
+
 
 def checked_params(params: Iterable[str] | Mapping[str, Any]) -> Iterable[str]:
     """The names of a flow's parameters."""

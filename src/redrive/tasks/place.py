@@ -11,6 +11,8 @@ from redrive.store.encoding import decode
 from redrive.store.schema import task_runs
 from redrive.tasks.graph import Shape
 
+_NONE = UUID(int=0)
+
 
 class Place:
     """A run: its id, and the shape of its graph."""
@@ -18,7 +20,7 @@ class Place:
     executor = 0
     """Whose claims are meant; nobody's, where it is not an executor's place."""
 
-    def __init__(self, store: Store, flow: str, shape: Shape, run_id: UUID = UUID(int=0)) -> None:
+    def __init__(self, store: Store, flow: str, shape: Shape, run_id: UUID = _NONE) -> None:
         self.store = store
         self.database = store.database
         self.flow = flow

@@ -127,8 +127,15 @@ class Results:
         path = self._directory / str(self._place.run_id) / name
         # Another executor may be writing the same; what is there is always whole.
         scratch = path.with_name(f"{name}.{os.getpid()}.{self._place.executor}")
-        scratch.write_text(text)
-        scratch.replace(path)
+        try:
+            scratch.write_text(text)
+            scratch.replace(path)
+        except OSError as error:
+            scratch.unlink(missing_ok=True)
+            raise FlowError(
+                f"{path}, which holds what is too large for the store, cannot be written: {error.strerror}; see that "
+                "there is room, and run again"
+            ) from None
         return str(path)
 
 

@@ -1,4 +1,4 @@
-"""A thread that writes, one transaction at a time: while the database takes its time, deadlines are kept all the same."""
+"""A thread that writes, one transaction at a time: deadlines are kept while the database takes its time."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_a_task_cannot_wait_for_itself():
 
 def test_a_circle_is_refused_where_it_closes_and_shown():
     graph = graph_of(node("a", "c"), node("b", "a"))
-    with pytest.raises(FlowError, match="cannot wait for each other in a circle: c → a → b → c"):
+    with pytest.raises(FlowError, match="cannot wait for each other in a circle: c → b → a → c"):
         graph.add(node("c", "b"))
     graph.add(node("c"))  # what was refused left nothing behind
     graph.check()

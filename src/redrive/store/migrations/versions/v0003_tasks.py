@@ -66,7 +66,7 @@ def _tasks(schema: str | None) -> None:
     )
     op.create_index("tasks_place", "tasks", ["run_id", "node", "child"], unique=True, schema=schema)
     for index, columns, held in (
-        ("tasks_due", ["run_id", "node", "due_at"], "due_at"),
+        ("tasks_due", ["run_id", "node", "due_at", "id"], "due_at"),
         ("tasks_claimed", ["run_id", "owner"], "owner"),
     ):
         where = sa.text(f"{held} IS NOT NULL")

@@ -1,0 +1,217 @@
+"""What becomes of a task after an attempt."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.calls.testmode import TestMode
+from redrive.flows import State
+from redrive.model import Kind, Verdict
+from redrive.policy.retry import Retry
+from redrive.tasks.binding import Binding
+from redrive.tasks.decide import Past, decide
+from redrive.tasks.graph import Node, Sensing
+from redrive.tasks.work import Ended, Outcome
+
+HEALS = [Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED]
+SUSPECT = [Kind.AMBIGUOUS, Kind.RESOURCE]
+FINAL = [Kind.PERMANENT, Kind.AUTH, Kind.QUOTA, Kind.ROW]
+
+
+def node(*, attempts=3, poison=2, sensing=None, **retry):
+    options = {"base": 2.0, **retry}
+    policy = Retry(attempts=attempts, **options)
+    return Node(name="settle", function=len, binding=Binding(), retry=policy, poison=poison, sensing=sensing)
+
+
+def failed(kind=Kind.AMBIGUOUS, cause="ValueError@a:1", *, retry_after=None, ended=Ended.RAISED):
+    verdict = Verdict(kind, "why", "test", retry_after=retry_after)
+    return Outcome(ticket=1, ended=ended, seconds=0.1, verdict=verdict, error=f"{cause} said", fingerprint=cause)
+
+
+def returned(truth=True):
+    return Outcome(ticket=1, ended=Ended.RETURNED, seconds=0.1, result="1", truth=truth)
+
+
+STOPPED = Outcome(ticket=1, ended=Ended.STOPPED, seconds=0.1)
+
+
+def fate(task, outcomes, *, elapsed=0.0):
+    """The decisions one after another, until it is over."""
+    past, found = Past(elapsed=elapsed), []
+    for outcome in outcomes:
+        following = decide(task, past, outcome, random.Random(1))
+        found.append(following)
+        if following.wait is None:
+            break
+        past = Past(following.failures, following.same, following.fingerprint, following.wait, elapsed)
+    return found
+
+
+def states(task, outcomes):
+    return [following.state for following in fate(task, outcomes)]
+
+
+# ── poison ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", SUSPECT)
+def test_the_same_cause_twice_in_a_row_is_poison_whatever_it_says(kind):
+    assert states(node(attempts=10), [failed(kind), failed(kind)]) == [State.RETRYING, State.DEAD_LETTER]
+
+
+def test_causes_that_alternate_keep_their_retries():
+    causes = [failed(cause="a"), failed(cause="b")] * 2
+    assert states(node(attempts=5), [*causes, returned()]) == [State.RETRYING] * 4 + [State.SUCCESS]
+
+
+def test_what_alternates_to_the_end_is_left_to_a_person():
+    causes = [failed(cause="a"), failed(cause="b"), failed(cause="a")]
+    last = fate(node(attempts=3), causes)[-1]
+    assert last.state is State.DEAD_LETTER
+    assert last.cause == "all 3 attempts are used: a said"
+
+
+def test_a_timeout_in_between_makes_two_failures_no_row():
+    between = [failed(cause="a"), failed(Kind.TRANSIENT, "timeout", ended=Ended.TIMED_OUT), failed(cause="a")]
+    assert states(node(attempts=9), between) == [State.RETRYING] * 3
+
+
+def test_a_death_by_signal_is_poison_when_it_repeats():
+    died = failed(Kind.AMBIGUOUS, "SIGSEGV", ended=Ended.DIED)
+    last = fate(node(), [died, died])[-1]
+    assert last.state is State.DEAD_LETTER
+    assert last.cause == "poison, 2 times in a row at the same place: SIGSEGV said"
+
+
+def test_the_number_that_makes_poison_can_be_chosen():
+    assert states(node(attempts=9, poison=1), [failed()]) == [State.DEAD_LETTER]
+    assert states(node(attempts=9, poison=4), [failed()] * 9) == [State.RETRYING] * 3 + [State.DEAD_LETTER]
+
+
+@pytest.mark.parametrize("kind", HEALS)
+def test_what_will_heal_is_never_poison_and_fails_when_its_retries_are_spent(kind):
+    same = [failed(kind, "timeout@a:1")] * 5
+    assert states(node(attempts=4, poison=1), same) == [State.RETRYING] * 3 + [State.FAILED]
+
+
+@pytest.mark.parametrize("kind", FINAL)
+def test_what_only_a_person_can_fix_is_a_dead_letter_at_once(kind):
+    only = fate(node(attempts=9), [failed(kind)])
+    assert [one.state for one in only] == [State.DEAD_LETTER]
+    assert (only[0].kind, only[0].wait) == (kind, None)
+
+
+def test_without_a_retry_the_first_failure_is_the_last():
+    assert states(node(attempts=1), [failed(Kind.TRANSIENT)]) == [State.FAILED]
+    assert states(node(attempts=1), [failed(Kind.AMBIGUOUS)]) == [State.DEAD_LETTER]
+
+
+def test_what_was_discarded_on_purpose_is_done():
+    only = fate(node(), [failed(Kind.DISCARD)])[0]
+    assert (only.state, only.cause) == (State.SUCCESS, "discarded on purpose: ValueError@a:1 said")
+
+
+# ── waits ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_the_other_side_asks_for_is_a_floor_whatever_the_policy():
+    asked = failed(Kind.RATE_LIMITED, retry_after=4_000.0)
+    assert 4_000 <= fate(node(cap=10.0), [asked])[0].wait <= 4_400
+
+
+def test_waits_grow_and_are_kept():
+    waits = [one.wait for one in fate(node(attempts=5, jitter="none"), [failed(Kind.TRANSIENT)] * 4)]
+    assert waits == [2.0, 4.0, 8.0, 16.0]
+
+
+def test_how_long_a_task_has_tried_matters_only_where_somebody_set_a_limit():
+    def at(elapsed, **retry):
+        return decide(node(**retry), Past(elapsed=elapsed), failed(Kind.TRANSIENT), random.Random(1)).state
+
+    assert at(1e6) is State.RETRYING
+    assert at(30.0, within=60.0) is State.RETRYING
+    assert at(61.0, within=60.0) is State.FAILED
+
+
+def test_waits_and_attempts_are_capped_while_testing():
+    once = decide(node(base=60.0), Past(), failed(Kind.TRANSIENT), random.Random(1), TestMode(longest_wait=0.0))
+    assert (once.state, once.wait) == (State.RETRYING, 0.0)
+    most = decide(node(attempts=9), Past(failures=1), failed(Kind.TRANSIENT), random.Random(1), TestMode(attempts=2))
+    assert most.state is State.FAILED
+
+
+# ── being stopped ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_37_being_stopped_is_not_held_against_a_task():
+    past = Past(failures=2, same=1, fingerprint="a", wait=4.0)
+    after = decide(node(), past, STOPPED, random.Random(1))
+    assert (after.state, after.wait) == (State.READY, 0.0)
+    assert (after.failures, after.same, after.fingerprint) == (2, 1, "a")
+    assert decide(node(sensing=Sensing(every=1, timeout=9)), past, STOPPED, random.Random(1)).state is State.SENSING
+
+
+def test_two_failures_with_a_stop_between_them_are_still_in_a_row():
+    assert states(node(attempts=9), [failed(), STOPPED, failed()])[-1] is State.DEAD_LETTER
+
+
+# ── sensors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SENSOR = node(sensing=Sensing(every=30, timeout=100))
+
+
+def test_a_sensor_is_asked_again_until_it_says_yes():
+    found = fate(SENSOR, [returned(False), returned(False), returned(True)])
+    assert [(one.state, one.wait) for one in found] == [
+        (State.SENSING, 30),
+        (State.SENSING, 30),
+        (State.SUCCESS, None),
+    ]
+
+
+def test_a_sensor_fails_when_the_next_question_would_be_too_late():
+    assert fate(SENSOR, [returned(False)], elapsed=70)[0].state is State.SENSING
+    last = fate(SENSOR, [returned(False)], elapsed=71)[0]
+    assert (last.state, last.cause) == (State.FAILED, "was not true within 100 s")
+
+
+def test_a_sensor_that_answers_has_its_failures_behind_it():
+    broken, no = failed(Kind.TRANSIENT, "down"), returned(False)
+    assert set(states(SENSOR, [broken, broken, no] * 4)) == {State.SENSING}
+    assert states(SENSOR, [broken] * 3) == [State.SENSING, State.SENSING, State.FAILED]
+
+
+def test_a_sensor_that_breaks_at_the_same_place_twice_is_poison():
+    assert states(SENSOR, [failed(), failed()]) == [State.SENSING, State.DEAD_LETTER]
+
+
+# ── whatever comes ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+anything = st.one_of(
+    st.builds(failed, st.sampled_from([*HEALS, *SUSPECT, *FINAL, Kind.DISCARD]), st.sampled_from(["a", "b"])),
+    st.builds(returned, st.booleans()),
+    st.just(STOPPED),
+)
+
+
+@given(st.lists(anything, max_size=30), st.integers(1, 6), st.integers(1, 4), st.booleans())
+def test_every_task_comes_to_an_end_that_its_failures_explain(outcomes, attempts, poison, senses):
+    sensing = Sensing(every=1, timeout=1e6) if senses else None
+    found = fate(node(attempts=attempts, poison=poison, sensing=sensing), outcomes)
+    waiting = {State.SENSING} if senses else {State.RETRYING, State.READY}
+    for number, following in enumerate(found):
+        outcome = outcomes[number]
+        assert (following.wait is not None) == (following.state in waiting)
+        assert following.failures <= attempts
+        if following.state is State.DEAD_LETTER:
+            assert outcome.verdict.kind in [*SUSPECT, *FINAL]
+        if following.state is State.FAILED:
+            assert outcome.verdict.kind in HEALS
+            assert following.failures == attempts
+        if following.state in waiting and outcome.verdict is not None and outcome.verdict.kind in SUSPECT:
+            assert following.same < poison
+    if not senses:
+        assert sum(one.state is State.RETRYING for one in found) < attempts

@@ -1,0 +1,225 @@
+"""How a flow is defined, and what is refused."""
+
+import uuid
+
+import pytest
+
+import redrive
+from redrive.errors import FlowError
+from redrive.policy.retry import Retry
+from redrive.tasks.flow import Flow
+
+
+def work():
+    return 1
+
+
+@pytest.fixture
+def flow():
+    return Flow("settlement", params={"day": "2026-07-01"})
+
+
+# ── what a task becomes ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_task_is_still_the_function_it_was(flow):
+    @flow.task
+    def double(day):
+        """Twice."""
+        return day * 2
+
+    assert double(4) == 8
+    assert (double.name, double.__name__, double.__doc__) == ("double", "double", "Twice.")
+
+
+def test_what_is_not_said_has_a_default(flow):
+    flow.task(work)
+    node = flow.graph.nodes["work"]
+    assert (node.timeout, node.grace, node.poison, node.storm) == (1_800, 5, 2, 5)
+    assert (node.retry.attempts, node.in_thread, node.kind) == (3, False, "task")
+
+
+def test_without_a_retry_there_is_one_attempt(flow):
+    flow.task(retry=None)(work)
+    assert flow.graph.nodes["work"].retry == Retry(attempts=1)
+
+
+def test_after_takes_tasks_names_or_several_of_both_each_once(flow):
+    first = flow.task(name="first")(work)
+    flow.task(name="second", after=first)(work)
+    flow.task(name="third", after=["first", first, "second"])(work)
+    assert [node.after for node in flow.graph.nodes.values()] == [(), ("first",), ("first", "second")]
+
+
+def test_the_source_of_a_fan_out_comes_first(flow):
+    flow.task(name="a")(work)
+    flow.task(name="b")(work)
+    flow.task(name="c", each="b", after=["a", "b"])(lambda item: item)
+    assert flow.graph.nodes["c"].after == ("b", "a")
+
+
+def test_a_sensor_has_its_interval_and_a_minute_for_each_question(flow):
+    flow.sensor(every=30, timeout=3_600)(work)
+    node = flow.graph.nodes["work"]
+    assert (node.timeout, node.sensing.every, node.sensing.timeout, node.kind) == (90, 30, 3_600, "sensor")
+    flow.sensor(every=30, timeout=3_600, name="here", in_thread=True)(work)
+    assert flow.graph.nodes["here"].timeout is None
+
+
+def test_a_group_may_be_described_before_or_after_its_tasks(flow):
+    bank = redrive.Service("bank")
+    flow.group("bank", concurrency=2)
+    flow.task(service=bank)(work)
+    assert (flow.groups["bank"].service, flow.groups["bank"].concurrency) == (bank, 2)
+    flow.group("bank", when_open="fail")
+    assert (flow.groups["bank"].service, flow.groups["bank"].when_open) == (bank, "fail")
+
+
+# ── what is refused, one clear sentence each ──────────────────────────────────────────────────────────────────────────
+
+
+def other_task():
+    return Flow("other").task(name="fetch")(work)
+
+
+REFUSED = {
+    "a lambda": (lambda flow: flow.task(lambda: 1), "a lambda has no name by which its runs could be known: write a def"),
+    "no function": (lambda flow: flow.task(3), "a task is a function, not int"),
+    "an odd name": (lambda flow: flow.task(name="a[1]")(work), "a task needs a name of letters, digits"),
+    "a name that is none": (lambda flow: flow.task(name=7)(work), "a task needs a name of letters, digits"),
+    "a name twice": (lambda flow: (flow.task(work), flow.task(work)), "there is a task 'work' already"),
+    "a circle": (
+        lambda flow: (flow.task(name="a", after="b")(work), flow.task(name="b", after="a")(work)),
+        "tasks cannot wait for each other in a circle: b → a → b",
+    ),
+    "each without a parameter": (
+        lambda flow: (flow.task(name="a")(work), flow.task(name="b", each="a")(work)),
+        "task 'b' runs for each item of 'a', and takes none: give it a parameter",
+    ),
+    "a parameter of nothing": (
+        lambda flow: flow.task(name="a")(lambda rows: rows),
+        "nothing gives parameter 'rows' of task 'a' a value",
+    ),
+    "a task of another flow": (
+        lambda flow: flow.task(after=other_task())(work),
+        "after= of task 'work' names 'fetch' of another flow, 'other'",
+    ),
+    "a plain function above": (
+        lambda flow: flow.task(name="a", after=work)(work),
+        "after= of task 'a' takes tasks or their names, not work; is it a @flow.task?",
+    ),
+    "several sources": (
+        lambda flow: flow.task(name="a", each=["x", "y"])(lambda item: item),
+        "each= of task 'a' takes tasks or their names, not list",
+    ),
+    "a timeout of a thread": (
+        lambda flow: flow.task(in_thread=True, timeout=5),
+        "a task in a thread has no timeout, since nothing can end it: leave one of the two out",
+    ),
+    "a key that is no function": (
+        lambda flow: flow.task(key="day", name="a")(lambda idempotency_key: 1),
+        "must be a function of the task's arguments, not str",
+    ),
+    "a key for nobody": (
+        lambda flow: flow.task(key=lambda: "k")(work),
+        "task 'work' has a key=…, and no parameter 'idempotency_key' that would be given it",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_definition_that_cannot_work_is_refused(flow, what):
+    define, said = REFUSED[what]
+    with pytest.raises(FlowError) as refused:
+        define(flow)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": 0}, "timeout must be a finite number of seconds above 0"),
+        ({"timeout": "5"}, "timeout must be a finite number of seconds above 0"),
+        ({"grace": -1}, "grace must be a finite number of seconds of 0 or more"),
+        ({"poison": 0}, "poison must be a whole number of 1 or more"),
+        ({"storm": 2.5}, "storm must be a whole number of 1 or more"),
+        ({"retry": 3}, "retry must be a redrive.Retry or None, not int"),
+        ({"service": 3}, "service is a redrive.Service or the name of one, not 3"),
+    ],
+)
+def test_options_of_a_task_are_checked(flow, options, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        flow.task(**options)(work)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workers": 0}, "workers must be a whole number of 1 or more"),
+        ({"deadline": 0}, "deadline must be a finite number of seconds above 0"),
+        ({"stop_within": -1}, "stop_within must be a finite number of seconds of 0 or more"),
+        ({"recycle_after": 0}, "recycle_after must be a whole number"),
+        ({"max_rss": "1G"}, "max_rss must be a whole number"),
+        ({"params": "day"}, r"params takes names, or a mapping of names to defaults: \['day'\]"),
+        ({"params": ["first day"]}, "a parameter's name must be one that a function can take, not 'first day'"),
+        ({"sla": "soon"}, "sla"),
+    ],
+)
+def test_options_of_a_flow_are_checked(options, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        Flow("settlement", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"concurrency": 0}, "concurrency must be a whole number of 1 or more"),
+        ({"rate": 0}, "rate must be a number of tasks a second above 0"),
+        ({"when_open": "wait"}, 'when_open must be "hold" or "fail", not \'wait\''),
+    ],
+)
+def test_options_of_a_group_are_checked(flow, options, said):
+    with pytest.raises(ValueError, match=said):
+        flow.group("bank", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"params": {"date": 1}}, "flow 'settlement' has no parameter 'date'; it has day"),
+        ({"params": {"day": object()}}, "parameter 'day' of flow 'settlement' is an object, which JSON cannot hold"),
+        ({"run_id": "today"}, "a run's id is a UUID, not 'today'"),
+        ({"run_id": 7}, "a run's id is a UUID, not 7"),
+    ],
+)
+def test_what_a_run_is_given_is_checked_before_anything_begins(flow, tmp_path, options, said):
+    flow.task(in_thread=True)(work)
+    with redrive.connect(tmp_path / "store.db") as store:
+        with pytest.raises(FlowError, match=said):
+            flow.run(store=store, **options)
+        assert store.tasks.runs() == []
+
+
+def test_a_parameter_without_a_default_must_be_given(tmp_path):
+    flow = Flow("settlement", params=["day"])
+    flow.task(in_thread=True)(work)
+    with redrive.connect(tmp_path / "store.db") as store, pytest.raises(FlowError, match="needs a value for its para"):
+        flow.run(store=store)
+
+
+def test_a_flow_that_waits_for_a_task_that_is_not_there_does_not_begin(flow, tmp_path):
+    flow.task(after="fetch", in_thread=True)(work)
+    with redrive.connect(tmp_path / "store.db") as store:
+        with pytest.raises(FlowError, match="task 'work' waits for 'fetch', which is not there"):
+            flow.run(store=store)
+        with pytest.raises(FlowError, match="has no tasks"):
+            Flow("empty").run(store=store)
+        assert store.tasks.runs() == []
+
+
+def test_the_id_of_a_run_may_be_text(flow, tmp_path):
+    flow.task(in_thread=True)(work)
+    own = uuid.uuid4()
+    with redrive.connect(tmp_path / "store.db") as store:
+        assert flow.run(store=store, run_id=str(own)).run_id == own

@@ -1,0 +1,183 @@
+"""When the children of a fan-out die of one cause, the rest is not tried."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.tasks.storm import Counted, Siblings
+
+BAD = "ValueError@parse:7"
+
+
+def test_it_begins_with_as_many_children_as_may_die():
+    assert Siblings(5).may_run() == 5
+
+
+def test_a_permanent_cause_is_a_storm_when_the_first_few_have_died():
+    siblings = Siblings(5)
+    assert [siblings.died(child, BAD) for child in range(5)] == [False] * 4 + [True]
+    assert (siblings.may_run(), siblings.dead_of(BAD)) == (0, 5)
+
+
+def test_what_may_yet_die_counts_as_if_it_had():
+    siblings = Siblings(5)
+    for child in range(4):
+        siblings.retries(child, BAD, suspect=True)
+    assert siblings.may_run() == 1
+    siblings.retries(4, BAD, suspect=True)
+    assert siblings.may_run() == 0
+    siblings.ended(0)
+    siblings.succeeded(1)
+    assert siblings.may_run() == 2
+
+
+def test_what_will_heal_says_nothing_about_the_others():
+    siblings = Siblings(5)
+    for child in range(20):
+        siblings.retries(child, "timeout@fetch:3", suspect=False)
+    assert siblings.may_run() == 5
+
+
+def test_the_more_succeed_the_more_may_run():
+    siblings = Siblings(5)
+    for child in range(1_000):
+        siblings.succeeded(child)
+    assert siblings.may_run() > 900
+
+
+def test_one_that_fails_and_then_succeeds_is_not_held_against_the_rest():
+    siblings = Siblings(2)
+    siblings.retries(0, BAD, suspect=True)
+    siblings.succeeded(0)
+    assert siblings.may_run() == 2
+    assert not siblings.died(1, BAD)
+
+
+def test_a_storm_that_begins_late_is_one_all_the_same():
+    siblings = Siblings(5)
+    for child in range(1_000):
+        siblings.succeeded(child)
+    deaths = [siblings.died(child, BAD) for child in range(5)]
+    assert deaths == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_fan_out_with_one_bad_child_in_ten_is_not_stopped(seed):
+    chance = random.Random(seed)
+    bad = [number % 10 == 9 for number in range(1_000)]
+    if seed:
+        for start in range(0, 1_000, 10):  # bad ones anywhere in their ten
+            ten = bad[start : start + 10]
+            chance.shuffle(ten)
+            bad[start : start + 10] = ten
+    siblings, ended = Siblings(5), 0
+    while ended < len(bad):
+        window = siblings.may_run()
+        assert window > 0
+        for child in range(ended, min(len(bad), ended + window)):
+            if bad[child]:
+                siblings.retries(child, BAD, suspect=True)
+        for child in range(ended, min(len(bad), ended + window)):
+            if bad[child]:
+                assert not siblings.died(child, BAD)
+            else:
+                siblings.succeeded(child)
+        ended += window
+
+
+# Each child's attempts: it succeeds, dies at once, or fails of some cause and is tried again.
+scripts = st.lists(st.sampled_from(["a", "b", "success", "dies of a", "dies of b"]), max_size=3).map(
+    lambda script: [*script, "success"]
+)
+
+
+@given(st.lists(scripts, max_size=60), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_whatever_the_order_no_more_die_of_one_cause_than_may_while_fewer_succeed(children, limit, chance):
+    siblings = Siblings(limit)
+    fresh, under_way, waiting = list(range(len(children)))[::-1], [], []
+    tried, successes, dead = Counter(), 0, Counter()
+    for _ in range(10_000):
+        first = sum(not tried[child] for child in under_way)
+        moves = []
+        if fresh and first < siblings.may_run():
+            moves.append("begin")
+        moves += ["end"] * bool(under_way) + ["again"] * bool(waiting)
+        if not moves:
+            break
+        match chance.choice(moves):
+            case "begin":
+                under_way.append(fresh.pop())
+            case "again":
+                under_way.append(waiting.pop(chance.randrange(len(waiting))))
+            case "end":
+                child = under_way.pop(chance.randrange(len(under_way)))
+                said = children[child][tried[child]]
+                previous = children[child][tried[child] - 1] if tried[child] else None
+                tried[child] += 1
+                if said == "success":
+                    siblings.succeeded(child)
+                    successes += 1
+                elif said.startswith("dies") or said == previous:
+                    cause = said[-1]
+                    dead[cause] += 1
+                    if siblings.died(child, cause):
+                        assert dead[cause] >= limit
+                        break  # the rest is not tried
+                else:
+                    siblings.retries(child, said, suspect=True)
+                    waiting.append(child)
+        for toll in dead.values():
+            assert toll <= max(limit, successes + 1)
+    else:
+        pytest.fail("it goes on for ever")
+    for toll in dead.values():
+        assert toll <= max(limit, successes + 1)
+
+
+# ── telling people ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_cause_is_told_once_and_not_before_it_is_known_whether_it_is_a_storm():
+    siblings = Siblings(5)
+    siblings.died(0, BAD)
+    assert siblings.to_announce() == []  # four more may follow
+    siblings.succeeded(1)
+    assert siblings.to_announce() == [BAD]
+    siblings.died(2, BAD)
+    assert siblings.to_announce(final=True) == []
+
+
+def test_what_is_left_is_told_at_the_end():
+    siblings = Siblings(5)
+    siblings.died(0, BAD)
+    siblings.retries(1, "other", suspect=True)
+    assert siblings.to_announce(final=True) == [BAD]
+
+
+def test_a_storm_is_news_once():
+    siblings = Siblings(1)
+    assert siblings.died(0, BAD)
+    assert (siblings.stormed(BAD), siblings.stormed(BAD)) == (True, False)
+    assert siblings.to_announce(final=True) == []
+
+
+# ── what the store knows ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_others_saw_counts_as_if_it_had_been_seen_here():
+    siblings = Siblings(5)
+    assert siblings.recount(0, {BAD: Counted(dead=2, failing={7}, survived=0)}) == []
+    assert siblings.may_run() == 2
+    assert siblings.recount(100, {BAD: Counted(dead=2, survived=90)}) == []
+    assert siblings.may_run() > 50
+
+
+def test_a_storm_that_two_executors_saw_half_of_each_is_noticed():
+    siblings = Siblings(5)
+    for child in range(3):
+        siblings.died(child, BAD)
+    assert siblings.recount(1, {BAD: Counted(dead=6, survived=1)}) == [BAD]
+    assert siblings.dead_of(BAD) == 6
