@@ -23,6 +23,7 @@ demo: $(VENV)/.base
 	$(BIN)/python examples/partner_pages.py
 	$(BIN)/python examples/vendor_file.py
 	$(BIN)/python examples/partner_api.py
+	$(BIN)/python examples/settlement.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -41,6 +42,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python bench/outage.py
 	$(BIN)/python bench/letters.py
 	$(BIN)/python bench/rows.py
+	$(BIN)/python bench/tasks.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .redrive

@@ -2,6 +2,7 @@
 
 import builtins
 import errno
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import redrive
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+QUERY = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -25,9 +27,21 @@ def run(*arguments, **options):
     )
 
 
+def as_program(block):
+    """A block that begins with the name of a file is that file, which a flow's workers import; it runs by itself."""
+    named = re.match(r"# (\w+\.py)\n", block)
+    if named is None:
+        return block
+    return (
+        "import pathlib, subprocess, sys\n"
+        f"pathlib.Path({named[1]!r}).write_text({block!r})\n"
+        f"subprocess.run([sys.executable, '-W', 'error', {named[1]!r}], check=True)\n"
+    )
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name)
 def test_the_code_of_a_page_runs_as_it_stands(page, tmp_path):
-    program = "\n".join(BLOCK.findall(page.read_text()))
+    program = "\n".join(as_program(block) for block in BLOCK.findall(page.read_text()))
     done = run("-W", "error", "-c", program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
@@ -42,6 +56,25 @@ def test_an_example_runs(example, tmp_path):
 def test_links_between_pages_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_queries_of_the_page_about_tasks_find_what_they_say(store_url, tmp_path):
+    text = (ROOT / "docs" / "tasks.md").read_text()
+    (fees,) = [block for block in BLOCK.findall(text) if block.startswith("# fees.py")]
+    (tmp_path / "fees.py").write_text(fees)
+    held = run(*("-c", "import fees; fees.flow.run()"), cwd=tmp_path, env={**os.environ, "REDRIVE_STORE": store_url})
+    assert "redrive.errors.FlowStopped: flow 'fees' has 1 dead letter" in held.stderr
+
+    def ask(connection):
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET LOCAL search_path TO pipeline")
+        return [connection.exec_driver_sql(query).all() for query in QUERY.findall(text)]
+
+    with redrive.connect(store_url) as store:
+        wrong, slow, story = store.database.read(ask)
+    assert [(name, count) for name, _, count, _ in wrong] == [("fee", 1)]
+    assert {(name, count) for name, count, _, _ in slow} == {("rows", 1), ("fee", 2)}
+    assert [after for _, _, after, _ in story] == ["RUNNING", "RETRYING", "RUNNING", "DEAD_LETTER"]
 
 
 def rows_of_the_verdict_table():

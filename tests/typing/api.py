@@ -146,3 +146,47 @@ def run(store: redrive.Store) -> int:
         return 0 if aborted.report is None else aborted.report.rejected
     store.dlq.replay(pipeline(store), dry_run=False)
     return report.written
+
+
+# ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+flow = redrive.Flow("settlement", params={"day": "2025-03-01"}, workers=4, sla="06:30 Asia/Kolkata", on_event=hook)
+flow.group(shipfast, concurrency=4, rate=10.0, when_open="hold")
+
+
+@flow.sensor(every=60, timeout=7_200)
+def ledger(day: str) -> str | None:
+    return None
+
+
+@flow.task(after=ledger)
+def merchants(ledger: str) -> list[str]:
+    return [ledger]
+
+
+@flow.task(each=merchants, service=shipfast, retry=redrive.Retry(attempts=5), timeout=60, key=lambda merchant: merchant)
+def settle(merchant: str, idempotency_key: str) -> int:
+    return len(merchant + idempotency_key)
+
+
+@flow.task(after=[settle, "merchants"], in_thread=True)
+def total(settle: list[int]) -> int:
+    return sum(settle)
+
+
+@flow.task
+def alone() -> None: ...
+
+
+called: int = settle("M-1", idempotency_key="M-1")
+
+
+def decide(store: redrive.Store) -> int:
+    try:
+        done: redrive.FlowReport = flow.run(params={"day": "2025-03-02"}, restart=True, deadline=60, store=store)
+    except redrive.FlowStopped as held:
+        return 0 if held.report is None else held.report.total
+    flow.retry(settle, "settle[17]", note="mended")
+    flow.accept(cause="ValueError@settlement:17", result=0, note="not worth it", run=done.run_id)
+    flow.fail("merchants", note="given up")
+    return done.attempts + len(flow.result(total)) + len(store.tasks.causes(done.run_id))

@@ -126,7 +126,6 @@ class Executor:
                 self._pool.check()
             sla = self._sla()
             begun = self._ledger.begin(params=self._params, run_id=self._run_id, restart=self._restart, sla=sla)
-            self._results.prepare()
             self._news.began(begun)
             with self._stopping.heeding_sigterm():
                 self._work()

@@ -140,6 +140,7 @@ def _put_into(path: str, text: str) -> bool:
         return False
     scratch = f"{path}.{os.getpid()}.part"
     try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(scratch, "wb") as file:
             file.write(data)
             file.flush()

@@ -56,15 +56,6 @@ class Results:
         """Arguments that are too large to be sent, in files."""
         return {name: self._in_a_file(f"{task_id}-{attempt}-{name}.json", text) for name, text in arguments.items()}
 
-    def prepare(self) -> None:
-        """Make the directory."""
-        try:
-            (self._directory / str(self._place.run_id)).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FlowError(
-                f"the directory for large results, {self._directory}, cannot be made: {error.strerror}"
-            ) from None
-
     def value(self, connection: Connection, node: int) -> Value:
         """The result of a task; of a fan-out, the list of its children's."""
         known = self._known.get(node)
@@ -128,6 +119,7 @@ class Results:
         # Another executor may be writing the same; what is there is always whole.
         scratch = path.with_name(f"{name}.{os.getpid()}.{self._place.executor}")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             scratch.write_text(text)
             scratch.replace(path)
         except OSError as error:

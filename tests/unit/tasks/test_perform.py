@@ -81,9 +81,10 @@ def test_a_result_is_measured_in_bytes(tmp_path):
 
 
 def test_a_result_file_that_cannot_be_written_is_a_failure(tmp_path):
-    outcome = attempt(lambda: "x" * LARGEST * 2, result_file=str(tmp_path / "nowhere" / "result.json"))
+    (tmp_path / "taken").write_text("no directory")
+    outcome = attempt(lambda: "x" * LARGEST * 2, result_file=str(tmp_path / "taken" / "result.json"))
     assert outcome.ended is Ended.RAISED
-    assert outcome.error.startswith("FileNotFoundError")
+    assert outcome.error.startswith("FileExistsError")
 
 
 def test_the_key_is_the_same_for_all_attempts_of_a_task():
