@@ -212,8 +212,7 @@ def active(ledger: Ledger, connection: Connection) -> set[int]:
 
 def is_idle(ledger: Ledger, connection: Connection) -> bool:
     """Whether nothing of the run is claimed by anybody, or to be claimed."""
-    mine = tasks.c.run_id == ledger.run_id
-    for held in (tasks.c.due_at.is_not(None), tasks.c.owner.is_not(None)):
-        if connection.execute(select(tasks.c.id).where(mine, held).limit(1)).first() is not None:
-            return False
-    return True
+    mine = select(tasks.c.id).where(tasks.c.run_id == ledger.run_id)
+    # In one statement: between two, a task may go from somebody's hands to those that are due.
+    held = mine.where(tasks.c.due_at.is_not(None)).exists() | mine.where(tasks.c.owner.is_not(None)).exists()
+    return not connection.execute(select(held)).scalar_one()

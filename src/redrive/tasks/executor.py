@@ -266,7 +266,7 @@ class Executor:
             return
         if looks:
             order.plan = self._planner.plan(processes=order.processes, threads=order.threads)
-            order.survey = now >= self._survey_at
+        order.survey = order.recover or bool(looks and now >= self._survey_at)
         order.count = self._view.wants_counts
         order.settlements, order.storms = self._settlements, self._storms
         self._settlements, self._storms = [], []

@@ -69,6 +69,7 @@ class News:
         for storm in storms:
             fingerprint = storm.like.next.fingerprint or ""
             untried = settled.untried.get(storm.node, 0)
+            self._reasons.setdefault((storm.node, fingerprint), storm.like.next.error or "")
             if self._planner.siblings(storm.node).stormed(fingerprint):
                 self._dead(storm.node, fingerprint, count=storm.dead + untried, untried=untried)
         for node in {one.claim.node for one in settlements if one.claim.child >= 0}:

@@ -147,7 +147,8 @@ def _put_into(path: str, text: str) -> bool:
             os.fsync(file.fileno())
         os.replace(scratch, path)
     except BaseException:
-        Path(scratch).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.unlink(scratch)
         raise
     directory = os.open(os.path.dirname(path), os.O_RDONLY)
     try:

@@ -56,7 +56,11 @@ def by_position(fetch, /):
 @pytest.mark.parametrize(
     ("function", "options", "said"),
     [
-        (lambda fetch: None, {}, "nothing gives parameter 'fetch' of task 'settle' a value: name the task it comes from"),
+        (
+            lambda fetch: None,
+            {},
+            "nothing gives parameter 'fetch' of task 'settle' a value: name the task it comes from",
+        ),
         (lambda: None, {"each": "fetch"}, "task 'settle' runs for each item of 'fetch', and takes none: give it a par"),
         (lambda *items: None, {"each": "fetch"}, "takes none: give it a parameter"),
         (by_position, {"upstream": ["fetch"]}, "task 'settle' takes 'fetch' by position only; let it be taken by name"),

@@ -83,7 +83,10 @@ def other_task():
 
 
 REFUSED = {
-    "a lambda": (lambda flow: flow.task(lambda: 1), "a lambda has no name by which its runs could be known: write a def"),
+    "a lambda": (
+        lambda flow: flow.task(lambda: 1),
+        "a lambda has no name by which its runs could be known: write a def",
+    ),
     "no function": (lambda flow: flow.task(3), "a task is a function, not int"),
     "an odd name": (lambda flow: flow.task(name="a[1]")(work), "a task needs a name of letters, digits"),
     "a name that is none": (lambda flow: flow.task(name=7)(work), "a task needs a name of letters, digits"),

@@ -85,7 +85,12 @@ def shape_of(*nodes):
     return graph_of(*nodes).shape()
 
 
-DIAMOND = (node("a"), node("b", "a", each="a"), node("c", "a", sensing=Sensing(every=1, timeout=9)), node("d", "b", "c"))
+DIAMOND = (
+    node("a"),
+    node("b", "a", each="a"),
+    node("c", "a", sensing=Sensing(every=1, timeout=9)),
+    node("d", "b", "c"),
+)
 
 
 def test_a_shape_comes_back_as_it_was_stored():
@@ -113,9 +118,12 @@ def test_a_fan_out_over_another_task_is_another_one():
     before = shape_of(node("a"), node("b"), node("c", "a", "b", each="a"))
     after = shape_of(node("a"), node("b"), node("c", "b", "a", each="b"))
     assert after.difference(before) == "'c' is another kind of task, or after other tasks"
-    assert shape_of(node("a"), node("b"), node("c", "b", "a")).difference(
-        shape_of(node("a"), node("b"), node("c", "a", "b"))
-    ) is None
+    assert (
+        shape_of(node("a"), node("b"), node("c", "b", "a")).difference(
+            shape_of(node("a"), node("b"), node("c", "a", "b"))
+        )
+        is None
+    )
 
 
 # ── ways ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
