@@ -91,7 +91,7 @@ PEERS = (
     Peer(
         "dbos-steps",
         "none",
-        "steps of one workflow, called one after another in its thread: one after another. A plain "
+        "steps of one workflow, called one after another in its thread: on SQLite the fastest of its ways. A plain "
         "function can have no timeout. SQLite with a write-ahead log, which is not its default and favours it",
         "task_dbos",
         {"way": "steps"},
