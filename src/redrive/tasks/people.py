@@ -134,6 +134,7 @@ class _Decision:
 
     def take(self, names: Sequence[str], cause: str | None) -> Decided:
         """Make it so."""
+        self._place.lock_graph(self._connection)
         found = _chosen(self._place, self._connection, select(tasks).with_for_update(), names, cause)
         chosen = [row for row in found if row.state != self._target]
         if not chosen:

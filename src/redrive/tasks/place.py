@@ -29,6 +29,10 @@ class Place:
         self.below = shape.below()
         self.numbers = {place.name: number for number, place in enumerate(shape.places)}
 
+    def lock_graph(self, connection: Connection) -> None:
+        """Let one transaction at a time say what runs because of failures, or of their being none any more."""
+        self.database.dialect.lock(connection, f"graph of {self.run_id}")
+
     @classmethod
     def of(cls, store: Store, connection: Connection, run_id: UUID) -> Place:
         """A run as it was stored."""

@@ -262,6 +262,7 @@ class Settler:
 
     def _give_up_below(self, connection: Connection, now: datetime, node: int) -> int:
         """What comes after a failure will not run; how many these are."""
+        self._place.lock_graph(connection)
         lower = sorted(reach([node], self._place.below))
         given_up = (
             update(tasks)

@@ -1,0 +1,254 @@
+"""Runs that are stopped, begun again, set back in time, on both databases. What is done stays done."""
+
+import functools
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import redrive
+from redrive.errors import FlowError
+from redrive.flows import FlowStatus, State
+from redrive.testing import set_testing
+from tests.contract.flow_stage import PATIENCE, Beside, stopped
+
+
+@pytest.fixture
+def quick():
+    with set_testing():
+        yield
+
+
+@pytest.fixture
+def flow(store):
+    return redrive.Flow("settlement", store=store, workers=2, stop_within=0)
+
+
+@pytest.fixture
+def task(flow):
+    return functools.partial(flow.task, in_thread=True)
+
+
+# ── stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_37_a_stopped_run_is_gone_on_with_and_its_tasks_are_charged_nothing(flow, task, store):
+    begun, go_on = threading.Event(), threading.Event()
+    ran = Counter()
+
+    @task()
+    def first():
+        ran["first"] += 1
+
+    @task(after=first, retry=None)
+    def second():
+        ran["second"] += 1
+        begun.set()
+        go_on.wait(PATIENCE if ran["second"] == 1 else 0)
+
+    def person():
+        assert begun.wait(PATIENCE)
+        flow.stop("the machine is needed")
+        time.sleep(0.2)
+        go_on.set()
+
+    teller = threading.Thread(target=person)
+    teller.start()
+    error = stopped(flow)
+    teller.join()
+    assert str(error) == "flow 'settlement' stopped: the machine is needed; running it again goes on from there"
+    assert error.report.status is FlowStatus.STOPPED
+    report = flow.run()
+    assert (report.resumed, report.status, report.run_id) == (True, FlowStatus.COMPLETE, error.report.run_id)
+    assert ran["first"] == 1
+
+
+def test_37_a_thread_that_does_not_end_is_left_behind_and_its_task_is_ready_for_the_next_run(
+    flow, task, store, monkeypatch
+):
+    monkeypatch.setattr("redrive.tasks.executor._GIVE_UP", 0.05)
+    hangs, calls = threading.Event(), []
+
+    @task(retry=None)
+    def hang():
+        calls.append(1)
+        if len(calls) == 1:
+            hangs.wait(PATIENCE)
+        return len(calls)
+
+    error = stopped(flow, deadline=0.2)
+    row = store.tasks.get("settlement", "hang")
+    assert (row.task.state, row.attempts[0].ended) == (State.READY, "stopped")
+    assert "its deadline of 0.2 s has passed" in str(error)
+    assert flow.run().status is FlowStatus.COMPLETE
+    hangs.set()
+    time.sleep(0.05)
+    assert flow.result("hang") == 2  # what the one left behind returns is nobody's
+
+
+def test_37_sigterm_ends_a_run_so_that_the_next_one_goes_on(flow, task, store):
+    calls = []
+
+    @task()
+    def split():
+        return list(range(50))
+
+    @task(each=split)
+    def settle(number):
+        calls.append(number)
+        if len(calls) == 10:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return number
+
+    error = stopped(flow)
+    assert (error.report.status, error.report.reason) == (FlowStatus.STOPPED, "SIGTERM")
+    assert 10 <= error.report.counts[State.SUCCESS] < 51
+    assert flow.run().counts == {State.SUCCESS: 51}
+    assert sorted(calls) == list(range(50))
+
+
+def test_retries_are_stored_times_that_outlive_the_executor(flow, task, store, monkeypatch):
+    calls = []
+
+    @task(retry=redrive.Retry(base=3_600, cap=3_600, jitter="none", within=90_000))
+    def fetch():
+        calls.append(1)
+        if len(calls) == 1:
+            raise redrive.Transient("away")
+
+    assert stopped(flow, deadline=0.5).report.counts == {State.RETRYING: 1}
+    due = store.tasks.get("settlement", "fetch").task.due_at
+    assert timedelta(minutes=59) < due - datetime.now(UTC) < timedelta(minutes=61)
+    assert stopped(flow, deadline=0.3).report.attempts == 1  # not before its time
+    now = store.database.dialect.now
+    monkeypatch.setattr(store.database.dialect, "now", lambda connection: now(connection) + timedelta(hours=2))
+    assert flow.run().attempts == 2
+
+
+# ── beginning again ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_runs_with_other_parameters_are_told_apart(store):
+    flow = redrive.Flow("daily", store=store, params=["day"])
+    may_go_on = []
+
+    @flow.task(in_thread=True)
+    def work(day):
+        if not may_go_on:
+            flow.stop()
+            threading.Event().wait(0.05)
+            raise redrive.Transient("away")
+        return day
+
+    found = {day: stopped(flow, params={"day": day}).report.run_id for day in ("monday", "friday")}
+    assert len(set(found.values())) == 2
+    may_go_on.append(True)
+    with set_testing():
+        for day, run_id in found.items():
+            assert flow.run(params={"day": day}).run_id == run_id
+            assert flow.result("work", run=run_id) == day
+
+
+def test_a_run_begun_anew_gives_up_the_unfinished_one(flow, task, store):
+    ended = []
+
+    @task(retry=redrive.Retry(base=3_600, cap=3_600, jitter="none", within=90_000))
+    def work():
+        if not ended:
+            raise redrive.Transient("away")
+
+    old = stopped(flow, deadline=0.2).report.run_id
+    ended.append(True)
+    report = flow.run(restart=True)
+    assert (report.status, report.resumed) == (FlowStatus.COMPLETE, False)
+    assert store.tasks.run(old).status is FlowStatus.ABANDONED
+    with pytest.raises(FlowError, match="was given up; begin another one"):
+        flow.run(run_id=old)
+    with pytest.raises(FlowError, match="cannot begin anew under its own id: leave run_id out"):
+        flow.run(run_id=report.run_id, restart=True)
+
+
+def test_an_executor_whose_run_was_given_up_stops(flow, task, store):
+    begun, ended = threading.Event(), []
+
+    @flow.sensor(every=0.05, timeout=3_600, in_thread=True)
+    def arrived():
+        begun.set()
+        return bool(ended)
+
+    beside = Beside(flow.run)
+    assert begun.wait(PATIENCE)
+    ended_run = store.tasks.run("settlement").run_id
+    other = Beside(flow.run, restart=True)
+    beside.join()
+    assert "it was given up for a new run; a new run has taken its place" in str(beside.error)
+    ended.append(True)
+    assert other.join().report.run_id != ended_run
+
+
+def test_a_flow_that_has_changed_does_not_go_on_with_a_run_of_the_old_one(flow, task, store):
+    @task(name="a", retry=redrive.Retry(base=3_600, cap=3_600, jitter="none", within=90_000))
+    def away():
+        raise redrive.Transient("away")
+
+    run_id = stopped(flow, deadline=0.2).report.run_id
+    changed = redrive.Flow("settlement", store=store)
+    changed.task(name="b", in_thread=True)(lambda: 1)
+    with pytest.raises(FlowError) as refused:
+        changed.run()
+    assert str(refused.value) == (
+        f"flow 'settlement' has changed since run {str(run_id)[:8]} began: 'a' is gone, 'b' is new; finish that run "
+        "with the flow as it was, or begin anew with run(restart=True) or `redrive run --restart`"
+    )
+    assert store.tasks.run(run_id).status is FlowStatus.STOPPED
+    assert changed.run(restart=True).status is FlowStatus.COMPLETE
+
+
+# ── clocks that are set ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Wall:
+    """The database's clock, set by hand."""
+
+    def __init__(self, store, monkeypatch):
+        self._now, self.ahead = store.database.dialect.now, timedelta()
+        monkeypatch.setattr(store.database.dialect, "now", self)
+
+    def __call__(self, connection):
+        return self._now(connection) + self.ahead
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=1), timedelta(hours=-1)])
+def test_39_a_clock_that_is_set_neither_fires_a_retry_early_nor_starves_it(flow, task, store, monkeypatch, jump):
+    wall, tried = Wall(store, monkeypatch), []
+
+    @task(retry=redrive.Retry(base=0.5, jitter="none"))
+    def fetch():
+        tried.append(time.monotonic())
+        if len(tried) == 1:
+            wall.ahead = jump
+            raise redrive.Transient("away")
+
+    assert flow.run().status is FlowStatus.COMPLETE
+    assert tried[1] - tried[0] >= 0.49
+
+
+def test_39_a_retry_whose_time_was_written_by_a_clock_that_was_ahead_waits_no_longer_than_it_was_to(
+    flow, task, store, monkeypatch
+):
+    wall, tried = Wall(store, monkeypatch), []
+    wall.ahead = timedelta(days=1)
+
+    @task(retry=redrive.Retry(base=1.0, jitter="none"))
+    def fetch():
+        tried.append(time.monotonic())
+        if len(tried) == 1:
+            raise redrive.Transient("away")
+
+    assert stopped(flow, deadline=0.3).report.counts == {State.RETRYING: 1}
+    wall.ahead = timedelta()
+    assert flow.run().status is FlowStatus.COMPLETE
