@@ -11,6 +11,7 @@ import pytest
 
 import redrive
 from redrive.errors import FlowStopped
+from redrive.flows import TaskRetried
 
 PATIENCE = 30.0
 """Seconds after which a test gives up hope."""
@@ -21,6 +22,15 @@ def stopped(flow: redrive.Flow, **options: Any) -> FlowStopped:
     with pytest.raises(FlowStopped) as raised:
         flow.run(**options)
     return raised.value
+
+
+def stopped_at_a_retry(flow: redrive.Flow) -> FlowStopped:
+    """Run a flow until one of its tasks waits to be tried again."""
+    end = redrive.on_event(lambda event: flow.stop() if isinstance(event, TaskRetried) else None)
+    try:
+        return stopped(flow)
+    finally:
+        end()
 
 
 def states(store: redrive.Store, run: str = "settlement") -> dict[str, str]:

@@ -19,7 +19,7 @@ from redrive.flows import FlowStatus, State
 from redrive.store.schema import task_attempts, task_executors, tasks
 from redrive.tasks.executor import Executor
 from redrive.testing import set_testing
-from tests.contract.flow_stage import PATIENCE, Beside, eventually, stopped
+from tests.contract.flow_stage import PATIENCE, Beside, eventually, stopped, stopped_at_a_retry
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_what_an_executor_that_has_left_still_had_in_hand_is_taken_up_again(flow
         if len(calls) == 1:
             raise redrive.Transient("away")
 
-    assert stopped(flow, deadline=0.2).report.status is FlowStatus.STOPPED
+    assert stopped_at_a_retry(flow).report.status is FlowStatus.STOPPED
 
     def as_if_in_hand(connection):
         last = connection.execute(task_executors.select()).first().id
