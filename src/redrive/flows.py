@@ -134,7 +134,8 @@ class TaskRetried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailed:
-    """Event: a task's retries are spent, and what comes after it will not run."""
+    """Event: a task's retries are spent, and what comes after it will not run. One per cause for a fan-out's children,
+    when the last of them is over."""
 
     flow: str
     run_id: UUID
@@ -142,6 +143,8 @@ class TaskFailed:
     reason: str
     upstream_failed: int
     """How many tasks will not run."""
+    count: int = 1
+    """How many children of a fan-out failed so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 
 import redrive
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State
+from redrive.flows import FlowStatus, State, TaskFailed
 from redrive.store.schema import tasks
 from redrive.testing import set_testing
 from tests.contract.flow_stage import states, stopped
@@ -246,3 +246,33 @@ def test_rows_of_a_flow_are_gone_by_node_and_child(flow, task, store):
         ("b", 0, 0),
         ("b", 1, 0),
     ]
+
+
+def test_who_watches_and_fails_ends_nothing(flow, task, caplog):
+    @task
+    def load():
+        return 1
+
+    def watch(progress):
+        raise RuntimeError("blind")
+
+    assert flow.run(watch=watch).status is FlowStatus.COMPLETE
+    assert "is not called any more" in caplog.text
+
+
+def test_children_that_fail_are_told_of_once(flow, task):
+    told = []
+
+    @task
+    def parts():
+        return list(range(30))
+
+    @task(each="parts", retry=None)
+    def fetch(part):
+        raise redrive.Transient(f"{part} is away")
+
+    end = redrive.on_event(told.append)
+    stopped(flow)
+    end()
+    (failed,) = [event for event in told if isinstance(event, TaskFailed)]
+    assert (failed.task, failed.count) == ("fetch", 30)

@@ -86,9 +86,10 @@ def _flow_line(event: FlowEvent) -> tuple[int, str]:
             return logging.INFO, f"{flow} {'goes on' if resumed else 'begins'}"
         case TaskRetried(flow=flow, task=task, attempt=attempt, reason=reason, wait=wait):
             return logging.INFO, f"{flow} {task} attempt {attempt}: {reason}; again in {in_words(wait)}"
-        case TaskFailed(flow=flow, task=task, reason=reason, upstream_failed=lower):
+        case TaskFailed(flow=flow, task=task, reason=reason, upstream_failed=lower, count=count):
             after = f"; {lower:,} after it will not run" if lower else ""
-            return logging.ERROR, f"{flow} {task} failed: {reason}{after}"
+            many = f" {count:,} times" if count > 1 else ""
+            return logging.ERROR, f"{flow} {task} failed{many}: {reason}{after}"
         case TasksDead(flow=flow, task=task, reason=reason, count=count, untried=untried):
             many = f" {count:,} times ({untried:,} not tried)" if count > 1 else ""
             return logging.ERROR, f"{flow} {task} is a dead letter{many}: {reason}"

@@ -79,6 +79,9 @@ class Dialect(Protocol):
     def now(self, connection: Connection) -> datetime:
         """The time by the one clock that all who share the database have in common."""
 
+    def begin_bounded(self, connection: Connection) -> datetime:
+        """The same, of a transaction that waits for others only so long, and that holds nobody up once it is silent."""
+
     def size(self, connection: Connection) -> int:
         """Bytes on disk."""
 

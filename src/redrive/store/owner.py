@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -27,14 +28,21 @@ def ourselves() -> str:
     pid = os.getpid()
     token = uuid.uuid4().hex
     return json.dumps(
-        {"host": socket.gethostname(), "space": _space(), "pid": pid, "began": _began(pid), "token": token}
+        {
+            "host": socket.gethostname(),
+            "boot": _boot(),
+            "space": _space(),
+            "pid": pid,
+            "began": _began(pid),
+            "token": token,
+        }
     )
 
 
 def is_dead(owner: str) -> bool:
     """Whether nobody is behind this claim any more, as far as this machine can tell."""
     who = json.loads(owner)
-    if who["host"] != socket.gethostname() or who["space"] != _space():
+    if (who["host"], who.get("boot"), who["space"]) != (socket.gethostname(), _boot(), _space()):
         return False
     if who["pid"] == os.getpid() and who["began"] == _began(os.getpid()):
         return owner not in _at_work  # something of our own that could not even say that it ended
@@ -45,6 +53,15 @@ def is_dead(owner: str) -> bool:
     except OSError:
         return False
     return bool(_began(who["pid"]) != who["began"])  # another process has its number now
+
+
+@functools.cache
+def _boot() -> str | None:
+    """Which kernel counts them: two machines may have one name, and the same numbers."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
 
 
 def _space() -> str | None:

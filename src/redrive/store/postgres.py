@@ -20,6 +20,23 @@ with needs("postgres"):
 
 _SCHEMA_LOCK = 7_236_413_905_712  # any number that is ours: pg_advisory locks are known by number
 _COPIED_AT_ONCE = 256
+# A server that is gone without a word, its machine or the way to it, is noticed within half a minute.
+_CONNECTING = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    # A pooler may hand the next transaction to another server process, which knows no statement of ours.
+    "prepare_threshold": None,
+}
+# Shorter than anybody's patience: who waits for one that was suspended in mid-transaction lives to see its end.
+SILENCE = "15s"
+LOCK_PATIENCE = "20s"
+_BEGIN_BOUNDED = text(
+    "SELECT clock_timestamp(), set_config('lock_timeout', :locked, true), "
+    "set_config('idle_in_transaction_session_timeout', :silent, true)"
+)
 
 
 class PostgresDialect:
@@ -42,8 +59,7 @@ class PostgresDialect:
             json_serializer=encode,
             json_deserializer=decode,
             hide_parameters=True,  # a traceback is no place for records
-            # A pooler may hand the next transaction to another server process, which knows no statement of ours.
-            connect_args={"connect_timeout": 10, "prepare_threshold": None},
+            connect_args={name: value for name, value in _CONNECTING.items() if name not in self._url.query},
         )
 
     def insert(self, table: Table) -> Any:
@@ -106,6 +122,11 @@ class PostgresDialect:
 
     def now(self, connection: Connection) -> datetime:
         moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        return moment.astimezone(UTC)
+
+    def begin_bounded(self, connection: Connection) -> datetime:
+        bounds = {"locked": LOCK_PATIENCE, "silent": SILENCE}
+        moment: datetime = connection.execute(_BEGIN_BOUNDED, bounds).scalar_one()
         return moment.astimezone(UTC)
 
     def size(self, connection: Connection) -> int:

@@ -20,7 +20,10 @@ from redrive.store.listed import among
 from redrive.store.run_log import is_run, of_run
 from redrive.store.schema import task_attempts, task_changes, task_runs, tasks
 
-_NAMED = re.compile(r"(?P<name>[^\[\]]+)(?:\[(?P<child>\d+)\])?")
+_NO_TEXT = r"\0\ud800-\udfff"  # what no database holds in a text
+_NAMED = re.compile(rf"(?P<name>[^\[\]{_NO_TEXT}]+)(?:\[(?P<child>\d+)\])?")
+_NEVER_A_RUN = re.compile(f"[{_NO_TEXT}]")
+_NO_CHILD = 2**31 - 1  # beyond what the column holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +266,8 @@ def _runs_like(connection: Connection, text: str) -> list[UUID]:
         begins = of_run(task_runs.c.run_id, text.lower())
         if found := list(connection.execute(select(task_runs.c.run_id).where(begins).limit(2)).scalars()):
             return found
+    if _NEVER_A_RUN.search(text):
+        return []
     newest = select(task_runs.c.run_id).where(task_runs.c.flow_name == text)
     return list(connection.execute(newest.order_by(task_runs.c.started_at.desc()).limit(1)).scalars())
 
@@ -310,16 +315,18 @@ def _meant(wanted: str, known: Sequence[str]) -> str:
 
 def named(name: str) -> ColumnElement[bool]:
     """A task and all its children, or one child."""
-    wanted = _NAMED.fullmatch(name)
+    wanted = _NAMED.fullmatch(name) if isinstance(name, str) else None
     if wanted is None:
         raise FlowError(f"{name!r} names no task: write settle, or settle[17] for a child of a fan-out")
     found: ColumnElement[bool] = tasks.c.name == wanted["name"]
-    return found if wanted["child"] is None else found & (tasks.c.child == int(wanted["child"]))
+    child = wanted["child"]
+    return found if child is None else found & (tasks.c.child == (int(child) if len(child) < 10 else _NO_CHILD))
 
 
 def exactly(name: str) -> ColumnElement[bool]:
     """That task and no child of it, or that child."""
-    return named(name) if name.endswith("]") else named(name) & (tasks.c.child == -1)
+    found = named(name)
+    return found if name.endswith("]") else found & (tasks.c.child == -1)
 
 
 def shown_name(name: str, child: int) -> str:

@@ -14,6 +14,9 @@ from redrive.tasks.graph import Node
 from redrive.tasks.work import Ended, Outcome
 
 _HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
+LOST = "lost"
+LOST_IN_A_ROW = 5
+"""Executors that may die one after another while they have a task, before it is taken for the cause."""
 SUSPECT = frozenset({Kind.AMBIGUOUS, Kind.RESOURCE})
 """Kinds that may be poison: nobody can tell whether they would heal."""
 _DEFAULT_WITHIN = Retry().within
@@ -68,9 +71,28 @@ def _decide(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
             same=past.same,
             fingerprint=past.fingerprint,
         )
+    if outcome.ended is Ended.LOST:
+        return _lost(node, past, outcome)
     if outcome.verdict is None or outcome.verdict.kind is Kind.DISCARD:
         return _returned(node, past, outcome)
     return _failed(node, past, outcome, random, most_attempts)
+
+
+def _lost(node: Node, past: Past, outcome: Outcome) -> Next:
+    """Its executor died. That costs it no retry, since it may not even have begun; but it may be what kills them."""
+    same = past.same + 1 if past.fingerprint == LOST else 1
+    again = State.SENSING if node.sensing else State.READY
+    dead = same >= LOST_IN_A_ROW
+    return Next(
+        state=State.DEAD_LETTER if dead else again,
+        cause=f"{same} executors in a row died while they had it" if dead else outcome.error,
+        wait=None if dead else 0.0,
+        failures=past.failures,
+        same=same,
+        fingerprint=LOST,
+        error=outcome.error,
+        kind=Kind.AMBIGUOUS,
+    )
 
 
 def _returned(node: Node, past: Past, outcome: Outcome) -> Next:
@@ -115,6 +137,8 @@ def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
     else:
         decision = node.retry.decide(_repeatable(verdict), _progress(node, past, failures), random)
     if isinstance(decision, Repeat):
+        if node.sensing and past.elapsed + decision.wait > node.sensing.timeout:
+            return becomes(State.FAILED, f"was not true within {in_words(node.sensing.timeout)}: {error}")
         again = State.SENSING if node.sensing else State.RETRYING
         return becomes(again, f"{verdict.kind}: {error}", decision.wait)
     if verdict.kind in SUSPECT:  # nobody knows whether it would heal: a person should look

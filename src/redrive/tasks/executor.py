@@ -8,6 +8,7 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _POLL = 1.0  # seconds after which the store is asked what others, or people, have done
 _MOST_AHEAD = 256
 _SHORT = 0.05  # seconds: tasks that take longer are not claimed before a worker is free for them
+_HOARD = 1.0  # seconds that claimed tasks may wait for a worker
 _GIVE_UP = 3.0  # seconds: threads that do not end are left behind
 
 
@@ -201,6 +203,8 @@ class Executor:
     def _pass(self) -> None:
         """Once around: hand out, write, wait for something to happen, take in."""
         self._hand_out()
+        if self._stop_by is None and self._stopping.reason() is not None:
+            self._begin_to_stop()
         self._write()
         for key, _ in self._selector.select(self._patience()):
             key.data()
@@ -208,12 +212,15 @@ class Executor:
             self._pool.tick()
         if self._stop_by is not None and time.monotonic() >= self._stop_by:
             self._end_all()
+        if self._hoarded_at() <= time.monotonic():
+            self._job_took = 1.0  # they are not as short as they were
+            self._give_back("no worker was free for it")
         self._take_in()
         turned = self._scribe.result()
         if turned is not None:
             self._go_on(turned)
         if self._ledger.is_late():
-            raise self._ledger.fenced()
+            raise self._ledger.out_of_touch()
         self._view.show(self._hands, self._pool, self._threads, self._planner.held)
 
     # ── to the workers and back ───────────────────────────────────────────────────────────────────────────────────────
@@ -242,6 +249,8 @@ class Executor:
         settlement = Settlement(claim, following, outcome)
         if outcome.in_file:
             settlement.result_file = self._results.stored_name(claim.id, claim.attempt)
+        if hand.item_aside:
+            self._results.remove_item(claim.id, claim.attempt)
         self._settlements.append(settlement)
         self._planner.ended(claim)
         if node.service is not None:
@@ -256,8 +265,6 @@ class Executor:
         if self._scribe.busy:
             return
         now = time.monotonic()
-        if self._stop_by is None and self._stopping.reason() is not None:
-            self._begin_to_stop(now)
         order = self._order
         order.recover = order.recover or now >= self._recover_at
         order.processes, order.threads = (0, 0) if self._stop_by is not None else self._room()
@@ -342,8 +349,13 @@ class Executor:
 
     def _begin(self, hand: InHand, probes: dict[str, Any]) -> None:
         node = hand.node
-        self._hands[hand.job.ticket] = hand
         self._planner.began(hand.claim)
+        if self._stop_by is not None:  # told to stop while it was being claimed
+            if node.service is not None:
+                self._planner.turnstiles[node.service].begin()
+            self._return(hand, "its executor stopped")
+            return
+        self._hands[hand.job.ticket] = hand
         if node.service is not None:
             turnstile = self._planner.turnstiles[node.service]
             hand.permit = turnstile.begin(probes.pop(node.service, None))
@@ -366,7 +378,7 @@ class Executor:
 
     def _patience(self) -> float | None:
         """Seconds until something is to be done, if nothing happens before."""
-        moments = [self._recover_at, self._view.show_at]
+        moments = [self._view.show_at, self._ledger.late_at, self._hoarded_at()]
         if self._pool is not None and (deadline := self._pool.next_deadline()) is not None:
             moments.append(deadline)
         if self._stop_by is None:
@@ -374,6 +386,7 @@ class Executor:
         else:
             moments.append(self._stop_by)
         if not self._scribe.busy:
+            moments.append(self._recover_at)
             if self._settlements or self._storms or self._finished():  # told to stop, and nothing was in hand
                 return 0.0
             if self._stop_by is None and any(self._room()):
@@ -382,15 +395,32 @@ class Executor:
 
     # ── stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin_to_stop(self, now: float) -> None:
+    def _begin_to_stop(self) -> None:
         """Claim nothing more, and give back what nobody has begun."""
-        self._stop_by = now + (self._flow.stop_within if self._patient else 0.0)
-        tickets = [hand.job.ticket for hand in self._ready]
+        self._stop_by = time.monotonic() + (self._flow.stop_within if self._patient else 0.0)
+        self._give_back("its executor stopped")
+
+    def _hoarded_at(self) -> float:
+        """When what waits here for a worker has waited so long that somebody else might take it."""
+        since = self._ready[0].since if self._ready else math.inf
         if self._threads is not None:
-            tickets += self._threads.give_back()
+            since = min(since, self._threads.waiting_since)
+        return since + _HOARD
+
+    def _give_back(self, why: str) -> None:
+        """Let go of what was claimed and not begun: it costs no attempt."""
+        hands = list(self._ready)
+        if self._threads is not None:
+            hands += [self._hands[ticket] for ticket in self._threads.give_back()]
         self._ready.clear()
-        for ticket in tickets:
-            self._ended(self._hands.pop(ticket), Outcome(ticket=ticket, ended=Ended.STOPPED, seconds=0.0))
+        for hand in hands:
+            del self._hands[hand.job.ticket]
+            self._return(hand, why)
+
+    def _return(self, hand: InHand, why: str) -> None:
+        outcome = Outcome(ticket=hand.job.ticket, ended=Ended.STOPPED, seconds=0.0)
+        following = decide(hand.node, hand.claim.past, outcome, random)
+        self._ended(hand, outcome, replace(following, cause=why))
 
     def _end_all(self) -> None:
         """Their time to finish is over: what runs is ended; what cannot be is left to whoever runs the flow next."""

@@ -46,8 +46,8 @@ RETRY = Retry(attempts=3, base=2.0, cap=600.0)
 _BEYOND_THE_INTERVAL = 60.0  # seconds that asking a sensor may take beyond its interval
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 
-defined: dict[str, Flow] = {}
-"""The flows of this program by name: a worker imports the module that makes them, and finds them here."""
+defined: dict[tuple[str, int], Flow] = {}
+"""The flows of this program by name and line: a worker imports the module that makes them, and finds them here."""
 
 
 class Task(Generic[P, R]):
@@ -117,6 +117,8 @@ class Flow:
         self.announcer = Announcer(on_event)
         self.graph = Graph()
         self.groups: dict[str, Group] = {}
+        self.line = sys._getframe(1).f_lineno
+        """Where it was made, in its file: a program may have two flows of one name."""
         made_in = sys._getframe(1).f_globals
         self.module: str = made_in.get("__name__", "__main__")
         self.file: str | None = made_in.get("__file__")
@@ -124,7 +126,7 @@ class Flow:
         self._store_url = store if isinstance(store, str | os.PathLike) else None
         self._executors: list[Executor] = []
         self._lock = threading.Lock()
-        defined[self.name] = self
+        defined[self.name, self.line] = self
 
     def __repr__(self) -> str:
         return f"<Flow {self.name}: {len(self.graph.nodes)} tasks>"

@@ -52,15 +52,22 @@ def main(descriptor: int) -> None:
     try:
         flow = importing.Home(**launch["home"]).visit()
     except FlowError as error:
-        control.sendall(frame((BROKEN, storable(str(error)))))
+        _tell(control, BROKEN, storable(str(error)))
         os._exit(0)
     _warm(flow)
-    control.sendall(frame((READY, None if flow is None else list(flow.graph.nodes))))
+    _tell(control, READY, None if flow is None else list(flow.graph.nodes))
     processes.outlive_parent()
     if flow is None:
         os._exit(0)
     importing.becomes("task")
     _serve(ForkServer(control, flow, executor, launch["max_rss"]))
+
+
+def _tell(control: socket.socket, *report: Any) -> None:
+    try:
+        control.sendall(frame(report))
+    except OSError:  # the executor is gone, or the user's module has closed what is not its own
+        os._exit(1)
 
 
 def _serve(server: ForkServer) -> NoReturn:

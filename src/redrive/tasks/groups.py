@@ -66,6 +66,7 @@ class Turnstile:
         self.running = 0
         self._clock = clock
         self._next_start = -math.inf
+        self._probe: Permit | None = None  # in a task's hands
         service = group.service
         self._circuit: Circuit | None = None if service is None else service._core.circuit
 
@@ -83,6 +84,8 @@ class Turnstile:
         wait = circuit.retry_in()
         if paced.tasks <= 0 or (self.group.when_open == "fail" and wait > 0):
             return replace(paced, why=f"{self.group.name} is down")
+        if self._probe is not None:  # however long it takes: a second one would make its answer void
+            return Room(0, f"{self.group.name} is down, one task finds out whether it is back")
         permit = circuit.admit() if wait <= 0 else None
         if permit is None:
             wait = circuit.retry_in()
@@ -102,6 +105,7 @@ class Turnstile:
         self.running += 1
         if self.group.rate is not None:
             self._next_start = max(self._next_start, self._clock.monotonic()) + 1 / self.group.rate
+        self._probe = probe or self._probe
         return probe if probe is not None or self._circuit is None else self._circuit.admit()
 
     def give_back(self, probe: Permit) -> None:
@@ -112,6 +116,8 @@ class Turnstile:
     def end(self, permit: Permit | None, outcome: Outcome | None) -> None:
         """A task has ended; None where it did not even run."""
         self.running -= 1
+        if permit is self._probe:
+            self._probe = None
         if self._circuit is None or permit is None:
             return
         if outcome is not None and outcome.ended is Ended.RETURNED:

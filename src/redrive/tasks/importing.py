@@ -48,6 +48,8 @@ class Home:
     """Where a flow lives."""
 
     flow: str
+    line: int
+    """Where it is made, in its file."""
     module: str
     """Its name, `__main__` for the program itself."""
     file: str | None
@@ -59,17 +61,17 @@ class Home:
         """Where this flow lives; FlowError where nobody else can come."""
         file = None if flow.file is None else os.path.abspath(flow.file)
         if flow.module not in _MAIN:
-            return cls(flow.name, flow.module, file)
+            return cls(flow.name, flow.line, flow.module, file)
         main = sys.modules.get("__main__")
         spec = getattr(main, "__spec__", None)
         if spec is not None and spec.name != "__main__" and _same(getattr(main, "__file__", None), file):
-            return cls(flow.name, "__main__", file, spec.name)
+            return cls(flow.name, flow.line, "__main__", file, spec.name)
         if file is None or not os.path.exists(file):
             raise FlowError(
                 f"flow {flow.name!r} is made in a program without a file (a notebook, python -c, standard input), and "
                 "its workers have nothing to import: write it into a module, or use in_thread=True"
             )
-        return cls(flow.name, "__main__", file)
+        return cls(flow.name, flow.line, "__main__", file)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -86,7 +88,7 @@ class Home:
             self._import()
         except BaseException as error:
             raise FlowError(why_not(self.shown, error)) from error
-        return defined.get(self.flow)
+        return defined.get((self.flow, self.line))
 
     def _import(self) -> None:
         if self.module in _MAIN:

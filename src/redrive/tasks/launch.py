@@ -56,6 +56,7 @@ class Server:
         finally:
             theirs.close()
         self.has_imported = False
+        self._is_gone = False
         launch = {
             "executor": os.getpid(),
             "argv": sys.argv,
@@ -142,6 +143,7 @@ class Server:
             return []
         except OSError:
             data = b""
+        self._is_gone = not data
         return self._frames.feed(data) if data else None
 
     def end(self) -> int | None:
@@ -150,7 +152,7 @@ class Server:
             self._control.send(ORDER.pack(END, 0, 0))
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
-        if not self.has_imported:  # it listens to nobody, and has no workers yet
+        if not (self.has_imported or self._is_gone):  # it listens to nobody, and has no workers yet
             self._process.kill()
         try:
             self._process.wait(_TO_END)

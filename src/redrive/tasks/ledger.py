@@ -19,7 +19,7 @@ from sqlalchemy.exc import NoResultFound
 
 from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.flows import FlowReport, FlowStatus, State
-from redrive.model import Kind
+from redrive.model import Kind, in_words
 from redrive.opening import Store
 from redrive.store.encoding import decode, encode
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
@@ -74,16 +74,19 @@ class Ledger(Place):
     ) -> Begun:
         """Begin a run, or go on with the one that is not finished, beside others that work on it."""
         written = encode(dict(sorted(params.items())))
+        asked = 0.0
 
         def work(connection: Connection) -> Begun:
-            now, _ = self._time.read(lambda: self.database.dialect.now(connection))
+            nonlocal asked
+            asked = time.monotonic()
+            now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
             standing = self._standing(connection, run_id, written)
-            if standing is not None and restart:
-                self._abandon(connection, standing, now)
-                standing = None
-                if run_id is not None:
+            if restart:
+                if standing is not None and run_id is not None:
                     raise FlowError(f"run {run_id} cannot begin anew under its own id: leave run_id out, or restart")
+                self._abandon(connection, written, now)
+                standing = None
             if standing is None:
                 begun = self._anew(connection, run_id or uuid.uuid4(), written, sla, now)
             else:
@@ -96,8 +99,8 @@ class Ledger(Place):
 
         with self._understanding():
             begun = self.database.write(work, done=lambda connection, _: self._is_registered(connection))
-        self.run_id = begun.run_id
-        self.confirmed = time.monotonic()
+        self.run_id, self.params = begun.run_id, params
+        self.confirmed = asked
         return begun
 
     def _standing(self, connection: Connection, run_id: uuid.UUID | None, params: str) -> Row[Any] | None:
@@ -117,7 +120,10 @@ class Ledger(Place):
         if standing.flow_name != self.flow:
             raise FlowError(f"run {standing.run_id} is of flow {standing.flow_name!r}, not of {self.flow!r}")
         if standing.params != params:
-            raise FlowError(f"run {standing.run_id} has other parameters: {standing.params}")
+            raise FlowError(
+                f"run {standing.run_id} has other parameters: {_differing(standing.params, params)}; give it those it "
+                "began with, or leave its id out"
+            )
         if standing.status == FlowStatus.ABANDONED:
             raise FlowError(f"run {standing.run_id} was given up; begin another one")
         if difference := self.shape.difference(Shape.of(decode(standing.shape))):
@@ -133,14 +139,13 @@ class Ledger(Place):
             )
         return Begun(run_id=standing.run_id, started_at=standing.started_at, resumed=True, sla=standing.sla)
 
-    def _abandon(self, connection: Connection, standing: Row[Any], now: datetime) -> None:
-        if standing.status in _UNFINISHED:
-            connection.execute(
-                update(task_runs)
-                .where(task_runs.c.flow_name == self.flow, task_runs.c.params == standing.params)
-                .where(task_runs.c.status.in_(_UNFINISHED))
-                .values(status=FlowStatus.ABANDONED, ended_at=now, reason="given up for a new run")
-            )
+    def _abandon(self, connection: Connection, params: str, now: datetime) -> None:
+        connection.execute(
+            update(task_runs)
+            .where(task_runs.c.flow_name == self.flow, task_runs.c.params == params)
+            .where(task_runs.c.status.in_(_UNFINISHED))
+            .values(status=FlowStatus.ABANDONED, ended_at=now, reason="given up for a new run")
+        )
 
     def _anew(
         self, connection: Connection, run_id: uuid.UUID, params: str, sla: datetime | None, now: datetime
@@ -177,10 +182,12 @@ class Ledger(Place):
     def write(self, work: Callable[[Connection, datetime], T]) -> T:
         """Run `work` in one transaction, provided that this executor is still to be reckoned with."""
         self._beat += 1
-        beat = self._beat
+        beat, asked = self._beat, 0.0
 
         def once(connection: Connection) -> T:
-            real, now = self._time.read(lambda: self.database.dialect.now(connection))
+            nonlocal asked
+            asked = time.monotonic()  # the lease begins when its time is read, however long the rest takes
+            real, now = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             mine = {"me": self.executor, "beats": beat, "lives_until": real + self.lease}
             if connection.execute(_BEAT, mine).rowcount != 1:
                 raise self.fenced()
@@ -188,7 +195,7 @@ class Ledger(Place):
 
         with self._understanding():
             result = self.database.write(once, done=lambda connection, _: self._has_beaten(connection, beat))
-        self.confirmed = time.monotonic()
+        self.confirmed = asked
         return result
 
     @contextmanager
@@ -204,6 +211,11 @@ class Ledger(Place):
                 f"was changed by hand, undo that; otherwise {ANEW}"
             ) from error
 
+    @property
+    def late_at(self) -> float:
+        """The moment after which the lease may have run out."""
+        return self.confirmed + self.lease.total_seconds()
+
     def is_late(self) -> bool:
         """Whether the lease may have run out unnoticed: others may have taken what this one has in hand."""
         return time.monotonic() - self.confirmed > self.lease.total_seconds()
@@ -217,6 +229,15 @@ class Ledger(Place):
         return FlowStopped(
             f"another executor has taken over what this one had of flow {self.flow!r}; this one has stopped, and "
             "running it again joins in",
+            kind=Kind.TRANSIENT,
+        )
+
+    def out_of_touch(self) -> FlowStopped:
+        """Why nothing of ours may be written any more, though nobody is known to have taken it."""
+        return FlowStopped(
+            f"the store could not be reached for longer than the lease of {in_words(self.lease.total_seconds())}, so "
+            f"others may have taken over what this one had of flow {self.flow!r}; what was running has been ended, and "
+            "running it again goes on",
             kind=Kind.TRANSIENT,
         )
 
@@ -237,11 +258,18 @@ class Ledger(Place):
             task_executors.c.ended_at.is_(None),
             task_executors.c.id != self.executor,
         )
-        for row in connection.execute(others).all():
-            end = update(task_executors).where(task_executors.c.id == row.id, task_executors.c.ended_at.is_(None))
-            if not is_dead(row.owner):  # it may only be slow, and have renewed its lease since we looked
-                end = end.where(task_executors.c.until < self.database.dialect.now(connection))
-            connection.execute(end.values(ended_at=now))
+        rows = connection.execute(others).all()
+        moment = self.database.dialect.now(connection) if rows else now
+        for row in rows:
+            dead = select(task_executors.c.id).where(task_executors.c.id == row.id, task_executors.c.ended_at.is_(None))
+            if not is_dead(row.owner):
+                if row.until >= moment:
+                    continue
+                dead = dead.where(task_executors.c.until < moment)  # it may only be slow, and renew its lease just now
+            # Who is in the middle of a transaction is left for the next time: it may stand still there.
+            if connection.execute(dead.with_for_update(skip_locked=True)).first() is not None:
+                ended = update(task_executors).where(task_executors.c.id == row.id).values(ended_at=now)
+                connection.execute(ended)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -294,3 +322,9 @@ class Ledger(Place):
     def release(self) -> None:
         """Nobody in this process is behind the claim any more."""
         end_work(self._owner)
+
+
+def _differing(these: str, those: str) -> str:
+    """The names of parameters that have other values; the values may be secret."""
+    before, after = ({(name, encode(value)) for name, value in decode(text).items()} for text in (these, those))
+    return ", ".join(sorted({name for name, _ in before ^ after}))

@@ -54,10 +54,14 @@ def settle_named(
 def _letter(place: Place, one: Settlement) -> NewLetter:
     claim = one.claim
     return NewLetter(
-        record={"task": _name(place, one), "input": None if claim.input is None else decode(claim.input)},
+        record={
+            "task": _name(place, one),
+            "input": None if claim.input is None else decode(claim.input),
+            "params": place.params,
+        },
         error=one.next.error or "",
         key=_name(place, one),
-        source=place.flow,
+        source=_source(place),
         error_type=ErrorType.TASK,
         attempts=claim.attempt,
     )
@@ -66,13 +70,18 @@ def _letter(place: Place, one: Settlement) -> NewLetter:
 def _of_many(place: Place, storm: Storm, untried: int) -> NewLetter:
     name = place.shape.places[storm.node].name
     return NewLetter(
-        record={"task": name, "untried": untried, "like": _name(place, storm.like)},
+        record={"task": name, "untried": untried, "like": _name(place, storm.like), "params": place.params},
         error=storm.like.next.error or "",
         key=name,
-        source=place.flow,
+        source=_source(place),
         error_type=ErrorType.TASK,
         attempts=1,
     )
+
+
+def _source(place: Place) -> str:
+    """Where it comes from: a task that died in two runs is two letters, which are decided about one by one."""
+    return f"run {place.run_id}"
 
 
 def _name(place: Place, one: Settlement) -> str:

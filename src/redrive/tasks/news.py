@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ class News:
         self._ledger = ledger
         self._planner = planner
         self._reasons: dict[tuple[int, str], str] = {}
+        self._failures: defaultdict[int, dict[str, list[str]]] = defaultdict(dict)  # of children, by their causes
         self._held: set[str] = set()
 
     def began(self, begun: Begun) -> None:
@@ -34,6 +36,8 @@ class News:
         for node in range(len(self._planner.nodes)):
             if self._planner.knows(node):
                 self._of_siblings(node, final=True)
+        for node in list(self._failures):
+            self._of_failures(node, 0)
         self._tell(FlowEnded(report=report))
 
     def written(
@@ -60,8 +64,10 @@ class News:
                         wait=one.next.wait or 0.0,
                     )
                 )
+            elif one.next.state is State.FAILED and one.claim.child < 0:
+                self._failed(name, reason, settled.upstream_failed.get(one.claim.node, 0))
             elif one.next.state is State.FAILED:
-                self._failed(one, name, reason, settled)
+                self._failures[one.claim.node].setdefault(one.next.fingerprint or "", []).append(reason)
             elif one.next.state is State.DEAD_LETTER:
                 self._reasons[one.claim.node, one.next.fingerprint or ""] = reason
                 if one.claim.child < 0:
@@ -75,16 +81,24 @@ class News:
         for node in {one.claim.node for one in settlements if one.claim.child >= 0}:
             if node not in waiting and not any(node == where for where, _ in struck):
                 self._of_siblings(node, final=node in settled.closed)
+        for node in self._failures.keys() & settled.closed.keys():
+            self._of_failures(node, settled.upstream_failed.get(node, 0))
         self._groups()
 
-    def _failed(self, one: Settlement, name: str, reason: str, settled: Settled) -> None:
+    def _of_failures(self, node: int, upstream_failed: int) -> None:
+        """How children of a fan-out failed, now that all are over."""
+        for reasons in self._failures.pop(node).values():
+            self._failed(self._planner.nodes[node].name, reasons[0], upstream_failed, count=len(reasons))
+
+    def _failed(self, name: str, reason: str, upstream_failed: int, *, count: int = 1) -> None:
         self._tell(
             TaskFailed(
                 flow=self._flow.name,
                 run_id=self._ledger.run_id,
                 task=name,
                 reason=reason,
-                upstream_failed=settled.upstream_failed.get(one.claim.node, 0),
+                upstream_failed=upstream_failed,
+                count=count,
             )
         )
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Select, insert, select, update
 
-from redrive.dlq.change import actor
+from redrive.dlq.change import actor, as_note
 from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State
 from redrive.letters import Status
@@ -47,7 +47,8 @@ def retry(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str | None = None
 ) -> Decided:
     """Send tasks back: they are tried again as if they had never been, and the graph goes on from there."""
-    return _decide(store, run, names, cause=cause, target=State.READY, note=note or "sent back")
+    note = _checked(note or "sent back", "send back")
+    return _decide(store, run, names, cause=cause, target=State.READY, note=note)
 
 
 def accept(
@@ -91,12 +92,14 @@ def concerned(
 def _must_say_which(names: Sequence[str], cause: str | None) -> None:
     if not names and cause is None:
         raise FlowError("say which tasks: by their names, or by their cause")
+    if cause is not None and not isinstance(cause, str):
+        raise FlowError(f"a cause is a text, as `redrive tasks ls` shows it, not {cause!r}")
 
 
 def _checked(note: str, action: str) -> str:
     if not isinstance(note, str) or not note.strip():
         raise FlowError(f"to {action} a task needs a note that says why; nothing was changed")
-    return note.strip()
+    return as_note(note)
 
 
 def _decide(
@@ -128,7 +131,7 @@ class _Decision:
         self._target = target
         self._note = note
         self._result = result
-        self._now: datetime = place.database.dialect.now(connection)
+        self._now: datetime = place.database.dialect.begin_bounded(connection)
         self._settler = Settler(place, None)
         self._without_dead: set[int] = set()  # fan-outs none of whose children is a dead letter any more
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, select
@@ -15,7 +17,7 @@ _NONE = UUID(int=0)
 
 
 class Place:
-    """A run: its id, and the shape of its graph."""
+    """A run: its id, its parameters, and the shape of its graph."""
 
     executor = 0
     """Whose claims are meant; nobody's, where it is not an executor's place."""
@@ -26,6 +28,7 @@ class Place:
         self.flow = flow
         self.shape = shape
         self.run_id = run_id
+        self.params: Mapping[str, Any] = {}
         self.below = shape.below()
         self.numbers = {place.name: number for number, place in enumerate(shape.places)}
 
@@ -37,4 +40,6 @@ class Place:
     def of(cls, store: Store, connection: Connection, run_id: UUID) -> Place:
         """A run as it was stored."""
         run = connection.execute(select(task_runs).where(task_runs.c.run_id == run_id)).one()
-        return Place(store, run.flow_name, Shape.of(decode(run.shape)), run_id)
+        place = Place(store, run.flow_name, Shape.of(decode(run.shape)), run_id)
+        place.params = decode(run.params)
+        return place

@@ -70,6 +70,7 @@ class Planner:
         """A task is in hand."""
         if claim.child >= 0 and not claim.past.failures:
             self._fresh[claim.node] += 1
+            self.siblings(claim.node).tried(self._clock.monotonic())
 
     def ended(self, claim: Claim) -> None:
         """A task is not in hand any more."""
@@ -121,7 +122,7 @@ class Planner:
     def _children(
         self, plan: Plan, node: int, room: int, in_thread: bool, group: tuple[Turnstile, float] | None = None
     ) -> None:
-        window = self.siblings(node).may_run() - self._fresh[node]
+        window = self.siblings(node).may_run(self._clock.monotonic()) - self._fresh[node]
         fresh = window > 0
         limit = min(room, window) if fresh else room
         wanted = Wanted([node], limit, in_thread, windowed=limit < room, only_retries=not fresh)

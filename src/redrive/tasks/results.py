@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ class Results:
         self._place = place
         self._directory = (_beside_the_store(place) if directory is None else directory).absolute()
         self._known: OrderedDict[int, Value] = OrderedDict()
+        self._written: dict[str, str] = {}
 
     def file_of(self, task_id: int, attempt: int) -> str:
         """Where an attempt leaves a result that is large: a name of its own, since a late one may still be writing."""
@@ -52,9 +54,32 @@ class Results:
     largest = LARGEST // 2
     """Bytes of arguments that are sent as they are."""
 
-    def as_files(self, task_id: int, attempt: int, arguments: Mapping[str, str]) -> dict[str, str]:
-        """Arguments that are too large to be sent, in files."""
-        return {name: self._in_a_file(f"{task_id}-{attempt}-{name}.json", text) for name, text in arguments.items()}
+    def put_aside(self, arguments: dict[str, str], shared: Mapping[str, str]) -> dict[str, str]:
+        """Take the largest out of arguments that are too large to be sent together: of those that the tasks of a run
+        have in common, each is written to a file once, by the name that is given for it here.
+        """
+        over = sum(map(len, arguments.values())) - self.largest
+        files: dict[str, str] = {}
+        for name in [] if over <= 0 else sorted(shared, key=lambda name: len(arguments[name]), reverse=True):
+            if over > 0:
+                text = arguments.pop(name)
+                over -= len(text)
+                files[name] = self._shared(f"{shared[name]}.json", text)
+        return files
+
+    def _shared(self, name: str, text: str) -> str:
+        if name not in self._written:
+            self._written[name] = self._in_a_file(name, text)
+        return self._written[name]
+
+    def put_item(self, task_id: int, attempt: int, item: str) -> str:
+        """Write what one attempt alone is given, and what is too large to be sent; it is removed with its end."""
+        return self._in_a_file(_item_file(task_id, attempt), item)
+
+    def remove_item(self, task_id: int, attempt: int) -> None:
+        """The attempt has ended."""
+        with contextlib.suppress(OSError):
+            (self._directory / str(self._place.run_id) / _item_file(task_id, attempt)).unlink(missing_ok=True)
 
     def value(self, connection: Connection, node: int) -> Value:
         """The result of a task; of a fan-out, the list of its children's."""
@@ -144,6 +169,10 @@ def result_of(store: Store, run: UUID | str, name: str, directory: Path | None) 
         return Results(Place.of(store, connection, run_id), directory).text(connection, row)
 
     return decode(store.database.read(work))
+
+
+def _item_file(task_id: int, attempt: int) -> str:
+    return f"{task_id}-{attempt}-item.json"
 
 
 def _file(path: str | Path, task: str) -> str:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
+PATIENCE = 60.0
+"""Seconds for which children that will be tried again hold their siblings up."""
+_PER_SUCCESSES = 20
+
 
 @dataclass(slots=True)
 class _Cause:
@@ -37,16 +41,39 @@ class Siblings:
 
     It begins with as many children as may die of one cause, and lets as many run as have succeeded. Where children fail
     of one cause and more of them fail than succeed, it lets only so many run that no more than the limit can be hit;
-    when those have died, it is a storm, and the rest is not tried.
+    when those have died, it is a storm, and the rest is not tried. The limit grows with the successes before: bad items
+    come in clusters. Where those that failed are long in coming back, one child is tried now and then meanwhile.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self._least = limit
         self._causes: dict[str, _Cause] = {}
         self._successes = 0
+        self._held_since: float | None = None
 
-    def may_run(self) -> int:
+    @property
+    def _limit(self) -> int:
+        return self._least + self._successes // _PER_SUCCESSES
+
+    def may_run(self, now: float = 0.0) -> int:
         """How many children that were not tried yet may be under way at once."""
+        window = self._window()
+        if window > 0 or not self._may_yet_be_well():
+            self._held_since = None
+            return window
+        if self._held_since is None:
+            self._held_since = now
+        return 1 if now - self._held_since >= PATIENCE else 0
+
+    def tried(self, now: float) -> None:
+        """A child was let through although its siblings are held."""
+        if self._held_since is not None:
+            self._held_since = now
+
+    def _may_yet_be_well(self) -> bool:
+        return any(cause.failing for cause in self._causes.values())
+
+    def _window(self) -> int:
         most = window = max(self._limit, self._successes + 1)
         failing = sum(len(cause.failing) for cause in self._causes.values())  # each may yet die of any cause
         for cause in self._causes.values():

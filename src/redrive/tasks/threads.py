@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from redrive.model import Kind, Verdict
 from redrive.tasks.graph import Node
@@ -26,6 +28,7 @@ class Threads:
         self._ended: deque[Outcome] = deque()
         self._began: dict[int, float] = {}
         self.size = threads
+        self._given_at: deque[float] = deque()  # of jobs that nobody has begun
         self.given = 0
         """Jobs that have not ended."""
         self._threads = [
@@ -34,9 +37,18 @@ class Threads:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def waiting_since(self) -> float:
+        """Since when a job has been waiting for a thread."""
+        try:
+            return self._given_at[0]
+        except IndexError:
+            return math.inf
+
     def give(self, job: Job) -> None:
         """Have a job done."""
         self.given += 1
+        self._given_at.append(time.monotonic())
         self._jobs.put(job)
 
     def take(self) -> list[Outcome]:
@@ -55,10 +67,12 @@ class Threads:
     def give_back(self) -> list[int]:
         """Tickets of the jobs that nobody has begun; they will not be."""
         found = []
-        while not self._jobs.empty():
-            job = self._jobs.get()
-            if job is not None:
-                found.append(job.ticket)
+        with suppress(Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    self._given_at.popleft()
+                    found.append(job.ticket)
         self.given -= len(found)
         return found
 
@@ -69,6 +83,7 @@ class Threads:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            self._given_at.popleft()
             self._began[job.ticket] = time.monotonic()
             try:
                 outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -69,6 +69,9 @@ class InHand:
     job: Job
     name: str
     permit: Any = None
+    since: float = field(default_factory=time.monotonic)
+    item_aside: bool = False
+    """Whether its item is in a file, which is removed when the attempt has ended."""
 
 
 @dataclass(slots=True)
@@ -77,6 +80,8 @@ class Turned:
 
     settled: Settled
     claimed: list[InHand] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
+    """Nodes whose service had room for fewer, because of what other executors run."""
     full: bool = False
     """Whether there was more to claim than room for it."""
     due_in: float = math.inf
@@ -118,6 +123,9 @@ class Turn:
         turned = self._ledger.write(lambda connection, now: self._within(order, connection, now))
         turned.took = time.monotonic() - began
         self._decided_at = turned.decided_at or self._decided_at
+        for one in turned.recovered:
+            if self._is_large(one.claim):
+                self._results.remove_item(one.claim.id, one.claim.attempt)
         return turned
 
     def _within(self, order: Order, connection: Connection, now: datetime) -> Turned:
@@ -184,6 +192,8 @@ class Turn:
                     of_service[one.service] -= len(claims)
                 turned.claimed += [self._in_hand(connection, found) for found in claims]
                 turned.full = turned.full or (len(claims) == limit and not one.windowed)
+                if one.concurrency is not None and len(claims) < limit:
+                    turned.refused.update(one.nodes)
 
     def _survey(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
         turned.active = active(self._ledger, connection)
@@ -200,11 +210,23 @@ class Turn:
             turned.census = self._census(connection, sorted(turned.active))
         elif not turned.claimed and order.plan.waiting_retries and self._ledger.others(connection):
             turned.census = self._census(connection, order.plan.waiting_retries)
-        due = next_due(self._ledger, connection, nodes=order.plan.waiting, retries_of=order.plan.waiting_retries)
-        if due is not None:
-            turned.due_in = max(0.0, (due - now).total_seconds())
+        turned.due_in = self._due_in(order.plan, connection, now, turned.refused)
         if not turned.claimed:
             turned.idle = is_idle(self._ledger, connection)
+
+    def _due_in(self, plan: Plan, connection: Connection, now: datetime, refused: Collection[int]) -> float:
+        """Seconds until the next task is due. What is due already, and was refused, waits for the next survey."""
+
+        def due_in(*, of_refused: bool) -> float:
+            nodes, retries_of = (
+                [node for node in some if (node in refused) is of_refused]
+                for some in (plan.waiting, plan.waiting_retries)
+            )
+            due = next_due(self._ledger, connection, nodes=nodes, retries_of=retries_of)
+            return math.inf if due is None else (due - now).total_seconds()
+
+        later = due_in(of_refused=True) if refused else math.inf
+        return min(max(0.0, due_in(of_refused=False)), later if later > 0 else math.inf)
 
     def _census(self, connection: Connection, nodes: Sequence[int]) -> dict[int, Census]:
         fan_outs = [node for node in nodes if self._nodes[node].each is not None]
@@ -230,18 +252,23 @@ class Turn:
     def _in_hand(self, connection: Connection, found: Claim) -> InHand:
         node = self._nodes[found.node]
         arguments: dict[str, str] = {name: self._params[name] for name in node.binding.params}
+        shared = {name: f"param-{name}" for name in node.binding.params}
         files: dict[str, str] = {}
-        if node.binding.item is not None:
-            arguments[node.binding.item] = found.input or "null"
         for name in node.binding.results:
-            value = self._results.value(connection, self._ledger.numbers[name])
+            number = self._ledger.numbers[name]
+            value = self._results.value(connection, number)
             if value.path is None:
-                arguments[name] = value.text or "null"
+                arguments[name], shared[name] = value.text or "null", f"result-{number}"
             else:
                 files[name] = value.path
-        if sum(map(len, arguments.values())) > self._results.largest:
-            files |= self._results.as_files(found.id, found.attempt, arguments)
-            arguments = {}
+        item_aside = False
+        if node.binding.item is not None:
+            item_aside = self._is_large(found)
+            if item_aside:
+                files[node.binding.item] = self._results.put_item(found.id, found.attempt, found.input or "null")
+            else:
+                arguments[node.binding.item] = found.input or "null"
+        files |= self._results.put_aside(arguments, shared)
         name = shown_name(node.name, found.child)
         job = Job(
             ticket=next(self._tickets),
@@ -253,7 +280,10 @@ class Turn:
             grace=node.grace,
             result_file=self._results.file_of(found.id, found.attempt),
         )
-        return InHand(found, node, job, name)
+        return InHand(found, node, job, name, item_aside=item_aside)
+
+    def _is_large(self, claim: Claim) -> bool:
+        return len(claim.input or "") > self._results.largest
 
     # ── what others left ──────────────────────────────────────────────────────────────────────────────────────────────
 

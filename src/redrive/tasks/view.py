@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from redrive.calls.announce import EVENTS
 from redrive.flows import FlowProgress, RunningTask, State
 
 if TYPE_CHECKING:
@@ -64,12 +65,15 @@ class View:
             for ticket, seconds, dying in sorted(under_way, key=lambda one: -one[1])[:_SHOWN]
             if ticket in hands
         ]
-        self._watch(
-            FlowProgress(
-                counts=self._counts,
-                running=tuple(running),
-                retries=self.retries,
-                held=tuple(sorted(held.items())),
-                seconds=now - self._began,
-            )
+        progress = FlowProgress(
+            counts=self._counts,
+            running=tuple(running),
+            retries=self.retries,
+            held=tuple(sorted(held.items())),
+            seconds=now - self._began,
         )
+        try:
+            self._watch(progress)
+        except Exception:  # who watches must not end what is watched
+            EVENTS.exception("the watch of a run failed, and is not called any more")
+            self._watch, self.show_at = None, math.inf

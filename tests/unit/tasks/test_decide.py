@@ -215,3 +215,24 @@ def test_every_task_comes_to_an_end_that_its_failures_explain(outcomes, attempts
             assert following.same < poison
     if not senses:
         assert sum(one.state is State.RETRYING for one in found) < attempts
+
+
+# ── executors that die ────────────────────────────────────────────────────────────────────────────────────────────────
+
+LOST = Outcome(ticket=1, ended=Ended.LOST, seconds=0.1, verdict=Verdict(Kind.TRANSIENT, "died", "test"), error="died")
+
+
+def test_an_attempt_lost_with_its_executor_costs_no_retry():
+    assert states(node(attempts=1), [LOST, LOST, returned()]) == [State.READY, State.READY, State.SUCCESS]
+
+
+def test_34_a_task_that_five_executors_in_a_row_died_of_is_a_dead_letter():
+    assert states(node(attempts=1), [LOST] * 9) == [State.READY] * 4 + [State.DEAD_LETTER]
+
+
+def test_a_sensor_that_raises_fails_when_its_time_is_over():
+    sensor = node(attempts=10, sensing=Sensing(every=1, timeout=60), jitter="none", base=20.0, multiplier=1, cap=20.0)
+    away = failed(Kind.TRANSIENT)
+    assert fate(sensor, [away], elapsed=30)[0].state is State.SENSING
+    (last,) = fate(sensor, [away], elapsed=50)
+    assert (last.state, last.cause.startswith("was not true within 60 s")) == (State.FAILED, True)

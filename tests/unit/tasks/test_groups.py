@@ -107,3 +107,13 @@ def test_tasks_that_are_to_fail_while_the_service_is_down_are_let_in_for_that(cl
     assert turnstile.begin() is None
     clock.advance(30)
     assert turnstile.room().probe is not None
+
+
+def test_a_probe_may_take_longer_than_the_lease_of_the_breaker(clock):
+    turnstile = broken(clock)
+    clock.advance(30)
+    permit = turnstile.begin(turnstile.room().probe)
+    clock.advance(600)
+    assert (turnstile.room().tasks, turnstile.room().probe) == (0, None)
+    turnstile.end(permit, GOOD)
+    assert not turnstile.open

@@ -300,3 +300,27 @@ def test_what_a_module_does_when_it_is_imported_does_not_disturb(tmp_path):
     workshop.module.sleeper.kill()
     workshop.module.sleeper.wait()
     workshop.module.keep.cleanup()
+
+
+def test_of_two_flows_of_one_name_each_runs_its_own_tasks(tmp_path):
+    source = """
+        import redrive
+
+        one = redrive.Flow("twice", store="twice.db")
+
+        @one.task
+        def load():
+            return "one"
+
+        two = redrive.Flow("twice", store="twice.db")
+
+        @two.task
+        def load():
+            return "two"
+
+        if __name__ == "__main__":
+            one.run()
+            print(one.result("load"))
+        """
+    (tmp_path / "twice.py").write_text(textwrap.dedent(source))
+    assert python("twice.py", cwd=tmp_path).strip() == "one"

@@ -133,9 +133,13 @@ class Model:
                 continue
             if said == "permanent":
                 return State.DEAD_LETTER
-            failures += 1
             cause = "lost" if said == "lost" else FAILURES[said][2]
             same, last = (same + 1 if cause == last else 1), cause
+            if said == "lost":  # costs no retry, but five in a row are suspicious
+                if same == 5:
+                    return State.DEAD_LETTER
+                continue
+            failures += 1
             suspect = said in ("one bug", "other bug", "died")
             if suspect and same == 2:
                 return State.DEAD_LETTER

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.tasks.storm import Counted, Siblings
+from redrive.tasks.storm import PATIENCE, Counted, Siblings
 
 BAD = "ValueError@parse:7"
 
@@ -60,8 +60,31 @@ def test_a_storm_that_begins_late_is_one_all_the_same():
     siblings = Siblings(5)
     for child in range(1_000):
         siblings.succeeded(child)
-    deaths = [siblings.died(child, BAD) for child in range(5)]
-    assert deaths == [False] * 4 + [True]
+    deaths = [siblings.died(child, BAD) for child in range(55)]
+    assert deaths == [False] * 54 + [True]
+
+
+def test_a_cluster_of_bad_ones_among_many_that_succeeded_is_no_storm():
+    siblings = Siblings(5)
+    for child in range(1_000):
+        siblings.succeeded(child)
+    for child in range(6):
+        siblings.retries(child, BAD, suspect=True)
+    assert siblings.may_run() > 0
+    assert not any(siblings.died(child, BAD) for child in range(6))
+
+
+def test_those_that_are_long_in_coming_back_do_not_hold_their_siblings_for_ever():
+    siblings = Siblings(2)
+    for child in range(2):
+        siblings.retries(child, BAD, suspect=True)
+    assert siblings.may_run(1_000.0) == 0
+    assert siblings.may_run(1_000.0 + PATIENCE) == 1
+    siblings.tried(1_000.0 + PATIENCE)
+    assert siblings.may_run(1_001.0 + PATIENCE) == 0
+    for child in range(2):
+        siblings.died(child, BAD)
+    assert siblings.may_run(9_000.0) == 0  # nobody is left to wait for: it was a storm
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,210 @@
+"""Executors that share a store: how long one that stands still holds up the others, and how often one asks in vain."""
+
+import functools
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, text, update
+
+import redrive
+from redrive.errors import FlowStopped
+from redrive.flows import FlowStatus, State
+from redrive.store import postgres
+from redrive.store.schema import task_executors, tasks
+from redrive.tasks.executor import Executor
+from redrive.tasks.ledger import Ledger
+from tests.contract.flow_stage import PATIENCE, Beside, eventually, stopped
+
+SUSPENDED = """
+    import os, signal, sys, redrive
+    from redrive.store import postgres
+    from redrive.tasks.turn import Turn
+
+    postgres.SILENCE = "2s"
+    flow = redrive.Flow("shared", store=sys.argv[1], workers=1)
+    flow.task(name="split", in_thread=True)(lambda: [1, 2, 3])
+    flow.task(name="settle", each="split", in_thread=True)(lambda item: item)
+    claim, suspended = Turn._claim, []
+
+    def claim_and_stand_still(turn, order, connection, now, turned):
+        claim(turn, order, connection, now, turned)
+        if not suspended and any(hand.claim.child >= 0 for hand in turned.claimed):
+            suspended.append(True)
+            print("suspended", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    Turn._claim = claim_and_stand_still
+    flow.run()
+"""
+
+
+@pytest.fixture
+def on_postgres(store):
+    if not store.database.dialect.is_remote:
+        pytest.skip("a file has one writer at a time, whoever it is")
+
+
+def test_an_executor_that_is_suspended_in_mid_transaction_holds_nobody_up(store, store_url, tmp_path, on_postgres):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(SUSPENDED))
+    flow = redrive.Flow("shared", store=store, workers=1)
+    flow.task(name="split", in_thread=True)(lambda: [1, 2, 3])
+    flow.task(name="settle", each="split", in_thread=True)(lambda item: item)
+    with subprocess.Popen([sys.executable, program, store_url], stdout=subprocess.PIPE, text=True) as still:
+        try:
+            assert still.stdout.readline() == "suspended\n"
+            beside = Beside(flow.run).join()
+            assert beside.error is None
+            assert (beside.report.resumed, beside.report.counts) == (True, {State.SUCCESS: 4})
+            still.send_signal(signal.SIGCONT)  # its transaction is void, and it begins another one
+            assert still.wait(PATIENCE) == 0
+        finally:
+            still.kill()
+    assert store.tasks.run("shared").attempts == 4
+
+
+def test_a_lock_is_waited_for_only_so_long_and_asked_for_again(store, on_postgres, monkeypatch):
+    monkeypatch.setattr(postgres, "LOCK_PATIENCE", "100ms")
+    flow = redrive.Flow("shared", store=store, workers=1)
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold(connection):
+        connection.execute(select(tasks.c.id).with_for_update())
+        held.set()
+        assert let_go.wait(PATIENCE)
+
+    flow.task(name="work", in_thread=True)(lambda: held.wait(PATIENCE))
+    begun = eventually_running(flow, store)
+    before = store.database.repeats
+    holder = Beside(lambda: store.database.write(hold))
+    eventually(lambda: store.database.repeats > before)
+    let_go.set()
+    assert holder.join().error is None
+    assert begun.join().report.status is FlowStatus.COMPLETE
+
+
+def eventually_running(flow, store):
+    beside = Beside(flow.run)
+    eventually(lambda: store.tasks.runs() and store.tasks.find(flow.name, state="RUNNING"))
+    return beside
+
+
+def test_what_a_transaction_waits_for_is_bounded_for_executors_alone(store, on_postgres):
+    def bounds(connection):
+        return [connection.execute(text(f"SHOW {name}")).scalar_one() for name in ("lock_timeout", silent)]
+
+    silent = "idle_in_transaction_session_timeout"
+    found = []
+    store.database.write(lambda connection: (store.database.dialect.begin_bounded(connection), bounds(connection)))
+    store.database.write(lambda connection: found.append(bounds(connection)))
+    assert found == [["0", "0"]]
+
+
+def test_an_executor_whose_row_is_locked_is_left_for_the_next_time(store, on_postgres):
+    flow = redrive.Flow("shared", store=store, workers=1, stop_within=0)
+    ran = []
+    flow.sensor(name="ready", every=0.01, in_thread=True)(lambda: bool(ran))
+    with pytest.raises(FlowStopped):
+        flow.run(deadline=0.2)
+    let_go, held = threading.Event(), threading.Event()
+
+    def hold(connection):  # the row of one that is long dead
+        connection.execute(update(task_executors).values(owner='{"host": "x", "space": "x"}', ended_at=None))
+        connection.execute(update(task_executors).values(until=text("now() - interval '1 hour'")))
+
+    def lock(connection):
+        connection.execute(select(task_executors.c.id).with_for_update())
+        held.set()
+        assert let_go.wait(PATIENCE)
+
+    store.database.write(hold)
+    holder = Beside(lambda: store.database.write(lock))
+    assert held.wait(PATIENCE)
+    ran.append(True)
+    assert flow.run().status is FlowStatus.COMPLETE
+    let_go.set()
+    assert holder.join().error is None
+
+
+# ── the lease ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lease_is_counted_from_when_its_time_was_read_not_from_the_end_of_the_transaction(store):
+    flow = redrive.Flow("shared", store=store)
+    flow.task(name="a", in_thread=True)(lambda: 1)
+    ledger = Ledger(store, "shared", flow.graph.shape())
+    ledger.begin(params={}, run_id=None, restart=False, sla=None)
+    moments = []
+    ledger.write(lambda connection, now: moments.append(time.monotonic()))
+    assert ledger.confirmed <= moments[0]
+    ledger.release()
+
+
+def test_who_cannot_be_sure_of_its_lease_stops_and_says_why(store, monkeypatch):
+    flow = redrive.Flow("shared", store=store, workers=1, stop_within=0)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        assert go_on.wait(PATIENCE)
+
+    flow.task(name="work", in_thread=True)(work)
+    late = functools.partial(Ledger, lease=timedelta(seconds=0.5))
+    monkeypatch.setattr("redrive.tasks.executor.Ledger", late)
+    beside = Beside(flow.run)
+    assert begun.wait(PATIENCE)
+    release = threading.Event()
+    monkeypatch.setattr(Executor, "_write", lambda executor: release.wait(0.01))  # nothing reaches the store any more
+    error = eventually(lambda: beside.error)
+    go_on.set()
+    beside.join()
+    assert "the store could not be reached for longer than the lease of 0.5 s" in str(error)
+    assert "what was running has been ended, and running it again goes on" in str(error)
+    monkeypatch.undo()
+    store.database.write(lambda connection: connection.execute(update(task_executors).values(owner=elsewhere())))
+    time.sleep(0.5)  # its lease, which others keep
+    assert flow.run().status is FlowStatus.COMPLETE
+
+
+def elsewhere():
+    return '{"host": "elsewhere", "space": "x", "pid": 1, "began": "1"}'
+
+
+# ── limits that others use up ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_finds_the_limit_of_a_service_used_up_does_not_ask_without_end(store):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def pay(item):
+        begun.set()
+        assert go_on.wait(PATIENCE)
+
+    def made():
+        flow = redrive.Flow("paying", store=store, workers=2)
+        flow.group("bank", concurrency=1)
+        flow.task(name="split", in_thread=True)(lambda: [1, 2])
+        flow.task(name="pay", each="split", service="bank", in_thread=True)(pay)
+        return flow
+
+    def beats():
+        rows = select(task_executors.c.beat).order_by(task_executors.c.id)
+        return store.database.read(lambda connection: list(connection.execute(rows).scalars()))
+
+    first = Beside(made().run)
+    assert begun.wait(PATIENCE)
+    second = Beside(made().run)
+    eventually(lambda: len(beats()) == 2 and beats()[1] >= 2)
+    before = beats()[1]
+    time.sleep(2)
+    turns = beats()[1] - before
+    go_on.set()
+    for one in (first, second):
+        assert one.join().report.counts == {State.SUCCESS: 3}
+    assert turns <= 10  # two seconds, in which it looks what others have done
