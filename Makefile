@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+WORKERS ?= logical
+
+# Tests start Python hundreds of times: it is to find the modules compiled, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint bench chaos clean
 
@@ -30,12 +34,13 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# As many processes as there are cores; a file stays in one, for its tests share servers. WORKERS=0 runs in this one.
 test: lint
-	$(BIN)/python -m pytest -m "not chaos"
+	$(BIN)/python -m pytest -m "not chaos" --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile
 
 chaos: $(VENV)/.test
 	$(BIN)/python -m pytest -m chaos --timeout 3600
-	REDRIVE_EXPLORE=1 $(BIN)/python -m pytest tests/unit/policy tests/unit/test_masking.py tests/unit/classify/test_properties.py --timeout 3600
+	REDRIVE_EXPLORE=1 $(BIN)/python -m pytest tests/unit/policy tests/unit/test_masking.py tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_storm.py tests/unit/tasks/test_decide.py --timeout 3600
 
 bench: $(VENV)/.bench
 	$(BIN)/python bench/calls.py

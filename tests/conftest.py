@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -45,9 +47,12 @@ def unprivileged() -> dict[str, Any]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """None that the system gives away by itself: while a server is down, nobody else is to get its port."""
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 50):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free between 20,000 and 30,000")
 
 
 def postgres_binaries(scratch: Path, child: dict[str, Any]) -> Path:
@@ -66,17 +71,26 @@ def postgres_binaries(scratch: Path, child: dict[str, Any]) -> Path:
 # Nothing is kept on disk for long, so nothing need be safe there: a server that tests do not restart starts faster.
 QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
+ROOMY = 2 << 30
+
+
+def place_for_data() -> Path | None:
+    """Memory, where the machine lends enough of it as files: tests make databases by the hundred, of 300 files each."""
+    memory = Path("/dev/shm")
+    lent = os.access(memory, os.W_OK | os.X_OK) and shutil.disk_usage(memory).free >= ROOMY
+    return memory if lent else None
+
 
 class Postgres:
     """A real server on loopback TCP, SCRAM passwords on; it may be stopped or killed, and started again."""
 
-    def __init__(self, scratch: Path, *settings: str) -> None:
-        self._scratch, self._child = scratch, unprivileged()
+    def __init__(self, scratch: Path, data: Path, *settings: str) -> None:
+        self._scratch, self._data, self._child = scratch, data, unprivileged()
         if self._child:
-            os.chown(scratch, self._child["user"], self._child["group"])
+            for directory in (scratch, data):
+                os.chown(directory, self._child["user"], self._child["group"])
         self._binaries = postgres_binaries(scratch, self._child)
-        self._data = scratch / "data"
-        self._settings = [*settings, "lc_messages=C", "deadlock_timeout=20ms"]
+        self._settings = [*settings, "lc_messages=C", "deadlock_timeout=20ms", "max_wal_size=128MB"]
         self._server: subprocess.Popen[bytes] | None = None
         self.port = 0
         secret = scratch / "password"
@@ -86,6 +100,7 @@ class Postgres:
             [
                 *(self._binaries / "initdb", "-D", self._data, "-U", "postgres", "--pwfile", secret),
                 *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+                *("--set", "scram_iterations=1"),  # tests log in by the thousand, and guess no password
             ],
             check=True,
             capture_output=True,
@@ -164,9 +179,10 @@ class Postgres:
 
 @contextlib.contextmanager
 def running_postgres(*settings: str) -> Iterator[Postgres]:
-    # Not a directory of pytest's: those are closed to everyone but root, and a socket's path must be short.
-    with tempfile.TemporaryDirectory(prefix="redrive-pg-", ignore_cleanup_errors=True) as directory:
-        server = Postgres(Path(directory), *settings)
+    # Not directories of pytest's: those are closed to everyone but root, and a socket's path must be short.
+    temporary = functools.partial(tempfile.TemporaryDirectory, prefix="redrive-pg-", ignore_cleanup_errors=True)
+    with temporary() as scratch, temporary(dir=place_for_data()) as data:
+        server = Postgres(Path(scratch), Path(data), *settings)
         try:
             server.start()
             yield server

@@ -354,7 +354,7 @@ def test_a_full_disk_under_the_store_stops_the_run_which_goes_on_when_there_is_r
 
 
 def test_a_file_that_may_not_grow_stops_the_run_which_goes_on_when_it_may(texts):
-    heard = in_child(load_until_it_is_full, str(texts), f"sqlite:{texts}.target", f"{texts}.db", None, 1_000_000)
+    heard = in_child(load_until_it_is_full, str(texts), f"sqlite:{texts}.target", f"{texts}.db", None, 2_000_000)
     check_a_full_disk(heard, "ambiguous", "disk I/O error")
 
 

@@ -239,7 +239,7 @@ def test_07_a_function_may_return_a_generator_it_has_made(service):
 
 
 def test_08_after_exhaustion_the_callers_own_except_still_catches():
-    with FaultyServer() as server, httpx.Client(timeout=0.05) as client:
+    with FaultyServer() as server, httpx.Client(timeout=httpx.Timeout(30, read=0.3)) as client:
         server.on("/", Answer(hang=True))
         shipfast = Service("shipfast", retry=Retry(attempts=2, base=0.001, cap=0.001))
         with pytest.raises(httpx.ReadTimeout) as caught:
@@ -249,7 +249,7 @@ def test_08_after_exhaustion_the_callers_own_except_still_catches():
     assert [attempt.attempt for attempt in story.attempts] == [1, 2]
     assert {attempt.error for attempt in story.attempts} == {"ReadTimeout"}
     (note,) = caught.value.__notes__
-    for part in ("service 'shipfast'", "2 attempts in 0.", "timed out", "all 2 attempts are used", "run again"):
+    for part in ("service 'shipfast'", "2 attempts in ", "timed out", "all 2 attempts are used", "run again"):
         assert part in note
 
 

@@ -73,8 +73,8 @@ def untrusted_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def refused_port() -> int:
-    """A port nobody listens on."""
+def refused_port() -> Iterator[int]:
+    """A port nobody listens on, and nobody else can take."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        yield probe.getsockname()[1]

@@ -77,7 +77,7 @@ async def waits(record):
     return record
 
 
-@pytest.mark.parametrize("transform", [7, "name", dict, waits, functools.partial(waits)], ids=repr)
+@pytest.mark.parametrize("transform", [7, "name", dict, waits, functools.partial(waits)])
 def test_what_is_no_transformation_is_refused_in_a_sentence(transform):
     with pytest.raises(TypeError, match=r"^transform "):
         transform_of(transform)
@@ -233,7 +233,7 @@ def test_what_a_function_of_a_frame_gives_back_must_be_a_frame(answer):
         per_frame(lambda rows: answer)(outgoing(frame=True))
 
 
-@pytest.mark.parametrize(("function", "row"), [(7, None), (len, 7), (len, ""), (waits, None)], ids=repr)
+@pytest.mark.parametrize(("function", "row"), [(7, None), (len, 7), (len, ""), (waits, None)])
 def test_what_per_frame_cannot_mark_is_refused(function, row):
     with pytest.raises(TypeError):
         per_frame(function, row=row)

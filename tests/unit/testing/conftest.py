@@ -21,7 +21,7 @@ class Reply(NamedTuple):
 
 
 class Client(NamedTuple):
-    """One HTTP library: how it gets a page, and what it raises when that fails."""
+    """One HTTP library: how it gets a page, with a timeout for reading it, and what it raises when that fails."""
 
     get: Callable[..., Reply]
     timeout: type[Exception]
@@ -34,13 +34,13 @@ def _lower(headers) -> dict[str, str]:
 
 
 def _httpx_get(url: str, timeout: float = 30) -> Reply:
-    reply = httpx.get(url, timeout=timeout)
+    reply = httpx.get(url, timeout=httpx.Timeout(30, read=timeout))
     return Reply(reply.status_code, _lower(reply.headers), reply.json)
 
 
 def _httpx_async_get(url: str, timeout: float = 30) -> Reply:
     async def get() -> httpx.Response:
-        async with httpx.AsyncClient(timeout=timeout) as client:
+        async with httpx.AsyncClient(timeout=httpx.Timeout(30, read=timeout)) as client:
             return await client.get(url)
 
     reply = asyncio.run(get())
@@ -48,7 +48,7 @@ def _httpx_async_get(url: str, timeout: float = 30) -> Reply:
 
 
 def _requests_get(url: str, timeout: float = 30) -> Reply:
-    reply = requests.get(url, timeout=timeout)
+    reply = requests.get(url, timeout=(30, timeout))
     return Reply(reply.status_code, _lower(reply.headers), reply.json)
 
 

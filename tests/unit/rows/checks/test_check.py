@@ -118,7 +118,6 @@ class Waits:
         (functools.partial(waits), "is async"),
         (Waits(), "Waits is async"),
     ],
-    ids=repr,
 )
 def test_what_is_no_check_is_refused_in_a_sentence(validate, said):
     with pytest.raises(TypeError, match=r"^validate ") as refused:
