@@ -125,8 +125,7 @@ def test_retries_are_stored_times_that_outlive_the_executor(flow, task, store, m
     due = store.tasks.get("settlement", "fetch").task.due_at
     assert timedelta(minutes=59) < due - datetime.now(UTC) < timedelta(minutes=61)
     assert stopped(flow, deadline=0.3).report.attempts == 1  # not before its time
-    now = store.database.dialect.now
-    monkeypatch.setattr(store.database.dialect, "now", lambda connection: now(connection) + timedelta(hours=2))
+    Wall(store, monkeypatch).ahead = timedelta(hours=2)
     assert flow.run().attempts == 2
 
 
@@ -216,11 +215,12 @@ class Wall:
     """The database's clock, set by hand."""
 
     def __init__(self, store, monkeypatch):
-        self._now, self.ahead = store.database.dialect.now, timedelta()
-        monkeypatch.setattr(store.database.dialect, "now", self)
+        dialect, self.ahead = store.database.dialect, timedelta()
+        for read in (dialect.now, dialect.begin_bounded):
+            monkeypatch.setattr(dialect, read.__name__, functools.partial(self._read, read))
 
-    def __call__(self, connection):
-        return self._now(connection) + self.ahead
+    def _read(self, read, connection, **options):
+        return read(connection, **options) + self.ahead
 
 
 @pytest.mark.parametrize("jump", [timedelta(hours=1), timedelta(hours=-1)])

@@ -79,8 +79,10 @@ class Dialect(Protocol):
     def now(self, connection: Connection) -> datetime:
         """The time by the one clock that all who share the database have in common."""
 
-    def begin_bounded(self, connection: Connection) -> datetime:
-        """The same, of a transaction that waits for others only so long, and that holds nobody up once it is silent."""
+    def begin_bounded(self, connection: Connection, *, within: float = 600.0) -> datetime:
+        """The same, of a transaction that waits for others only so long, and that does not hold them up for ever: it is
+        undone when its process falls silent, and at the latest after so many seconds, where the server can do that.
+        """
 
     def size(self, connection: Connection) -> int:
         """Bytes on disk."""

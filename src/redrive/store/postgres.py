@@ -32,11 +32,14 @@ _CONNECTING = {
 }
 # Shorter than anybody's patience: who waits for one that was suspended in mid-transaction lives to see its end.
 SILENCE = "15s"
-LOCK_PATIENCE = "20s"
-_BEGIN_BOUNDED = text(
+LOCK_PATIENCE = "25s"
+_BOUNDED = (
     "SELECT clock_timestamp(), set_config('lock_timeout', :locked, true), "
     "set_config('idle_in_transaction_session_timeout', :silent, true)"
 )
+_BEGIN_BOUNDED = text(_BOUNDED)
+# A session that was last sent many parameters in one go may count as one at work, however silent it is.
+_BEGIN_BOUNDED_17 = text(f"{_BOUNDED}, set_config('transaction_timeout', :within, true)")
 
 
 class PostgresDialect:
@@ -124,9 +127,11 @@ class PostgresDialect:
         moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
         return moment.astimezone(UTC)
 
-    def begin_bounded(self, connection: Connection) -> datetime:
-        bounds = {"locked": LOCK_PATIENCE, "silent": SILENCE}
-        moment: datetime = connection.execute(_BEGIN_BOUNDED, bounds).scalar_one()
+    def begin_bounded(self, connection: Connection, *, within: float = 600.0) -> datetime:
+        bounds = {"locked": LOCK_PATIENCE, "silent": SILENCE, "within": f"{within * 1_000:.0f}ms"}
+        knows_all = (connection.dialect.server_version_info or ())[:1] >= (17,)
+        begin = _BEGIN_BOUNDED_17 if knows_all else _BEGIN_BOUNDED
+        moment: datetime = connection.execute(begin, bounds).scalar_one()
         return moment.astimezone(UTC)
 
     def size(self, connection: Connection) -> int:
@@ -143,6 +148,8 @@ class PostgresDialect:
             return "check the user and the password of the store's URL"
         if kind is Kind.TRANSIENT:
             return "see that the server runs and can be reached; running again is safe"
+        if getattr(error, "sqlstate", None) == "25P04":
+            return "this process stood still, or the server takes too long; running again is safe"
         return None
 
 

@@ -134,8 +134,8 @@ class SqliteDialect:
     def now(self, connection: Connection) -> datetime:
         return datetime.now(UTC)  # who shares a file shares a machine
 
-    def begin_bounded(self, connection: Connection) -> datetime:
-        return self.now(connection)  # who writes is alone, and has waited for that only so long
+    def begin_bounded(self, connection: Connection, *, within: float = 600.0) -> datetime:
+        return datetime.now(UTC)  # who writes is alone, and has waited for that only so long
 
     def size(self, connection: Connection) -> int:
         pages = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"))

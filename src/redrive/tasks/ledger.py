@@ -32,6 +32,7 @@ from redrive.tasks.steady import SteadyTime
 T = TypeVar("T")
 
 LEASE = timedelta(seconds=60)
+_OF_THE_LEASE = 0.75  # a transaction must be over before the lease is that it renews
 _AHEAD = timedelta(seconds=1)
 _BEAT = (
     update(task_executors)
@@ -78,7 +79,6 @@ class Ledger(Place):
 
         def work(connection: Connection) -> Begun:
             nonlocal asked
-            asked = time.monotonic()
             now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
             standing = self._standing(connection, run_id, written)
@@ -91,9 +91,9 @@ class Ledger(Place):
                 begun = self._anew(connection, run_id or uuid.uuid4(), written, sla, now)
             else:
                 begun = self._again(connection, standing, written)
-            joined = insert(task_executors).values(
-                run_id=begun.run_id, owner=self._owner, until=now + self.lease, began_at=now
-            )
+            asked = time.monotonic()  # a large graph takes its time to be written
+            until = self.database.dialect.now(connection) + self.lease
+            joined = insert(task_executors).values(run_id=begun.run_id, owner=self._owner, until=until, began_at=now)
             self.executor = connection.execute(joined.returning(task_executors.c.id)).scalar_one()
             return begun
 
@@ -187,7 +187,8 @@ class Ledger(Place):
         def once(connection: Connection) -> T:
             nonlocal asked
             asked = time.monotonic()  # the lease begins when its time is read, however long the rest takes
-            real, now = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
+            within = _OF_THE_LEASE * self.lease.total_seconds()
+            real, now = self._time.read(lambda: self.database.dialect.begin_bounded(connection, within=within))
             mine = {"me": self.executor, "beats": beat, "lives_until": real + self.lease}
             if connection.execute(_BEAT, mine).rowcount != 1:
                 raise self.fenced()

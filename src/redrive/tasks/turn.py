@@ -80,8 +80,8 @@ class Turned:
 
     settled: Settled
     claimed: list[InHand] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
-    """Nodes whose service had room for fewer, because of what other executors run."""
+    exhausted: set[int] = field(default_factory=set)
+    """Nodes of which all was claimed that could be: what is due beyond that is in other hands, or waits for them."""
     full: bool = False
     """Whether there was more to claim than room for it."""
     due_in: float = math.inf
@@ -192,8 +192,8 @@ class Turn:
                     of_service[one.service] -= len(claims)
                 turned.claimed += [self._in_hand(connection, found) for found in claims]
                 turned.full = turned.full or (len(claims) == limit and not one.windowed)
-                if one.concurrency is not None and len(claims) < limit:
-                    turned.refused.update(one.nodes)
+                if len(claims) < limit:
+                    turned.exhausted.update(one.nodes)
 
     def _survey(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
         turned.active = active(self._ledger, connection)
@@ -210,23 +210,23 @@ class Turn:
             turned.census = self._census(connection, sorted(turned.active))
         elif not turned.claimed and order.plan.waiting_retries and self._ledger.others(connection):
             turned.census = self._census(connection, order.plan.waiting_retries)
-        turned.due_in = self._due_in(order.plan, connection, now, turned.refused)
+        turned.due_in = self._due_in(order.plan, connection, now, turned.exhausted)
         if not turned.claimed:
             turned.idle = is_idle(self._ledger, connection)
 
-    def _due_in(self, plan: Plan, connection: Connection, now: datetime, refused: Collection[int]) -> float:
-        """Seconds until the next task is due. What is due already, and was refused, waits for the next survey."""
+    def _due_in(self, plan: Plan, connection: Connection, now: datetime, exhausted: Collection[int]) -> float:
+        """Seconds until the next task is due; what is due and could not be had is asked for with the next survey."""
 
-        def due_in(*, of_refused: bool) -> float:
+        def due_in(*, of_exhausted: bool) -> float:
             nodes, retries_of = (
-                [node for node in some if (node in refused) is of_refused]
+                [node for node in some if (node in exhausted) is of_exhausted]
                 for some in (plan.waiting, plan.waiting_retries)
             )
             due = next_due(self._ledger, connection, nodes=nodes, retries_of=retries_of)
             return math.inf if due is None else (due - now).total_seconds()
 
-        later = due_in(of_refused=True) if refused else math.inf
-        return min(max(0.0, due_in(of_refused=False)), later if later > 0 else math.inf)
+        later = due_in(of_exhausted=True)
+        return min(max(0.0, due_in(of_exhausted=False)), later if later > 0 else math.inf)
 
     def _census(self, connection: Connection, nodes: Sequence[int]) -> dict[int, Census]:
         fan_outs = [node for node in nodes if self._nodes[node].each is not None]

@@ -1,0 +1,204 @@
+"""What is written of a run, on both databases: its letters, its files, and what people may read of it."""
+
+import functools
+import uuid
+
+import pytest
+
+import redrive
+from redrive.errors import FlowError
+from redrive.flows import FlowStatus, State
+from redrive.letters import Status
+from redrive.store.schema import task_changes, tasks
+from redrive.tasks.results import Results
+from redrive.testing import set_testing
+from tests.contract.flow_stage import stopped, stopped_at_a_retry
+
+
+@pytest.fixture
+def files(tmp_path):
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def flow(store, files):
+    return redrive.Flow("settlement", store=store, workers=2, files=files, params={"day": "monday", "blob": ""})
+
+
+@pytest.fixture
+def task(flow):
+    return functools.partial(flow.task, in_thread=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_waits():
+    with set_testing():
+        yield
+
+
+# ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_task_that_died_in_two_runs_is_two_letters_with_the_parameters_of_their_runs(flow, task, store):
+    @task()
+    def load(day):
+        raise redrive.Permanent("a bad file")
+
+    runs = {day: stopped(flow, params={"day": day}).report.run_id for day in ("monday", "tuesday")}
+    letters = {letter.run_id: letter for letter in store.dlq.find()}
+    assert {run: letter.record["params"]["day"] for run, letter in letters.items()} == {
+        run: day for day, run in runs.items()
+    }
+    assert {letter.source for letter in letters.values()} == {f"run {run}" for run in runs.values()}
+    flow.accept("load", run=runs["tuesday"], note="empty on holidays")
+    assert [letter.run_id for letter in store.dlq.find(status=Status.PENDING)] == [runs["monday"]]
+
+
+def test_a_task_that_dies_twice_in_one_run_is_one_letter(flow, task, store):
+    @task()
+    def load(day):
+        raise redrive.Permanent("a bad file")
+
+    stopped(flow)
+    flow.retry("load")
+    stopped(flow)
+    (letter,) = store.dlq.find()
+    assert (letter.key, letter.seen) == ("load", 2)
+
+
+# ── beginning anew ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_restart_under_a_new_id_gives_up_the_unfinished_run_as_any_other_restart(flow, task, store):
+    tried = []
+
+    @task(retry=redrive.Retry(attempts=2, base=3_600, cap=3_600, jitter="none", within=90_000))
+    def work():
+        tried.append(1)
+        if len(tried) == 1:
+            raise redrive.Transient("away")
+
+    with set_testing(False):
+        old = stopped_at_a_retry(flow).report.run_id
+    new = uuid.uuid4()
+    assert flow.run(restart=True, run_id=new).run_id == new
+    assert store.tasks.run(old).status is FlowStatus.ABANDONED
+    assert flow.run().run_id not in (old, new)
+
+
+def test_a_run_with_other_parameters_is_refused_by_their_names_and_not_their_values(store):
+    flow = redrive.Flow("secretive", store=store, params=["day", "password"])
+    flow.task(name="work", in_thread=True)(lambda password: None)
+    run_id = flow.run(params={"day": 1, "password": "hunter2"}).run_id
+    with pytest.raises(FlowError) as raised:
+        flow.run(params={"day": 1, "password": "correct horse"}, run_id=run_id)
+    assert "has other parameters: password; give it those it began with" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+# ── arguments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def left_in(files, run_id):
+    return sorted(path.name for path in (files / str(run_id)).glob("*"))
+
+
+def test_what_many_children_are_given_in_common_is_written_once(flow, task, files):
+    task(name="numbers")(lambda: list(range(30)))
+    task(name="table")(lambda: "x" * 20_000)
+    task(name="work", each="numbers", after="table")(lambda n, table, blob, day: [n, len(table), len(blob), day])
+    report = flow.run(params={"blob": "y" * 15_000})
+    assert flow.result("work") == [[n, 20_000, 15_000, "monday"] for n in range(30)]
+    assert left_in(files, report.run_id) == ["result-1.json"]  # without the table, all of it can be sent
+
+
+def test_a_large_item_is_a_file_for_as_long_as_its_attempt(flow, task, files):
+    there, failed = [], []
+    task(name="texts")(lambda: ["a" * 40_000, "b" * 50_000, "c"])
+
+    @task(each="texts", retry=redrive.Retry(attempts=2))
+    def work(text):
+        (run,) = files.iterdir()
+        there.append(len(list(run.glob("*-item.json"))))
+        if text[0] == "b" and not failed:
+            failed.append(text)
+            raise redrive.Transient("again")
+        return len(text)
+
+    report = flow.run()
+    assert flow.result("work") == [40_000, 50_000, 1]
+    assert max(there) >= 1
+    assert not [name for name in left_in(files, report.run_id) if name.endswith("-item.json")]
+
+
+def test_the_large_item_of_an_attempt_whose_executor_died_is_removed_by_who_takes_over(
+    flow, task, files, store, monkeypatch
+):
+    task(name="texts")(lambda: ["a" * 40_000])
+    died = []
+
+    def dead(work, done=None):
+        raise RuntimeError("it is dead")
+
+    @task(each="texts")
+    def work(text):
+        if not died:
+            died.append(1)
+            monkeypatch.setattr(store.database, "write", dead)
+        return len(text)
+
+    monkeypatch.setattr(Results, "remove_item", lambda *_: None)  # it did not even come to that
+    with pytest.raises(RuntimeError, match="it is dead"):
+        flow.run()
+    monkeypatch.undo()
+    report = flow.run()
+    assert flow.result("work") == [40_000]
+    assert not [name for name in left_in(files, report.run_id) if name.endswith("-item.json")]
+
+
+# ── what people say ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def dead_pair(flow, task):
+    task(name="numbers")(lambda: [1, 2])
+
+    @task(each="numbers")
+    def read(number):
+        raise redrive.Permanent("corrupt")
+
+    stopped(flow)
+
+
+@pytest.mark.parametrize("note", ["a\0b", "half \ud800 of it"])
+def test_a_note_may_hold_what_no_database_can(flow, store, dead_pair, note):
+    flow.retry("read[0]", note=note)
+    flow.accept("read[1]", note=note)
+    notes = store.database.read(lambda connection: connection.execute(tasks.select()).all())
+    assert {row.state for row in notes if row.child >= 0} == {State.READY, State.SUCCESS}
+    causes = store.database.read(lambda connection: connection.execute(task_changes.select()).all())
+    assert any("\\x00" in (row.cause or "") or "\\ud800" in (row.cause or "") for row in causes)
+
+
+@pytest.mark.parametrize("number", ["7", "99999999999", "9" * 20, "9" * 5_000])
+def test_a_child_that_cannot_be_is_not_there(flow, store, dead_pair, number):
+    for ask in (functools.partial(store.tasks.get, "settlement"), flow.retry, flow.result):
+        with pytest.raises(FlowError, match="has no task"):
+            ask(f"read[{number}]")
+
+
+@pytest.mark.parametrize("name", [3, None, ["read"], b"read", "", "a\0b", "\ud800", "read[x]"])
+def test_what_names_no_task_is_refused_in_a_sentence(flow, dead_pair, name):
+    for ask in (flow.retry, flow.result, functools.partial(flow.fail, note="why")):
+        with pytest.raises(FlowError, match="names no task: write settle, or settle"):
+            ask(name)
+
+
+def test_a_run_cause_or_note_of_another_kind_is_refused_in_a_sentence(flow, dead_pair):
+    with pytest.raises(FlowError, match="a cause is a text, as `redrive tasks ls` shows it, not 3"):
+        flow.retry(cause=3)
+    with pytest.raises(FlowError, match="to send back a task needs a note that says why"):
+        flow.retry("read[0]", note=3)
+    for run in ("a\0b", "\ud800"):
+        with pytest.raises(FlowError, match="there is no run of a flow"):
+            flow.retry("read[0]", run=run)
