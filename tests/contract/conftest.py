@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,3 +38,9 @@ def put(dlq: Any) -> Callable[..., Any]:
         )
 
     return put
+
+
+@pytest.fixture
+def task(flow: redrive.Flow) -> Callable[..., Any]:
+    """A task in a thread, where a function of the test's own may be one."""
+    return functools.partial(flow.task, in_thread=True)

@@ -25,11 +25,6 @@ def flow(store, files):
     return redrive.Flow("settlement", store=store, workers=2, files=files, params={"day": "monday", "blob": ""})
 
 
-@pytest.fixture
-def task(flow):
-    return functools.partial(flow.task, in_thread=True)
-
-
 @pytest.fixture(autouse=True)
 def _no_waits():
     with set_testing():

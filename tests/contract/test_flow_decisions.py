@@ -1,6 +1,5 @@
 """What people decide about tasks that went wrong, on both databases."""
 
-import functools
 import threading
 import time
 
@@ -23,11 +22,6 @@ def _no_waits():
 @pytest.fixture
 def flow(store):
     return redrive.Flow("settlement", store=store, workers=4)
-
-
-@pytest.fixture
-def task(flow):
-    return functools.partial(flow.task, in_thread=True)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What goes wrong in flows, on both databases: what becomes of it, and of what waits for it."""
 
-import functools
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -24,12 +23,6 @@ def events():
 @pytest.fixture
 def flow(store, tmp_path, events):
     return redrive.Flow("settlement", store=store, workers=4, files=tmp_path / "results", on_event=events.append)
-
-
-@pytest.fixture
-def task(flow):
-    """A task in a thread, where a function of the test's own may be one."""
-    return functools.partial(flow.task, in_thread=True)
 
 
 @pytest.fixture(autouse=True)

@@ -28,11 +28,6 @@ def flow(store):
     return redrive.Flow("settlement", store=store, workers=2, stop_within=0)
 
 
-@pytest.fixture
-def task(flow):
-    return functools.partial(flow.task, in_thread=True)
-
-
 # ── stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

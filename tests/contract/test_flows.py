@@ -1,6 +1,5 @@
 """Flows on both databases: what runs when, and what it is given."""
 
-import functools
 import json
 import uuid
 from datetime import UTC, datetime
@@ -23,12 +22,6 @@ def events():
 @pytest.fixture
 def flow(store, tmp_path, events):
     return redrive.Flow("settlement", store=store, workers=4, files=tmp_path / "results", on_event=events.append)
-
-
-@pytest.fixture
-def task(flow):
-    """A task in a thread, where a function of the test's own may be one."""
-    return functools.partial(flow.task, in_thread=True)
 
 
 @pytest.fixture(autouse=True)

@@ -54,10 +54,13 @@ def run():
         pool.close()
 """
 
-GUARDED = RUN + """
+GUARDED = (
+    RUN
+    + """
 if __name__ == "__main__":
     run()
 """
+)
 
 
 def python(*arguments, cwd, stdin=None):
@@ -122,9 +125,12 @@ def test_a_flow_is_found_where_the_program_has_changed_its_path(project, tmp_pat
 
 def test_a_program_that_is_profiled_is_found(project):
     (project / "settle.py").write_text(FLOW + GUARDED)
-    assert "['__mp_main__'" in subprocess.run(
-        [sys.executable, "-m", "cProfile", "settle.py"], cwd=project, capture_output=True, text=True, check=True
-    ).stdout
+    assert (
+        "['__mp_main__'"
+        in subprocess.run(
+            [sys.executable, "-m", "cProfile", "settle.py"], cwd=project, capture_output=True, text=True, check=True
+        ).stdout
+    )
 
 
 @pytest.mark.parametrize("how", ["-c", "-"])
