@@ -1,4 +1,4 @@
-"""Processes to kill: see `letters_worker`."""
+"""Processes to kill: see `mortals`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 
 # Tests are no package; what those of this directory share lies beside them.
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("letters_books", "rows_books")
+pytest.register_assert_rewrite("letters_books", "rows_books", "tasks_books")
 
 _LONGEST = 60.0  # seconds in which a process must say something
 
@@ -66,6 +67,7 @@ class Workers:
         self._server = server
         self._directory = directory
         self._serial = itertools.count()
+        self._lock = threading.Lock()  # tests may start processes from several threads
 
     def start(self, operation: str, *, gate: Path | None = None, **arguments: Any) -> Worker:
         """Start an operation in a process of its own; one with a gate waits there."""
@@ -88,13 +90,27 @@ class Workers:
     def _ask(self, job: dict[str, Any]) -> int:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(job) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline())
+        with self._lock:
+            self._server.stdin.write(json.dumps(job) + "\n")
+            self._server.stdin.flush()
+            return int(self._server.stdout.readline())
+
+
+@contextlib.contextmanager
+def workers_of(program: str, directory: Path) -> Iterator[Workers]:
+    """Processes of one program of this directory."""
+    command = [sys.executable, "-W", "error", Path(__file__).with_name(program)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield Workers(server, directory)
 
 
 @pytest.fixture(scope="session")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    command = [sys.executable, "-W", "error", Path(__file__).with_name("letters_worker.py")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield Workers(server, tmp_path_factory.mktemp("workers"))
+    with workers_of("letters_worker.py", tmp_path_factory.mktemp("workers")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    with workers_of("tasks_worker.py", tmp_path_factory.mktemp("executors")) as made:
+        yield made

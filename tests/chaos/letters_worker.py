@@ -1,20 +1,13 @@
-"""Processes that work on letters, made to be killed.
+"""Processes that work on letters, made to be killed: see `mortals`."""
 
-This one reads jobs, a line of JSON each, and forks a process for every job: one that has imported everything already,
-so that hundreds of them can be killed in minutes. A process says what it does in the pipe that its job names, a line
-for each thing done; what it said before it was killed is there to read.
-"""
-
-import fcntl
 import json
 import os
 import sqlite3
-import sys
 import time
-import traceback
 from datetime import UTC, datetime
 
 import psycopg
+from mortals import serve
 
 import redrive
 from redrive.dlq import put as putting
@@ -22,16 +15,6 @@ from redrive.dlq import retain
 
 PIPELINE = "vendor"
 OLD = datetime(2024, 1, 1, tzinfo=UTC)  # long past any retention
-
-
-class Mouth:
-    """Where a process says what it does; a line is written whole or not at all."""
-
-    def __init__(self, pipe):
-        self._pipe = pipe
-
-    def say(self, what, **more):
-        os.write(self._pipe, json.dumps({"what": what, **more}).encode() + b"\n")
 
 
 ERRORS = ("fee: not a number", KeyError("weight"), ValueError("date out of range"), "carrier unknown", "fee: negative")
@@ -133,41 +116,10 @@ def hold(mouth, *, url, seconds):
 # ── how it is told ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def work(pipe, *, operation, gate, **arguments):
-    """Do one job, at the moment when the gate opens, and leave."""
-    code = 1
-    try:
-        mouth = Mouth(pipe)
-        if gate:
-            with open(gate) as closed:
-                mouth.say("ready")
-                fcntl.flock(closed, fcntl.LOCK_SH)
-        {one.__name__: one for one in (put, replay, purge, open_and_count, hold)}[operation](mouth, **arguments)
-        mouth.say("done")
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def serve():
-    """Take jobs until there are no more."""
-    for line in sys.stdin:
-        job = json.loads(line)
-        if "wait" in job:
-            _, status = os.waitpid(job["wait"], 0)
-            answer = os.waitstatus_to_exitcode(status)
-        else:
-            pipe = os.open(job.pop("pipe"), os.O_WRONLY)
-            answer = os.fork()
-            if answer == 0:
-                work(pipe, **job)
-            os.close(pipe)
-        sys.stdout.write(f"{answer}\n")
-        sys.stdout.flush()
+def perform(mouth, *, operation, **arguments):
+    """Do one job."""
+    {one.__name__: one for one in (put, replay, purge, open_and_count, hold)}[operation](mouth, **arguments)
 
 
 if __name__ == "__main__":
-    serve()
+    serve(perform)

@@ -1,20 +1,12 @@
-"""Processes that run pipelines, made to be killed, and what they read.
+"""Processes that run pipelines, made to be killed, and what they read: see `mortals`.
 
-Like `letters_worker`: this one has imported everything, and forks a process for every job. A process says where it is,
-a line for each step, and may be told to kill itself at one of them.
+A process says where it is, a line for each step, and may be told to kill itself at one of them.
 """
 
 import contextlib
-import fcntl
 import functools
 import json
-import os
-import signal
-import sys
 import time
-import traceback
-import warnings
-from collections import Counter
 from datetime import timedelta
 
 import dataframely
@@ -22,7 +14,7 @@ import duckdb  # noqa: F401 - imported here, so that no process has to
 import psycopg  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 import pydantic
-from letters_worker import Mouth
+from mortals import Doomed, serve, trace
 from sqlalchemy import Engine, event
 
 import redrive
@@ -137,54 +129,6 @@ def a_sink(url):
 # ── what a process does ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Doomed:
-    """A mouth to whose owner something happens when it has said a word so many times.
-
-    die_at   it is killed
-    halt_at  the thread that said it waits at a gate
-    stop_at  the whole process stands still, until it is told to go on
-    """
-
-    def __init__(self, mouth, *, die_at=None, halt_at=None, stop_at=None):
-        self._mouth = mouth
-        self._said = Counter()
-        self._fates = {
-            tuple(moment[:2]): functools.partial(fate, *moment[2:])
-            for moment, fate in ((die_at, self._die), (halt_at, wait_at), (stop_at, self._stop))
-            if moment is not None
-        }
-
-    def say(self, what, **more):
-        self._mouth.say(what, **more)
-        self._said[what] += 1
-        if fate := self._fates.get((what, self._said[what])):
-            fate()
-
-    def _die(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def _stop(self):
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def wait_at(gate):
-    with open(gate) as closed:
-        fcntl.flock(closed, fcntl.LOCK_SH)
-
-
-def trace(owner, method, before, after, mouth):
-    """Say when a method is called, and when it has done its work."""
-    real = getattr(owner, method)
-
-    def traced(*args, **options):
-        mouth.say(before)
-        result = real(*args, **options)
-        mouth.say(after)
-        return result
-
-    setattr(owner, method, traced)
-
-
 def run(mouth, *, variant, file, url, store, **fates):
     """Run a pipeline, or go on with it; say where each batch is, and how it ended."""
     mouth = Doomed(mouth, **fates)
@@ -223,48 +167,15 @@ def wait(mouth, *, variant, file, url, store):
 # ── how it is told ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def work(pipe, *, operation, gate, lease=None, **arguments):
-    """Do one job, at the moment when the gate opens, and leave. Claims last for the usual time, or for `lease`."""
-    code = 1
-    try:
-        if lease is not None:
-            pipelines.Ledger = functools.partial(Ledger, lease=timedelta(seconds=lease))
-        if arguments.get("stop_at"):
-            # Who is stopped in the middle of a renewal keeps SQLite's lock with him, and nobody can take over.
-            Ledger.kept_alive = lambda self: contextlib.nullcontext()
-        mouth = Mouth(pipe)
-        if gate:
-            mouth.say("ready")
-            wait_at(gate)
-        {"run": run, "wait": wait}[operation](mouth, **arguments)
-        mouth.say("done")
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def serve():
-    """Take jobs until there are no more."""
-    for line in sys.stdin:
-        job = json.loads(line)
-        if "wait" in job:
-            _, status = os.waitpid(job["wait"], 0)
-            answer = os.waitstatus_to_exitcode(status)
-        else:
-            pipe = os.open(job.pop("pipe"), os.O_WRONLY)
-            with warnings.catch_warnings():
-                # Libraries that were imported keep threads of their own; none has been given anything to do.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                answer = os.fork()
-            if answer == 0:
-                work(pipe, **job)
-            os.close(pipe)
-        sys.stdout.write(f"{answer}\n")
-        sys.stdout.flush()
+def perform(mouth, *, operation, lease=None, **arguments):
+    """Do one job. Claims last for the usual time, or for `lease`."""
+    if lease is not None:
+        pipelines.Ledger = functools.partial(Ledger, lease=timedelta(seconds=lease))
+    if arguments.get("stop_at"):
+        # Who is stopped in the middle of a renewal keeps SQLite's lock with him, and nobody can take over.
+        Ledger.kept_alive = lambda self: contextlib.nullcontext()
+    {"run": run, "wait": wait}[operation](mouth, **arguments)
 
 
 if __name__ == "__main__":
-    serve()
+    serve(perform)

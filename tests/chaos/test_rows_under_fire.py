@@ -9,11 +9,9 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -31,7 +29,7 @@ from rows_books import (
 from rows_worker import BATCH, COUNT
 
 import redrive
-from tests.chaos.conftest import Workers
+from tests.chaos.conftest import workers_of
 
 KILLS_A_ROUND = 10
 VARIANTS = ("csv", "records", "ndjson")
@@ -40,9 +38,8 @@ SINKS = ("postgresql with its store", "postgresql", "sqlite with its store", "sq
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-    command = [sys.executable, "-W", "error", Path(__file__).with_name("rows_worker.py")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield Workers(server, tmp_path_factory.mktemp("rows-workers"))
+    with workers_of("rows_worker.py", tmp_path_factory.mktemp("rows-workers")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

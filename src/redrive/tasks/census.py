@@ -11,7 +11,7 @@ from redrive.flows import State
 from redrive.model import Kind
 from redrive.store.schema import task_runs, tasks
 from redrive.tasks.claims import Claim
-from redrive.tasks.decide import SUSPECT, Next, Past
+from redrive.tasks.decide import LOST, SUSPECT, Next, Past
 from redrive.tasks.place import Place
 from redrive.tasks.settle import Settlement
 from redrive.tasks.storm import Counted
@@ -33,6 +33,7 @@ def census(place: Place, connection: Connection, node: int) -> Census:
     found = Census(_count(connection, children & (tasks.c.state == State.SUCCESS)))
     decided_at = select(task_runs.c.updated_at).where(task_runs.c.run_id == place.run_id).scalar_subquery()
     died = (tasks.c.state == State.DEAD_LETTER) & (tasks.c.attempt > 0) & (tasks.c.ended_at > decided_at)
+    died &= tasks.c.fingerprint != LOST  # that executors die says nothing about siblings
     failing = (
         tasks.c.state.in_([State.RETRYING, State.RUNNING]) & tasks.c.kind.in_(list(SUSPECT)) & (tasks.c.failures > 0)
     )

@@ -15,7 +15,7 @@ from redrive.tasks.work import Ended, Outcome
 
 _HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
 LOST = "lost"
-LOST_IN_A_ROW = 5
+LOST_IN_A_ROW = 10
 """Executors that may die one after another while they have a task, before it is taken for the cause."""
 SUSPECT = frozenset({Kind.AMBIGUOUS, Kind.RESOURCE})
 """Kinds that may be poison: nobody can tell whether they would heal."""

@@ -226,8 +226,8 @@ def test_an_attempt_lost_with_its_executor_costs_no_retry():
     assert states(node(attempts=1), [LOST, LOST, returned()]) == [State.READY, State.READY, State.SUCCESS]
 
 
-def test_34_a_task_that_five_executors_in_a_row_died_of_is_a_dead_letter():
-    assert states(node(attempts=1), [LOST] * 9) == [State.READY] * 4 + [State.DEAD_LETTER]
+def test_34_a_task_that_ten_executors_in_a_row_died_of_is_a_dead_letter():
+    assert states(node(attempts=1), [LOST] * 19) == [State.READY] * 9 + [State.DEAD_LETTER]
 
 
 def test_a_sensor_that_raises_fails_when_its_time_is_over():

@@ -29,6 +29,7 @@ from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_changes, tasks
 from redrive.tasks import people
+from redrive.tasks.decide import LOST_IN_A_ROW
 from redrive.tasks.executor import Executor
 from redrive.tasks.scribe import Bell
 from redrive.tasks.states import TRANSITIONS
@@ -135,8 +136,8 @@ class Model:
                 return State.DEAD_LETTER
             cause = "lost" if said == "lost" else FAILURES[said][2]
             same, last = (same + 1 if cause == last else 1), cause
-            if said == "lost":  # costs no retry, but five in a row are suspicious
-                if same == 5:
+            if said == "lost":  # costs no retry, but many in a row are suspicious
+                if same == LOST_IN_A_ROW:
                     return State.DEAD_LETTER
                 continue
             failures += 1

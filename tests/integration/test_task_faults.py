@@ -1,0 +1,381 @@
+"""What a machine and its people do to a flow: full disks, files that vanish, rows that are changed by hand.
+
+Every fault ends in one sentence, keeps what was done, and is healed by running again when its reason is gone.
+"""
+
+import contextlib
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+import redrive
+from redrive.flows import FlowStatus, State
+from redrive.tasks import executor, people
+from redrive.tasks.ledger import Ledger
+from tests.unit.tasks.workshop import importable
+
+# ── full disks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FILLING = """
+import json, os, resource, shutil, sys
+from pathlib import Path
+import redrive
+from redrive.tasks import people
+
+COUNT = 80
+disk, book, what = sys.argv[1:4]
+settings = json.loads(sys.argv[4])
+COMMON = {"retry": redrive.Retry(attempts=10, base=0.01, cap=0.05), "in_thread": settings.get("in_thread", False)}
+flow = redrive.Flow("filling", workers=2, files=settings["files"])
+
+
+@flow.task(**COMMON)
+def numbers():
+    return list(range(COUNT))
+
+
+@flow.task(each=numbers, **COMMON)
+def fill(n):
+    with open(book, "a") as page:
+        page.write(f"{n}\\n")
+    return os.urandom(settings["bytes"]).hex()
+
+
+@flow.task(after=fill, **COMMON)
+def measure(fill):
+    return sum(map(len, fill))
+
+
+def told(work):
+    try:
+        return str(work().status)
+    except redrive.RedriveError as error:
+        return f"{type(error).__name__} {error}"
+
+
+def main():
+    store = redrive.connect(settings["store"])
+    ballast = Path(disk, "ballast")
+    if what == "limit":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (settings["limit"], resource.RLIM_INFINITY))
+    else:
+        ballast.write_bytes(bytes(shutil.disk_usage(disk).free - settings["room"]))
+    heard = {"full": told(lambda: flow.run(store=store))}
+    (run,) = store.tasks.runs()
+    heard["still"] = told(lambda: flow.run(store=store, run_id=run.run_id))
+    heard["causes"] = [one.error for one in store.tasks.causes(run.run_id)]
+    ballast.unlink(missing_ok=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for cause in store.tasks.causes(run.run_id):
+        people.retry(store, run.run_id, cause=cause.cause)
+    heard["freed"] = told(lambda: flow.run(store=store, run_id=run.run_id))
+    heard["result"] = store.tasks.get(run.run_id, "measure").result
+    heard["runs"] = len(store.tasks.runs())
+    files = [path for path in Path(settings["files"]).rglob("*") if path.is_file()]
+    heard["scratch"] = [path.name for path in files if path.suffix != ".json"]
+    json.dump(heard, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def filling(tmp_path):
+    """Runs the program above on a disk of 64 MB, or in files that may not grow; what it heard."""
+    program = tmp_path / "filling.py"
+    program.write_text(FILLING)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def run(what, **settings):
+        within = [] if what == "limit" else small_disk(disk)
+        settings = {"store": f"{disk}/redrive.db", "files": f"{disk}/results", **settings}
+        command = [sys.executable, "-W", "error", program, disk, tmp_path / "book", what, json.dumps(settings)]
+        done = subprocess.run([*within, *command], capture_output=True, text=True, timeout=110, check=False)
+        assert done.returncode == 0, done.stderr
+        effects = Counter(map(int, (tmp_path / "book").read_text().split()))
+        assert set(effects) == set(range(80)), "a task was lost"
+        return json.loads(done.stdout)
+
+    return run
+
+
+def small_disk(directory):
+    mount = 'mount -t tmpfs -o size=64m tmpfs "$0" && exec "$@"'
+    within = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, str(directory)]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*within, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("a small disk needs mount namespaces; a limit to the size of files is tested beside this")
+    return within
+
+
+def check_filled(heard, digits):
+    """Each fault is a sentence, and when there is room, everything is there, and nothing else."""
+    assert all("\n" not in heard[one] for one in ("full", "still"))
+    assert (heard["freed"], heard["result"], heard["runs"], heard["scratch"]) == ("complete", digits, 1, []), heard
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("disk", "database or disk is full; free some space and run again"), ("limit", "disk I/O error")],
+)
+def test_a_store_on_a_full_disk_ends_a_flow_in_a_sentence_and_it_goes_on_when_there_is_room(filling, what, says):
+    heard = filling(what, bytes=12_000, room=1_500_000, limit=1_000_000, in_thread=what == "limit")
+    assert heard["full"].startswith("StoreError"), heard
+    assert says in heard["full"], heard
+    assert says in heard["still"], heard
+    check_filled(heard, 80 * 24_000)
+
+
+def test_a_result_that_finds_no_room_is_a_dead_letter_and_goes_on_when_it_is_sent_back(filling, tmp_path):
+    heard = filling("disk", store=f"{tmp_path}/redrive.db", bytes=60_000, room=1_500_000)
+    assert "what comes after is held" in heard["full"], heard
+    assert any("No space left on device" in one for one in heard["causes"]), heard
+    check_filled(heard, 80 * 120_000)
+
+
+def test_results_that_find_no_room_together_end_a_flow_in_a_sentence(filling, tmp_path):
+    heard = filling("disk", store=f"{tmp_path}/redrive.db", bytes=12_000, room=500_000, in_thread=True)
+    assert heard["full"].startswith("FlowError"), heard
+    assert "cannot be written: No space left on device; see that there is room, and run again" in heard["full"]
+    check_filled(heard, 80 * 24_000)
+
+
+# ── rubbish ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+RUBBISH = """
+import redrive
+SHORT = {"retry": redrive.Retry(attempts=3, base=0.01, cap=0.05), "in_thread": True}
+
+@flow.task(**SHORT)
+def large():
+    return ["x" * 1_000] * 100
+
+@flow.task(after=large, **SHORT)
+def gate(directory):
+    if not Path(directory, "open").exists():
+        raise redrive.Permanent("it is closed")
+    return [1, 2, 3]
+
+@flow.task(after=[large, gate], **SHORT)
+def use(large):
+    return len(large)
+
+@flow.task(after=[use, gate], **SHORT)
+def end(use, gate):
+    return [use, *gate]
+"""
+FAN = """
+@flow.task(each=large, after=gate, **SHORT)
+def fan(item):
+    return len(item)
+"""
+
+
+class Half:
+    """A run that a person has held up half-way; whatever is done to it then, it goes on."""
+
+    def __init__(self, directory, source):
+        self.directory = directory
+        self.module = importable(directory, source, params=["directory"], workers=2)
+        self.store = redrive.connect(directory / "redrive.db")
+        with pytest.raises(redrive.FlowStopped) as held:
+            self.run()
+        self.run_id = held.value.report.run_id
+        people.retry(self.store, self.run_id, ["gate"])
+        (directory / "open").touch()
+
+    def run(self):
+        return self.module.flow.run(store=self.store, params={"directory": str(self.directory)}, deadline=60)
+
+    def go_on(self):
+        """What it says; its status where nothing is wrong."""
+        try:
+            said = str(self.run().status)
+        except redrive.RedriveError as error:
+            said = f"{type(error).__name__}: {error}"
+        assert "\n" not in said
+        assert "deadline" not in said, "it hung"
+        return said
+
+    def execute(self, statement):
+        with contextlib.closing(sqlite3.connect(self.directory / "redrive.db")) as connection:
+            found = connection.execute(statement).fetchall()
+            connection.commit()
+            return found
+
+    def file(self):
+        (found,) = (self.directory / "results" / str(self.run_id)).glob("*.json")
+        return found
+
+
+@pytest.fixture
+def half(tmp_path):
+    made = []
+
+    def make(source=RUBBISH):
+        made.append(Half(tmp_path, source))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.store.close()
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:500])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def scramble(path):
+    path.write_bytes(b"\xff\xfe\x00")
+
+
+def remove(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [cut_short, empty, scramble, remove])
+def test_a_task_whose_argument_is_a_spoiled_file_is_a_dead_letter_until_the_file_is_there_again(half, spoil):
+    run = half()
+    path, content = run.file(), run.file().read_bytes()
+    spoil(path)
+    assert "1 dead letter, and what comes after is held" in run.go_on()
+    (cause,) = run.store.tasks.causes(run.run_id)
+    assert cause.error.startswith(f"the argument 'large' of task 'use' is in {path}, which cannot be read: ")
+    path.write_bytes(content)
+    people.retry(run.store, run.run_id, cause=cause.cause)
+    assert run.go_on() == "complete"
+    assert run.store.tasks.get(run.run_id, "end").result == [100, 1, 2, 3]
+
+
+@pytest.mark.parametrize("spoil", [cut_short, empty, scramble, remove])
+def test_a_fan_out_over_a_spoiled_file_ends_in_a_sentence_and_goes_on_when_the_file_is_there_again(half, spoil):
+    run = half(RUBBISH + FAN)
+    path, content = run.file(), run.file().read_bytes()
+    spoil(path)
+    assert run.go_on().startswith(f"FlowError: the result of task 'large' is in {path}, which cannot be read: ")
+    path.write_bytes(content)
+    assert run.go_on() == "complete"
+    assert run.store.tasks.get(run.run_id, "fan").task.children == 100
+
+
+NO_SENSE = (
+    "what the store holds of flow .* makes no sense .* if it was changed by hand, undo that; otherwise begin anew"
+)
+STUCK = (
+    "is stuck with .* nothing of it can be claimed: if the store was changed by hand, undo that; otherwise begin anew"
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("state = 'NONSENSE'", NO_SENSE),
+        ("due_at = 'tomorrow'", NO_SENSE),
+        ("since = 'yesterday'", NO_SENSE),
+        ("attempt = 'many'", NO_SENSE),
+        ("child = 5", NO_SENSE),
+        ("state = 'RUNNING'", "a task cannot go from RUNNING to RUNNING"),
+        ("attempt = 0", "UNIQUE constraint failed"),
+        ("due_at = NULL", STUCK),
+        ("due_at = NULL, state = 'RUNNING'", STUCK),
+        ("due_at = NULL, state = 'PENDING', waiting = 1", STUCK),
+        ("run_id = 'another'", STUCK),
+        ("node = -1", NO_SENSE),
+    ],
+)
+def test_a_row_that_was_changed_by_hand_to_nonsense_ends_in_a_sentence(half, change, says):
+    run = half()
+    run.execute(f"UPDATE tasks SET {change} WHERE name = 'gate'")
+    assert re.search(says, said := run.go_on()), said
+    assert run.execute("SELECT status FROM task_runs") == [(FlowStatus.RUNNING,)]
+
+
+def test_a_task_that_is_in_the_hands_of_nobody_is_tried_again(half):
+    run = half()
+    run.execute(
+        "UPDATE tasks SET owner = 999, due_at = NULL, state = 'RUNNING', since = started_at WHERE name = 'gate'"
+    )
+    assert run.go_on() == "complete"
+    (*_, last_but_one, last) = run.store.tasks.get(run.run_id, "gate").attempts
+    assert (last_but_one.ended, last.ended) == ("lost", "returned")
+
+
+def test_a_run_without_one_of_its_tasks_is_never_complete(half):
+    run = half()
+    run.execute("DELETE FROM tasks WHERE name = 'use'")
+    assert "is stuck with 1 PENDING" in run.go_on()
+    assert run.store.tasks.run(run.run_id).counts == {State.PENDING: 1, State.SUCCESS: 2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "task_runs SET shape = '[1,'",
+        "task_runs SET started_at = 'x'",
+        "task_executors SET owner = 'x', ended_at = NULL",
+        "task_executors SET until = 'x', ended_at = NULL",
+    ],
+)
+def test_a_run_that_was_changed_by_hand_to_nonsense_ends_in_a_sentence(half, change):
+    run = half()
+    run.execute(f"UPDATE {change}")
+    assert "makes no sense" in run.go_on()
+
+
+# ── modules ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_module_that_closes_what_is_not_its_own_is_not_taken_for_one_that_was_killed(tmp_path):
+    module = importable(tmp_path, "@flow.task\ndef one(): pass")
+    path = tmp_path / f"{module.__name__}.py"
+    path.write_text(f"import os\nos.closerange(3, 256)\n{path.read_text()}")
+    with redrive.connect(tmp_path / "redrive.db") as store, pytest.raises(redrive.FlowError) as caught:
+        module.flow.run(store=store)
+    assert str(caught.value) == (
+        f"a worker that imports {path.name} does not survive it: its process exited with status 1"
+    )
+
+
+# ── an end that nothing holds up ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_37_a_run_that_is_told_to_end_while_nothing_runs_ends_at_once(tmp_path, monkeypatch):
+    """Not when it would next have looked around, nor when the time is over that running tasks would have had."""
+    monkeypatch.setattr(executor, "Ledger", partial(Ledger, lease=timedelta(hours=10)))
+    source = "@flow.sensor(every=3_600, timeout=86_400, in_thread=True)\ndef never():\n    return False\n"
+    flow = importable(tmp_path, source, stop_within=3_600).flow
+    ended = []
+
+    def run():
+        try:
+            flow.run(store=store)
+        except redrive.FlowStopped as stopped:
+            ended.append(str(stopped))
+
+    with redrive.connect(tmp_path / "redrive.db") as store:
+        running = threading.Thread(target=run, daemon=True)
+        running.start()
+        while not (store.tasks.runs() and store.tasks.get(flow.name, "never").task.attempts):
+            running.join(0.01)
+        flow.stop("it is late")
+        running.join(60)
+        assert ended, "it still waits"
+        assert "stopped: it is late" in ended[0]
