@@ -290,7 +290,8 @@ class Flow:
         when_open    while the circuit is open, "hold" them or "fail" them
         """
         name = self._downstream(service)
-        assert name is not None
+        if name is None:
+            raise TypeError("a group is of a redrive.Service, or of the name of one, not of None")
         known = self.groups[name].service
         self.groups[name] = Group(name, known, concurrency=concurrency, rate=rate, when_open=when_open)
 
@@ -357,6 +358,10 @@ class Flow:
         """
         from redrive.tasks.executor import Executor
 
+        if store is not None and not hasattr(store, "database"):
+            raise TypeError(f"store must be what redrive.connect() returns, not {type(store).__name__}")
+        if watch is not None and not callable(watch):
+            raise TypeError(f"watch needs a function that takes the progress, not {type(watch).__name__}")
         limit = self.deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
         executor = Executor(
             self,

@@ -33,6 +33,8 @@ def checked_params(params: Iterable[str] | Mapping[str, Any]) -> Iterable[str]:
     for name in names:
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"a parameter's name must be one that a function can take, not {name!r}")
+        if name == KEY:
+            raise ValueError(f"a flow cannot have a parameter {KEY!r}: a task that takes one is given its own")
     return names
 
 

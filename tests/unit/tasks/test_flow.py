@@ -226,3 +226,17 @@ def test_the_id_of_a_run_may_be_text(flow, tmp_path):
     own = uuid.uuid4()
     with redrive.connect(tmp_path / "store.db") as store:
         assert flow.run(store=store, run_id=str(own)).run_id == own
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda flow: flow.group(None), "not of None"),
+        (lambda flow: flow.run(store="redrive.db"), "store must be what redrive.connect"),
+        (lambda flow: flow.run(watch=3), "watch needs a function"),
+        (lambda flow: redrive.Flow("other", params=["idempotency_key"]), "is given its own"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_a_sentence(wrong, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        wrong(redrive.Flow("settlement"))
