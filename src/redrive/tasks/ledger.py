@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+import orjson
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import NoResultFound
 
@@ -41,7 +42,7 @@ _BEAT = (
 )
 ANEW = "begin anew with run(restart=True) or `redrive run --restart`"
 """What is left to do with a run that cannot go on."""
-_INSERTED_AT_ONCE = 5_000
+_INSERTED_AT_ONCE = 1_000
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED)
 
 
@@ -157,18 +158,18 @@ class Ledger(Place):
                 "flow_name": self.flow,
                 "status": FlowStatus.RUNNING,
                 "params": params,
-                "shape": encode(self.shape.document()),
+                "shape": orjson.dumps(self.shape.document()).decode(),
                 "started_at": now,
                 "updated_at": now,
                 "sla": sla,
             },
         )
         new = {"run_id": run_id, "state": State.PENDING, "created_at": now}
-        places = list(enumerate(self.shape.places))
+        places = self.shape.places
         for start in range(0, len(places), _INSERTED_AT_ONCE):
             rows = [
                 {**new, "node": number, "name": place.name, "waiting": len(place.after)}
-                for number, place in places[start : start + _INSERTED_AT_ONCE]
+                for number, place in enumerate(places[start : start + _INSERTED_AT_ONCE], start)
             ]
             connection.execute(insert(tasks), rows)
         return Begun(run_id=run_id, started_at=now, resumed=False, sla=sla)
