@@ -48,6 +48,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python bench/letters.py
 	$(BIN)/python bench/rows.py
 	$(BIN)/python bench/tasks.py
+	$(BIN)/python bench/task_hangs.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .redrive
