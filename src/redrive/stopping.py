@@ -21,6 +21,8 @@ class Stopping:
         self._on_told = told
         self._ends = None if deadline is None else time.monotonic() + deadline
         self._told: str | None = None
+        self.interrupted = False
+        """Whether it was a Ctrl-C."""
 
     @property
     def ends_at(self) -> float:
@@ -55,6 +57,26 @@ class Stopping:
             yield
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    @contextmanager
+    def heeding_sigint(self) -> Iterator[None]:
+        """Take the first Ctrl-C as a word to stop, too: an exception could come between any two steps of what must not
+        be torn apart. The second one is the interrupt it always was."""
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.tell("it was interrupted")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.tell("SIGTERM")

@@ -99,7 +99,6 @@ class Executor:
         self._turn_took = 0.001
         self._job_took = math.inf  # not known yet
         self._stop_by: float | None = None
-        self._patient = True  # whether what runs is given time to finish
         self._ending = False
         self._over = False
         self._view = View(watch)
@@ -129,12 +128,14 @@ class Executor:
             sla = self._sla()
             begun = self._ledger.begin(params=self._params, run_id=self._run_id, restart=self._restart, sla=sla)
             self._news.began(begun)
-            with self._stopping.heeding_sigterm():
+            with self._stopping.heeding_sigterm(), self._stopping.heeding_sigint():
                 self._work()
                 while not self._leave():
                     self._work()
             report = self._ledger.report(resumed=begun.resumed)
             self._news.ended(report)
+            if self._stopping.interrupted:
+                raise KeyboardInterrupt
             if report.status is not FlowStatus.COMPLETE:
                 raise self._stopped(report)
             return report
@@ -176,16 +177,8 @@ class Executor:
         return FlowStopped(f"flow {report.flow!r} has {report.reason}{held}; {look}", kind=kind, report=report)
 
     def _work(self) -> None:
-        try:
-            while not self._finished():
-                self._pass()
-        except KeyboardInterrupt:
-            self._patient = False
-            self._stopping.tell("it was interrupted")
-            while not self._finished():
-                self._pass()
-            self._turn.take(Order(leave=Leaving("it was interrupted")))
-            raise
+        while not self._finished():
+            self._pass()
 
     def _leave(self) -> bool:
         """Leave the run, unless a person has sent something back at the last moment."""
@@ -397,7 +390,7 @@ class Executor:
 
     def _begin_to_stop(self) -> None:
         """Claim nothing more, and give back what nobody has begun."""
-        self._stop_by = time.monotonic() + (self._flow.stop_within if self._patient else 0.0)
+        self._stop_by = time.monotonic() + (0.0 if self._stopping.interrupted else self._flow.stop_within)
         self._give_back("its executor stopped")
 
     def _hoarded_at(self) -> float:
