@@ -6,14 +6,12 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from redrive.cli.exits import BrokenModule, NotThere
-from redrive.masking import mask
 
 _FORMS = "write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline or jobs.vendor:pipeline"
 
@@ -84,23 +82,9 @@ def _module(name: str) -> ModuleType:
 
 
 def _broken(where: str, error: BaseException) -> BrokenModule:
-    """The user's own exception, and the line of the user's own code."""
-    said = mask(str(error)).strip().splitlines()
-    if isinstance(error, SyntaxError):
-        place = f"{os.path.basename(error.filename or where)}, line {error.lineno}"
-        return BrokenModule(f"{where} cannot be imported: {type(error).__name__}: {error.msg} ({place})")
-    if isinstance(error, SystemExit):
-        said = ["it ends the program when it is imported; put that under `if __name__ == '__main__':`"]
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if _of_the_user(one.filename)]
-    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    words = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
-    return BrokenModule(f"{where} cannot be imported: {words}{place}")
+    from redrive.tasks.importing import why_not
 
-
-def _of_the_user(filename: str) -> bool:
-    return os.path.isfile(filename) and not any(
-        part in filename for part in (f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__), __file__)
-    )
+    return BrokenModule(why_not(where, error))
 
 
 def _from_here(path: Path) -> str:

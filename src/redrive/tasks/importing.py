@@ -87,7 +87,7 @@ class Home:
         try:
             self._import()
         except BaseException as error:
-            raise FlowError(why_not(self.shown, error)) from error
+            raise FlowError(why_not(self.shown, error, by=" by workers")) from error
         return defined.get((self.flow, self.line))
 
     def _import(self) -> None:
@@ -152,21 +152,22 @@ def _same(one: str | None, other: str | None) -> bool:
         return os.path.abspath(one) == os.path.abspath(other)
 
 
-def why_not(where: str, error: BaseException) -> str:
-    """Why something cannot be imported: the user's own exception, and the line of the user's own code."""
-    if isinstance(error, FlowError):
-        return f"{where} cannot be imported by workers: {error}"
+def why_not(where: str, error: BaseException, *, by: str = "") -> str:
+    """Why something cannot be imported, and by whom: the user's own exception, and the line of the user's own code."""
+    what = f"{where} cannot be imported{by}"
+    if isinstance(error, FlowError) and by:
+        return f"{what}: {error}"
     said = mask(message(error)).strip().splitlines()
     if isinstance(error, SyntaxError):
         place = f"{os.path.basename(error.filename or where)}, line {error.lineno}"
-        return f"{where} cannot be imported by workers: {type(error).__name__}: {error.msg} ({place})"
+        return f"{what}: {type(error).__name__}: {error.msg} ({place})"
     if isinstance(error, SystemExit):
         said = [f"it ends the program when it is imported; {_GUARD}"]
     frames = [one for one in traceback.extract_tb(error.__traceback__) if os.path.isfile(one.filename)]
     frames = [one for one in frames if _of_the_user(one.filename)] or frames
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     words = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
-    return f"{where} cannot be imported by workers: {words}{place}"
+    return f"{what}: {words}{place}"
 
 
 def _of_the_user(filename: str) -> bool:
