@@ -1,5 +1,8 @@
 """Settings: where they come from, who wins, and what is said of those that cannot be used."""
 
+import subprocess
+import sys
+
 import pytest
 
 from redrive.config import ConfigError, Settings, find, load
@@ -95,33 +98,51 @@ def test_a_relative_path_means_the_same_from_every_directory_below_the_file(tmp_
     assert load(environ={}, directory=below).store.removeprefix("sqlite:///") == str(tmp_path / "data" / "letters.db")
 
 
-@pytest.mark.parametrize("url", ["/var/letters.db", "sqlite:////var/letters.db", "postgresql://u:p@h/d"])
+@pytest.mark.parametrize(
+    "url",
+    ["/var/letters.db", "sqlite:////var/letters.db", "postgresql://u:p@h/d", ":memory:", "sqlite:///:memory:"],
+)
 def test_what_is_absolute_stays_as_it_is(write, url):
     assert load(environ={}, directory=write(f"[store]\nurl = {url!r}\n")).store == url
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "line", "says"),
     [
-        ("[store\n", "is not valid TOML: Expected ']'"),
-        ("[stroe]\nurl = 'x'\n", r"has \[stroe\], which means nothing here; there are \[store\] and \[letters\]"),
-        ("url = 'x'\n", r"has \[url\], which means nothing here"),
-        ("store = 'x'\n", r"store must be a table, \[store\], not a single value"),
-        ("[store]\nulr = 'x'\n", r"has store.ulr, which means nothing here; \[store\] has url, migrate, patience"),
-        ("[store]\nurl = 3\n", "store.url must be a text"),
-        ("[store]\nurl = ''\n", "store.url must be a text"),
-        ("[store]\nmigrate = 'no'\n", "store.migrate must be true or false"),
-        ("[store]\npatience = true\n", "store.patience must be a number of seconds from 0 to 86400"),
-        ("[store]\npatience = -1\n", "store.patience must be a number of seconds"),
-        ("[letters]\nredact = 'ssn'\n", "letters.redact must be a list of names of fields"),
-        ("[letters]\nredact = ['ssn', 3]\n", "letters.redact must be a list of names of fields"),
+        ("[store\n", 1, "this is not valid TOML: Expected ']' at the end of a table declaration"),
+        ("[store]\nurl = 'x\n", 2, 'this is not valid TOML: Expected "\'"'),
+        ("[letters]\nredact = [\n", 2, "this is not valid TOML: Invalid value"),
+        ("[store]\nurl = 'x'\nurl = 'y'\n", 3, "this is not valid TOML: Cannot overwrite a value"),
+        ("\n[stroe]\nurl = 'x'\n", 2, "stroe means nothing here; did you mean 'store'?"),
+        (
+            "url = 'x'\n",
+            1,
+            "url means nothing here; there are [store], [letters], [alerts], [channels], [routes], [pipelines] and "
+            "[tables]",
+        ),
+        ("store = 'x'\n", 1, "store must be a table, [store], not a single value"),
+        ("[[store]]\nurl = 'x'\n", 1, "store must be a table, [store], not a list"),
+        ("[store]\n\nulr = 'x'\n", 3, "store.ulr means nothing here; did you mean 'url'?"),
+        ("[store]\nzzz = 'x'\n", 2, "store.zzz means nothing here; store has url, migrate and patience"),
+        ("[store]\nurl = 3\n", 2, "store.url must be a text"),
+        ("[store]\nurl = ''\n", 2, "store.url must be a text"),
+        ("[store]\n# a comment\nmigrate = 'no'\n", 3, "store.migrate must be true or false"),
+        (
+            "[store]\npatience = true\n",
+            2,
+            'store.patience must be a span such as "90s", "5min" or "1h", or a number of seconds',
+        ),
+        ("[store]\npatience = -1\n", 2, "store.patience must be 0 seconds or more"),
+        ("[store]\npatience = '25h'\n", 2, "store.patience must be at most a day"),
+        ("[letters]\nredact = 'ssn'\n", 2, "letters.redact must be a list of names of fields"),
+        ("[letters]\nredact = [\n'ssn',\n3]\n", 2, "letters.redact must be a list of names of fields"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_its_file_and_its_key(write, text, words):
+def test_what_cannot_be_used_is_named_with_its_file_its_line_and_its_key(write, text, line, says):
     directory = write(text)
-    with pytest.raises(ConfigError, match=words) as raised:
+    with pytest.raises(ConfigError) as raised:
         load(environ={}, directory=directory)
-    assert str(raised.value).startswith(str(directory / "redrive.toml"))
+    assert str(raised.value).startswith(f"{directory / 'redrive.toml'}, line {line}: {says}")
     assert "\n" not in str(raised.value)
 
 
@@ -129,12 +150,66 @@ def test_what_cannot_be_used_is_named_with_its_file_and_its_key(write, text, wor
     ("variable", "value", "words"),
     [
         ("REDRIVE_STORE_MIGRATE", "perhaps", "must be true or false"),
-        ("REDRIVE_STORE_PATIENCE", "long", "must be a number of seconds"),
+        ("REDRIVE_STORE_PATIENCE", "long", "must be a span such as .* not 'long'"),
+        ("REDRIVE_ALERTS", "perhaps", "must be true or false"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named(tmp_path, variable, value, words):
-    with pytest.raises(ConfigError, match=f"{variable} {words}"):
+    with pytest.raises(ConfigError, match=f"^{variable} {words}"):
         load(environ={variable: value}, directory=tmp_path)
+
+
+@pytest.mark.parametrize(("word", "on"), [("off", False), ("0", False), ("False", False), ("on", True), ("", None)])
+def test_the_environment_may_turn_alerts_off(tmp_path, word, on):
+    assert load(environ={"REDRIVE_ALERTS": word}, directory=tmp_path).alerts_on is on
+
+
+def test_a_span_may_be_said_in_words(write):
+    assert load(environ={}, directory=write("[store]\npatience = '1min 30s'\n")).patience == 90
+    assert load(environ={"REDRIVE_STORE_PATIENCE": "2min"}, directory=write("")).patience == 120
+
+
+# ── variables in the URL of the store ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("url", "means"),
+    [
+        ("$DATABASE_URL", "postgresql://u:a$b@h/d"),
+        ("postgresql://u:${PASSWORD}@h/d", "postgresql://u:hunter2@h/d"),
+        ("postgresql://u:$PASSWORD@h/d", "postgresql://u:hunter2@h/d"),
+        ("postgresql://u:a$$b@h/d", "postgresql://u:a$b@h/d"),
+    ],
+)
+def test_the_url_of_the_store_may_name_variables(write, url, means):
+    environ = {"DATABASE_URL": "postgresql://u:a$b@h/d\n", "PASSWORD": "hunter2"}
+    assert load(environ=environ, directory=write(f"[store]\nurl = '{url}'\n")).store == means
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("$DATABASE_URL", "store.url names the variable DATABASE_URL, which is not set; set it"),
+        ("${EMPTY}", "store.url names the variable EMPTY, which is not set; set it"),
+        ("postgresql://u:a$@h/d", "store.url has a $ that names no variable; write $NAME, or $$ for a dollar sign"),
+        ("postgresql://u:a$1@h/d", "store.url has a $ that names no variable; write $NAME, or $$ for a dollar sign"),
+        ("${}", "store.url has a $ that names no variable; write $NAME, or $$ for a dollar sign"),
+    ],
+)
+def test_a_variable_without_a_value_is_named_with_its_key(write, url, says):
+    directory = write(f"\n[store]\nurl = '{url}'\n")
+    with pytest.raises(ConfigError) as raised:
+        load(environ={"EMPTY": " "}, directory=directory)
+    assert str(raised.value) == f"{directory / 'redrive.toml'}, line 3: {says}"
+
+
+def test_a_variable_may_be_missing_where_another_store_is_given(write):
+    directory = write("[store]\nurl = '$DATABASE_URL'\n")
+    assert load(environ={}, directory=directory, store="x.db").store == "x.db"
+    assert load(environ={"REDRIVE_STORE": "y.db"}, directory=directory).store == "y.db"
+
+
+# ── the file itself ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_password_of_a_url_is_never_in_an_error(write):
@@ -145,8 +220,62 @@ def test_the_password_of_a_url_is_never_in_an_error(write):
 
 def test_a_file_that_is_no_text_is_said_to_be_no_toml(tmp_path):
     (tmp_path / "redrive.toml").write_bytes(b"[store]\nurl = '\xff'\n")
-    with pytest.raises(ConfigError, match="is not valid TOML"):
+    with pytest.raises(ConfigError, match="line 2: this is not valid TOML: there is a byte that is not UTF-8"):
         load(environ={}, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("store = " + "[" * 5_000 + "]" * 5_000, "is not valid TOML: it is nested too deeply"),
+        ("store = 1" + "0" * 5_000, "is not valid TOML: Exceeds the limit"),
+    ],
+)
+def test_a_file_that_python_cannot_read_is_a_sentence_as_well(write, text, says):
+    with pytest.raises(ConfigError, match=says):
+        load(environ={}, directory=write(text))
+
+
+def test_a_value_that_is_nested_deeply_still_has_its_line(write):
+    with pytest.raises(ConfigError, match="line 2: store must be a table"):
+        load(environ={}, directory=write("\nstore = " + "[" * 200 + "]" * 200))
+
+
+def test_what_an_editor_on_windows_puts_in_does_no_harm(tmp_path):
+    (tmp_path / "redrive.toml").write_bytes(b"\xef\xbb\xbf[store]\r\npatience = 3\r\nmigrate = 3\r\n")
+    with pytest.raises(ConfigError, match=r"line 3: store\.migrate"):
+        load(environ={}, directory=tmp_path)
+
+
+def test_a_file_that_may_not_be_read_is_named(write, monkeypatch):
+    directory = write("")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)  # root may read everything
+    with pytest.raises(ConfigError, match=r"redrive\.toml cannot be read: Permission denied"):
+        load(environ={}, directory=directory)
+
+
+def test_an_address_where_a_key_belongs_is_in_no_error(write):
+    with pytest.raises(ConfigError) as raised:
+        load(environ={}, directory=write("[letters]\n'https://h/hunter2' = 1\n"))
+    assert "hunter2" not in str(raised.value)
+
+
+def test_settings_that_are_printed_show_no_address_of_a_channel(write):
+    directory = write("[channels.team]\nslack = 'https://hooks.example/hunter2'\n")
+    assert "hunter2" not in repr(load(environ={}, directory=directory))
+
+
+def test_without_a_file_nothing_is_loaded_that_only_a_file_needs(tmp_path):
+    program = (
+        "import sys; from redrive.config import load; load();"
+        "print(*[name for name in ('tomllib', 'zoneinfo', 'difflib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_a_directory_that_was_removed_has_no_file(tmp_path, monkeypatch):

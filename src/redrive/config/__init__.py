@@ -1,0 +1,21 @@
+"""`redrive.toml` and `REDRIVE_*`: one frozen `Settings`.
+
+What is said by argument wins over the environment, that over the file, and that over the default. The file is the first
+`redrive.toml` in the working directory or one of its parents:
+
+    [store]
+    url = "postgresql://redrive@db/prod"    # REDRIVE_STORE; a path of SQLite's is relative to this file
+    migrate = false                         # REDRIVE_STORE_MIGRATE
+    patience = "30s"                        # REDRIVE_STORE_PATIENCE
+
+    [letters]
+    redact = ["card_number", "*.ssn"]       # REDRIVE_LETTERS_REDACT, with commas between
+    store_redacted = false                  # REDRIVE_LETTERS_STORE_REDACTED
+
+    [alerts]                                # REDRIVE_ALERTS=off for none; `redrive.alerts.reading` has the rest
+"""
+
+from redrive.config.loading import FILE, Settings, find, load
+from redrive.config.located import ConfigError
+
+__all__ = ["FILE", "ConfigError", "Settings", "find", "load"]

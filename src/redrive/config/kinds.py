@@ -1,0 +1,115 @@
+"""The kinds of values that settings have; whatever is of another kind is refused, never guessed at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from redrive.config.located import Located, shown
+
+_AMOUNT = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z%]+)\s*")
+_TIME_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_SIZE_UNITS = {
+    **{"B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40},
+}
+DAY = 86_400.0
+YEAR = 366 * DAY
+# Beyond that a date has no name any more, and neither has a count of anything that is kept here.
+_MOST = 10**15
+
+
+def text(at: Located) -> str:
+    """Something written."""
+    if not isinstance(at.value, str) or not at.value.strip():
+        raise at.wrong("must be a text")
+    return at.value.strip()
+
+
+def texts(at: Located, of: str) -> tuple[str, ...]:
+    """A list of something written."""
+    entries = at.entries(of)
+    if not all(isinstance(one.value, str) and one.value.strip() for one in entries):
+        raise at.wrong(f"must be a list of {of}")
+    return tuple(one.value.strip() for one in entries)
+
+
+def switch(at: Located) -> bool:
+    """Yes or no."""
+    if not isinstance(at.value, bool):
+        raise at.wrong("must be true or false")
+    return at.value
+
+
+def whole(at: Located, *, least: int = 1, most: int = _MOST) -> int:
+    """A count."""
+    value = at.value
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise at.wrong(f"must be a whole number from {least} up" + (f" to {most}" if most < _MOST else ""))
+    return value
+
+
+def number(at: Located, *, zero: bool = False) -> float:
+    """A factor or a mean."""
+    found = _plain(at)
+    if found is None or found < 0 or (found == 0 and not zero):
+        raise at.wrong(f"must be a number {'from 0 up' if zero else 'above 0'}")
+    return found
+
+
+def duration(at: Located, *, zero: bool = False, most: float = YEAR) -> float:
+    """Seconds, of a number or of a span such as "5min"."""
+    found = _plain(at) if not isinstance(at.value, str) else _sum(at.value, _TIME_UNITS)
+    if found is None:
+        raise at.wrong(f'must be a span such as "90s", "5min" or "1h", or a number of seconds{_not(at)}')
+    if found < 0 or (found == 0 and not zero):
+        raise at.wrong(f"must be {'0 seconds or more' if zero else 'more than 0 seconds'}")
+    if found > most:
+        raise at.wrong(f"must be at most {'a day' if most == DAY else 'a year'}")
+    return found
+
+
+def duration_or_never(at: Located) -> float | None:
+    """Seconds, or None for "never"."""
+    return None if at.value == "never" else duration(at)
+
+
+def share(at: Located) -> float:
+    """A part of the whole: 0.05, or "5%"."""
+    found = _plain(at)
+    if isinstance(at.value, str):
+        percent = _sum(at.value, {"%": 1.0})
+        found = None if percent is None else percent / 100
+    if found is None or not 0 < found <= 1:
+        raise at.wrong(f'must be a share above 0 and up to 1, such as 0.05 or "5%"{_not(at)}')
+    return found
+
+
+def size(at: Located) -> float:
+    """Bytes, of a number or of a size such as "10GB"."""
+    found = _plain(at) if not isinstance(at.value, str) else _sum(at.value, _SIZE_UNITS)
+    if found is None or not 0 < found <= _MOST:
+        raise at.wrong(f'must be a size such as "10GB" or "512MiB", or a number of bytes above 0{_not(at)}')
+    return found
+
+
+def _plain(at: Located) -> float | None:
+    if isinstance(at.value, bool) or not isinstance(at.value, int | float):
+        return None
+    return float(at.value) if -_MOST <= at.value <= _MOST else None  # nan is not within either
+
+
+def _sum(written: str, units: Mapping[str, float]) -> float | None:
+    """The sum of amounts that stand side by side, as in "1h 30min"; each unit once."""
+    rest, found = written.strip(), dict[str, float]()
+    while rest:
+        amount = _AMOUNT.match(rest)
+        if amount is None or amount[2] not in units or amount[2] in found:
+            return None
+        found[amount[2]] = float(amount[1]) * units[amount[2]]
+        rest = rest[amount.end() :]
+    return sum(found.values()) if found else None
+
+
+def _not(at: Located) -> str:
+    return f", not {shown(at.value)}" if isinstance(at.value, str) else ""

@@ -1,0 +1,173 @@
+"""Where settings come from: arguments, the environment, the file, and who wins."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redrive.config import kinds
+from redrive.config.located import ConfigError, Located, Source
+
+FILE = "redrive.toml"
+ALERTS = ("alerts", "channels", "routes", "pipelines", "tables")
+"""The tables about alerts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How redrive is set up here."""
+
+    store: str | None = None
+    """The store's URL; None for the default, `.redrive/redrive.db`."""
+    migrate: bool | None = None
+    """Bring an older schema up to date: always, never, or, by None, as `redrive.connect` does."""
+    patience: float | None = None
+    """Seconds for which a database that is busy or restarts is waited for."""
+    redact: tuple[str, ...] = ()
+    """Fields to mask in what people see."""
+    store_redacted: bool = False
+    """Mask them in the stored record, too."""
+    alerts_on: bool | None = None
+    """What the environment says of alerts; None where it says nothing, and the file counts."""
+    alerts: Mapping[str, Located] = field(default_factory=dict)
+    """The file's tables about alerts, as they stand there; `redrive.alerts.reading` makes settings of them."""
+    file: Path | None = None
+    """The file that was read."""
+
+
+def _as_written(text: str) -> Any:
+    return text
+
+
+def _as_switch(text: str) -> Any:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    return words.get(text.strip().lower())
+
+
+def _as_number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text  # perhaps a span
+
+
+def _as_list(text: str) -> Any:
+    return [one for one in text.split(",") if one.strip()]
+
+
+class _Key(NamedTuple):
+    """One setting: where it stands in the file, in the environment and in `Settings`."""
+
+    table: str
+    name: str
+    field: str
+    variable: str
+    check: Callable[[Located], Any]
+    parse: Callable[[str], Any] = _as_written
+
+
+_KEYS = (
+    _Key("store", "url", "store", "REDRIVE_STORE", kinds.text),
+    _Key("store", "migrate", "migrate", "REDRIVE_STORE_MIGRATE", kinds.switch, _as_switch),
+    _Key(
+        *("store", "patience", "patience", "REDRIVE_STORE_PATIENCE"),
+        *(partial(kinds.duration, zero=True, most=kinds.DAY), _as_number),
+    ),
+    _Key("letters", "redact", "redact", "REDRIVE_LETTERS_REDACT", partial(kinds.texts, of="names of fields"), _as_list),
+    _Key("letters", "store_redacted", "store_redacted", "REDRIVE_LETTERS_STORE_REDACTED", kinds.switch, _as_switch),
+)
+_ALERTS_ON = _Key("alerts", "enabled", "alerts_on", "REDRIVE_ALERTS", kinds.switch, _as_switch)
+_TABLES: Mapping[str, Mapping[str, _Key]] = {
+    table: {key.name: key for key in _KEYS if key.table == table} for table in ("store", "letters")
+}
+
+
+def load(
+    *, environ: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None, **given: Any
+) -> Settings:
+    """The settings that hold in a directory; what is given by name, and is not None, holds before all else.
+
+    What the file says of alerts is kept for `redrive.alerts.reading`.
+    """
+    environ = os.environ if environ is None else environ
+    file = find(directory)
+    found = _from_environment(environ)
+    found |= {name: value for name, value in given.items() if value is not None}
+    if file is not None:
+        found = {**_from_file(file, environ, overruled=found), **found, "file": file}
+    return Settings(**found)
+
+
+def find(directory: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file that holds in a directory, if there is one."""
+    try:
+        here = Path.cwd() if directory is None else Path(directory).absolute()
+    except FileNotFoundError:  # the directory was removed under us
+        return None
+    # os.path.isfile says no where a parent may not be looked into; pathlib would raise.
+    return next((place / FILE for place in (here, *here.parents) if os.path.isfile(place / FILE)), None)
+
+
+def beside(file: Path, url: str) -> str:
+    """A relative path of SQLite's or DuckDB's means the same from every directory below the file."""
+    if url.endswith(":memory:"):
+        return url
+    if "://" not in url:
+        return str(file.parent / url)
+    scheme, _, path = url.partition(":///")
+    if scheme.startswith(("sqlite", "duckdb")) and path and not path.startswith("/"):
+        return f"{scheme}:///{file.parent / path}"
+    return url
+
+
+def _from_file(file: Path, environ: Mapping[str, str], *, overruled: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    tables = _parsed(file, environ).table((*_TABLES, *ALERTS))
+    for table, keys in _TABLES.items():
+        located = tables[table].table(keys) if table in tables else {}
+        for name, one in located.items():
+            found[keys[name].field] = keys[name].check(one)
+    if "store" in found and "store" not in overruled:
+        # Only now: a variable that it names may well be missing where another store is given.
+        found["store"] = beside(file, kinds.text(tables["store"].at("url").filled()))
+    return {**found, "alerts": {name: tables[name] for name in ALERTS if name in tables}}
+
+
+def _parsed(file: Path, environ: Mapping[str, str]) -> Located:
+    import tomllib  # most programs have no such file
+
+    raw = b""
+    try:
+        raw = file.read_bytes()
+        text = raw.decode("utf-8-sig").replace("\r\n", "\n")
+        return Located(tomllib.loads(text), (), Source(file, text, environ))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{file}, line {line}: this is not valid TOML: there is a byte that is not UTF-8") from None
+    except ValueError as error:
+        raise ConfigError(_no_toml(file, text, str(error))) from None
+    except RecursionError:
+        raise ConfigError(f"{file} is not valid TOML: it is nested too deeply") from None
+
+
+def _no_toml(file: Path, text: str, said: str) -> str:
+    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", said, re.DOTALL)
+    if found is None:
+        return f"{file} is not valid TOML: {said}"
+    line = found[2] or text.rstrip("\n").count("\n") + 1
+    return f"{file}, line {line}: this is not valid TOML: {found[1]}"
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        key.field: key.check(Located(key.parse(environ[key.variable]), (key.variable,)))
+        for key in (*_KEYS, _ALERTS_ON)
+        if environ.get(key.variable, "").strip()
+    }

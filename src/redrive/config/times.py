@@ -1,0 +1,64 @@
+"""Times of day, zones and weekdays, as settings have them."""
+
+from __future__ import annotations
+
+import re
+from datetime import time
+from zoneinfo import ZoneInfo, available_timezones
+
+from redrive.config.kinds import text
+from redrive.config.located import Located, listed, nearest, shown
+
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_GROUPS = {"weekdays": frozenset(range(5)), "daily": frozenset(range(7))}
+_TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+_LONGEST_ZONE = 40
+
+
+def time_of_day(at: Located) -> time:
+    """A time on the wall: "22:00", or as TOML has it, 22:00:00."""
+    if isinstance(at.value, time):
+        return at.value
+    found = _TIME.fullmatch(text(at))
+    if found is None:
+        raise at.wrong(f'must be a time of day such as "06:30", not {shown(at.value)}')
+    return time(int(found[1]), int(found[2]))
+
+
+def zone(at: Located) -> ZoneInfo:
+    """A time zone by its name."""
+    name = text(at)
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        near = _meant(name)
+        hint = f"did you mean {near!r}?" if near else 'write one like "Europe/Berlin"'
+        said = shown(name, longest=_LONGEST_ZONE)
+        raise at.wrong(f"names an unknown time zone {said}; {hint}") from None
+
+
+def weekdays(at: Located) -> frozenset[int]:
+    """Days of the week, Monday being 0: ["mon", "thu"], "weekdays" or "daily"."""
+    if isinstance(at.value, str):
+        return _GROUPS[at.value] if at.value in _GROUPS else frozenset({_weekday(at)})
+    found = [_weekday(one) for one in at.entries('weekdays, as in ["mon", "thu"]')]
+    if not found:
+        raise at.wrong("names no day; leave it out where the days are to be learned from the runs")
+    return frozenset(found)
+
+
+def _weekday(at: Located) -> int:
+    name = text(at)
+    if name not in WEEKDAYS:
+        near = nearest(name, (*WEEKDAYS, *_GROUPS))
+        hint = f"did you mean {near!r}?" if near else f'there are {listed(WEEKDAYS)}, and "weekdays" and "daily"'
+        raise at.wrong(f"names an unknown day {shown(name)}; {hint}")
+    return WEEKDAYS.index(name)
+
+
+def _meant(name: str) -> str | None:
+    """The zone of that city, or the one that is spelled most like it."""
+    known = sorted(available_timezones())
+    city = name.replace(" ", "_").lower()
+    of_city = [one for one in known if one.lower().endswith(f"/{city}")]
+    return of_city[0] if of_city else nearest(name, known)
