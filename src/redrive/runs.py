@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -55,7 +55,7 @@ class Counts:
         return self.rejected / self.read if self.read else 0.0
 
 
-COUNTED = tuple(field.name for field in fields(Counts))
+COUNTED = tuple(one.name for one in fields(Counts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Report:
     tier: Tier = Tier.LOG
     """What the gate says of the share of rejected rows."""
     resumed: bool = False
-    checkpoint: Any = None
+    checkpoint: Any = field(default=None, repr=False)
     """Where the next run would begin."""
     reason: str | None = None
     """Why it ended before its time."""
@@ -104,10 +104,13 @@ class Report:
         return self.sla is not None and (self.ended_at or datetime.now(UTC)) > self.sla
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON has it."""
-        found = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        """The report as JSON has it; a secret in the checkpoint is masked."""
+        from redrive.masking import mask_all
+
+        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
         return {
             **found,
+            "checkpoint": mask_all(self.checkpoint),
             "seconds": round(self.seconds, 3),
             "rate": round(self.rate, 6),
             "throughput": round(self.throughput, 1),
@@ -160,7 +163,7 @@ class RunStarted:
     source: str
     sink: str
     resumed: bool
-    checkpoint: Any = None
+    checkpoint: Any = field(default=None, repr=False)
     sla: datetime | None = None
 
 
@@ -175,7 +178,7 @@ class BatchWritten:
     so_far: Counts
     """Of the run."""
     seconds: float
-    checkpoint: Any
+    checkpoint: Any = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +221,10 @@ class RunEnded:
     report: Report
     error: str | None = None
     """The class of the error that ended it."""
+    kind: str | None = None
+    """What that error is: a verdict's kind."""
+    service: str | None = None
+    """The service that is to blame for it, where one is."""
 
 
 RunEvent = RunStarted | BatchWritten | BatchShrunk | BatchQuarantined | GateJudged | RunEnded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 _DAILY = re.compile(r"([01]\d|2[0-3]):([0-5]\d) (\S+)")
@@ -32,11 +32,22 @@ class Daily:
             ) from None
         return cls(int(match[1]), int(match[2]), zone)
 
+    def __str__(self) -> str:
+        return f"{self.hour:02}:{self.minute:02} {self.zone.key}"
+
+    def on(self, day: date) -> datetime:
+        """When it is on this day of the place, in UTC; a time that the clocks skip there comes so much later."""
+        return datetime(day.year, day.month, day.day, self.hour, self.minute, tzinfo=self.zone).astimezone(UTC)
+
     def after(self, now: datetime) -> datetime:
         """When it comes next, in UTC."""
-        local = now.astimezone(self.zone)
-        at = local.replace(hour=self.hour, minute=self.minute, second=0, microsecond=0, fold=0)
-        if at.astimezone(UTC) <= now:
-            # The next day on the wall, not 24 hours on: the zone may change its offset in between.
-            at = (at.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=self.zone)
-        return at.astimezone(UTC)
+        today = now.astimezone(self.zone).date()
+        at = self.on(today)
+        # The next day on the wall, not 24 hours on: the zone may change its offset in between.
+        return at if at > now else self.on(today + timedelta(days=1))
+
+    def before(self, now: datetime) -> datetime:
+        """When it last was, in UTC; at the moment itself, now."""
+        today = now.astimezone(self.zone).date()
+        at = self.on(today)
+        return at if at <= now else self.on(today - timedelta(days=1))

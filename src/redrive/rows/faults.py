@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from redrive.calls.blame import story_of
 from redrive.classify.classifier import Classifier
 from redrive.dlq.prepare import error_text
 from redrive.errors import PipelineError, RedriveError
@@ -9,6 +12,24 @@ from redrive.masking import mask
 from redrive.model import Kind, Scope
 
 _classifier = Classifier()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The error that ended a run, for who judges it later."""
+
+    kind: Kind
+    name: str
+    """The class of the exception."""
+    service: str | None = None
+    """Which service is to blame, where one is."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Fault:
+        """What this error was."""
+        stated = getattr(error, "kind", None) if isinstance(error, RedriveError) else None
+        story = story_of(error)
+        return cls(stated or kind_of(error), type(error).__name__, None if story is None else story.service)
 
 
 def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:

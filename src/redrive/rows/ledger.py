@@ -19,11 +19,14 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
 from redrive.errors import PipelineError, RunStopped
 from redrive.model import Kind, in_words
+from redrive.policy.daily import Daily
+from redrive.rows.faults import Fault
 from redrive.rows.sources.source import Continues, Source
 from redrive.runs import Counts, RunStatus, Tier
 from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
+from redrive.store.registry import note_start
 from redrive.store.run_log import columns_of, counts_of
 from redrive.store.schema import checkpoints, run_keys, runs
 
@@ -60,19 +63,22 @@ class Ledger:
         begin_work(self._owner)
         self.run_id = uuid.uuid4()
 
-    def begin(self, source: Source, *, sink: str, sla: datetime | None, restart: bool) -> Begun:
+    def begin(self, source: Source, *, sink: str, sla: Daily | None, restart: bool) -> Begun:
         """Take the pipeline in hand: go on with the run that was not finished, or begin a new one."""
         identity = source.identity()
 
         def work(connection: Connection) -> Begun:
             now = self._database.dialect.now(connection)
             standing = self._claim(connection, identity, now)
+            note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
             last = None if standing is None else _run(connection, standing.run_id)
             if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
                 if last.rows_read and not restart:
                     return self._resume(connection, source, standing, last, sink)
                 connection.execute(
-                    update(runs).where(runs.c.run_id == last.run_id).values(status=RunStatus.ABANDONED, ended_at=now)
+                    update(runs)
+                    .where(runs.c.run_id == last.run_id)
+                    .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now)
                 )
                 connection.execute(delete(run_keys).where(run_keys.c.run_id == last.run_id))
             kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
@@ -121,7 +127,16 @@ class Ledger:
                 raise self._lost()
             self._confirmed = time.monotonic()
 
-    def end(self, status: RunStatus, *, reason: str | None, counts: Counts, seconds: float, tier: Tier) -> datetime:
+    def end(
+        self,
+        status: RunStatus,
+        *,
+        reason: str | None,
+        fault: Fault | None,
+        counts: Counts,
+        seconds: float,
+        tier: Tier,
+    ) -> datetime:
         """Say how the run ended, and let the pipeline go."""
 
         def work(connection: Connection) -> datetime:
@@ -133,6 +148,9 @@ class Ledger:
                 .values(
                     status=status,
                     reason=reason,
+                    error_kind=None if fault is None else fault.kind,
+                    error_type=None if fault is None else fault.name,
+                    error_service=None if fault is None else fault.service,
                     ended_at=now,
                     updated_at=now,
                     seconds=seconds,
@@ -199,7 +217,14 @@ class Ledger:
         connection.execute(
             update(runs)
             .where(runs.c.run_id == last.run_id)
-            .values(status=RunStatus.RUNNING, reason=None, ended_at=None)
+            .values(
+                status=RunStatus.RUNNING,
+                reason=None,
+                ended_at=None,
+                judged_at=None,
+                # Who left it running has died.
+                failures=last.failures + int(last.status in (RunStatus.FAILED, RunStatus.RUNNING)),
+            )
         )
         counts = counts_of(last)
         return Begun(
@@ -237,10 +262,11 @@ class Ledger:
         kept: Any,
         *,
         sink: str,
-        sla: datetime | None,
+        sla: Daily | None,
         now: datetime,
     ) -> Begun:
         """A new run: behind the last one where the source goes on from there, else at its start."""
+        due = None if sla is None else sla.after(now)
         connection.execute(
             runs.insert(),
             {
@@ -251,13 +277,13 @@ class Ledger:
                 "sink": sink,
                 "started_at": now,
                 "updated_at": now,
-                "sla": sla,
+                "sla": due,
             },
         )
         # Where it really begins may be earlier, for rows that come late; that is no reason to move the checkpoint back.
         self._move(connection, run_id=self.run_id, identity=identity, position=kept, updated_at=now)
         position = source.start_of_next_run(kept) if isinstance(source, Continues) and kept is not None else None
-        return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=sla)
+        return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=due)
 
 
 def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:

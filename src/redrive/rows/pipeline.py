@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any, get_args
 
 from redrive.calls.announce import Announcer, Hook
@@ -131,14 +131,14 @@ class Pipeline:
         """
         opened = store or self.store
         limit = self._deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
-        sla = None if self._sla is None else self._sla.after(datetime.now(UTC))
+        job = replace(self._job, announcer=self._job.announcer.heard_by(opened.listeners))
         ledger = Ledger(opened.database, self.name)
         self._stopping = stopping = Stopping(limit)
         try:
-            begun = ledger.begin(self.source, sink=self.sink.name, sla=sla, restart=restart)
-            writer = Writer(self._job, opened, ledger, begun)
+            begun = ledger.begin(self.source, sink=self.sink.name, sla=self._sla, restart=restart)
+            writer = Writer(job, opened, ledger, begun)
             with stopping.heeding_sigterm():
-                return Run(self._job, begun, ledger, writer, stopping=stopping, watch=watch).go()
+                return Run(job, begun, ledger, writer, stopping=stopping, watch=watch).go()
         finally:
             ledger.release()
             self._stopping = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from redrive.dlq.prepare import error_text
 from redrive.letters import ErrorType, NewLetter
+from redrive.masking import mask
 from redrive.rows import duplicates
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
 from redrive.rows.checks.check import Check, Checked
@@ -128,8 +129,8 @@ class Preparation:
 
 
 def reason_of(error: str | BaseException) -> str:
-    """An error as text."""
-    return error if isinstance(error, str) else error_text(error)
+    """An error as people are told of it."""
+    return mask(error if isinstance(error, str) else error_text(error))
 
 
 def _as_received(refused: Sequence[Refused], rows: Outgoing) -> list[Refused]:

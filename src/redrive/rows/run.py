@@ -13,15 +13,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from redrive.dlq.prepare import error_text
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.model import Kind
 from redrive.rows.batch import Batch
 from redrive.rows.columns import Columns
-from redrive.rows.faults import kind_of, sentence
+from redrive.rows.faults import Fault, kind_of, sentence
 from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
-from redrive.rows.prepare import Prepared
+from redrive.rows.prepare import Prepared, reason_of
 from redrive.rows.sources.source import Reading
 from redrive.rows.writer import Writer, Written
 from redrive.runs import (
@@ -185,7 +184,7 @@ class Run:
         if size < SMALLEST:
             raise error
         self._size = min(self._size, size)
-        self._announce(BatchShrunk, rows=size, reason=error_text(error))
+        self._announce(BatchShrunk, rows=size, reason=reason_of(error))
 
     def _written(self, prepared: Prepared, under_way: Future[Written]) -> None:
         try:
@@ -256,9 +255,10 @@ class Run:
 
     def _end(self, status: RunStatus, reason: str | None, error: BaseException | None) -> Report:
         writer, ended = self._writer, None
+        fault = None if error is None else Fault.of(error)
         try:
             ended = self._ledger.end(
-                status, reason=reason, counts=writer.counts, seconds=writer.seconds, tier=writer.tier
+                status, reason=reason, fault=fault, counts=writer.counts, seconds=writer.seconds, tier=writer.tier
             )
         except (StoreError, RunStopped) as lost:
             # The checkpoint stands where the last batch left it; only how the run ended is not noted. Where everything
@@ -266,7 +266,11 @@ class Run:
             if error is None and status is RunStatus.COMPLETE:
                 raise self._unsaved(lost) from lost
         report = self._report(status, reason, ended)
-        self._job.announcer.event(RunEnded(report=report, error=None if error is None else type(error).__name__))
+        self._job.announcer.event(
+            RunEnded(report=report)
+            if fault is None
+            else RunEnded(report=report, error=fault.name, kind=fault.kind, service=fault.service)
+        )
         return report
 
     def _unsaved(self, lost: StoreError | RunStopped) -> RunStopped:

@@ -168,9 +168,18 @@ runs = Table(
     Column("retries", BigInteger, nullable=False, server_default=text("0")),
     Column("tier", Text, nullable=False, server_default=text("'log'")),
     Column("reason", Text),
+    # What ended it, where that was an error: the verdict's kind, the class, and the service that is to blame.
+    Column("error_kind", Text),
+    Column("error_type", Text),
+    Column("error_service", Text),
+    # How often it was gone on with after it had failed or died, and when it was last judged for alerts.
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("judged_at", Moment),
     Index("runs_pipeline_name", "pipeline_name", "started_at"),
     Index("runs_started_at", "started_at"),
 )
+_UNJUDGED = runs.c.judged_at.is_(None)
+Index("runs_unjudged", runs.c.ended_at, sqlite_where=_UNJUDGED, postgresql_where=_UNJUDGED)
 
 # Where each pipeline stands, and which process has it in hand. The owner is a fence: who lost it can move nothing.
 checkpoints = Table(
@@ -209,9 +218,13 @@ task_runs = Table(
     Column("ended_at", Moment),
     Column("sla", Moment),
     Column("reason", Text),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("judged_at", Moment),
     Index("task_runs_flow_name", "flow_name", "started_at"),
     Index("task_runs_started_at", "started_at"),
 )
+_UNJUDGED_FLOW = task_runs.c.judged_at.is_(None)
+Index("task_runs_unjudged", task_runs.c.ended_at, sqlite_where=_UNJUDGED_FLOW, postgresql_where=_UNJUDGED_FLOW)
 
 # One row per task, and one per child of a fan-out, whose own row has the child -1 and counts them.
 tasks = Table(
@@ -313,4 +326,172 @@ task_executors = Table(
     Column("ended_at", Moment),
     Index("task_executors_run_id", "run_id"),
     sqlite_autoincrement=True,  # a number is never given twice: tasks are fenced by it
+)
+
+# What has ever run here, and when it is to be done: so that a run which never began is missed.
+pipelines = Table(
+    "pipelines",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("kind", Text, nullable=False),  # pipeline or flow
+    Column("sla", Text),  # "06:30 Asia/Kolkata"
+    Column("first_seen", Moment, nullable=False),
+    Column("last_started", Moment, nullable=False),
+)
+
+# ── services ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Attempts by what came of them: `success` is in `successes`.
+OUTCOMES = (
+    "retry_now",
+    "transient",
+    "rate_limited",
+    "ambiguous",
+    "quota",
+    "auth",
+    "permanent",
+    "row",
+    "discard",
+    "resource",
+    "circuit_open",
+)
+
+# Sums over all processes, for each quarter of an hour. What was purged is kept as one row at the beginning of time, so
+# that totals only ever grow.
+service_rollups = Table(
+    "service_rollups",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    *(
+        Column(name, BigInteger, nullable=False, server_default=text("0"))
+        for name in (
+            "calls",
+            "attempts",
+            "successes",
+            "retries",
+            "fallbacks",
+            *OUTCOMES,
+            "calls_failed",  # calls that ended in an error for their caller
+            "failed_auth",  # of these, by a credential that was refused for good
+            "failed_4xx",  # of these, by an answer 4xx other than 401, 408, 425 and 429
+        )
+    ),
+    Column("success_seconds", Float, nullable=False, server_default=text("0")),
+    Column("open_seconds", Float, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("service", "at"),
+    sqlite_with_rowid=False,
+)
+
+# How long successful attempts took: how many at most so long, and longer than the bucket before.
+service_latencies = Table(
+    "service_latencies",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    PrimaryKeyConstraint("service", "at", "bucket"),
+    sqlite_with_rowid=False,
+)
+
+# The last hours by the minute: how many attempts there were, and how many failed by the service's fault (5xx, no
+# connection, no answer in time).
+service_minutes = Table(
+    "service_minutes",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("faults", BigInteger, nullable=False),
+    PrimaryKeyConstraint("service", "at"),
+    sqlite_with_rowid=False,
+)
+
+# Who has added to these sums. `beat` counts how often: so a process knows a commit whose answer was lost.
+service_reporters = Table(
+    "service_reporters",
+    metadata,
+    Column("process", Text, primary_key=True),
+    Column("beat", BigInteger, nullable=False),
+    Column("at", Moment, nullable=False),
+)
+
+# ── alerts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("key", Text, nullable=False),
+    Column("condition", Text, nullable=False),
+    Column("urgency", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("subject_kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("facts", Value, nullable=False),
+    Column("evidence", Value, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("opened_at", Moment),
+    Column("last_seen", Moment, nullable=False),
+    Column("seen", BigInteger, nullable=False, server_default=text("1")),
+    Column("gone_since", Moment),
+    Column("persist", Float, nullable=False, server_default=text("0")),
+    Column("told_at", Moment),
+    Column("repeats", Integer, nullable=False, server_default=text("0")),
+    Column("acknowledged_at", Moment),
+    Column("acknowledged_by", Text),
+    Column("note", Text),
+    Column("resolved_at", Moment),
+    Column("resolution", Text),
+    Index("alerts_last_seen", "last_seen"),
+    sqlite_autoincrement=True,
+)
+ALERT_OPEN_MARK = case((alerts.c.status != "resolved", text("1")))
+Index("alerts_key", alerts.c.key, ALERT_OPEN_MARK, unique=True)
+
+# Messages, each to one channel, kept until they are delivered.
+alert_sends = Table(
+    "alert_sends",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("alert_id", BigInteger, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("urgency", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("digest", Integer, nullable=False, server_default=text("0")),
+    Column("created_at", Moment, nullable=False),
+    Column("due_at", Moment, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    Column("sent_at", Moment),
+    # Who is sending it, and until when that is believed.
+    Column("owner", Text),
+    Column("owner_until", Moment),
+    Index("alert_sends_alert_id", "alert_id"),
+    Index("alert_sends_channel", "channel", "sent_at"),
+)
+_UNSENT = alert_sends.c.status == "waiting"
+Index("alert_sends_due", alert_sends.c.due_at, sqlite_where=_UNSENT, postgresql_where=_UNSENT)
+
+# What is held by one process of all that share the store, such as the leadership of those that watch.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("until", Moment, nullable=False),
+)
+
+# What was measured, to be compared with a week ago: the rows of a table.
+gauges = Table(
+    "gauges",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("value", Float, nullable=False),
+    PrimaryKeyConstraint("name", "at"),
+    sqlite_with_rowid=False,
 )

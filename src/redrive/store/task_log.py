@@ -180,44 +180,7 @@ class TaskLog:
 
     def causes(self, run: UUID | str) -> list[TaskCause]:
         """What went wrong in a run, the most frequent first."""
-
-        def work(connection: Connection) -> list[TaskCause]:
-            run_id = find_run(connection, run)
-            count = func.count().label("tasks")
-            wanted = (
-                select(
-                    tasks.c.fingerprint,
-                    tasks.c.name,
-                    # What those say that were tried: the others only say that they were not.
-                    func.coalesce(func.max(tasks.c.error).filter(tasks.c.attempt > 0), func.max(tasks.c.error)).label(
-                        "error"
-                    ),
-                    func.max(tasks.c.kind).label("kind"),
-                    count,
-                    func.count().filter(tasks.c.attempt == 0).label("untried"),
-                    func.coalesce(func.min(case((tasks.c.attempt > 0, tasks.c.child))), func.min(tasks.c.child)).label(
-                        "child"
-                    ),
-                )
-                .where(tasks.c.run_id == run_id, tasks.c.state.in_([State.DEAD_LETTER, State.FAILED]))
-                .where(tasks.c.fingerprint.is_not(None))
-                .group_by(tasks.c.fingerprint, tasks.c.name)
-                .order_by(count.desc(), tasks.c.name)
-            )
-            return [
-                TaskCause(
-                    cause=row.fingerprint,
-                    task=row.name,
-                    error=row.error,
-                    kind=row.kind,
-                    count=row.tasks,
-                    untried=row.untried,
-                    sample=shown_name(row.name, row.child),
-                )
-                for row in connection.execute(wanted)
-            ]
-
-        return self._database.read(work)
+        return self._database.read(lambda connection: causes_of(connection, find_run(connection, run)))
 
     def get(self, run: UUID | str, name: str) -> TaskDetails:
         """One task with its attempts and changes: `settle`, or `settle[17]`."""
@@ -332,6 +295,42 @@ def exactly(name: str) -> ColumnElement[bool]:
 def shown_name(name: str, child: int) -> str:
     """A task as people call it."""
     return name if child < 0 else f"{name}[{child}]"
+
+
+def causes_of(
+    connection: Connection, run_id: UUID, states: Sequence[State] = (State.DEAD_LETTER, State.FAILED)
+) -> list[TaskCause]:
+    """What went wrong in a run, the most frequent first."""
+    count = func.count().label("tasks")
+    tried = tasks.c.attempt > 0
+    wanted = (
+        select(
+            tasks.c.fingerprint,
+            tasks.c.name,
+            # What those say that were tried: the others only say that they were not.
+            func.coalesce(func.max(tasks.c.error).filter(tried), func.max(tasks.c.error)).label("error"),
+            func.max(tasks.c.kind).label("kind"),
+            count,
+            func.count().filter(tasks.c.attempt == 0).label("untried"),
+            func.coalesce(func.min(case((tried, tasks.c.child))), func.min(tasks.c.child)).label("child"),
+        )
+        .where(tasks.c.run_id == run_id, tasks.c.state.in_(states))
+        .where(tasks.c.fingerprint.is_not(None))
+        .group_by(tasks.c.fingerprint, tasks.c.name)
+        .order_by(count.desc(), tasks.c.name)
+    )
+    return [
+        TaskCause(
+            cause=row.fingerprint,
+            task=row.name,
+            error=row.error,
+            kind=row.kind,
+            count=row.tasks,
+            untried=row.untried,
+            sample=shown_name(row.name, row.child),
+        )
+        for row in connection.execute(wanted)
+    ]
 
 
 def counts_of(connection: Connection, run_id: UUID) -> dict[State, int]:

@@ -83,7 +83,7 @@ class Executor:
         clock = SystemClock()
         turnstiles = {name: Turnstile(group, clock) for name, group in flow.groups.items()}
         self._planner = Planner(flow.graph, turnstiles, clock)
-        self._news = News(flow, self._ledger, self._planner)
+        self._news = News(flow.announcer.heard_by(opened.listeners), self._ledger, self._planner)
         self._scribe: Scribe[Turned] = Scribe(self._bell)
 
         self._hands: dict[int, InHand] = {}  # by ticket
@@ -125,8 +125,10 @@ class Executor:
         try:
             if self._pool is not None:
                 self._pool.check()
-            sla = self._sla()
-            begun = self._ledger.begin(params=self._params, run_id=self._run_id, restart=self._restart, sla=sla)
+            self._warn_of_the_sla()
+            begun = self._ledger.begin(
+                params=self._params, run_id=self._run_id, restart=self._restart, sla=self._flow.sla
+            )
             self._news.began(begun)
             with self._stopping.heeding_sigterm(), self._stopping.heeding_sigint():
                 self._work()
@@ -142,19 +144,17 @@ class Executor:
         finally:
             self._close()
 
-    def _sla(self) -> datetime | None:
-        """When the run is to be done; a warning, where its retries may keep it from that."""
+    def _warn_of_the_sla(self) -> None:
+        """Say so, where the run's retries may keep it from being done in time."""
         if self._flow.sla is None:
-            return None
+            return
         now = datetime.now(UTC)
-        sla = self._flow.sla.after(now)
-        left, worst = (sla - now).total_seconds(), longest_way(self._flow.graph, worst_case)
+        left, worst = (self._flow.sla.after(now) - now).total_seconds(), longest_way(self._flow.graph, worst_case)
         if worst > left:
             warn(
                 f"flow {self._flow.name!r} is to be done in {in_words(left)}, and its tasks may take "
                 f"{in_words(worst)}, one after another with all their retries: shorten their timeouts or the waits"
             )
-        return sla
 
     def _stopped(self, report: FlowReport) -> FlowStopped:
         """Why the run did not come to a good end."""

@@ -22,8 +22,10 @@ from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.flows import FlowReport, FlowStatus, State
 from redrive.model import Kind, in_words
 from redrive.opening import Store
+from redrive.policy.daily import Daily
 from redrive.store.encoding import decode, encode
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
+from redrive.store.registry import note_start
 from redrive.store.schema import task_executors, task_runs, tasks
 from redrive.store.task_log import report_of
 from redrive.tasks.graph import Shape
@@ -71,9 +73,7 @@ class Ledger(Place):
 
     # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(
-        self, *, params: Mapping[str, Any], run_id: uuid.UUID | None, restart: bool, sla: datetime | None
-    ) -> Begun:
+    def begin(self, *, params: Mapping[str, Any], run_id: uuid.UUID | None, restart: bool, sla: Daily | None) -> Begun:
         """Begin a run, or go on with the one that is not finished, beside others that work on it."""
         written = encode(dict(sorted(params.items())))
         asked = 0.0
@@ -82,6 +82,7 @@ class Ledger(Place):
             nonlocal asked
             now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
+            note_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
             standing = self._standing(connection, run_id, written)
             if restart:
                 if standing is not None and run_id is not None:
@@ -133,24 +134,39 @@ class Ledger(Place):
                 f"run with the flow as it was, or {ANEW}"
             )
         if standing.status != FlowStatus.COMPLETE:  # what is complete remains so: there is nothing left to do
+            died = standing.status == FlowStatus.RUNNING and not self._anybody_at(connection, standing.run_id)
             connection.execute(
                 update(task_runs)
                 .where(task_runs.c.run_id == standing.run_id)
-                .values(status=FlowStatus.RUNNING, reason=None, ended_at=None)
+                .values(
+                    status=FlowStatus.RUNNING,
+                    reason=None,
+                    ended_at=None,
+                    judged_at=None,
+                    failures=standing.failures + int(died),
+                )
             )
         return Begun(run_id=standing.run_id, started_at=standing.started_at, resumed=True, sla=standing.sla)
+
+    def _anybody_at(self, connection: Connection, run_id: uuid.UUID) -> bool:
+        """Whether an executor is at work on it; the one that begins is not there yet."""
+        there = select(task_executors.c.owner).where(
+            task_executors.c.run_id == run_id,
+            task_executors.c.ended_at.is_(None),
+            task_executors.c.until > self.database.dialect.now(connection),
+        )
+        return any(not is_dead(row.owner) for row in connection.execute(there))
 
     def _abandon(self, connection: Connection, params: str, now: datetime) -> None:
         connection.execute(
             update(task_runs)
             .where(task_runs.c.flow_name == self.flow, task_runs.c.params == params)
             .where(task_runs.c.status.in_(_UNFINISHED))
-            .values(status=FlowStatus.ABANDONED, ended_at=now, reason="given up for a new run")
+            .values(status=FlowStatus.ABANDONED, ended_at=now, judged_at=now, reason="given up for a new run")
         )
 
-    def _anew(
-        self, connection: Connection, run_id: uuid.UUID, params: str, sla: datetime | None, now: datetime
-    ) -> Begun:
+    def _anew(self, connection: Connection, run_id: uuid.UUID, params: str, sla: Daily | None, now: datetime) -> Begun:
+        due = None if sla is None else sla.after(now)
         connection.execute(
             insert(task_runs),
             {
@@ -161,7 +177,7 @@ class Ledger(Place):
                 "shape": orjson.dumps(self.shape.document()).decode(),
                 "started_at": now,
                 "updated_at": now,
-                "sla": sla,
+                "sla": due,
             },
         )
         new = {"run_id": run_id, "state": State.PENDING, "created_at": now}
@@ -172,7 +188,7 @@ class Ledger(Place):
                 for number, place in enumerate(places[start : start + _INSERTED_AT_ONCE], start)
             ]
             connection.execute(insert(tasks), rows)
-        return Begun(run_id=run_id, started_at=now, resumed=False, sla=sla)
+        return Begun(run_id=run_id, started_at=now, resumed=False, sla=due)
 
     def _is_registered(self, connection: Connection) -> bool:
         mine = select(task_executors.c.id).where(task_executors.c.owner == self._owner)

@@ -264,7 +264,12 @@ class _Decision:
                 f"run {str(self._place.run_id)[:8]} was given up; there is nothing to decide about any more"
             )
         if run.status != FlowStatus.RUNNING:
-            waits = {"status": FlowStatus.STOPPED, "reason": "a person has decided about its tasks", "ended_at": None}
+            waits = {
+                "status": FlowStatus.STOPPED,
+                "reason": "a person has decided about its tasks",
+                "ended_at": None,
+                "judged_at": None,
+            }
             self._connection.execute(update(task_runs).where(task_runs.c.run_id == self._place.run_id).values(**waits))
 
 

@@ -1,0 +1,228 @@
+"""The values of an alert: what was found, what became of it, and what is told to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Literal
+from uuid import UUID
+
+
+class Urgency(StrEnum):
+    """How soon a person is needed."""
+
+    P1 = "P1"
+    """Now."""
+    P2 = "P2"
+    """Within an hour."""
+    P3 = "P3"
+    """Within a day."""
+
+    def outranks(self, other: Urgency) -> bool:
+        """Whether it is the more urgent of the two."""
+        return self.value < other.value
+
+
+class AlertStatus(StrEnum):
+    """Where an alert stands."""
+
+    WAITING = "waiting"
+    """The condition holds, but not yet for long enough to tell anybody."""
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    """A person is at it: it is not repeated any more."""
+    RESOLVED = "resolved"
+
+
+SubjectKind = Literal["pipeline", "flow", "service", "table", "slot", "consumer", "store"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What an alert is about."""
+
+    kind: SubjectKind
+    name: str
+
+    def __str__(self) -> str:
+        return self.name if self.kind in ("pipeline", "flow") else f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a person needs to act. Whatever is not known is None, and then is not said."""
+
+    status: str | None = None
+    """Of the run: `failed`, `held` …"""
+    run_id: UUID | None = None
+    error: str | None = None
+    error_type: str | None = None
+    """The class of the exception, or the verdict's kind."""
+    impact: str | None = None
+    """Which data is stale since when, and which promise is at stake."""
+    sla: datetime | None = None
+    rows_done: int | None = None
+    rows_total: int | None = None
+    checkpoint: str | None = None
+    letters: int | None = None
+    rate: float | None = None
+    cause: str | None = None
+    """What most of the letters have in common, in words."""
+    seconds: float | None = None
+    usual_seconds: float | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """The figures the rule has judged, beside the threshold: {"5xx for": 312.0, "threshold": 300.0}."""
+    affected: tuple[str, ...] = ()
+    """The pipelines and flows that suffer from it."""
+    commands: tuple[str, ...] = ()
+    """What to type to see more, or to mend it; the most useful first."""
+    sql: str | None = None
+    """The same question for who has only the database at hand."""
+    next_step: str | None = None
+    """What the automation does next, or that it waits for a person."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it, without what is not known."""
+        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        return {name: value for name, value in found.items() if value not in (None, [], {})}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Facts:
+        """From what `document` gave."""
+        known = {one.name for one in fields(cls)}
+        found: dict[str, Any] = {name: value for name, value in document.items() if name in known}
+        if "run_id" in found:
+            found["run_id"] = UUID(found["run_id"])
+        if "sla" in found:
+            found["sla"] = datetime.fromisoformat(found["sla"])
+        for name in ("affected", "commands"):
+            found[name] = tuple(found.get(name, ()))
+        return cls(**found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A condition that holds, as a rule found it. Nobody has been told yet."""
+
+    key: str
+    """The cause: there is one open alert for it at most, whoever finds it."""
+    condition: str
+    """The rule, such as `sla_missed`; also the name under which its threshold is set."""
+    urgency: Urgency
+    subject: Subject
+    title: str
+    """One line that says what is wrong, with its figures; never "an error occurred"."""
+    facts: Facts = field(default_factory=Facts)
+    evidence: str
+    """Who says so, such as `run:vendor` or `level`. The alert is over when nobody says so any more."""
+    since: datetime | None = None
+    """When it began, where that is known; else when it was first found."""
+    persist: float = 0.0
+    """Seconds for which it must hold before anybody is told."""
+    momentary: bool = False
+    """It is over already (a run that recovered): told once, and closed at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A finding in the store, and what became of it."""
+
+    id: int
+    key: str
+    condition: str
+    urgency: Urgency
+    status: AlertStatus
+    subject: Subject
+    title: str
+    facts: Facts
+    since: datetime
+    """When the condition began to hold."""
+    opened_at: datetime | None = None
+    """When it had held for long enough."""
+    last_seen: datetime
+    seen: int = 1
+    """How often it was found."""
+    evidence: frozenset[str] = frozenset()
+    gone_since: datetime | None = None
+    """Since when nothing speaks for it any more, while that has not lasted long enough to resolve it."""
+    persist: float = 0.0
+    told_at: datetime | None = None
+    """When it was last sent, or put down to be sent."""
+    repeats: int = 0
+    acknowledged_at: datetime | None = None
+    acknowledged_by: str | None = None
+    note: str | None = None
+    """What the person said who acknowledged or closed it."""
+    resolved_at: datetime | None = None
+    resolution: str | None = None
+    """Why it is over."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is resolved."""
+        return self.status is AlertStatus.RESOLVED
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        return {**found, "facts": self.facts.document(), "subject": asdict(self.subject)}
+
+
+class What(StrEnum):
+    """What a message says of an alert."""
+
+    OPENED = "opened"
+    ESCALATED = "escalated"
+    """It has become more urgent."""
+    REPEATED = "repeated"
+    RESOLVED = "resolved"
+    ACKNOWLEDGED = "acknowledged"
+    """Only for channels that keep state of their own, as PagerDuty does."""
+    TEST = "test"
+
+
+class SendStatus(StrEnum):
+    """What has become of a message to one channel."""
+
+    WAITING = "waiting"
+    SENT = "sent"
+    FAILED = "failed"
+    """All tries are used; a person sees it in `redrive alerts ls`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """One message to one channel, kept until it is delivered."""
+
+    id: int
+    alert_id: int
+    channel: str
+    """By its name in `redrive.toml`: its address, which may be a secret, is not in the store."""
+    what: What
+    urgency: Urgency
+    status: SendStatus
+    created_at: datetime
+    due_at: datetime
+    """When it may be sent: later than `created_at` in quiet hours, and after a try that failed."""
+    digest: bool = False
+    """It waits for the morning, and goes out with all others that do."""
+    attempts: int = 0
+    error: str | None = None
+    """Why the last try failed, secrets masked."""
+    sent_at: datetime | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, tuple | frozenset | set):
+        return sorted(value) if isinstance(value, frozenset | set) else list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value) if isinstance(value, UUID | StrEnum) else value

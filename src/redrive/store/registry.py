@@ -1,0 +1,29 @@
+"""What has ever run in a store, and when it is to be done: by this a run that never began is missed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import Connection
+
+from redrive.policy.daily import Daily
+from redrive.store.dialect import Dialect
+from redrive.store.schema import pipelines
+
+Runnable = Literal["pipeline", "flow"]
+
+
+def note_start(
+    connection: Connection, dialect: Dialect, kind: Runnable, name: str, *, sla: Daily | None, now: datetime
+) -> None:
+    """Note that it runs, and what it promises from now on."""
+    known = dialect.insert(pipelines).values(
+        name=name, kind=kind, sla=None if sla is None else str(sla), first_seen=now, last_started=now
+    )
+    new = known.excluded
+    connection.execute(
+        known.on_conflict_do_update(
+            index_elements=["name"], set_={"kind": new.kind, "sla": new.sla, "last_started": new.last_started}
+        )
+    )
