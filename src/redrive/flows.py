@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -49,7 +49,7 @@ class FlowReport:
     started_at: datetime
     seconds: float
     """From its beginning to its end, or until now."""
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
     counts: Mapping[State, int] = field(default_factory=dict)
     """Tasks by state; a fan-out is counted by its children."""
     attempts: int = 0
@@ -70,9 +70,12 @@ class FlowReport:
         return self.sla is not None and (self.ended_at or datetime.now(UTC)) > self.sla
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """The report as JSON has it; secrets in the parameters are masked."""
+        from redrive.masking import mask_all
+
         return {
             **{one.name: _plain(getattr(self, one.name)) for one in fields(self)},
+            "params": mask_all(self.params),
             "counts": {str(state): count for state, count in self.counts.items()},
             "seconds": round(self.seconds, 3),
             "total": self.total,
@@ -117,6 +120,39 @@ class FlowStarted:
     run_id: UUID
     resumed: bool
     sla: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEnded:
+    """Event: an attempt of a task is over, however it ended. Announced where somebody listens, and not logged: the
+    others say what matters to people, and there may be thousands of these a second."""
+
+    flow: str
+    run_id: UUID
+    task: str
+    """`settle`, or `settle[17]` for a child of a fan-out."""
+    attempt: int
+    state: State
+    """What the task is now: `SUCCESS`, `RETRYING` …"""
+    ended: str
+    """How the attempt ended: `returned`, `raised`, `died`, `timed_out`, `stopped` or `lost`."""
+    ended_at: datetime
+    seconds: float
+    """How long it took."""
+    error: str | None = None
+    """Why it failed; None where it did not."""
+    kind: str | None = None
+    """What that error is: a verdict's kind."""
+
+    @property
+    def name(self) -> str:
+        """The task without the number of the child."""
+        return self.task.partition("[")[0]
+
+    @property
+    def started_at(self) -> datetime:
+        """When the attempt began."""
+        return self.ended_at - timedelta(seconds=self.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +218,7 @@ class FlowEnded:
     report: FlowReport
 
 
-FlowEvent = FlowStarted | TaskRetried | TaskFailed | TasksDead | GroupHeld | FlowEnded
+FlowEvent = FlowStarted | TaskEnded | TaskRetried | TaskFailed | TasksDead | GroupHeld | FlowEnded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

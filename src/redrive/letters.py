@@ -291,3 +291,54 @@ class History:
     key: str
     letters: tuple[Letter, ...]
     events: tuple[AuditEntry, ...]
+
+
+# ── what is announced of letters ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersPut:
+    """Event: records were quarantined by `put` or `put_many`, one event for each call.
+
+    What a run quarantines is told by the run: a batch's by BatchWritten, a dead task's by TasksDead.
+    """
+
+    pipeline: str | None
+    """None where each letter named its own."""
+    run_id: UUID | str | None
+    new: int
+    repeated: int
+    """Failures of records that have a pending letter of the same cause already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersReplayed:
+    """Event: letters were sent back; also where that was stopped early."""
+
+    report: ReplayReport
+    pipelines: tuple[str, ...]
+    """That were asked for; none where the selection did not go by pipeline."""
+    actor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersChanged:
+    """Event: somebody decided about letters, or edited them, or took in those of another store."""
+
+    action: str
+    """`discarded`, `escalated`, `reopened`, `edited`, `edit undone` or `imported`."""
+    count: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersPurged:
+    """Event: letters that were settled long ago were removed."""
+
+    count: int
+    before: datetime
+    """Those that were settled before."""
+    actor: str
+
+
+LetterEvent = LettersPut | LettersReplayed | LettersChanged | LettersPurged

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 from redrive.flows import FlowEvent
+from redrive.letters import LetterEvent
 from redrive.runs import RunEvent
 
 Scope = Literal["call", "row", "task"]
@@ -174,4 +175,4 @@ class FallbackUsed:
 
 
 CallEvent = Attempt | BreakerChanged | KeyCooled | TokenRefreshed | CallFailed | FallbackUsed
-Event = CallEvent | RunEvent | FlowEvent
+Event = CallEvent | RunEvent | FlowEvent | LetterEvent

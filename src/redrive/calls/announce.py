@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from traceback import format_exc
 
-from redrive.flows import FlowEnded, FlowEvent, FlowStarted, FlowStatus, GroupHeld, TaskFailed, TaskRetried, TasksDead
+from redrive.flows import (
+    FlowEnded,
+    FlowEvent,
+    FlowStarted,
+    FlowStatus,
+    GroupHeld,
+    TaskEnded,
+    TaskFailed,
+    TaskRetried,
+    TasksDead,
+)
+from redrive.letters import LetterEvent, LettersChanged, LettersPurged, LettersPut, LettersReplayed
+from redrive.masking import mask
 from redrive.model import (
     QUOTA_USED_UP,
     Attempt,
@@ -26,6 +39,7 @@ ATTEMPTS = logging.getLogger("redrive.attempts")
 EVENTS = logging.getLogger("redrive.events")
 
 _FIELDS = tuple(field.name for field in fields(Attempt))
+_ATTEMPTS = (Attempt, TaskEnded)
 
 # Hooks for every service of the program, called after a service's own.
 everywhere: list[Hook] = []
@@ -45,6 +59,8 @@ def _line(event: Event) -> tuple[int, str]:
             return _run_line(event)
         case FlowStarted() | TaskRetried() | TaskFailed() | TasksDead() | GroupHeld() | FlowEnded():
             return _flow_line(event)
+        case LettersPut() | LettersReplayed() | LettersChanged() | LettersPurged():
+            return _letter_line(event)
         case BreakerChanged(service, before, after, retry_in):
             opened = "" if retry_in is None else f", next probe in {in_words(retry_in)}"
             return logging.WARNING if after == "open" else logging.INFO, f"{service} circuit {before} → {after}{opened}"
@@ -99,27 +115,61 @@ def _flow_line(event: FlowEvent) -> tuple[int, str]:
         case FlowEnded(report=report):
             level = logging.INFO if report.status is FlowStatus.COMPLETE else logging.ERROR
             return level, str(report).replace("\n ", ";")
+        case _:
+            return logging.DEBUG, str(event)
+
+
+def _letter_line(event: LetterEvent) -> tuple[int, str]:
+    match event:
+        case LettersPut(pipeline=pipeline, new=new, repeated=repeated):
+            told = [f"{_letters(new)} quarantined"] if new else []
+            told += [f"{_letters(repeated)} seen again"] if repeated else []
+            return logging.INFO, " ".join(filter(None, (pipeline, ", ".join(told))))
+        case LettersReplayed(report=report, actor=actor):
+            done = f"{report.reprocessed:,} reprocessed, {report.failed_again:,} failed again"
+            ended = f"; {mask(report.stopped)}" if report.stopped else ""  # its caller has the error itself
+            return logging.INFO, f"{_letters(report.attempted)} replayed by {actor}: {done}{ended}"
+        case LettersChanged(action=action, count=count, actor=actor):
+            return logging.INFO, f"{_letters(count)} {action} by {actor}"
+        case LettersPurged(count=count, before=before, actor=actor):
+            return logging.INFO, f"{_letters(count)} settled before {before:%Y-%m-%d %H:%M %Z} purged by {actor}"
+
+
+def _letters(count: int) -> str:
+    return "1 letter" if count == 1 else f"{count:,} letters"
 
 
 class Announcer:
-    """Where the events of one service or one pipeline go."""
+    """Where the events of one service or one pipeline go: to its own hook, and to who listens where it is kept."""
 
-    __slots__ = ("hooks",)
+    __slots__ = ("hooks", "listeners")
 
     def __init__(self, hook: Hook | None) -> None:
         if hook is not None and not callable(hook):
             raise TypeError(f"on_event needs a function that takes an event, not {type(hook).__name__}")
-        self.hooks = () if hook is None else (hook,)
+        self.hooks: tuple[Hook, ...] = () if hook is None else (hook,)
+        self.listeners: tuple[Hook, ...] = ()
+
+    def heard_by(self, listeners: Iterable[Hook]) -> Announcer:
+        """The same, with others that listen."""
+        heard = Announcer(None)
+        heard.hooks, heard.listeners = self.hooks, tuple(listeners)
+        return heard
+
+    @property
+    def heard(self) -> bool:
+        """Whether a hook of the user's listens: what comes by the thousand is only made for one."""
+        return bool(self.hooks or everywhere)
 
     def event(self, event: Event) -> None:
         """Log what is no attempt, then tell the hooks. A hook that fails harms nobody but is seen."""
-        if not isinstance(event, Attempt):
+        if not isinstance(event, _ATTEMPTS):
             EVENTS.log(*_line(event), extra={"event": event})
-        for hook in (*self.hooks, *everywhere):
+        for hook in (*self.hooks, *self.listeners, *everywhere):
             try:
                 hook(event)
             except Exception:
-                EVENTS.exception("an on_event hook failed on %s", type(event).__name__)
+                EVENTS.error("an on_event hook failed on %s\n%s", type(event).__name__, mask(format_exc()))
 
     def attempt(self, attempt: Attempt) -> None:
         """Log one attempt, then tell the hooks."""

@@ -21,6 +21,8 @@ from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
 BATCH = 500
+EDITED, UNDONE = "edited", "edit undone"
+"""What the audit log says of them."""
 _SHOWN = 10
 
 Change = Callable[[Any], Any]
@@ -77,21 +79,34 @@ def edit_one(
 
 
 def edit_many(
-    database: Database, chosen: Filter, change: Change | None, *, note: str | None, dry_run: bool, redactor: Redactor
+    database: Database,
+    chosen: Filter,
+    change: Change | None,
+    *,
+    note: str | None,
+    dry_run: bool,
+    redactor: Redactor,
+    kept: Callable[[int], None],
 ) -> EditReport:
-    """Edit a selection, batch by batch; a letter on which the change raises is left alone and reported."""
+    """Edit a selection, batch by batch; a letter on which the change raises is left alone and reported.
+
+    In the end `kept` is called with how many were edited, however it ended.
+    """
     if chosen.status is None:
         chosen = chosen.but(status=OPEN)
     if settled := set(chosen.status or ()) - set(OPEN):
         raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is edited")
     where, again = chosen.where(), chosen.but(ids=None)
     total = EditReport(dry_run=dry_run, selected=0, changed=0, unchanged=0)
-    for ids in in_parts(database.read(lambda connection: snapshot(connection, where)), BATCH):
+    try:
+        for ids in in_parts(database.read(lambda connection: snapshot(connection, where)), BATCH):
 
-        def work(connection: Connection, ids: list[int] = ids) -> EditReport:
-            return _batch(connection, database, again, ids, change, note=note, dry_run=dry_run, redactor=redactor)
+            def work(connection: Connection, ids: list[int] = ids) -> EditReport:
+                return _batch(connection, database, again, ids, change, note=note, dry_run=dry_run, redactor=redactor)
 
-        total = _sum(total, database.read(work) if dry_run else database.write(work))
+            total = _sum(total, database.read(work) if dry_run else database.write(work))
+    finally:
+        kept(0 if dry_run else total.changed)
     return total
 
 
@@ -153,7 +168,7 @@ def _write(connection: Connection, made: list[tuple[Letter, Edit]], note: str | 
             {
                 "letter_id": letter.id,
                 "at": now,
-                "action": "edit undone" if undo else "edited",
+                "action": UNDONE if undo else EDITED,
                 "status_before": str(letter.status),
                 "status_after": str(letter.status),
                 "actor": actor(),

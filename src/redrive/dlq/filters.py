@@ -75,6 +75,11 @@ class Filter:
         """The same, but for these conditions."""
         return replace(self, **changes)
 
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """The pipelines that are asked for by name."""
+        return () if self.pipeline is None else tuple(_several(self.pipeline))
+
     def where(self) -> ColumnElement[bool]:
         """The WHERE clause."""
         return and_(true(), *self._conditions())

@@ -38,9 +38,25 @@ class _Batch:
     """What ended the stream: what came before it is put all the same."""
 
 
-def put_all(database: Database, new: Iterable[NewLetter], preparer: Preparer) -> Stored:
-    """Put letters batch by batch, each in one transaction. Where one fails, those before it are kept, and said."""
-    stream = iter(new)
+def put_all(
+    database: Database, new: Iterable[NewLetter], preparer: Preparer, *, kept: Callable[[Stored], None]
+) -> Stored:
+    """Put letters batch by batch, each in one transaction. Where one fails, those before it are kept, and said.
+
+    In the end `kept` is called with what is in the store, where that is anything at all.
+    """
+    stored = Stored()
+    try:
+        for so_far in _sums(database, iter(new), preparer):
+            stored = so_far
+    finally:
+        if stored.total:
+            kept(stored)
+    return stored
+
+
+def _sums(database: Database, stream: Iterator[NewLetter], preparer: Preparer) -> Iterator[Stored]:
+    """Put letters; what is stored so far, after each batch."""
     stored, batch = Stored(), _next(stream, preparer)
 
     def write(batch: _Batch) -> Stored:
@@ -61,13 +77,13 @@ def put_all(database: Database, new: Iterable[NewLetter], preparer: Preparer) ->
                 following = _next(stream, preparer)
             done = under_way.result()
         stored = Stored(stored.new + done.new, stored.repeated + done.repeated)
+        yield stored
         if batch.error is not None:
             break
         batch = following
     if batch.error is not None:
         batch.error.add_note(f"redrive: the {stored.total:,} letters before it are kept")
         raise batch.error
-    return stored
 
 
 def put_rows(

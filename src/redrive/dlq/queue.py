@@ -9,12 +9,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from redrive.calls.announce import Announcer, Hook
 from redrive.dlq import edit as editing
 from redrive.dlq import find as finding
 from redrive.dlq import retain, transfer
 from redrive.dlq.causes import find_causes
+from redrive.dlq.change import ACTIONS, actor, as_note, checked_note, settle_batch
 from redrive.dlq.change import BATCH as SETTLED_AT_ONCE
-from redrive.dlq.change import as_note, checked_note, settle_batch
 from redrive.dlq.claims import LEASE
 from redrive.dlq.due import Schedule
 from redrive.dlq.edit import MISSING
@@ -35,6 +36,10 @@ from redrive.letters import (
     History,
     Imported,
     Letter,
+    LettersChanged,
+    LettersPurged,
+    LettersPut,
+    LettersReplayed,
     NewLetter,
     Purged,
     QueueSize,
@@ -56,10 +61,18 @@ class DeadLetters:
     `redact` names fields that `show` and the error messages mask; records are stored complete unless `store_redacted`.
     """
 
-    def __init__(self, database: Database, *, redact: Iterable[str] = (), store_redacted: bool = False) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        redact: Iterable[str] = (),
+        store_redacted: bool = False,
+        listeners: Iterable[Hook] = (),
+    ) -> None:
         self._database = database
         self.redactor = Redactor(redact)
         self._store_redacted = store_redacted
+        self._tell = Announcer(None).heard_by(listeners).event
 
     # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -95,7 +108,11 @@ class DeadLetters:
         letter is pending is counted there, so that repeating a batch does no harm.
         """
         preparer = self._preparer(pipeline=pipeline, run_id=run_id, source=source, error_type=error_type)
-        return put_all(self._database, letters, preparer)
+
+        def kept(stored: Stored) -> None:
+            self._tell(LettersPut(pipeline=pipeline, run_id=run_id, new=stored.new, repeated=stored.repeated))
+
+        return put_all(self._database, letters, preparer, kept=kept)
 
     def put_within(
         self, connection: Connection, letters: Iterable[NewLetter], *, pipeline: str, run_id: UUID | str | None = None
@@ -189,15 +206,23 @@ class DeadLetters:
     def _settle(self, target: Status, note: str | None, filters: dict[str, Any]) -> Changed:
         chosen = self._selection(filters, "discard, escalate or reopen")
         total, again = Changed(), chosen.but(ids=None)
-        for ids in self._parts(chosen, SETTLED_AT_ONCE):
+        try:
+            for ids in self._parts(chosen, SETTLED_AT_ONCE):
 
-            def work(connection: Connection, ids: list[int] = ids) -> Changed:
-                now = self._database.dialect.now(connection)
-                return settle_batch(connection, again, ids, target=target, note=note, now=now)
+                def work(connection: Connection, ids: list[int] = ids) -> Changed:
+                    now = self._database.dialect.now(connection)
+                    return settle_batch(connection, again, ids, target=target, note=note, now=now)
 
-            part = self._database.write(work)
-            total = Changed(total.changed + part.changed, total.unfit + part.unfit, total.held + part.held)
+                part = self._database.write(work)
+                total = Changed(total.changed + part.changed, total.unfit + part.unfit, total.held + part.held)
+        finally:
+            self._changed(ACTIONS[target], total.changed)
         return total
+
+    def _changed(self, action: str, count: int) -> None:
+        """Tell what was changed; also where the store was lost halfway."""
+        if count:
+            self._tell(LettersChanged(action=action, count=count, actor=actor()))
 
     def _parts(self, chosen: Filter, size: int) -> Iterator[list[int]]:
         """The letters that match now, so many at a time; what comes later does not join."""
@@ -235,7 +260,9 @@ class DeadLetters:
         """
         change = editing.change_of(record, patch, expression, undo)
         Filter.of(_now(), {"ids": (letter_id,)})
-        return editing.edit_one(self._database, letter_id, change, note=_noted(note), redactor=self.redactor)
+        made = editing.edit_one(self._database, letter_id, change, note=_noted(note), redactor=self.redactor)
+        self._changed(_edited(undo), 1)
+        return made
 
     def edit_many(
         self,
@@ -251,7 +278,13 @@ class DeadLetters:
         change = editing.change_of(MISSING, patch, expression, undo)
         chosen = self._selection(filters, "edit")
         return editing.edit_many(
-            self._database, chosen, change, note=_noted(note), dry_run=dry_run, redactor=self.redactor
+            self._database,
+            chosen,
+            change,
+            note=_noted(note),
+            dry_run=dry_run,
+            redactor=self.redactor,
+            kept=lambda count: self._changed(_edited(undo), count),
         )
 
     # ── sending back ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,7 +331,12 @@ class DeadLetters:
         replay = Replay(
             self._database, Target.of(target), plan, dry_run=dry_run, redactor=self.redactor, progress=progress
         )
-        return replay.go()
+        try:
+            return replay.go()
+        finally:
+            report = replay.report()
+            if report.attempted and not dry_run:
+                self._tell(LettersReplayed(report=report, pipelines=chosen.pipelines, actor=actor()))
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -308,7 +346,12 @@ class DeadLetters:
         """Remove letters that were reprocessed or discarded longer ago than this; never any other."""
         now = _now()
         before = moment(older_than, now, "older_than")
-        return retain.purge(self._database, Filter.of(now, filters), before=before, dry_run=dry_run)
+
+        def gone(count: int) -> None:
+            if count:
+                self._tell(LettersPurged(count=count, before=before, actor=actor()))
+
+        return retain.purge(self._database, Filter.of(now, filters), before=before, dry_run=dry_run, gone=gone)
 
     def export(self, **filters: Any) -> Iterator[str]:
         """Letters as lines of NDJSON."""
@@ -316,7 +359,16 @@ class DeadLetters:
 
     def import_(self, lines: Iterable[str]) -> Imported:
         """Take letters in that `export` wrote; those that are there already are left alone."""
-        return transfer.import_lines(self._database, lines, redactor=self.redactor if self._store_redacted else None)
+        return transfer.import_lines(
+            self._database,
+            lines,
+            redactor=self.redactor if self._store_redacted else None,
+            kept=lambda count: self._changed("imported", count),
+        )
+
+
+def _edited(undo: bool) -> str:
+    return editing.UNDONE if undo else editing.EDITED
 
 
 def _noted(note: str | None) -> str | None:

@@ -127,7 +127,7 @@ class Replay:
                     self._note_outcomes(batch, self._try(batch))
                     if self._canary_failed():
                         break
-        return self._report()
+        return self.report()
 
     def _run(self) -> ReplayReport:
         """The real thing."""
@@ -143,7 +143,7 @@ class Replay:
         finally:
             with suppress(StoreError):  # a store that is lost is told by what failed first; the lease frees the rest
                 self._database.write(self._claims.release)
-        return self._report()
+        return self.report()
 
     # ── what is next ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -279,9 +279,10 @@ class Replay:
             said = self._redactor.text(str(failed), [letter.payload for letter in self._sent])
             kept = f"{tally.reprocessed:,} letters were reprocessed and {tally.failed:,} failed again before"
             tally.stopped = f"{said}; {kept if not self._dry else 'a dry run'}, the rest stays as it was"
-            raise ReplayStopped(tally.stopped, kind=failed.verdict.kind, report=self._report()) from failed.error
+            raise ReplayStopped(tally.stopped, kind=failed.verdict.kind, report=self.report()) from failed.error
 
-    def _report(self) -> ReplayReport:
+    def report(self) -> ReplayReport:
+        """What it has done so far."""
         tally = self._tally
         return ReplayReport(
             dry_run=self._dry,

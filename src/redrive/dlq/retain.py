@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, delete, func, select, update
@@ -20,8 +20,13 @@ BATCH = 2_000
 _SETTLED = (Status.REPROCESSED, Status.DISCARDED)
 
 
-def purge(database: Database, chosen: Filter, *, before: datetime, dry_run: bool) -> Purged:
-    """Remove letters that were settled before a moment, batch by batch; each batch is whole or not at all."""
+def purge(
+    database: Database, chosen: Filter, *, before: datetime, dry_run: bool, gone: Callable[[int], None]
+) -> Purged:
+    """Remove letters that were settled before a moment, batch by batch; each batch is whole or not at all.
+
+    In the end `gone` is called with how many were removed, however it ended.
+    """
     if unsettled := set(chosen.status or ()) - set(_SETTLED):
         raise LetterError(
             f"a letter that is {min(unsettled)} is not settled and is never purged; discard it first, with a note"
@@ -35,12 +40,15 @@ def purge(database: Database, chosen: Filter, *, before: datetime, dry_run: bool
         return Purged(int(database.read(lambda connection: connection.execute(counted).scalar_one())), dry_run=True)
     database.write(_begin_retention)
     removed = 0
-    for ids in in_parts(database.read(lambda connection: snapshot(connection, *old)), BATCH):
+    try:
+        for ids in in_parts(database.read(lambda connection: snapshot(connection, *old)), BATCH):
 
-        def work(connection: Connection, ids: list[int] = ids) -> int:
-            return _purge_batch(connection, [*old, among(column.id, ids)], before)
+            def work(connection: Connection, ids: list[int] = ids) -> int:
+                return _purge_batch(connection, [*old, among(column.id, ids)], before)
 
-        removed += database.write(work)
+            removed += database.write(work)
+    finally:
+        gone(removed)
     database.write(lambda connection: _forget_causes(connection, database, before))
     return Purged(removed, dry_run=False)
 

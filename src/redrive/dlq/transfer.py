@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -73,10 +73,13 @@ def _line(row: Any) -> str:
     return f'{text}, "raw_record": {encode(row.raw_record)}{edited}}}'
 
 
-def import_lines(database: Database, lines: Iterable[str], *, redactor: Redactor | None = None) -> Imported:
+def import_lines(
+    database: Database, lines: Iterable[str], *, kept: Callable[[int], None], redactor: Redactor | None = None
+) -> Imported:
     """Take letters in, batch by batch; those that are there already are left alone.
 
-    A line that cannot be read ends the import: everything before it is kept, and the error says so.
+    A line that cannot be read ends the import: everything before it is kept, and the error says so. In the end `kept`
+    is called with how many letters are new, however it ended.
     """
     done = Imported()
     settled: Counter[int] = Counter()
@@ -106,6 +109,8 @@ def import_lines(database: Database, lines: Iterable[str], *, redactor: Redactor
     except StoreError as error:
         error.args = (f"{error.args[0]} ({_said(done)} before the fault)",)
         raise
+    finally:
+        kept(done.new)
     return done
 
 

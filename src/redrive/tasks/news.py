@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
 
-from redrive.flows import FlowEnded, FlowReport, FlowStarted, GroupHeld, State, TaskFailed, TaskRetried, TasksDead
+from redrive.calls.announce import Announcer
+from redrive.flows import (
+    FlowEnded,
+    FlowEvent,
+    FlowReport,
+    FlowStarted,
+    GroupHeld,
+    State,
+    TaskEnded,
+    TaskFailed,
+    TaskRetried,
+    TasksDead,
+)
 from redrive.store.task_log import shown_name
+from redrive.tasks.decide import Next
 from redrive.tasks.ledger import Begun, Ledger
 from redrive.tasks.plan import Planner
 from redrive.tasks.settle import Settled, Settlement, Storm
-
-if TYPE_CHECKING:
-    from redrive.tasks.flow import Flow
+from redrive.tasks.work import Ended, Outcome
 
 
 class News:
     """Announces what was written, after it was written."""
 
-    def __init__(self, flow: Flow, ledger: Ledger, planner: Planner) -> None:
-        self._flow = flow
+    def __init__(self, announcer: Announcer, ledger: Ledger, planner: Planner) -> None:
+        self._announcer = announcer
         self._ledger = ledger
         self._planner = planner
         self._reasons: dict[tuple[int, str], str] = {}
@@ -29,7 +40,7 @@ class News:
 
     def began(self, begun: Begun) -> None:
         """The run has begun, or goes on."""
-        self._tell(FlowStarted(flow=self._flow.name, run_id=begun.run_id, resumed=begun.resumed, sla=begun.sla))
+        self._tell(FlowStarted(flow=self._ledger.flow, run_id=begun.run_id, resumed=begun.resumed, sla=begun.sla))
 
     def ended(self, report: FlowReport) -> None:
         """The run is over."""
@@ -50,13 +61,16 @@ class News:
         """Attempts have ended, and the graph has moved on; what is not written yet is not told of yet."""
         waiting = {one.claim.node for one in unwritten}
         struck = {(storm.node, storm.like.next.fingerprint) for storm in storms}
+        tell_of_all = self._announcer.heard
         for one in settlements:
             name = shown_name(self._planner.nodes[one.claim.node].name, one.claim.child)
+            if tell_of_all and one.outcome is not None and _was_begun(one.outcome, one.next):
+                self._tell(self._attempt(name, one, one.outcome))
             reason = one.next.error or one.next.cause or ""
             if one.next.state is State.RETRYING:
                 self._tell(
                     TaskRetried(
-                        flow=self._flow.name,
+                        flow=self._ledger.flow,
                         run_id=self._ledger.run_id,
                         task=name,
                         attempt=one.claim.attempt,
@@ -85,6 +99,20 @@ class News:
             self._of_failures(node, settled.upstream_failed.get(node, 0))
         self._groups()
 
+    def _attempt(self, name: str, one: Settlement, outcome: Outcome) -> TaskEnded:
+        return TaskEnded(
+            flow=self._ledger.flow,
+            run_id=self._ledger.run_id,
+            task=name,
+            attempt=one.claim.attempt,
+            state=one.next.state,
+            ended=outcome.ended,
+            ended_at=datetime.fromtimestamp(one.ended_at, UTC),
+            seconds=outcome.seconds,
+            error=one.next.error,
+            kind=one.next.kind,
+        )
+
     def _of_failures(self, node: int, upstream_failed: int) -> None:
         """How children of a fan-out failed, now that all are over."""
         for reasons in self._failures.pop(node).values():
@@ -93,7 +121,7 @@ class News:
     def _failed(self, name: str, reason: str, upstream_failed: int, *, count: int = 1) -> None:
         self._tell(
             TaskFailed(
-                flow=self._flow.name,
+                flow=self._ledger.flow,
                 run_id=self._ledger.run_id,
                 task=name,
                 reason=reason,
@@ -110,7 +138,7 @@ class News:
     def _dead(self, node: int, fingerprint: str, *, count: int, untried: int = 0) -> None:
         self._tell(
             TasksDead(
-                flow=self._flow.name,
+                flow=self._ledger.flow,
                 run_id=self._ledger.run_id,
                 task=self._planner.nodes[node].name,
                 cause=fingerprint,
@@ -124,8 +152,13 @@ class News:
         """Services whose tasks wait, or do not wait any more."""
         held = set(self._planner.held)
         for name in sorted(held ^ self._held):
-            self._tell(GroupHeld(flow=self._flow.name, run_id=self._ledger.run_id, service=name, held=name in held))
+            self._tell(GroupHeld(flow=self._ledger.flow, run_id=self._ledger.run_id, service=name, held=name in held))
         self._held = held
 
-    def _tell(self, event: FlowStarted | TaskRetried | TaskFailed | TasksDead | GroupHeld | FlowEnded) -> None:
-        self._flow.announcer.event(event)
+    def _tell(self, event: FlowEvent) -> None:
+        self._announcer.event(event)
+
+
+def _was_begun(outcome: Outcome, following: Next) -> bool:
+    """Whether it was an attempt at all: what is given back before a worker had it was none."""
+    return outcome.ended is not Ended.STOPPED or outcome.seconds > 0 or following.error is not None

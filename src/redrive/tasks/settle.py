@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ class Settlement:
     result_file: str | None = None
     owner: int | None = None
     """Whose it was, where that is not the one who writes."""
+    ended_at: float = field(default_factory=time.time)
+    """By this machine's clock; the database writes down its own."""
 
 
 @dataclass(frozen=True, slots=True)
