@@ -1,0 +1,1 @@
+"""Whom to tell, when, and in which words."""

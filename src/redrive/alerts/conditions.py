@@ -1,0 +1,135 @@
+"""Every condition there is, in one table: how soon a person is needed, and where it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from redrive.alerts.safe_text import safe_line
+from redrive.alerts.sentences import TITLE_LENGTH
+from redrive.notices import Facts, Finding, Subject, Urgency
+
+_ERROR_LENGTH = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One thing that people are told about."""
+
+    name: str
+    urgency: Urgency
+    words: str
+    """What it means, for people."""
+    thresholds: tuple[str, ...] = ()
+    """The names of what is set in `[alerts.thresholds]`; the first one is where it begins."""
+    elsewhere: str | None = None
+    """What else it depends on, and where that is set."""
+
+
+_P1, _P2, _P3 = Urgency.P1, Urgency.P2, Urgency.P3
+_PERSIST = "[alerts] persist"
+_RECOVERY = "[alerts] recovery"
+
+
+def _condition(
+    name: str, urgency: Urgency, words: str, *thresholds: str, elsewhere: str | None = None
+) -> tuple[str, Condition]:
+    return name, Condition(name=name, urgency=urgency, words=words, thresholds=thresholds, elsewhere=elsewhere)
+
+
+CONDITIONS: Mapping[str, Condition] = dict(
+    (
+        _condition("sla_missed", _P1, "an SLA deadline was missed", "sla_grace", elsewhere="the pipeline's sla"),
+        _condition(
+            "permanent_error", _P1, "a run ended by an error that does not heal: credentials, schema, disk full"
+        ),
+        _condition(
+            "rejected", _P1, "more rows of a run were rejected than its gate lets pass", elsewhere="Gate(page=)"
+        ),
+        _condition("gate_abort", _P1, "a run was stopped by its gate", elsewhere="Gate(abort=)"),
+        _condition("dead_task", _P1, "a task is a dead letter, and waits for a person"),
+        _condition("auth_refused", _P1, "a service refused a credential for good", "auth_silence"),
+        _condition("slot_lag", _P1, "a replication slot lags", "slot_bytes", elsewhere=_PERSIST),
+        _condition(
+            *("row_count", _P1, "a table has fewer rows than on the same weekday last week", "row_drop"),
+            elsewhere=_PERSIST,
+        ),
+        _condition(
+            *("retries_exhausted", _P2, "a run's retries are spent, or nobody is behind it, and it did not recover"),
+            elsewhere=_RECOVERY,
+        ),
+        _condition(
+            *("letters_growing", _P2, "dead letters grow over consecutive runs"),
+            *("growing_runs", "growing_rise", "growing_least"),
+        ),
+        _condition(
+            *("too_long", _P2, "a run takes longer than a multiple of the 95th percentile of its history"),
+            *("too_long", "history_least", "duration_least"),
+        ),
+        _condition(
+            *("service_down", _P2, "a service fails by its own fault (5xx, no connection, no answer) for minutes"),
+            *("down_seconds", "down_share", "down_faults", "silence"),
+        ),
+        _condition(
+            *("consumer_lag", _P2, "a consumer is behind, by messages or by time", "lag_messages", "lag_seconds"),
+            elsewhere=_PERSIST,
+        ),
+        _condition("pending_total", _P2, "many letters are pending in all", "pending_total", elsewhere=_PERSIST),
+        _condition("recovered", _P3, "a run that had failed is complete by itself", elsewhere=_RECOVERY),
+        _condition("new_letters", _P3, "a share of a run's rows was rejected", elsewhere="Gate(warn=)"),
+        _condition(
+            *("pending_day", _P3, "letters of one pipeline became pending within a day", "pending_day"),
+            elsewhere=_PERSIST,
+        ),
+        _condition(
+            *("slow", _P3, "a run takes longer than a multiple of the median of its history"),
+            *("slow", "history_least", "duration_least"),
+        ),
+        _condition("client_errors", _P3, "calls ended in an answer 4xx", "client_errors"),
+        _condition(
+            *("retries_rising", _P3, "the mean retries per success rise against the day before"),
+            *("retries_rise", "retries_least", "retries_calls"),
+            elsewhere=_PERSIST,
+        ),
+    )
+)
+"""By name, the most urgent first."""
+
+
+def found(
+    condition: str,
+    subject: Subject,
+    title: str,
+    facts: Facts,
+    *,
+    key: str,
+    evidence: str,
+    since: datetime | None = None,
+    persist: float = 0.0,
+    momentary: bool = False,
+) -> Finding:
+    """A finding of a condition of the table; its texts are lines without secrets, whatever they were made of."""
+    return Finding(
+        key=key,
+        condition=condition,
+        urgency=CONDITIONS[condition].urgency,
+        subject=subject,
+        title=safe_line(title, TITLE_LENGTH),
+        facts=replace(
+            facts,
+            error=_said(facts.error),
+            cause=_said(facts.cause),
+            impact=_said(facts.impact),
+            next_step=_said(facts.next_step),
+            checkpoint=_said(facts.checkpoint),
+        ),
+        evidence=evidence,
+        since=since,
+        persist=persist,
+        momentary=momentary,
+    )
+
+
+def _said(text: str | None) -> str | None:
+    return None if text is None else safe_line(text, _ERROR_LENGTH)

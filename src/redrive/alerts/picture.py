@@ -1,0 +1,230 @@
+"""What the rules look at: a run, or the levels of everything, gathered from the store at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from redrive.notices import Finding, Subject
+from redrive.policy.daily import Daily
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun:
+    """A run of the same pipeline or flow that is over."""
+
+    status: str
+    started_at: datetime
+    ended_at: datetime | None
+    seconds: float
+    read: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadTasks:
+    """Tasks of a flow that died of one cause."""
+
+    task: str
+    cause: str
+    reason: str
+    count: int
+    untried: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPicture:
+    """A run of a pipeline or a flow as it stands now."""
+
+    subject: Subject
+    run_id: UUID
+    status: str
+    """As `RunStatus` or `FlowStatus` has it."""
+    lost: bool = False
+    """It says that it runs, and nobody is behind it any more."""
+    started_at: datetime
+    ended_at: datetime | None = None
+    seconds: float = 0.0
+    """At work so far; of one that runs, until now."""
+    sla: datetime | None = None
+    daily: Daily | None = None
+    """The time of day which `sla` comes of, where that is known."""
+    failures: int = 0
+    """How often it was gone on with after it had failed or died."""
+    reason: str | None = None
+    error_kind: str | None = None
+    error_type: str | None = None
+    error_service: str | None = None
+    """The service that is to blame, where one is."""
+    # Of a pipeline.
+    read: int = 0
+    written: int = 0
+    rejected: int = 0
+    tier: str = "log"
+    """What its gate says: log, P3, P1, abort."""
+    target: str | None = None
+    checkpoint: str | None = None
+    cause: str | None = None
+    """What most of its letters have in common."""
+    causes: int = 0
+    """How many causes its letters have; 0 where that is not known."""
+    pending: int = 0
+    """Letters of this run that nobody has dealt with."""
+    # Of a flow.
+    tasks_done: int = 0
+    tasks_total: int = 0
+    dead: tuple[DeadTasks, ...] = ()
+    failed: tuple[str, ...] = ()
+    """Why tasks failed whose retries are spent, one sentence for each cause."""
+    # To compare it with.
+    history: tuple[PastRun, ...] = ()
+    """Runs before this one, the newest first."""
+    last_complete: datetime | None = None
+    """When a run was last complete, this one not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRun:
+    """A deadline that has passed: was there a run that kept it?"""
+
+    subject: Subject
+    sla: datetime
+    done_at: datetime | None
+    """When a run that was to be done by then was complete; None where there is none yet."""
+    started: bool
+    """Whether one has at least begun."""
+    run_id: UUID | None = None
+    last_complete: datetime | None = None
+    """When any run of it was last complete. After the deadline is late, and not missing any more."""
+    target: str | None = None
+    """What it writes to."""
+    daily: Daily | None = None
+    """The time of day which `sla` comes of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minute:
+    """One minute of a service."""
+
+    at: datetime
+    """Its beginning."""
+    attempts: int
+    faults: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePicture:
+    """A service of late."""
+
+    name: str
+    minutes: tuple[Minute, ...] = ()
+    """The last two hours, the oldest first; minutes without attempts are left out."""
+    # The last full hour of rollups, the one that is under way included; and the day before it.
+    successes: int = 0
+    retries: int = 0
+    failed_4xx: int = 0
+    failed_auth: int = 0
+    last_auth_failure: datetime | None = None
+    """The end of the last quarter of an hour, of those within a day, in which a credential was refused for good."""
+    last_success: datetime | None = None
+    """In the same way the end of the last quarter of an hour in which an attempt succeeded."""
+    used_by: tuple[str, ...] = ()
+    """The pipelines and flows that are known to suffer where it fails."""
+    successes_before: int = 0
+    retries_before: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingLetters:
+    """Letters of one pipeline that wait for somebody."""
+
+    pipeline: str
+    pending: int
+    new_today: int
+    """Pending ones that were rejected within the last 24 hours."""
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRows:
+    """A table's rows now, and at the same hour of the same weekday last week."""
+
+    name: str
+    rows: int
+    week_ago: int | None
+    pipeline: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A replication slot."""
+
+    name: str
+    lag_bytes: int
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a consumer is behind: what a probe answers."""
+
+    consumer: str
+    messages: int | None = None
+    seconds: float | None = None
+    look: str | None = None
+    """What to type to see more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelPicture:
+    """Everything that is a level, at one moment."""
+
+    now: datetime
+    due: tuple[DueRun, ...] = ()
+    """The last deadline of every pipeline and flow that is expected to keep one."""
+    given_up: tuple[str, ...] = ()
+    """Pipelines and flows that had a deadline, and have not run for so long that nobody waits for them any more."""
+    running: tuple[RunPicture, ...] = ()
+    """Runs that are under way, or lost; and flows that are held."""
+    services: tuple[ServicePicture, ...] = ()
+    letters: tuple[PendingLetters, ...] = ()
+    pending_total: int = 0
+    tables: tuple[TableRows, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    lags: tuple[Lag, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """What could not be measured now, and why: `slots`, `tables:silver.orders`, `lags:billing` … Nothing is concluded
+    from that: an alert about it stays as it is."""
+
+    def knows(self, what: str, name: str) -> bool:
+        """Whether this could be measured: of the `tables`, `silver.orders`."""
+        return what not in self.unknown and f"{what}:{name}" not in self.unknown
+
+    def judged(
+        self, what: str, evidence: str, names: Iterable[str], *, leaving: Collection[str] = ()
+    ) -> frozenset[str]:
+        """The evidence that could be weighed: all that begins so; by name, where some is not known or is left alone."""
+        if what in self.unknown:
+            return frozenset()
+        if leaving or any(one.startswith(f"{what}:") for one in self.unknown):
+            return frozenset(f"{evidence}{name}" for name in names if name not in leaving and self.knows(what, name))
+        return frozenset({f"{evidence}*"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the rules say: what holds, and what was looked at."""
+
+    findings: tuple[Finding, ...] = ()
+    judged: frozenset[str] = frozenset()
+    """The evidence that was weighed, by name, or by its beginning and a `*`. What is judged and not found any more is
+    withdrawn from the alerts that rest on it."""
+
+    def __add__(self, other: Judgement) -> Judgement:
+        return Judgement(findings=self.findings + other.findings, judged=self.judged | other.judged)
+
+    def weighed(self, evidence: str) -> bool:
+        """Whether this evidence was looked at."""
+        return any(evidence.startswith(one[:-1]) if one.endswith("*") else evidence == one for one in self.judged)

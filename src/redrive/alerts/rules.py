@@ -1,0 +1,62 @@
+"""What is worth telling people: which rules look at a run as it stands, and which at everything that is a level.
+
+All of it is pure. `CONDITIONS` is the table of what there is; the rules themselves are in `run_rules`, `level_rules`
+and `service_rules`. What a rule has looked at and does not find any more is withdrawn from the alerts that rest on it;
+what it could not look at, or is not certain of, it leaves as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from redrive.alerts import level_rules, service_rules
+from redrive.alerts.conditions import CONDITIONS, Condition
+from redrive.alerts.picture import Judgement, LevelPicture, RunPicture
+from redrive.alerts.run_rules import dead, errors, growing, late, recovered, rejects, took
+from redrive.alerts.settings import AlertSettings
+
+__all__ = ["CONDITIONS", "LEVEL_RULES", "RUN_RULES", "Condition", "of_levels", "of_run"]
+
+RunRule = Callable[[RunPicture, AlertSettings, datetime], Judgement]
+LevelRule = Callable[[LevelPicture, AlertSettings], Judgement]
+
+RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
+    "complete": (errors, late, rejects, growing, took, dead, recovered),
+    "failed": (errors, late, took, dead),
+    # Stopped by its gate: its rows are counted, and nothing has failed.
+    "aborted": (late, rejects, growing, took),
+    "held": (errors, late, took, dead),
+    # Told to stop, by a deploy or a person: what is not certain yet is judged when it has gone on.
+    "stopped": (late, took, dead),
+    "running": (errors, late, dead),
+    "abandoned": (dead,),
+}
+"""By how the run stands."""
+
+LEVEL_RULES: tuple[LevelRule, ...] = (
+    level_rules.deadlines,
+    level_rules.lost,
+    level_rules.durations,
+    level_rules.dead_tasks,
+    service_rules.down,
+    service_rules.refused,
+    service_rules.client_errors,
+    service_rules.retries,
+    level_rules.pending,
+    level_rules.pending_in_all,
+    level_rules.row_counts,
+    level_rules.slots,
+    level_rules.consumers,
+)
+
+
+def of_run(run: RunPicture, settings: AlertSettings, *, now: datetime) -> Judgement:
+    """What is to be said of a run as it stands."""
+    rules = RUN_RULES.get(run.status, ())
+    return sum((rule(run, settings, now) for rule in rules), Judgement())
+
+
+def of_levels(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """What is to be said of everything that is a level."""
+    return sum((rule(picture, settings) for rule in LEVEL_RULES), Judgement())

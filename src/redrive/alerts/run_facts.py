@@ -1,0 +1,129 @@
+"""What is known of a run, for who has to act on it; and what is usual for its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from statistics import median
+from uuid import UUID
+
+from redrive.alerts.picture import DueRun, PastRun, RunPicture
+from redrive.alerts.sentences import command, letters_sql, short, text, wall, whole
+from redrive.alerts.settings import AlertSettings
+from redrive.notices import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """How long complete runs took."""
+
+    median: float
+    p95: float
+
+
+def usual(history: Sequence[PastRun], least: int) -> Usual | None:
+    """What is usual, where there were enough complete runs to say so."""
+    took = sorted(past.seconds for past in history if past.status == "complete")
+    if len(took) < max(1, least):
+        return None
+    place = 0.95 * (len(took) - 1)  # between two runs, as far along as PostgreSQL's percentile_cont has it
+    below = int(place)
+    above = min(below + 1, len(took) - 1)
+    return Usual(median(took), took[below] + (took[above] - took[below]) * (place - below))
+
+
+def due_by(run: RunPicture, settings: AlertSettings) -> datetime | None:
+    """When the run was to be done: by `redrive.toml`, else by what its program said when it began."""
+    own = settings.pipelines.get(run.subject.name)
+    return own.sla.after(run.started_at) if own is not None and own.sla is not None else run.sla
+
+
+def zone_of(one: RunPicture | DueRun, settings: AlertSettings) -> tzinfo | None:
+    """The place on whose wall its deadline stands."""
+    own = settings.pipelines.get(one.subject.name)
+    daily = own.sla if own is not None and own.sla is not None else one.daily
+    return None if daily is None else daily.zone
+
+
+def facts_of(
+    run: RunPicture,
+    settings: AlertSettings,
+    now: datetime,
+    *,
+    next_step: str,
+    commands: Sequence[str] = (),
+    sql: str | None = None,
+    measured: Mapping[str, float] | None = None,
+) -> Facts:
+    """Everything that is known of the run, with what to do about it."""
+    is_flow = run.subject.kind == "flow"
+    sla = due_by(run, settings)
+    known = usual(run.history, settings.thresholds.history_least)
+    tasks = {"tasks done": run.tasks_done, "tasks": run.tasks_total} if is_flow and run.tasks_total else {}
+    return Facts(
+        status="lost" if run.lost else run.status,
+        run_id=run.run_id,
+        error=run.reason,
+        error_type=run.error_type or run.error_kind,
+        impact=stale(run, sla, zone_of(run, settings), now),
+        sla=sla,
+        rows_done=None if is_flow else run.written,
+        rows_total=None if is_flow else run.read,
+        checkpoint=run.checkpoint,
+        letters=run.pending or run.rejected or None,
+        rate=run.rejected / run.read if run.read and run.rejected else None,
+        cause=run.cause,
+        seconds=run.seconds,
+        usual_seconds=None if known is None else known.median,
+        measured={**(measured or {}), **tasks},
+        affected=(run.subject.name,),
+        commands=(*commands, *looking_at(run)),
+        sql=sql,
+        next_step=next_step,
+    )
+
+
+def stale(one: RunPicture | DueRun, sla: datetime | None, zone: tzinfo | None, now: datetime) -> str:
+    """Which data is stale since when, and which promise is at stake."""
+    what = one.target or f"what {one.subject.name} makes"
+    done = isinstance(one, RunPicture) and one.status == "complete"
+    since = (one.ended_at or now) if isinstance(one, RunPicture) and done else one.last_complete
+    said = f"{what} has never been complete" if since is None else f"{what} is as of {whole(since)}"
+    if sla is None:
+        return said
+    return f"{said}; it {'was due' if sla < now else 'is due'} by {wall(sla, zone, now)}"
+
+
+# ── what to type ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def looking_at(run: RunPicture) -> tuple[str, ...]:
+    """The commands that show the run."""
+    shown = command("runs", "show", run.run_id)
+    return (command("tasks", "ls", "--run", run.run_id), shown) if run.subject.kind == "flow" else (shown,)
+
+
+def about_letters(run: RunPicture) -> tuple[str, ...]:
+    """The commands that show the run's letters, and send them back."""
+    return (
+        command("dlq", "causes", "--run", run.run_id),
+        f"{command('dlq', 'replay', '--run', run.run_id)} --target FILE:NAME",
+    )
+
+
+def sql_of_letters(run_id: UUID) -> str:
+    """The letters of a run."""
+    return letters_sql(f"run_id = {text(run_id)}")
+
+
+def goes_on(run: RunPicture) -> str:
+    """What running it again does."""
+    name = short(run.subject.name)
+    if run.subject.kind == "flow":
+        if run.status in ("running", "stopped"):
+            return f"running {name} again goes on where it stands"
+        return f"running {name} again begins anew; to go on with this run, send its tasks back first"
+    if run.read:
+        return f"running {name} again goes on from its checkpoint"
+    return f"running {name} again begins anew"

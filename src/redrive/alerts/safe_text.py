@@ -1,0 +1,82 @@
+"""Foreign text as it may be shown anywhere: no secrets, nothing that steers a terminal, and not too long."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from redrive.masking import mask
+
+LONGEST = 4_000
+_MOST_ENTRIES = 100
+
+# Looked at beyond what is shown, so that a secret at the cut is seen whole.
+_MARGIN = 5_000
+
+_ESCAPES = re.compile(
+    r"\x1b\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)"  # OSC: titles and links of a terminal
+    r"|\x1b[PX^_][^\x1b\n]{0,2000}\x1b\\"  # strings of other kinds
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours and moves of the cursor
+    r"|\x1b[ -/]*[0-~]"
+)
+_LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
+# Controls, and what turns the direction of writing.
+_UNPRINTABLE = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_HALVES = re.compile("[\ud800-\udfff]")
+_BLANK_LINES = re.compile(r"\n[ \n]*\n")
+_EVERYBODY = re.compile(r"@(?=(?:channel|here|everyone|group|all)(?![a-z0-9_]))", re.IGNORECASE)
+
+
+def safe(text: str, most: int = LONGEST) -> str:
+    """The text, its lines kept; of one that is too long the beginning and the end, for both may tell the most."""
+    if len(text) > most + 2 * _MARGIN:
+        head, tail = _cleaned(text[: most + _MARGIN]), _cleaned(text[-most - _MARGIN :])
+        return _beginning_and_end(head, tail, most, left_out=len(text) - most)
+    text = _cleaned(text)
+    return text if len(text) <= most else _beginning_and_end(text, text, most, left_out=len(text) - most)
+
+
+def safe_line(text: str, most: int) -> str:
+    """The text in one line, cut at its end."""
+    return cut(" ".join(_cleaned(text[: most + _MARGIN]).split()), most)
+
+
+def cut(text: str, most: int) -> str:
+    """The text, with an ellipsis where it is too long."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def safe_document(value: Any) -> Any:
+    """A JSON document of which every text may be shown, and that every reader of JSON can read."""
+    if isinstance(value, str):
+        return safe(value)
+    if isinstance(value, Mapping):
+        pairs = list(value.items())[:_MOST_ENTRIES]
+        return {safe_line(str(name), 200): safe_document(inner) for name, inner in pairs}
+    if isinstance(value, list | tuple):
+        return [safe_document(inner) for inner in value[:_MOST_ENTRIES]]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def without_calls(text: str) -> str:
+    """The text with `@channel` and its like broken: what an error says must not wake everybody."""
+    return _EVERYBODY.sub("@\u200b", text)
+
+
+def _cleaned(text: str) -> str:
+    # Masked last: an escape in the middle of a secret's name would hide it.
+    text = _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)).replace("\t", " ")
+    text = _HALVES.sub("\ufffd", _UNPRINTABLE.sub("", text))
+    lines = "\n".join(line.rstrip() for line in mask(text).split("\n"))
+    return _BLANK_LINES.sub("\n\n", lines).strip()
+
+
+def _beginning_and_end(head: str, tail: str, most: int, *, left_out: int) -> str:
+    mark = f"\n… {left_out:,} characters left out …\n"
+    room = max(0, most - len(mark))
+    end = room // 3
+    return head[: room - end].rstrip() + mark + (tail[len(tail) - end :].lstrip() if end else "")

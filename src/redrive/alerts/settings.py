@@ -1,0 +1,168 @@
+"""What may be set about alerts; `redrive.alerts.reading` makes it of `redrive.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, time, timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from redrive.notices import Subject, Urgency
+from redrive.policy.daily import Daily
+
+ChannelKind = Literal["apprise", "webhook", "slack", "pagerduty", "command", "log"]
+LOG_CHANNEL = "log"
+"""The channel that is always there: a line of the logger `redrive.alerts`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Where each condition begins; how many rejected rows are too many is the pipeline's own `Gate`."""
+
+    sla_grace: float = 0.0
+    """Seconds after its deadline from which a run is late."""
+    row_drop: float = 0.20
+    """Share by which a table's rows are down against the same weekday last week."""
+    slot_bytes: float = 10e9
+    """How far a replication slot lags."""
+    growing_runs: int = 3
+    """Consecutive runs over which rejected rows only ever became more."""
+    growing_rise: float = 1.5
+    """Times the first of these runs. Of any three runs whose rows are rejected by chance, one in six rises somehow."""
+    growing_least: int = 10
+    """Rejected rows in the last of them below which a rise is nothing to speak of."""
+    pending_day: int = 100
+    """Letters of one pipeline that became pending within a day."""
+    pending_total: int = 100_000
+    """Pending letters in all."""
+    too_long: float = 2.0
+    """Times the 95th percentile of past durations."""
+    slow: float = 1.5
+    """Times the median of past durations."""
+    history_least: int = 5
+    """Past runs it takes to say what is usual."""
+    duration_least: float = 60.0
+    """Seconds below which no run is too long for anybody."""
+    down_seconds: float = 300.0
+    """For how long a service has failed by its own fault."""
+    down_share: float = 0.5
+    """Share of attempts in a minute that must fail for the minute to count."""
+    down_faults: int = 5
+    """Attempts that must have failed in that time: two calls that a retry has healed are no outage."""
+    silence: float = 3_600.0
+    """Seconds without any attempt after which what a service did before says nothing of it any more."""
+    auth_silence: float = 86_400.0
+    """The same for a refused credential, which does not heal by being left alone: a nightly job comes back at night."""
+    lag_messages: int = 10_000
+    lag_seconds: float = 300.0
+    client_errors: int = 1
+    """Calls within an hour that ended in an answer 4xx."""
+    retries_rise: float = 1.5
+    """Times the day before."""
+    retries_least: float = 0.1
+    """Mean retries per success below which a rise is nothing to speak of."""
+    retries_calls: int = 100
+    """Successes within the last hour it takes to judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """Where messages go."""
+
+    name: str
+    kind: ChannelKind
+    target: str | tuple[str, ...] = ""
+    """A URL, a routing key, or the words of a command. May be a secret: never shown, never stored."""
+    timeout: float = 10.0
+    """Seconds for one try."""
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.name}: {self.kind}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Hours in which what can wait until the morning waits."""
+
+    begins: time
+    ends: time
+    zone: ZoneInfo
+
+    def until(self, now: datetime) -> datetime | None:
+        """When they end, if it is quiet now."""
+        local = now.astimezone(self.zone)
+        at = local.timetz().replace(tzinfo=None)
+        overnight = self.begins > self.ends
+        within = (at >= self.begins or at < self.ends) if overnight else self.begins <= at < self.ends
+        if not within:
+            return None
+        day = local.date() + timedelta(days=1 if overnight and at >= self.begins else 0)
+        return datetime.combine(day, self.ends, self.zone).astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """What is special about one pipeline or flow."""
+
+    sla: Daily | None = None
+    """Holds before what its program says."""
+    days: frozenset[int] | None = None
+    """The weekdays on which it runs, Monday being 0; None where that is to be learned from its history."""
+    routes: Mapping[Urgency, tuple[str, ...]] = field(default_factory=dict)
+    runbook: tuple[str, ...] = ()
+    """What to do, step by step."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Name → template with {pipeline}, {run_id}, {alert}, {service}."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedTable:
+    """A table whose rows are counted."""
+
+    name: str
+    url: str = field(repr=False)
+    pipeline: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertSettings:
+    """All of it."""
+
+    enabled: bool = True
+    persist: float = 300.0
+    """Seconds for which a level must hold before it is an alert, and be gone before the alert is resolved."""
+    recovery: float = 600.0
+    """Seconds that a run whose retries are spent has to recover by itself before anybody is told."""
+    repeat: Mapping[Urgency, float | None] = field(
+        default_factory=lambda: {Urgency.P1: 3_600.0, Urgency.P2: 14_400.0, Urgency.P3: 86_400.0}
+    )
+    """Seconds after which an alert that is open and not acknowledged is sent again; None for never."""
+    storm: int = 5
+    """Messages to one channel within `storm_window` that are sent one by one; what comes beyond is summed up."""
+    storm_window: float = 300.0
+    quiet: Quiet | None = None
+    """For P3."""
+    exit_wait: float = 5.0
+    """Seconds that a program which ends waits for its messages; what is left is sent by the next one, or the watch."""
+    every: float = 30.0
+    """Seconds between two looks of the watch."""
+    keep_days: int = 90
+    """Days for which alerts that are over, and rollups of services, are kept."""
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+    routes: Mapping[Urgency, tuple[str, ...]] = field(default_factory=dict)
+    """Urgency → names of channels; where none is named, the log."""
+    pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    tables: tuple[WatchedTable, ...] = ()
+    slots: tuple[str, ...] = field(default=(), repr=False)
+    """URLs of PostgreSQL servers whose replication slots are watched; the store's own always is."""
+    lags: tuple[str, ...] = ()
+    """`FILE_OR_MODULE:NAME` of probes for the lag of consumers; see `redrive.alerts.lag`."""
+
+    def channels_for(self, urgency: Urgency, subject: Subject) -> tuple[str, ...]:
+        """Who is told of it."""
+        own = self.pipelines.get(subject.name) if subject.kind in ("pipeline", "flow") else None
+        chosen = (own.routes.get(urgency) if own is not None else None) or self.routes.get(urgency)
+        return chosen or (LOG_CHANNEL,)

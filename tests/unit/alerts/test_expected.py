@@ -1,0 +1,166 @@
+"""Which deadlines are expected to be kept: what was usual says so, or the settings do."""
+
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.alerts.expected import KNOWN, is_expected, last_deadline
+from redrive.policy.daily import Daily
+
+BERLIN = ZoneInfo("Europe/Berlin")
+SLA = Daily(6, 30, BERLIN)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+MONDAY = date(2026, 11, 9)
+
+
+def on(day, at=time(5, 0)):
+    """Five in the morning, an hour and a half before the deadline."""
+    return datetime.combine(day, at, BERLIN).astimezone(UTC)
+
+
+def days_before(day, *numbers):
+    return [on(day - timedelta(days=number)) for number in numbers]
+
+
+def expected(day, starts, *, days=None, first_seen=LONG_AGO):
+    return is_expected(SLA, days, starts, first_seen, SLA.on(day))
+
+
+@pytest.mark.parametrize(
+    ("now", "deadline"),
+    [
+        ("2026-11-09T05:29:59", "2026-11-08T05:30:00"),
+        ("2026-11-09T05:30:00", "2026-11-09T05:30:00"),
+        ("2026-11-09T05:30:01", "2026-11-09T05:30:00"),
+        ("2026-07-09T04:30:00", "2026-07-09T04:30:00"),  # in summer an hour earlier
+    ],
+)
+def test_the_last_deadline_is_the_one_that_has_come(now, deadline):
+    moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
+    assert last_deadline(SLA, moment) == datetime.fromisoformat(deadline).replace(tzinfo=UTC)
+
+
+# ── a week that was usual ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ran", "found"),
+    [
+        ((7,), True),
+        ((6,), False),
+        ((8,), False),
+        ((1, 2, 3, 4, 5, 6), False),
+        ((), False),
+        ((0,), True),  # it has begun: somebody waits for it
+    ],
+)
+def test_it_is_expected_on_the_weekday_on_which_it_ran_last_week(ran, found):
+    assert expected(MONDAY, days_before(MONDAY, *ran)) is found
+
+
+def test_a_weekly_file_is_missed_on_its_own_day_and_on_no_other():
+    starts = days_before(MONDAY, 7, 14, 21)
+    found = [expected(MONDAY + timedelta(days=more), starts) for more in range(-6, 7)]
+    assert found == [False] * 6 + [True] + [False] * 6
+
+
+def test_what_runs_on_working_days_is_not_missed_at_the_weekend():
+    starts = [on(MONDAY - timedelta(days=n)) for n in range(1, 28) if (MONDAY - timedelta(days=n)).weekday() < 5]
+    found = [expected(MONDAY + timedelta(days=more), starts) for more in range(7)]
+    assert found == [True] * 5 + [False] * 2
+
+
+def test_what_was_given_up_falls_silent_after_a_week():
+    starts = days_before(MONDAY, *range(1, 60))
+    found = [expected(MONDAY + timedelta(days=more), starts) for more in range(30)]
+    assert found == [True] * 7 + [False] * 23
+
+
+def test_a_day_that_was_missed_last_week_does_not_hide_it_this_week():
+    starts = days_before(MONDAY, *(n for n in range(1, 30) if n != 7))
+    assert expected(MONDAY, starts)
+    # A weekly one that was brought a day late is expected, and one that was left out is not.
+    assert expected(MONDAY, days_before(MONDAY, 6, 14, 21))
+    assert not expected(MONDAY, days_before(MONDAY, 14, 21))
+    assert not expected(MONDAY, days_before(MONDAY, 8, 14))
+
+
+def test_a_run_belongs_to_the_deadline_after_its_start():
+    last_monday = MONDAY - timedelta(days=7)
+    assert expected(MONDAY, [on(last_monday, time(6, 29))])
+    assert not expected(MONDAY, [on(last_monday, time(6, 30))])  # that is Tuesday's
+    assert expected(MONDAY, [on(last_monday - timedelta(days=1), time(6, 30))])
+    assert not expected(MONDAY, [on(last_monday - timedelta(days=1), time(6, 29))])
+
+
+@pytest.mark.parametrize("day", [date(2026, 3, 29), date(2026, 4, 4), date(2026, 10, 25), date(2026, 10, 31)])
+def test_a_week_in_which_the_clocks_are_set_is_a_week(day):
+    assert expected(day, [on(day - timedelta(days=7), time(6, 29))])
+    assert not expected(day, [on(day - timedelta(days=7), time(6, 31))])
+
+
+def test_weekdays_are_those_of_the_place():
+    # Monday 00:30 in Auckland is Sunday in UTC.
+    sla = Daily(0, 30, ZoneInfo("Pacific/Auckland"))
+    deadline = sla.on(MONDAY)
+    assert deadline.weekday() == 6
+    assert is_expected(sla, frozenset({0}), [], LONG_AGO, deadline)
+    assert not is_expected(sla, frozenset({6}), [], LONG_AGO, deadline)
+
+
+# ── weekdays that are set ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_weekdays_that_are_set_hold_before_what_was_usual():
+    working = frozenset(range(5))
+    found = [expected(MONDAY + timedelta(days=more), [], days=working) for more in range(7)]
+    assert found == [True] * 5 + [False] * 2
+    assert not expected(MONDAY, days_before(MONDAY, *range(30)), days=frozenset())
+
+
+# ── what is new ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ran", "found"),
+    [((1, 2), True), ((1,), False), ((2,), False), ((2, 3), False), ((1, 2, 3, 4, 5, 6), True)],
+)
+def test_what_is_younger_than_a_week_is_expected_after_two_days_in_a_row(ran, found):
+    first = on(MONDAY - timedelta(days=max(ran)))
+    assert expected(MONDAY, days_before(MONDAY, *ran), first_seen=first) is found
+
+
+@pytest.mark.parametrize(("age", "found"), [(-1, True), (0, False), (1, False)])
+def test_after_eight_days_the_week_before_decides(age, found):
+    first = SLA.on(MONDAY) - timedelta(days=8, seconds=age)
+    assert expected(MONDAY, days_before(MONDAY, 1, 2), first_seen=first) is found
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(-1, True), (0, True), (1, False)])
+@pytest.mark.parametrize("days", [None, frozenset(range(7))])
+def test_what_came_before_it_was_first_seen_was_not_missed(seconds, found, days):
+    first = SLA.on(MONDAY) + timedelta(seconds=seconds)
+    assert expected(MONDAY, days_before(MONDAY, 7), days=days, first_seen=first) is found
+
+
+# ── always ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))
+
+
+@given(st.lists(MOMENTS, max_size=20), MOMENTS, MOMENTS, st.none() | st.frozensets(st.integers(0, 6)))
+def test_there_is_an_answer_for_any_history_and_it_needs_no_more_than_is_asked_for(starts, first, now, days):
+    deadline = last_deadline(SLA, now)
+    found = is_expected(SLA, days, starts, first, deadline)
+    # A start on the very edge may be on either side of it by an hour, where clocks are set in between.
+    recent = [start for start in starts if start >= deadline - KNOWN - timedelta(hours=1)]
+    assert is_expected(SLA, days, recent, first, deadline) is found
+
+
+@given(st.lists(st.integers(0, 40), max_size=20), st.integers(0, 40))
+def test_one_run_more_never_makes_it_less_expected(ran, more):
+    starts = days_before(MONDAY, *ran)
+    assert expected(MONDAY, [*starts, *days_before(MONDAY, more)]) >= expected(MONDAY, starts)

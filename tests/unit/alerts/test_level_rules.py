@@ -1,0 +1,367 @@
+"""What is said of levels: each condition beside its threshold, its words, and what could not be measured."""
+
+import sqlite3
+from datetime import timedelta
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from redrive.alerts.picture import DeadTasks, DueRun, Lag, PendingLetters, Slot, TableRows
+from redrive.alerts.settings import AlertSettings
+from redrive.notices import Subject, Urgency
+from redrive.policy.daily import Daily
+from tests.unit.alerts.pictures import (
+    DAY,
+    HOUR,
+    NOW,
+    RUN,
+    SECOND,
+    a_flow,
+    a_run,
+    conditions,
+    levels,
+    looked,
+    past,
+    the_one,
+    with_thresholds,
+)
+
+SETTLEMENT = Subject(kind="flow", name="settlement")
+
+
+def due(ago=1.0, **told):
+    """A deadline that passed so many seconds ago, and nobody has kept it."""
+    known = {"subject": SETTLEMENT, "sla": NOW - timedelta(seconds=ago), "done_at": None, "started": False}
+    return levels(due=(DueRun(**{**known, **told}),))
+
+
+# ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("grace", [0.0, 900.0])
+@pytest.mark.parametrize(("past_it", "found"), [(-1, False), (0, False), (1, True)])
+def test_a_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
+    judgement = looked(due(past_it + grace), with_thresholds(sla_grace=grace))
+    assert conditions(judgement) == (["sla_missed"] if found else [])
+    assert judgement.weighed("sla:settlement")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("sla:settlement", "sla:settlement")
+        assert (finding.urgency, finding.persist) == (Urgency.P1, 0.0)
+        assert finding.since == NOW - timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ({}, True),
+        ({"done_at": NOW - 2 * HOUR}, False),
+        ({"done_at": NOW - SECOND}, False),  # late, and there: what it was late by is said when it ends
+        ({"last_complete": NOW - DAY}, True),
+        ({"last_complete": NOW - HOUR}, True),  # at the very deadline it is still of the day before
+        ({"last_complete": NOW - HOUR + SECOND}, False),  # somebody ran it since
+    ],
+)
+def test_a_deadline_is_kept_or_made_good_by_a_complete_run(told, found):
+    assert bool(looked(due(3_600, **told)).findings) is found
+
+
+def test_a_run_that_never_began_is_told_with_when_it_was_due_on_its_own_wall():
+    at_six_thirty = Daily(6, 30, ZoneInfo("Asia/Kolkata"))
+    finding = the_one(looked(due(11 * 3_600, daily=at_six_thirty, last_complete=NOW - DAY, target="silver.settled")))
+    assert finding.title == "settlement: nothing has run, and it was due at 06:30 IST (01:00 UTC)"
+    assert finding.facts.impact == ("silver.settled is as of 2026-11-14 12:00 UTC; it was due by 06:30 IST (01:00 UTC)")
+    assert finding.facts.commands == ("redrive runs ls --flow settlement",)
+    assert finding.facts.measured == {"late by": 39_600.0, "threshold": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (None, "settlement is not done, and it was due at 11:00 UTC"),
+        (a_flow("running"), "settlement still runs, and it was due at 11:00 UTC"),
+        (a_flow("running", lost=True), "settlement is lost, and it was due at 11:00 UTC"),
+        (a_flow("held"), "settlement is held, and it was due at 11:00 UTC"),
+    ],
+)
+def test_of_a_run_that_has_begun_it_is_told_how_it_stands(run, said):
+    picture = due(3_600, started=True, run_id=RUN)
+    picture = levels(due=picture.due, running=() if run is None else (run,))
+    findings = [one for one in looked(picture).findings if one.condition == "sla_missed"]
+    assert [one.title for one in findings] == [said]
+
+
+def test_only_what_is_due_and_what_nobody_waits_for_any_more_is_weighed():
+    judgement = looked(levels(due=due().due, given_up=("retired",)))
+    assert judgement.weighed("sla:settlement")
+    assert judgement.weighed("sla:retired")
+    assert not judgement.weighed("sla:weekly")
+
+
+# ── runs under way ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("lost", "found"), [(False, []), (True, ["retries_exhausted"])])
+def test_a_run_that_nobody_is_behind_has_time_to_be_taken_up(lost, found):
+    judgement = looked(levels(running=(a_run("running", lost=lost, written=12_000),)), AlertSettings(recovery=77.0))
+    assert conditions(judgement) == found
+    assert judgement.weighed("level:lost:vendor")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("run:vendor", "level:lost:vendor")
+        assert (finding.urgency, finding.persist) == (Urgency.P2, 77.0)
+        assert finding.title == ("vendor has died while it ran: no process is behind it any more (12,000 rows written)")
+        assert finding.facts.status == "lost"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "condition"),
+    [(150.0, None), (150.1, "slow"), (200.0, "slow"), (200.1, "too_long")],
+)
+def test_a_run_is_too_long_while_it_still_runs(seconds, condition):
+    run = a_run("running", seconds=seconds, history=past(*[100.0] * 9))
+    judgement = looked(levels(running=(run,)))
+    assert conditions(judgement) == ([] if condition is None else [condition])
+    assert judgement.weighed("level:duration:vendor")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("duration:vendor", "level:duration:vendor")
+        assert finding.persist == AlertSettings().persist
+        assert "is not done" in finding.title
+
+
+@pytest.mark.parametrize("told", [{"status": "held"}, {"status": "running", "lost": True}])
+def test_a_run_that_does_not_run_takes_no_time(told):
+    run = a_flow(**told, seconds=9_000.0, history=past(*[100.0] * 9))
+    assert not {"slow", "too_long"} & set(conditions(looked(levels(running=(run,)))))
+
+
+def test_dead_tasks_of_all_flows_are_told_and_those_that_are_not_there_are_withdrawn():
+    dead = DeadTasks(task="settle", cause="ValueError@jobs:42", reason="no such merchant", count=1)
+    judgement = looked(levels(running=(a_flow("held", dead=(dead,)), a_flow("running", run_id=UUID(int=7)))))
+    finding = the_one(judgement)
+    assert (finding.key, finding.evidence) == ("task:settlement:ValueError@jobs:42", f"dead:{RUN}:ValueError@jobs:42")
+    assert finding.urgency is Urgency.P1
+    assert judgement.weighed(f"dead:{UUID(int=9)}:KeyError@jobs:1")
+
+
+# ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("new", "limit", "found"),
+    [(99, 100, False), (100, 100, True), (101, 100, True), (100, 101, False), (1, 1, True), (0, 1, False)],
+)
+def test_a_hundred_letters_of_a_pipeline_within_a_day_are_worth_a_word(new, limit, found):
+    letters = PendingLetters(pipeline="vendor", pending=5_400, new_today=new, cause="fee is N/A")
+    judgement = looked(levels(letters=(letters,)), with_thresholds(pending_day=limit))
+    assert conditions(judgement) == (["pending_day"] if found else [])
+    assert judgement.weighed("level:pending:vendor")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("letters:vendor", "level:pending:vendor")
+        assert (finding.urgency, finding.persist) == (Urgency.P3, 300.0)
+
+
+def test_pending_letters_are_told_with_their_cause_and_the_way_to_them():
+    letters = PendingLetters(pipeline="o'brien", pending=5_400, new_today=120, cause="fee is N/A")
+    finding = the_one(looked(levels(letters=(letters,))))
+    assert finding.title == "o'brien: 120 pending letters of the last day, 5,400 in all: fee is N/A"
+    assert finding.facts.commands == (
+        """redrive dlq causes --pipeline 'o'"'"'brien' --since 1d""",
+        """redrive dlq replay --pipeline 'o'"'"'brien' --target FILE:NAME""",
+    )
+    assert "pipeline_name = 'o''brien'" in finding.facts.sql
+
+
+@pytest.mark.parametrize(
+    ("total", "limit", "found"),
+    [(99_999, 100_000, False), (100_000, 100_000, True), (100_001, 100_000, True), (100_000, 100_001, False)],
+)
+def test_a_hundred_thousand_letters_in_all_are_a_p2(total, limit, found):
+    letters = (PendingLetters(pipeline="vendor", pending=99_000, new_today=0),)
+    judgement = looked(levels(letters=letters, pending_total=total), with_thresholds(pending_total=limit))
+    assert conditions(judgement) == (["pending_total"] if found else [])
+    assert judgement.weighed("level:pending_total")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("letters:*", "level:pending_total")
+        assert (finding.urgency, finding.persist) == (Urgency.P2, 300.0)
+        assert finding.title.endswith("pending letters in all (100,000 are too many), 99,000 of them of vendor")
+
+
+# ── tables, slots, consumers ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("rows", "week_ago", "drop", "found"),
+    [
+        (801, 1_000, 0.20, False),
+        (800, 1_000, 0.20, False),
+        (799, 1_000, 0.20, True),
+        (0, 1_000, 0.20, True),
+        (2_000, 1_000, 0.20, False),
+        (0, 0, 0.20, False),
+        (901, 1_000, 0.10, False),
+        (900, 1_000, 0.10, False),
+        (899, 1_000, 0.10, True),
+        (333_333, 1_000_000, 0.666_667, False),
+        (333_332, 1_000_000, 0.666_667, True),
+    ],
+)
+def test_a_table_is_down_by_more_than_a_fifth_against_last_week(rows, week_ago, drop, found):
+    table = TableRows(name="silver.orders", rows=rows, week_ago=week_ago, pipeline="orders")
+    judgement = looked(levels(tables=(table,)), with_thresholds(row_drop=drop))
+    assert conditions(judgement) == (["row_count"] if found else [])
+    assert judgement.weighed("level:rows:silver.orders")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("rows:silver.orders", "level:rows:silver.orders")
+        assert (finding.urgency, finding.persist) == (Urgency.P1, 300.0)
+        assert finding.subject == Subject(kind="table", name="silver.orders")
+
+
+def test_a_table_is_told_with_both_counts():
+    table = TableRows(name="silver.orders", rows=700, week_ago=1_000, pipeline="orders")
+    finding = the_one(looked(levels(tables=(table,))))
+    assert finding.title == "silver.orders has 700 rows, 30.0 % fewer than the 1,000 of this hour last week"
+    assert finding.facts.commands == ("redrive runs ls --pipeline orders",)
+    assert finding.facts.sql == "SELECT count(*) FROM silver.orders"
+
+
+def test_of_a_table_without_a_last_week_nothing_is_concluded():
+    new = TableRows(name="new", rows=1, week_ago=None)
+    judgement = looked(levels(tables=(new, TableRows(name="old", rows=1, week_ago=1))))
+    assert judgement.findings == ()
+    assert not judgement.weighed("level:rows:new")
+    assert judgement.weighed("level:rows:old")
+
+
+@pytest.mark.parametrize(
+    ("lag", "limit", "found"),
+    [
+        (9_999_999_999, 10e9, False),
+        (10_000_000_000, 10e9, False),
+        (10_000_000_001, 10e9, True),
+        (10_000_000_001, 11e9, False),
+    ],
+)
+def test_a_slot_lags_by_more_than_ten_gigabytes(lag, limit, found):
+    judgement = looked(levels(slots=(Slot(name="cdc", lag_bytes=lag),)), with_thresholds(slot_bytes=limit))
+    assert conditions(judgement) == (["slot_lag"] if found else [])
+    assert judgement.weighed("level:slot:cdc")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("slot:cdc", "level:slot:cdc")
+        assert (finding.urgency, finding.persist) == (Urgency.P1, 300.0)
+
+
+@pytest.mark.parametrize(("active", "reads"), [(True, "its consumer is too slow"), (False, "nobody reads from it")])
+def test_a_slot_is_told_with_how_far_it_is_behind_and_whether_anybody_reads(active, reads):
+    finding = the_one(looked(levels(slots=(Slot(name="cdc", lag_bytes=12_300_000_000, active=active),))))
+    assert finding.title == f"replication slot cdc is 12.3 GB behind (10.0 GB is the limit), and {reads}"
+    assert "pg_replication_slots" in finding.facts.sql
+
+
+@pytest.mark.parametrize(
+    ("messages", "seconds", "said"),
+    [
+        (9_999, None, None),
+        (10_000, None, None),
+        (10_001, None, "by 10,001 messages (10,000 is the limit)"),
+        (None, 299.9, None),
+        (None, 300.0, None),
+        (None, 300.1, "by 5 min (5 min is the limit)"),
+        (10_001, 600.0, "by 10,001 messages (10,000 is the limit) and by 10 min (5 min is the limit)"),
+        (0, 600.0, "by 10 min (5 min is the limit)"),
+        (10_001, 0.0, "by 10,001 messages (10,000 is the limit)"),
+    ],
+)
+def test_a_consumer_is_behind_by_messages_or_by_time(messages, seconds, said):
+    judgement = looked(levels(lags=(Lag(consumer="billing", messages=messages, seconds=seconds),)))
+    assert [one.title for one in judgement.findings] == ([] if said is None else [f"consumer billing is behind {said}"])
+    assert judgement.weighed("level:lag:billing")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("lag:billing", "level:lag:billing")
+        assert (finding.urgency, finding.persist) == (Urgency.P2, 300.0)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "found"),
+    [
+        ({"lag_messages": 499, "lag_seconds": 60.0}, True),
+        ({"lag_messages": 500, "lag_seconds": 59.0}, True),
+        ({"lag_messages": 500, "lag_seconds": 60.0}, False),
+    ],
+)
+def test_how_far_a_consumer_may_be_behind_is_a_setting(thresholds, found):
+    lag = Lag(consumer="billing", messages=500, seconds=60.0)
+    assert bool(looked(levels(lags=(lag,)), with_thresholds(**thresholds)).findings) is found
+
+
+def test_a_probe_may_say_how_to_look_at_its_consumer():
+    lag = Lag(consumer="billing", messages=20_000, look="kafka-consumer-groups --describe --group billing")
+    finding = the_one(looked(levels(lags=(lag,))))
+    assert finding.facts.commands == ("kafka-consumer-groups --describe --group billing",)
+
+
+def test_of_a_consumer_that_says_nothing_nothing_is_concluded():
+    judgement = looked(levels(lags=(Lag(consumer="billing"), Lag(consumer="orders", messages=1))))
+    assert not judgement.weighed("level:lag:billing")
+    assert judgement.weighed("level:lag:orders")
+
+
+# ── what could not be measured ────────────────────────────────────────────────────────────────────────────────────────
+
+ALL = {
+    "services": {"level:down:x", "level:auth:x", "level:4xx:x", "level:retries:x"},
+    "running": {"level:lost:x", "level:duration:x", "dead:x:y"},
+    "letters": {"level:pending:x", "level:pending_total"},
+    "tables": {"level:rows:x"},
+    "slots": {"level:slot:x"},
+    "lags": {"level:lag:x"},
+}
+
+
+def test_what_is_not_there_any_more_is_withdrawn():
+    judgement = looked(levels())
+    assert [one for names in ALL.values() for one in names if not judgement.weighed(one)] == []
+
+
+@pytest.mark.parametrize("what", ALL)
+def test_what_could_not_be_measured_is_not_judged_and_the_rest_is(what):
+    judgement = looked(levels(unknown={what: "no connection"}))
+    for name, evidence in ALL.items():
+        assert {one for one in evidence if judgement.weighed(one)} == (set() if name == what else evidence)
+
+
+def test_deadlines_that_could_not_be_read_are_not_judged():
+    picture = levels(due=due().due, given_up=("retired",), unknown={"due": "no answer in time"})
+    judgement = looked(picture)
+    assert judgement.findings == ()
+    assert not judgement.weighed("sla:settlement")
+    assert not judgement.weighed("sla:retired")
+
+
+def test_one_thing_that_could_not_be_measured_leaves_the_others_judged():
+    shrunk = [TableRows(name=name, rows=1, week_ago=1_000) for name in ("orders", "refunds")]
+    judgement = looked(levels(tables=tuple(shrunk), unknown={"tables:orders": "permission denied"}))
+    assert the_one(judgement).key == "rows:refunds"
+    assert judgement.weighed("level:rows:refunds")
+    assert not judgement.weighed("level:rows:orders")
+    assert not judgement.weighed("level:rows:gone")
+    assert judgement.weighed("level:slot:cdc")
+
+
+def test_the_statements_for_letters_are_such_as_the_table_of_the_letters_answers():
+    picture = levels(
+        letters=(PendingLetters(pipeline="o'brien", pending=100_000, new_today=100_000),), pending_total=100_000
+    )
+    core = (
+        "id, pipeline_name, run_id, error_type, error_message, raw_record, source_table, source_key, rejected_at, "
+        "reprocess_count, last_reprocess, status, resolution_note"
+    )
+    with sqlite3.connect(":memory:") as database:
+        database.execute("ATTACH ':memory:' AS pipeline")
+        database.execute(f"CREATE TABLE pipeline.dead_letter_queue ({core})")
+        database.execute(
+            "INSERT INTO pipeline.dead_letter_queue (id, pipeline_name, status, rejected_at) "
+            "VALUES (1, 'o''brien', 'pending', '2026-11-15T11:00:00+00:00')"
+        )
+        for finding in looked(picture).findings:
+            assert len(database.execute(finding.facts.sql).fetchall()) == 1
+    database.close()

@@ -1,0 +1,380 @@
+"""The rules as a whole: the table of conditions, and what holds for every finding, whatever it was made of."""
+
+import re
+import shlex
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.main import get_command
+
+from redrive.alerts.picture import (
+    DeadTasks,
+    DueRun,
+    Lag,
+    LevelPicture,
+    Minute,
+    PastRun,
+    PendingLetters,
+    RunPicture,
+    ServicePicture,
+    Slot,
+    TableRows,
+)
+from redrive.alerts.rules import CONDITIONS, RUN_RULES, of_levels, of_run
+from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
+from redrive.cli.app import app
+from redrive.flows import FlowStatus
+from redrive.model import Kind
+from redrive.notices import Subject, Urgency
+from redrive.policy.daily import Daily
+from redrive.runs import RunStatus, Tier
+from tests.unit.alerts.pictures import (
+    HOUR,
+    NOW,
+    SECOND,
+    a_flow,
+    a_run,
+    a_service,
+    judged,
+    levels,
+    looked,
+    minutes,
+    past,
+    rejected_before,
+    rejecting,
+)
+
+DEAD = DeadTasks(task="settle", cause="ValueError@jobs:42", reason="no such merchant", count=1)
+
+EXAMPLES = [
+    judged(a_run("failed", error_kind="permanent")),
+    judged(a_run("failed", error_kind="auth", error_service="shipfast")),
+    judged(a_run("failed", error_kind="transient", error_service="shipfast", sla=NOW - HOUR)),
+    judged(a_flow("failed", failed=("settle[3]: ReadTimeout",))),
+    judged(rejecting(5_400)),
+    judged(rejecting(9_001)),
+    judged(rejecting(40_000)),
+    judged(a_run(rejected=40, history=rejected_before(30, 20))),
+    judged(a_run(seconds=180, history=past(*[100.0] * 9))),
+    judged(a_run(seconds=900, history=past(*[100.0] * 9), failures=2, sla=NOW - SECOND)),
+    judged(a_flow("held", dead=(DEAD,))),
+    looked(
+        levels(
+            due=(DueRun(subject=Subject(kind="flow", name="a b"), sla=NOW - HOUR, done_at=None, started=False),),
+            running=(a_run("running", lost=True), a_flow("running", seconds=900, history=past(*[100.0] * 9))),
+            services=(
+                a_service(minutes=minutes(*((ago, 9, 9) for ago in range(9, 0, -1))), failed_auth=1, failed_4xx=1),
+                a_service(name="bank", successes=100, retries=90, successes_before=900, retries_before=9),
+            ),
+            letters=(PendingLetters(pipeline="vendor", pending=100_000, new_today=100),),
+            pending_total=100_000,
+            tables=(TableRows(name="silver.orders", rows=1, week_ago=9, pipeline="orders"),),
+            slots=(Slot(name="cdc", lag_bytes=11_000_000_000),),
+            lags=(Lag(consumer="billing", messages=10_001, look="redrive runs ls"),),
+        )
+    ),
+]
+FINDINGS = [finding for judgement in EXAMPLES for finding in judgement.findings]
+
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_condition_of_the_table_has_a_rule_that_finds_it():
+    assert {finding.condition for finding in FINDINGS} == set(CONDITIONS)
+
+
+def test_the_table_has_the_tiers_of_the_specification():
+    tiers = {urgency: {one.name for one in CONDITIONS.values() if one.urgency is urgency} for urgency in Urgency}
+    assert tiers == {
+        Urgency.P1: {
+            "sla_missed",
+            "permanent_error",
+            "auth_refused",
+            "rejected",
+            "slot_lag",
+            "row_count",
+            "gate_abort",
+            "dead_task",
+        },
+        Urgency.P2: {
+            "retries_exhausted",
+            "letters_growing",
+            "too_long",
+            "service_down",
+            "consumer_lag",
+            "pending_total",
+        },
+        Urgency.P3: {"recovered", "new_letters", "pending_day", "slow", "client_errors", "retries_rising"},
+    }
+
+
+def test_every_threshold_belongs_to_a_condition_and_every_condition_says_what_it_means():
+    named = [name for one in CONDITIONS.values() for name in one.thresholds]
+    assert set(named) == {one.name for one in fields(Thresholds)}
+    assert all(name == one.name and one.words for name, one in CONDITIONS.items())
+
+
+def test_the_thresholds_are_those_of_the_specification():
+    limits = Thresholds()
+    assert (limits.sla_grace, limits.row_drop, limits.slot_bytes) == (0.0, 0.20, 10_000_000_000)
+    assert (limits.too_long, limits.slow) == (2.0, 1.5)
+    assert (limits.down_seconds, limits.lag_messages, limits.lag_seconds) == (300.0, 10_000, 300.0)
+    assert (limits.pending_day, limits.pending_total, limits.client_errors) == (100, 100_000, 1)
+    assert AlertSettings().persist == 300.0
+
+
+def test_every_status_of_a_run_has_its_rules():
+    assert set(RUN_RULES) == {*map(str, RunStatus), *map(str, FlowStatus)}
+
+
+@pytest.mark.parametrize(
+    "words", sorted({command for finding in FINDINGS for command in finding.facts.commands}), ids=str
+)
+def test_every_command_that_is_told_is_one_that_there_is(words):
+    program, *rest = shlex.split(words)
+    assert program == "redrive"
+    noun, verb, *arguments = rest
+    command = get_command(app).get_command(None, noun).commands[verb]
+    assert command.make_context(verb, arguments, resilient_parsing=False).args == []
+
+
+# ── whatever it is made of ────────────────────────────────────────────────────────────────────────────────────────────
+
+MOMENTS = st.datetimes(datetime(2026, 10, 1), datetime(2026, 12, 1), timezones=st.just(UTC))
+SECONDS = st.floats(0, 1e9) | st.sampled_from([0.0, 59.9, 60.0, 600.0])
+COUNTS = st.integers(0, 10**7)
+FEW = st.integers(0, 30)
+TEXTS = st.text(max_size=40) | st.sampled_from(
+    ["vendor", "shipfast", "a\nb\x1b[31m", "password=hunter2", "x" * 400, "%s {0} '; DROP TABLE", "\ud800"]
+)
+NAMES = TEXTS.filter(bool)
+DAILIES = st.builds(
+    Daily, st.integers(0, 23), st.integers(0, 59), st.sampled_from(["UTC", "Asia/Kolkata"]).map(ZoneInfo)
+)
+MAYBE = st.none()
+RUNS = st.builds(
+    RunPicture,
+    subject=st.builds(Subject, kind=st.sampled_from(["pipeline", "flow"]), name=NAMES),
+    run_id=st.uuids(),
+    status=st.sampled_from([*RunStatus, *FlowStatus]).map(str) | TEXTS,
+    lost=st.booleans(),
+    started_at=MOMENTS,
+    ended_at=MAYBE | MOMENTS,
+    seconds=SECONDS,
+    sla=MAYBE | MOMENTS,
+    daily=MAYBE | DAILIES,
+    failures=FEW,
+    reason=MAYBE | TEXTS,
+    error_kind=MAYBE | st.sampled_from(Kind).map(str) | TEXTS,
+    error_type=MAYBE | TEXTS,
+    error_service=MAYBE | NAMES,
+    read=COUNTS,
+    written=COUNTS,
+    rejected=COUNTS,
+    tier=st.sampled_from(Tier).map(str) | TEXTS,
+    target=MAYBE | TEXTS,
+    checkpoint=MAYBE | TEXTS,
+    cause=MAYBE | TEXTS,
+    causes=FEW,
+    pending=COUNTS,
+    tasks_done=FEW,
+    tasks_total=FEW,
+    dead=st.lists(st.builds(DeadTasks, task=NAMES, cause=NAMES, reason=TEXTS, count=FEW, untried=FEW), max_size=3).map(
+        tuple
+    ),
+    failed=st.lists(TEXTS, max_size=2).map(tuple),
+    history=st.lists(
+        st.builds(
+            PastRun,
+            status=st.sampled_from(RunStatus).map(str),
+            started_at=MOMENTS,
+            ended_at=MAYBE | MOMENTS,
+            seconds=SECONDS,
+            rejected=COUNTS,
+        ),
+        max_size=8,
+    ).map(tuple),
+    last_complete=MAYBE | MOMENTS,
+)
+THRESHOLDS = st.builds(
+    Thresholds,
+    sla_grace=st.sampled_from([0.0, 900.0]),
+    row_drop=st.floats(0, 1),
+    growing_runs=st.integers(0, 5),
+    growing_least=FEW,
+    history_least=st.integers(0, 5),
+    duration_least=st.sampled_from([0.0, 60.0]),
+    too_long=st.floats(0, 3),
+    slow=st.floats(0, 3),
+    down_share=st.floats(0, 1),
+    down_faults=FEW,
+    client_errors=FEW,
+    pending_day=FEW,
+    retries_calls=FEW,
+    retries_least=st.floats(0, 1),
+)
+SETTINGS = st.builds(
+    AlertSettings,
+    thresholds=THRESHOLDS,
+    pipelines=st.dictionaries(NAMES, st.builds(PipelineSettings, sla=MAYBE | DAILIES), max_size=2),
+)
+SERVICES = st.builds(
+    ServicePicture,
+    name=NAMES,
+    minutes=st.lists(st.builds(Minute, at=MOMENTS, attempts=FEW, faults=FEW), max_size=8).map(tuple),
+    successes=COUNTS,
+    retries=COUNTS,
+    failed_4xx=FEW,
+    failed_auth=FEW,
+    last_auth_failure=MAYBE | MOMENTS,
+    last_success=MAYBE | MOMENTS,
+    successes_before=COUNTS,
+    retries_before=COUNTS,
+)
+
+
+def many(strategy):
+    return st.lists(strategy, max_size=3).map(tuple)
+
+
+PICTURES = st.builds(
+    LevelPicture,
+    now=MOMENTS,
+    due=many(
+        st.builds(
+            DueRun,
+            subject=st.builds(Subject, kind=st.sampled_from(["pipeline", "flow"]), name=NAMES),
+            sla=MOMENTS,
+            done_at=MAYBE | MOMENTS,
+            started=st.booleans(),
+            run_id=MAYBE | st.uuids(),
+            last_complete=MAYBE | MOMENTS,
+            target=MAYBE | TEXTS,
+            daily=MAYBE | DAILIES,
+        )
+    ),
+    given_up=many(NAMES),
+    running=many(RUNS),
+    services=many(SERVICES),
+    letters=many(st.builds(PendingLetters, pipeline=NAMES, pending=COUNTS, new_today=COUNTS, cause=MAYBE | TEXTS)),
+    pending_total=COUNTS,
+    tables=many(st.builds(TableRows, name=NAMES, rows=COUNTS, week_ago=MAYBE | COUNTS, pipeline=MAYBE | NAMES)),
+    slots=many(st.builds(Slot, name=NAMES, lag_bytes=st.integers(0, 10**12), active=st.booleans())),
+    lags=many(st.builds(Lag, consumer=NAMES, messages=MAYBE | COUNTS, seconds=MAYBE | SECONDS)),
+    unknown=st.dictionaries(
+        st.sampled_from(["due", "running", "services", "letters", "tables", "slots", "lags", "tables:vendor"]),
+        TEXTS,
+        max_size=2,
+    ),
+)
+
+# Key and evidence, as everybody who works with alerts knows them.
+SHAPES = {
+    "sla_missed": (r"sla:(.+)", r"sla:\1"),
+    "permanent_error": (r"service:.+:auth|run:.+", r"run:.+:failed"),
+    "retries_exhausted": (r"service:.+:down|run:.+", r"run:.+:failed|level:lost:.+"),
+    "rejected": (r"letters:(.+)", r"run:\1:gate"),
+    "gate_abort": (r"letters:(.+)", r"run:\1:gate"),
+    "new_letters": (r"letters:(.+)", r"run:\1:gate"),
+    "pending_day": (r"letters:(.+)", r"level:pending:\1"),
+    "pending_total": (r"letters:\*", r"level:pending_total"),
+    "letters_growing": (r"growing:(.+)", r"run:\1:growing"),
+    "dead_task": (r"task:.+:.+", r"dead:[0-9a-f-]{36}:.+"),
+    "too_long": (r"duration:(.+)", r"(?:run:\1:duration|level:duration:\1)"),
+    "slow": (r"duration:(.+)", r"(?:run:\1:duration|level:duration:\1)"),
+    "service_down": (r"service:(.+):down", r"level:down:\1"),
+    "auth_refused": (r"service:(.+):auth", r"level:auth:\1"),
+    "client_errors": (r"service:(.+):4xx", r"level:4xx:\1"),
+    "retries_rising": (r"service:(.+):retries", r"level:retries:\1"),
+    "slot_lag": (r"slot:(.+)", r"level:slot:\1"),
+    "row_count": (r"rows:(.+)", r"level:rows:\1"),
+    "consumer_lag": (r"lag:(.+)", r"level:lag:\1"),
+    "recovered": (r"(recovered:[0-9a-f-]{36})", r"\1"),
+}
+PERSISTS = {
+    **dict.fromkeys(("pending_day", "pending_total", "retries_rising", "slot_lag", "row_count", "consumer_lag"), 300.0),
+    "retries_exhausted": 600.0,
+}
+
+
+def check(finding, judgement):
+    """What holds for every finding."""
+    assert finding.urgency is CONDITIONS[finding.condition].urgency
+    key, evidence = SHAPES[finding.condition]
+    assert re.fullmatch(f"(?s:{key}) (?s:{evidence})", f"{finding.key} {finding.evidence}")
+    assert 0 < len(finding.title) <= 160
+    assert finding.title == " ".join(finding.title.split())
+    assert "hunter2" not in finding.title
+    assert "hunter2" not in "".join(map(str, (finding.facts.error, finding.facts.cause, finding.facts.impact)))
+    assert finding.facts.next_step
+    assert finding.facts.commands or finding.facts.sql or finding.condition == "consumer_lag"
+    # What is momentary closes its alert itself; everything else can be withdrawn by the one who has said it.
+    assert judgement.weighed(finding.evidence) is not finding.momentary or finding.evidence.endswith("*")
+    assert finding.momentary is (finding.condition == "recovered") or finding.condition == "sla_missed"
+    lasts = 300.0 if finding.evidence.startswith("level:duration:") else PERSISTS.get(finding.condition, 0.0)
+    assert finding.persist == lasts
+
+
+def test_there_is_a_shape_for_the_key_and_the_evidence_of_every_condition():
+    assert set(SHAPES) == set(CONDITIONS)
+
+
+@pytest.mark.parametrize("judgement", EXAMPLES, ids=lambda one: "+".join(found.condition for found in one.findings))
+def test_every_condition_has_the_key_the_evidence_and_the_words_that_it_is_to_have(judgement):
+    for finding in judgement.findings:
+        check(finding, judgement)
+
+
+@given(RUNS, SETTINGS, MOMENTS)
+def test_any_run_can_be_judged_and_whatever_is_said_of_it_is_fit_to_be_told(run, settings, now):
+    judgement = of_run(run, settings, now=now)
+    for finding in judgement.findings:
+        check(finding, judgement)
+    pairs = [(finding.key, finding.evidence) for finding in judgement.findings]
+    assert len(set(pairs)) == len(pairs)
+
+
+@given(PICTURES, SETTINGS)
+def test_any_picture_of_the_levels_can_be_judged_and_whatever_is_said_is_fit_to_be_told(picture, settings):
+    judgement = of_levels(picture, settings)
+    for finding in judgement.findings:
+        check(finding, judgement)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_a_run_that_takes_longer_is_never_a_milder_finding(one, other):
+    shorter, longer = sorted((one, other))
+    ranks = {None: 0, "slow": 1, "too_long": 2}
+    found = []
+    for seconds in (shorter, longer):
+        findings = judged(a_run(seconds=float(seconds), history=past(*[300.0] * 9))).findings
+        found.append(ranks[findings[0].condition if findings else None])
+    assert found[0] <= found[1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9), st.integers(0, 9)), max_size=40),
+    st.integers(0, 600),
+)
+def test_a_service_that_goes_on_to_fail_does_not_become_well_by_that(told, seconds):
+    """One more minute in which everything failed never withdraws an outage."""
+    before = minutes(*told)
+    picture = levels(services=(a_service(minutes=before),))
+    now = NOW + timedelta(seconds=seconds)
+    more = Minute(at=now.replace(second=0), attempts=50, faults=50)
+    after = levels(now=now, services=(a_service(minutes=(*before, more)),))
+    down = [finding.condition == "service_down" for one in (picture, after) for finding in looked(one).findings]
+    assert down in ([], [True], [True, True])
+    if looked(picture).findings:
+        assert looked(after).findings
+
+
+def test_a_run_of_another_flow_is_another_alert():
+    one, other = (judged(a_flow("held", run_id=UUID(int=n), dead=(DEAD,))).findings[0] for n in (1, 2))
+    assert one.key == other.key
+    assert one.evidence != other.evidence

@@ -1,0 +1,286 @@
+"""What is said of how a run ended, and when: errors, deadlines, recovery, and what is withdrawn."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from redrive.alerts.settings import AlertSettings, PipelineSettings
+from redrive.model import Kind
+from redrive.notices import Subject, Urgency
+from redrive.policy.daily import Daily
+from tests.unit.alerts.pictures import (
+    DAY,
+    HOUR,
+    MINUTE,
+    NOW,
+    RUN,
+    SECOND,
+    a_flow,
+    a_run,
+    conditions,
+    judged,
+    past,
+    the_one,
+    with_thresholds,
+)
+
+SIX_THIRTY = Daily(6, 30, ZoneInfo("Asia/Kolkata"))
+
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "urgency", "persist"),
+    [
+        (Kind.AUTH, "permanent_error", Urgency.P1, 0.0),
+        (Kind.PERMANENT, "permanent_error", Urgency.P1, 0.0),
+        (Kind.ROW, "permanent_error", Urgency.P1, 0.0),
+        (Kind.DISCARD, "permanent_error", Urgency.P1, 0.0),
+        (Kind.RESOURCE, "permanent_error", Urgency.P1, 0.0),
+        (None, "permanent_error", Urgency.P1, 0.0),
+        ("a kind of a later version", "permanent_error", Urgency.P1, 0.0),
+        (Kind.TRANSIENT, "retries_exhausted", Urgency.P2, 600.0),
+        (Kind.RATE_LIMITED, "retries_exhausted", Urgency.P2, 600.0),
+        (Kind.AMBIGUOUS, "retries_exhausted", Urgency.P2, 600.0),
+        (Kind.RETRY_NOW, "retries_exhausted", Urgency.P2, 600.0),
+        (Kind.QUOTA, "retries_exhausted", Urgency.P2, 600.0),
+    ],
+)
+def test_what_does_not_heal_is_told_at_once_and_what_heals_has_time_to_recover(kind, condition, urgency, persist):
+    run = a_run("failed", error_kind=None if kind is None else str(kind), reason="it broke")
+    finding = the_one(judged(run))
+    assert (finding.condition, finding.urgency, finding.persist) == (condition, urgency, persist)
+    assert (finding.key, finding.evidence) == ("run:vendor", "run:vendor:failed")
+
+
+def test_every_kind_of_error_is_either_one_that_heals_or_one_for_a_person():
+    for kind in Kind:
+        assert conditions(judged(a_run("failed", error_kind=str(kind)))) in (["permanent_error"], ["retries_exhausted"])
+
+
+@pytest.mark.parametrize("recovery", [0.0, 60.0, 7_200.0])
+def test_the_time_to_recover_is_a_setting(recovery):
+    settings = AlertSettings(recovery=recovery)
+    assert the_one(judged(a_run("failed", error_kind="transient"), settings)).persist == recovery
+
+
+@pytest.mark.parametrize(
+    ("kind", "service", "key", "subject"),
+    [
+        ("auth", "shipfast", "service:shipfast:auth", Subject(kind="service", name="shipfast")),
+        ("auth", None, "run:vendor", Subject(kind="pipeline", name="vendor")),
+        ("permanent", "shipfast", "run:vendor", Subject(kind="pipeline", name="vendor")),
+        ("transient", "shipfast", "service:shipfast:down", Subject(kind="service", name="shipfast")),
+        ("transient", None, "run:vendor", Subject(kind="pipeline", name="vendor")),
+    ],
+)
+def test_runs_that_fail_for_one_service_are_one_cause_however_many_they_are(kind, service, key, subject):
+    finding = the_one(judged(a_run("failed", error_kind=kind, error_service=service)))
+    assert (finding.key, finding.subject, finding.evidence) == (key, subject, "run:vendor:failed")
+    assert finding.facts.affected == ("vendor",)
+
+
+def test_a_run_that_failed_says_why_what_it_did_and_what_comes_next():
+    run = a_run(
+        "failed",
+        error_kind="permanent",
+        error_type="UndefinedColumn",
+        reason='UndefinedColumn: column "fee" does not exist',
+        read=90_000,
+        written=90_000,
+        last_complete=NOW - DAY,
+        sla=NOW + HOUR,
+        history=past(500, 500, 520, 480, 510),
+    )
+    finding = the_one(judged(run))
+    assert finding.title == (
+        'vendor has failed, an error that does not heal: UndefinedColumn: column "fee" does not exist'
+    )
+    facts = finding.facts
+    assert facts.status == "failed"
+    assert facts.error_type == "UndefinedColumn"
+    assert facts.impact == "silver.vendor is as of 2026-11-14 12:00 UTC; it is due by 13:00 UTC"
+    assert (facts.rows_done, facts.rows_total, facts.checkpoint) == (90_000, 90_000, '{"line": 180001}')
+    assert (facts.seconds, facts.usual_seconds) == (600.0, 500)
+    assert facts.commands == (f"redrive runs show {RUN}",)
+    assert "running vendor again goes on from its checkpoint" in facts.next_step
+    assert finding.since == run.ended_at
+
+
+def test_a_run_that_read_nothing_begins_anew_and_so_it_is_said():
+    finding = the_one(judged(a_run("failed", error_kind="transient", read=0, written=0)))
+    assert "running vendor again begins anew" in finding.facts.next_step
+
+
+def test_of_a_service_that_is_to_blame_the_way_to_look_at_it_is_told():
+    finding = the_one(judged(a_run("failed", error_kind="transient", error_service="shipfast", reason="503")))
+    assert finding.title == "vendor has failed, and its retries are spent: 503"
+    assert finding.facts.commands[0] == "redrive services show shipfast"
+    assert "probes" in finding.facts.next_step
+
+
+def test_tasks_whose_retries_are_spent_are_told_while_the_flow_still_runs():
+    failed = ("settle[17]: ReadTimeout: no answer",)
+    running = the_one(judged(a_flow("running", failed=failed)))
+    assert running.title == (
+        "settlement: tasks have failed, and their retries are spent: settle[17]: ReadTimeout: no answer"
+    )
+    ended = the_one(judged(a_flow("failed", failed=failed, error_kind="permanent")))
+    assert "running settlement again goes on where it stands" in running.facts.next_step
+    assert "send its tasks back first" in ended.facts.next_step
+    for finding in (running, ended):
+        assert finding.facts.commands[0] == f"redrive tasks retry --run {RUN} TASK"
+        assert (finding.condition, finding.key) == ("retries_exhausted", "run:settlement")
+        assert (finding.evidence, finding.persist) == ("run:settlement:failed", 600.0)
+
+
+def test_a_failure_that_is_judged_late_is_no_news_where_a_run_was_complete_since():
+    late = {"ended_at": NOW - HOUR, "error_kind": "permanent"}
+    assert conditions(judged(a_run("failed", **late, last_complete=NOW - HOUR))) == ["permanent_error"]
+    assert judged(a_run("failed", **late, last_complete=NOW - HOUR + SECOND)).findings == ()
+
+
+@pytest.mark.parametrize("status", ["stopped", "abandoned", "running"])
+def test_a_run_that_was_told_to_stop_or_was_given_up_is_no_alert(status):
+    run = a_run(status, reason="SIGTERM", error_kind="transient", rejected=90_000, tier="P1", sla=NOW + HOUR)
+    judgement = judged(run)
+    assert judgement.findings == ()
+    for evidence in ("run:vendor:failed", "run:vendor:gate", "run:vendor:growing", "run:vendor:duration", "sla:vendor"):
+        assert not judgement.weighed(evidence)
+
+
+# ── trap 41 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_41_a_run_whose_attempts_failed_and_were_retried_is_no_alert():
+    # Retries within a run leave no mark on how it ended.
+    assert judged(a_run("complete", failures=0)).findings == ()
+    assert judged(a_flow("running", tasks_done=3, tasks_total=9)).findings == ()
+
+
+def test_41_a_run_that_had_failed_and_is_complete_is_one_p3_and_withdraws_what_it_had_opened():
+    failed = judged(a_run("failed", error_kind="transient"))
+    recovered = judged(a_run("complete", failures=1))
+    assert recovered.weighed(the_one(failed).evidence)
+    finding = the_one(recovered)
+    assert (finding.condition, finding.urgency) == ("recovered", Urgency.P3)
+    assert finding.key == finding.evidence == f"recovered:{RUN}"
+    assert finding.momentary
+    assert finding.title == "vendor is complete after it had failed once"
+
+
+@pytest.mark.parametrize(("failures", "found"), [(0, []), (1, ["recovered"]), (2, ["recovered"])])
+def test_a_run_that_never_failed_did_not_recover(failures, found):
+    assert conditions(judged(a_run(failures=failures))) == found
+
+
+# ── what is withdrawn ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+OF_VENDOR = {
+    "run:vendor:failed",
+    "level:lost:vendor",
+    "run:vendor:gate",
+    "run:vendor:growing",
+    "run:vendor:duration",
+    "level:duration:vendor",
+    "sla:vendor",
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "weighed"),
+    [
+        ("complete", OF_VENDOR),
+        ("failed", {"run:vendor:failed", "level:duration:vendor"}),
+        ("aborted", {"run:vendor:gate", "run:vendor:growing", "level:duration:vendor"}),
+        ("stopped", {"level:duration:vendor"}),
+        ("running", set()),
+        ("abandoned", set()),
+        ("a status of a later version", set()),
+    ],
+)
+def test_a_run_withdraws_what_it_can_tell_and_leaves_the_rest(status, weighed):
+    judgement = judged(a_run(status))
+    assert {evidence for evidence in OF_VENDOR if judgement.weighed(evidence)} == weighed
+    assert not judgement.weighed("run:orders:failed")
+
+
+@pytest.mark.parametrize("status", ["complete", "failed", "held", "stopped", "running", "abandoned"])
+def test_every_look_at_a_flow_says_which_of_its_tasks_are_dead(status):
+    judgement = judged(a_flow(status))
+    assert judgement.weighed(f"dead:{RUN}:ValueError@jobs:42")
+    assert not judgement.weighed(f"dead:{UUID(int=1)}:ValueError@jobs:42")
+
+
+# ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", ["failed", "aborted", "stopped", "running", "held"])
+@pytest.mark.parametrize(("past_it", "found"), [(-1, False), (0, False), (1, True)])
+@pytest.mark.parametrize("grace", [0.0, 900.0])
+def test_a_deadline_is_missed_when_it_has_passed_and_the_run_is_not_complete(status, past_it, found, grace):
+    run = a_run(status, sla=NOW - timedelta(seconds=past_it + grace), error_kind="transient")
+    judgement = judged(run, with_thresholds(sla_grace=grace))
+    missed = [one for one in judgement.findings if one.condition == "sla_missed"]
+    assert bool(missed) is found
+    assert judgement.weighed("sla:vendor") is found
+    for finding in missed:
+        assert (finding.key, finding.evidence, finding.urgency) == ("sla:vendor", "sla:vendor", Urgency.P1)
+        assert not finding.momentary
+        assert finding.persist == 0
+        assert finding.since == run.sla + timedelta(seconds=grace)
+
+
+@pytest.mark.parametrize(("late", "found"), [(-1, False), (0, False), (1, True)])
+def test_a_run_that_is_complete_too_late_is_told_once_and_is_over(late, found):
+    judgement = judged(a_run(sla=NOW - timedelta(seconds=late)))
+    assert conditions(judgement) == (["sla_missed"] if found else [])
+    # One on time withdraws the alert; one that is late closes it by what it tells.
+    assert judgement.weighed("sla:vendor") is not found
+    assert all(finding.momentary for finding in judgement.findings)
+
+
+def test_a_run_that_was_in_time_is_so_however_late_it_is_judged():
+    run = a_run(ended_at=NOW - 2 * HOUR, sla=NOW - HOUR, failures=1)
+    finding = the_one(judged(run))
+    assert finding.condition == "recovered"
+    assert finding.facts.impact == "silver.vendor is as of 2026-11-15 10:00 UTC; it was due by 11:00 UTC"
+
+
+def test_a_run_without_a_deadline_that_is_complete_has_missed_none():
+    assert judged(a_run(sla=None)).weighed("sla:vendor")
+
+
+def test_an_old_run_that_was_gone_on_with_is_not_late_where_another_was_complete_since():
+    held_for_days = {"sla": NOW - 3 * DAY, "started_at": NOW - 4 * DAY}
+    assert conditions(judged(a_run(**held_for_days))) == ["sla_missed"]
+    assert conditions(judged(a_run(**held_for_days, last_complete=NOW - 3 * DAY))) == ["sla_missed"]
+    assert judged(a_run(**held_for_days, last_complete=NOW - 2 * DAY)).findings == ()
+    assert judged(a_run(**held_for_days, last_complete=NOW - 2 * DAY)).weighed("sla:vendor")
+
+
+def test_a_deadline_that_another_run_has_kept_meanwhile_is_not_missed_by_one_that_is_stuck():
+    stuck = a_run("running", started_at=NOW - 5 * HOUR, sla=NOW - HOUR)
+    assert conditions(judged(stuck)) == ["sla_missed"]
+    assert conditions(judged(replace(stuck, last_complete=NOW - 5 * HOUR))) == ["sla_missed"]
+    assert judged(replace(stuck, last_complete=NOW - 2 * HOUR)).findings == ()
+
+
+def test_a_deadline_is_told_on_the_wall_of_its_place():
+    run = a_run("failed", error_kind="transient", daily=SIX_THIRTY, sla=datetime(2026, 11, 15, 1, 0, tzinfo=UTC))
+    finding = next(one for one in judged(run).findings if one.condition == "sla_missed")
+    assert finding.title == "vendor is failed, and was due at 06:30 IST (01:00 UTC), 11 h ago"
+    assert finding.facts.impact.endswith("it was due by 06:30 IST (01:00 UTC)")
+    assert finding.facts.measured == {"late by": 39_600.0, "threshold": 0.0}
+
+
+def test_a_deadline_in_the_settings_holds_before_what_the_program_said():
+    settings = AlertSettings(pipelines={"vendor": PipelineSettings(sla=Daily(17, 25, ZoneInfo("Asia/Kolkata")))})
+    run = a_run(started_at=NOW - 10 * MINUTE, sla=NOW + HOUR)
+    assert judged(run).findings == ()
+    assert the_one(judged(run, settings)).title == (
+        "vendor is complete, 5 min late: it was due at 17:25 IST (11:55 UTC)"
+    )

@@ -1,0 +1,250 @@
+"""What is said of services: an outage, a refused credential, calls that were wrong, retries that rise."""
+
+from datetime import timedelta
+
+import pytest
+
+from redrive.notices import Subject, Urgency
+from tests.unit.alerts.pictures import (
+    DAY,
+    HOUR,
+    MINUTE,
+    NOW,
+    SECOND,
+    a_run,
+    a_service,
+    conditions,
+    levels,
+    looked,
+    minutes,
+    the_one,
+    with_thresholds,
+)
+
+
+def of_service(settings=None, now=NOW, **told):
+    return looked(levels(now=now, services=(a_service(**told),)), settings)
+
+
+def failing(first, last=1, *, attempts=20):
+    """Every minute from `first` ago to `last` ago has failed."""
+    return minutes(*((ago, attempts, attempts) for ago in range(first, last - 1, -1)))
+
+
+# ── down ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("bad", "now", "found"),
+    [
+        (failing(4), NOW, False),
+        (failing(5), NOW, False),  # exactly five minutes are not yet more
+        (failing(5, 0), NOW, False),  # the sixth begins at this very moment
+        (failing(5, 0), NOW + SECOND, True),
+        (failing(6), NOW, True),
+    ],
+)
+def test_a_service_is_down_when_it_has_failed_for_more_than_five_minutes(bad, now, found):
+    judgement = of_service(minutes=bad, now=now)
+    assert conditions(judgement) == (["service_down"] if found else [])
+    assert judgement.weighed("level:down:shipfast")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("service:shipfast:down", "level:down:shipfast")
+        assert (finding.urgency, finding.persist) == (Urgency.P2, 0.0)  # the five minutes are in the rule
+        assert finding.since == bad[0].at
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(359, True), (360, False), (361, False)])
+def test_for_how_long_is_a_setting(seconds, found):
+    assert bool(of_service(with_thresholds(down_seconds=seconds), minutes=failing(6)).findings) is found
+
+
+@pytest.mark.parametrize(
+    ("attempts", "faults", "share", "found"),
+    [
+        (100, 49, 0.5, False),
+        (100, 50, 0.5, True),
+        (100, 51, 0.5, True),
+        (10, 3, 0.3, True),
+        (10, 3, 0.31, False),
+        (10, 0, 0.5, False),
+        (10, 0, 0.0, False),
+        (0, 0, 0.0, False),
+    ],
+)
+def test_a_minute_counts_when_half_of_its_attempts_failed(attempts, faults, share, found):
+    told = minutes(*((ago, attempts, faults) for ago in range(10, 0, -1)))
+    assert bool(of_service(with_thresholds(down_share=share), minutes=told).findings) is found
+
+
+def test_a_minute_of_a_clock_that_is_ahead_is_not_known_yet():
+    well, ahead = minutes((1, 20, 0)), minutes(*((-ago, 20, 20) for ago in range(1, 9)))
+    assert of_service(minutes=(*failing(9, 2), *well, *ahead)).findings == ()
+    assert the_one(of_service(minutes=(*failing(9), *minutes((-1, 20, 0))))).condition == "service_down"
+
+
+@pytest.mark.parametrize(("faults", "found"), [(4, False), (5, True), (6, True)])
+def test_a_few_calls_that_a_retry_has_healed_are_no_outage(faults, found):
+    # One call every ten minutes, whose first attempt fails and whose second one does not.
+    told = minutes(*((10 * ago, 2, 1) for ago in range(faults, 0, -1)))
+    assert bool(of_service(minutes=told).findings) is found
+
+
+def test_a_minute_that_went_well_ends_the_outage():
+    assert of_service(minutes=(*failing(20, 2), *minutes((1, 20, 0)))).findings == ()
+    assert of_service(minutes=(*failing(20, 5), *minutes((4, 20, 0)), *failing(3))).findings == ()
+
+
+def test_minutes_without_attempts_neither_break_it_nor_prove_it():
+    # The circuit is open: one probe every two minutes, and each of them fails.
+    probes = minutes(*((ago, 1, 1) for ago in range(7, 0, -2)))
+    down = of_service(minutes=(*failing(12, 9), *probes))
+    assert the_one(down).title == "shipfast has failed for 12 min: 84 of 84 attempts since 11:48 UTC"
+    # It failed for two minutes, and nobody has tried it for half an hour: that it is down for so long is not known.
+    assert of_service(minutes=failing(32, 31)).findings == ()
+
+
+@pytest.mark.parametrize(("since", "found"), [(timedelta(minutes=59), True), (HOUR, True), (HOUR + SECOND, False)])
+def test_after_an_hour_of_silence_nothing_is_known_of_it_any_more(since, found):
+    judgement = of_service(minutes=failing(10), now=NOW + since)
+    assert bool(judgement.findings) is found
+    assert judgement.weighed("level:down:shipfast")
+
+
+@pytest.mark.parametrize(("gap", "found"), [(60, True), (61, False)])
+def test_an_hour_of_silence_within_it_makes_two_of_it(gap, found):
+    told = (*failing(gap + 4, gap + 2), *failing(1))
+    assert bool(of_service(minutes=told).findings) is found
+
+
+def test_an_outage_is_told_with_its_figures_and_whom_it_harms():
+    told = (*failing(7, 2, attempts=35), *minutes((1, 4, 2)))
+    suffering = a_run("running", error_service="shipfast")
+    picture = levels(services=(a_service(minutes=told, used_by=("orders",)),), running=(suffering,))
+    finding = the_one(looked(picture))
+    assert finding.title == "shipfast has failed for 7 min: 212 of 214 attempts since 11:53 UTC"
+    assert finding.subject == Subject(kind="service", name="shipfast")
+    assert finding.facts.affected == ("orders", "vendor")
+    assert finding.facts.measured == {"failing for": 420.0, "threshold": 300.0}
+    assert finding.facts.commands == ("redrive services show shipfast",)
+    assert "probes" in finding.facts.next_step
+
+
+def test_41_a_service_whose_failures_a_retry_healed_is_no_alert():
+    told = minutes(*((ago, 200, 3) for ago in range(60, 0, -1)))
+    assert of_service(minutes=told, successes=11_820, retries=180, successes_before=200_000).findings == ()
+
+
+# ── refused ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("refused", "success", "found"),
+    [
+        (None, None, False),
+        (None, NOW, False),
+        (NOW - HOUR, None, True),
+        (NOW - HOUR, NOW - 2 * HOUR, True),
+        (NOW - HOUR, NOW - HOUR, True),  # in the same quarter of an hour: the refusal counts
+        (NOW - HOUR, NOW - HOUR + 15 * MINUTE, False),
+        (NOW + 5 * MINUTE, NOW - MINUTE, True),  # the quarter is not over
+        (NOW - DAY + SECOND, None, True),
+        (NOW - DAY, None, False),
+    ],
+)
+def test_a_refused_credential_is_a_p1_until_something_succeeds_or_a_day_has_passed(refused, success, found):
+    judgement = of_service(last_auth_failure=refused, last_success=success)
+    assert conditions(judgement) == (["auth_refused"] if found else [])
+    assert judgement.weighed("level:auth:shipfast")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("service:shipfast:auth", "level:auth:shipfast")
+        assert (finding.urgency, finding.persist) == (Urgency.P1, 0.0)
+
+
+@pytest.mark.parametrize(("refusals", "found"), [(0, False), (1, True), (2, True)])
+def test_one_refusal_is_enough(refusals, found):
+    assert bool(of_service(failed_auth=refusals).findings) is found
+
+
+@pytest.mark.parametrize(("silence", "found"), [(3_600.0, False), (3_601.0, True)])
+def test_for_how_long_a_refusal_counts_is_a_setting(silence, found):
+    told = of_service(with_thresholds(auth_silence=silence), last_auth_failure=NOW - HOUR)
+    assert bool(told.findings) is found
+
+
+def test_a_refusal_is_told_with_how_often_and_when():
+    finding = the_one(of_service(failed_auth=14, last_auth_failure=NOW - 15 * MINUTE))
+    assert finding.title == "shipfast refused its credential 14 times within the hour, last before 11:45 UTC"
+    assert "put a valid credential in place" in finding.facts.next_step
+
+
+# ── 4xx ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("calls", "limit", "found"),
+    [(0, 1, False), (1, 1, True), (2, 1, True), (99, 100, False), (100, 100, True), (101, 100, True)],
+)
+def test_any_call_that_ended_in_a_4xx_is_a_p3(calls, limit, found):
+    judgement = of_service(with_thresholds(client_errors=limit), failed_4xx=calls)
+    assert conditions(judgement) == (["client_errors"] if found else [])
+    assert judgement.weighed("level:4xx:shipfast")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("service:shipfast:4xx", "level:4xx:shipfast")
+        assert (finding.urgency, finding.persist) == (Urgency.P3, 0.0)
+        assert finding.title.startswith(f"shipfast answered {calls} call")
+
+
+# ── retries ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("told", "thresholds", "found"),
+    [
+        ({"retries": 299}, {}, False),
+        ({"retries": 300}, {}, False),
+        ({"retries": 301}, {}, True),
+        ({"retries": 400}, {"retries_rise": 2.0}, False),
+        ({"retries": 401}, {"retries_rise": 2.0}, True),
+        # Too little to speak of.
+        ({"retries": 99, "retries_before": 0}, {}, False),
+        ({"retries": 100, "retries_before": 0}, {}, True),
+        ({"retries": 99, "retries_before": 0}, {"retries_least": 0.05}, True),
+        # Too few calls to judge, now or before.
+        ({"successes": 99, "retries": 99}, {}, False),
+        ({"successes": 100, "retries": 99}, {}, True),
+        ({"successes": 100, "retries": 99}, {"retries_calls": 101}, False),
+        ({"retries": 900, "successes_before": 99, "retries_before": 1}, {}, False),
+        ({"retries": 900, "successes_before": 100, "retries_before": 1}, {}, True),
+        ({"successes": 0, "retries": 900}, {}, False),
+    ],
+)
+def test_retries_rise_when_a_success_takes_half_as_many_again_as_the_day_before(told, thresholds, found):
+    usual = {"successes": 1_000, "retries": 200, "successes_before": 20_000, "retries_before": 4_000}
+    judgement = of_service(with_thresholds(**thresholds), **{**usual, **told})
+    assert conditions(judgement) == (["retries_rising"] if found else [])
+    assert judgement.weighed("level:retries:shipfast")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("service:shipfast:retries", "level:retries:shipfast")
+        assert (finding.urgency, finding.persist) == (Urgency.P3, 300.0)
+
+
+def test_retries_are_told_beside_those_of_the_day_before():
+    finding = the_one(of_service(successes=1_000, retries=450, successes_before=20_000, retries_before=4_000))
+    assert finding.title == "shipfast takes 0.45 retries for a success, 0.20 the day before"
+
+
+RISEN = {"successes": 1_000, "retries": 900, "successes_before": 20_000, "retries_before": 4_000}
+
+
+@pytest.mark.parametrize(("since", "found"), [(10, []), (74, []), (75, ["retries_rising"])])
+def test_retries_of_an_outage_are_told_as_that_and_nothing_else(since, found):
+    """What the last hour counts reaches back for an hour and a quarter."""
+    told = (*failing(since + 10, since + 1), *minutes((since, 20, 0)))
+    judgement = of_service(minutes=told, **RISEN)
+    assert conditions(judgement) == found
+    assert judgement.weighed("level:retries:shipfast") is bool(found)
+
+
+def test_while_a_service_is_down_that_is_all_that_is_said_of_it():
+    assert conditions(of_service(minutes=failing(30), **RISEN)) == ["service_down"]
