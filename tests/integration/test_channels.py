@@ -1,0 +1,395 @@
+"""Messages by HTTP, to servers that speak it: Slack, PagerDuty and webhooks, and what goes wrong on the way."""
+
+import contextlib
+import logging
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "alerts"))  # tests are no package
+
+from documented_shapes import check_pagerduty, check_slack
+from sample_alerts import SETTINGS, an_alert, over
+
+from redrive import __version__
+from redrive.alerts.channels import DeliveryFailed, deliver
+from redrive.alerts.message import compose, compose_many
+from redrive.alerts.settings import Channel
+from redrive.notices import Subject, Urgency, What
+from redrive.testing import Answer, FaultyServer
+
+KEY = "0123456789abcdef0123456789abcdef"
+SOON = 0.5
+"""Seconds after which a test gives up on a receiver that never answers."""
+
+OPENED = compose(What.OPENED, an_alert(urgency=Urgency.P1), SETTINGS)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server():
+    with FaultyServer() as running:
+        running.on("*", Answer(200, body="ok"))
+        yield running
+
+
+def channel(kind, target, timeout=20.0):
+    return Channel(name="team", kind=kind, target=target, timeout=timeout)
+
+
+def pagerduty(server, **options):
+    return channel("pagerduty", f"{server.url}/v2/enqueue?routing_key={KEY}", **options)
+
+
+def failure(which, message=OPENED):
+    with pytest.raises(DeliveryFailed) as caught:
+        deliver(which, message)
+    return caught.value
+
+
+def all_threads_have_ended():
+    """Whether nothing is left behind of the tries that were given up."""
+    for thread in threading.enumerate():
+        if thread.name == "redrive alert":
+            thread.join(30)
+    return "redrive alert" not in [thread.name for thread in threading.enumerate()]
+
+
+@contextlib.contextmanager
+def listening(talk):
+    """A server that does with each connection what it is told to; its port."""
+    held = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    held.append(connection)
+                    threading.Thread(target=talked, args=(connection,), daemon=True).start()
+
+        def talked(connection):
+            with contextlib.suppress(OSError):
+                talk(connection)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    for connection in held:
+        connection.close()
+
+
+# ── what arrives ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_webhook_is_posted_the_json_document(server):
+    deliver(channel("webhook", f"{server.url}/hook/a%20b?team=data&x=1"), OPENED)
+    (request,) = server.requests
+    assert (request.method, request.target) == ("POST", "/hook/a%20b?team=data&x=1")
+    assert request.headers["content-type"] == "application/json; charset=utf-8"
+    assert request.headers["user-agent"] == f"redrive/{__version__}"
+    assert request.json() == OPENED.document()
+
+
+def test_user_and_password_of_an_address_are_sent_as_basic_authentication(server):
+    deliver(channel("webhook", server.url.replace("://", "://etl:p%40ss@")), OPENED)
+    assert server.requests[0].headers["authorization"] == "Basic ZXRsOnBAc3M="
+
+
+@pytest.mark.parametrize("what", What)
+def test_slack_is_posted_what_it_documents(server, what):
+    deliver(channel("slack", f"{server.url}/services/T0/B0/x"), compose(what, an_alert(), SETTINGS))
+    (request,) = server.requests
+    check_slack(request.json())
+
+
+def test_pagerduty_is_told_of_an_alert_until_it_is_over_by_one_key(server):
+    for what, alert in [
+        (What.OPENED, an_alert()),
+        (What.ESCALATED, an_alert(urgency=Urgency.P1)),
+        (What.REPEATED, an_alert(urgency=Urgency.P1)),
+        (What.ACKNOWLEDGED, an_alert()),
+        (What.RESOLVED, over(an_alert())),
+    ]:
+        deliver(pagerduty(server), compose(what, alert, SETTINGS))
+    events = [check_pagerduty(request.body) for request in server.requests]
+    actions = [event["event_action"] for event in events]
+    assert actions == ["trigger", "trigger", "trigger", "acknowledge", "resolve"]
+    assert {(event["dedup_key"], event["routing_key"]) for event in events} == {("letters:vendor", KEY)}
+    assert {request.target for request in server.requests} == {"/v2/enqueue"}
+
+
+def test_pagerduty_is_given_everything_a_person_needs(server):
+    deliver(pagerduty(server), OPENED)
+    event = check_pagerduty(server.requests[0].body)
+    payload = event["payload"]
+    assert payload["summary"] == "P1 vendor: 5,400 of 180,000 rows rejected (3.0 %)"
+    assert payload["timestamp"] == "2026-03-02T01:00:00.000+00:00"
+    named = {name: payload[name] for name in ("source", "component", "group", "class", "severity")}
+    assert named == {
+        "source": "vendor",
+        "component": "vendor",
+        "group": "pipeline",
+        "class": "new_letters",
+        "severity": "critical",
+    }
+    details = payload["custom_details"]
+    assert details["Next"] == "Nothing is repeated by itself: bad data stays bad."
+    assert details["Commands"][0] == "redrive dlq causes --pipeline vendor"
+    assert details["Runbook"] == ["Look at the causes.", "Ask the vendor for a new file.", "Replay."]
+    assert details["alerts"][0]["id"] == 12
+    assert {"href": "https://wiki.example/vendor", "text": "Wiki"} in event["links"]
+    assert event["client"] == "redrive"
+
+
+@pytest.mark.parametrize(
+    ("urgency", "severity"), [(Urgency.P1, "critical"), (Urgency.P2, "error"), (Urgency.P3, "warning")]
+)
+def test_pagerduty_ranks_an_alert_by_its_urgency(server, urgency, severity):
+    deliver(pagerduty(server), compose(What.OPENED, an_alert(urgency=urgency), SETTINGS))
+    assert check_pagerduty(server.requests[0].body)["payload"]["severity"] == severity
+
+
+def test_what_is_over_already_is_mere_information_to_pagerduty(server):
+    deliver(pagerduty(server), compose(What.OPENED, over(an_alert(condition="recovered")), SETTINGS))
+    assert check_pagerduty(server.requests[0].body)["payload"]["severity"] == "info"
+
+
+def test_a_storm_is_one_incident_and_what_is_over_is_resolved_one_by_one(server):
+    items = [
+        *((What.OPENED, an_alert(id=number, key=f"new:{number}")) for number in range(5)),
+        *((What.RESOLVED, over(an_alert(id=number, key=f"old:{number}"))) for number in (10, 11)),
+    ]
+    deliver(pagerduty(server), compose_many("summary", items, SETTINGS))
+    events = [check_pagerduty(request.body) for request in server.requests]
+    assert [(event["event_action"], event["dedup_key"]) for event in events] == [
+        ("resolve", "old:10"),
+        ("resolve", "old:11"),
+        ("trigger", "summary:0-11"),
+    ]
+
+
+def test_a_key_that_is_too_long_is_the_same_for_the_same_cause_and_another_for_another(server):
+    for ending in ("a", "a", "b"):
+        deliver(pagerduty(server), compose(What.OPENED, an_alert(key="task:" + "x" * 400 + ending), SETTINGS))
+    first, second, other = (check_pagerduty(request.body)["dedup_key"] for request in server.requests)
+    assert first == second != other
+
+
+@pytest.mark.parametrize("target", ["", "https://events.eu.pagerduty.com/v2/enqueue", "http://[x/?routing_key=1"])
+def test_pagerduty_without_a_key_is_a_matter_for_a_person(target):
+    assert failure(channel("pagerduty", target)).permanent
+
+
+# ── what comes back ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "permanent", "retry_after"),
+    [
+        (Answer(500), "the receiver answered 500", False, None),
+        (Answer(503, retry_after=7), "the receiver answered 503", False, 7.0),
+        (Answer(429, body="rate_limited", retry_after=30), "the receiver answered 429: rate_limited", False, 30.0),
+        (Answer(408), "the receiver answered 408", False, None),
+        (Answer(404, body="no_service"), "the receiver answered 404: no_service", True, None),
+        (
+            Answer(403, body="action_prohibited", retry_after=9),
+            "the receiver answered 403: action_prohibited",
+            True,
+            None,
+        ),
+        (
+            Answer(
+                400, json={"status": "invalid event", "message": "Event object is invalid", "errors": ["too short"]}
+            ),
+            "the receiver answered 400: Event object is invalid; too short",
+            True,
+            None,
+        ),
+        (
+            Answer(502, body="<html><title>Bad gateway</title></html>"),
+            "the receiver answered 502: Bad gateway",
+            False,
+            None,
+        ),
+        (Answer(400, body=b"\x00\xff\x1b[31mrubbish" * 9_000), None, True, None),
+    ],
+    ids=lambda value: value.status if isinstance(value, Answer) else None,
+)
+def test_an_answer_says_whether_to_try_again(server, answer, reason, permanent, retry_after):
+    server.on("*", answer)
+    failed = failure(channel("slack", server.url))
+    assert reason is None or failed.reason == reason
+    assert len(failed.reason) <= 500
+    assert "\x1b" not in failed.reason
+    assert (failed.permanent, failed.retry_after) == (permanent, retry_after)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_every_answer_of_success_is_success(server, status):
+    server.on("*", Answer(status))
+    deliver(channel("webhook", server.url), OPENED)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_nobody_is_followed_anywhere(server, status):
+    with FaultyServer() as elsewhere:
+        server.on("*", Answer(status, headers={"Location": f"{elsewhere.url}/taken"}))
+        failed = failure(channel("slack", f"{server.url}/services/T0/B0/x"))
+        assert elsewhere.count() == 0
+    assert failed.permanent
+    assert "redirect" in failed.reason
+    assert server.count() == 1
+
+
+def test_a_receiver_that_is_down_may_come_back(server):
+    server.down()
+    failed = failure(channel("slack", server.url))
+    assert failed.reason == "no connection: Connection refused"
+    assert not failed.permanent
+    server.up()
+    deliver(channel("slack", server.url), OPENED)
+
+
+def test_a_connection_that_is_reset_may_pass(server):
+    server.on("*", Answer(reset="before"))
+    assert not failure(channel("webhook", server.url)).permanent
+
+
+def test_a_receiver_that_never_answers_is_left(server):
+    server.on("*", Answer(hang=True))
+    failed = failure(channel("webhook", server.url, timeout=SOON))
+    assert "not answered" in failed.reason
+    assert not failed.permanent
+    assert all_threads_have_ended()
+
+
+def test_a_receiver_that_sends_a_byte_now_and_then_is_left():
+    def drip(connection):
+        connection.recv(65_536)
+        for byte in b"HTTP/1.1 200 OK\r\n" + b"X-Wait: yes\r\n" * 10_000:
+            connection.sendall(bytes([byte]))
+            threading.Event().wait(SOON / 10)
+
+    with listening(drip) as port:
+        assert "not answered" in failure(channel("webhook", f"http://127.0.0.1:{port}/", timeout=SOON)).reason
+        assert all_threads_have_ended()
+
+
+def test_a_receiver_that_never_agrees_on_tls_is_left():
+    with listening(lambda connection: connection.recv(1)) as port:
+        assert "not answered" in failure(channel("slack", f"https://localhost:{port}/", timeout=SOON)).reason
+        assert all_threads_have_ended()
+
+
+def test_what_was_taken_is_taken_however_slowly_the_rest_of_the_answer_comes(server):
+    server.on("*", Answer(200, body="ok" * 1_000, drip=60.0))
+    deliver(channel("webhook", server.url), OPENED)
+
+
+def test_a_refusal_is_known_before_all_of_it_has_come(server):
+    server.on("*", Answer(404, body="x" * 1_000, drip=60.0))
+    failed = failure(channel("webhook", server.url, timeout=SOON))
+    assert failed.reason.startswith("the receiver answered 404")
+    assert failed.permanent
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"220 mail.example ESMTP\r\n", b"\x16\x03\x01\x00", b"HTTP/1.1 banana\r\n\r\n", b"x" * 70_000]
+)
+def test_a_receiver_that_does_not_speak_http_may_be_another_one_tomorrow(said):
+    def talk(connection):
+        connection.recv(65_536)
+        connection.sendall(said)
+        connection.shutdown(socket.SHUT_RDWR)
+
+    with listening(talk) as port:
+        assert not failure(channel("webhook", f"http://127.0.0.1:{port}/")).permanent
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "hooks.example/x", "ftp://hooks.example/", "https://", "http://[::1", "http://x:99999999/", "http://x:0/"],
+)
+def test_an_address_that_cannot_be_read_is_a_matter_for_a_person(url):
+    assert failure(channel("webhook", url)).permanent
+
+
+def test_a_name_that_does_not_exist_may_exist_tomorrow():
+    assert not failure(channel("webhook", "http://no-such-host.invalid/", timeout=5.0)).permanent
+
+
+# ── the log ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("what", "urgency", "level"),
+    [
+        (What.OPENED, Urgency.P1, logging.ERROR),
+        (What.REPEATED, Urgency.P2, logging.WARNING),
+        (What.OPENED, Urgency.P3, logging.WARNING),
+        (What.RESOLVED, Urgency.P1, logging.INFO),
+        (What.ACKNOWLEDGED, Urgency.P1, logging.INFO),
+    ],
+)
+def test_the_log_is_told_by_level_and_holds_the_document(caplog, what, urgency, level):
+    message = compose(what, an_alert(urgency=urgency), SETTINGS)
+    with caplog.at_level(logging.DEBUG, "redrive.alerts"):
+        deliver(channel("log", ""), message)
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("redrive.alerts", level)
+    assert record.getMessage().startswith(message.headline)
+    assert "\n" not in record.getMessage()
+    assert record.alert == message.document()
+
+
+# ── secrets ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SECRET = "hunter2-correct-horse"
+
+
+def echoing(request):
+    """A receiver that says in its refusal everything it was told."""
+    return Answer(400, body=f"{request.target} {dict(request.headers)} ".encode() + request.body[-200:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("slack", f"{{url}}/services/T0/B0/{SECRET}"),
+        ("webhook", f"{{url}}/hook?token={SECRET}"),
+        ("webhook", f"{{url}}/hook?x={SECRET}"),
+        ("webhook", f"{{me}}/{SECRET}"),
+        ("pagerduty", f"{{url}}/v2/enqueue?routing_key={SECRET}"),
+    ],
+)
+@pytest.mark.parametrize("fault", ["echo", "down", "hang", "redirect", "misread"])
+def test_no_failure_gives_its_channel_away(server, caplog, kind, target, fault):
+    url = target.format(url=server.url, me=server.url.replace("://", f"://me:{SECRET}@"))
+    if fault == "down":
+        server.down()
+    elif fault == "misread":
+        url = url.replace("http://", "http:///").replace("127.0.0.1", "")
+    elif fault == "redirect":
+        server.on("*", lambda request: Answer(302, headers={"Location": f"/again{request.target}"}))
+    else:
+        server.on("*", {"echo": echoing, "hang": Answer(hang=True)}[fault])
+    which = channel(kind, url, timeout=SOON if fault == "hang" else 20.0)
+    with caplog.at_level(1):
+        failed = failure(which, compose(What.OPENED, an_alert(subject=Subject(kind="service", name="bank")), SETTINGS))
+    told = [failed.reason, str(failed), repr(failed), repr(which), caplog.text, *traceback.format_exception(failed)]
+    assert failed.__context__ is None
+    assert failed.__cause__ is None
+    for text in told:
+        assert SECRET not in text
+        assert "hunter2" not in text

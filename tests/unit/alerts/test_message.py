@@ -1,0 +1,365 @@
+"""A message says what is wrong, what it means, what happens next and what to type, in that order."""
+
+import json
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
+
+from sample_alerts import FACTS, MORNING, SETTINGS, an_alert, over
+
+from redrive.alerts.message import VERSION, compose, compose_many
+from redrive.alerts.message_facts import moment
+from redrive.alerts.settings import AlertSettings
+from redrive.notices import AlertStatus, Facts, Subject, Urgency, What
+
+BARE = Facts()
+
+
+def rendered(message):
+    return {
+        "plain": message.plain(),
+        "markdown": message.markdown(),
+        "slack": json.dumps(message.slack(), ensure_ascii=False),
+        "document": json.dumps(message.document(), ensure_ascii=False),
+    }
+
+
+# ── one alert ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("form", ["plain", "markdown", "slack", "document"])
+def test_every_form_carries_everything_that_is_known(form):
+    text = rendered(compose(What.OPENED, an_alert(seen=2), SETTINGS))[form]
+    for fact in [
+        "P3",
+        "vendor",
+        "5,400 of 180,000 rows rejected",
+        "complete",
+        "6b8ef1a2-0000-4000-8000-000000000001",
+        "ValueError: could not convert string to float",
+        "5,400 deliveries are missing",
+        "06:30 Asia/Kolkata",
+        "174,600 of 180,000",
+        "row 180000",
+        "5,400 dead letters, 3.0 % of the rows",
+        "fee: Input should be a valid number",
+        "52 min, usually 20 min",
+        "rejected 0.03, threshold 0.01",
+        "settlement, billing",
+        "redrive dlq causes --pipeline vendor",
+        "redrive alerts ack 12",
+        "FROM pipeline.dead_letter_queue",
+        "Nothing is repeated by itself",
+        "Ask the vendor for a new file.",
+        "https://wiki.example/vendor",
+        "every 24 h until it is acknowledged",
+    ]:
+        assert fact in text, fact
+
+
+def test_plain_text_reads_as_a_person_wants_it_at_three_in_the_morning():
+    assert compose(What.OPENED, an_alert(), SETTINGS).plain() == (
+        """\
+P3 vendor: 5,400 of 180,000 rows rejected (3.0 %)
+
+  Impact     5,400 deliveries are missing in silver.vendor_deliveries until
+             they are replayed
+  Deadline   2026-03-02 01:00 UTC (06:30 Asia/Kolkata)
+  Since      2026-03-02 01:00 UTC (06:30 Asia/Kolkata), for 4 min
+  Letters    5,400 dead letters, 3.0 % of the rows
+  Cause      fee: Input should be a valid number
+  Rows done  174,600 of 180,000
+  Duration   52 min, usually 20 min
+  Measured   rejected 0.03, threshold 0.01
+  Affected   settlement, billing
+
+Error
+  ValueError: could not convert string to float: 'N/A'
+
+Next
+  Nothing is repeated by itself: bad data stays bad.
+
+Commands
+  $ redrive dlq causes --pipeline vendor
+  $ redrive dlq replay --pipeline vendor --dry-run
+  $ redrive alerts ack 12
+
+SQL
+  SELECT error_message, count(*)
+  FROM pipeline.dead_letter_queue
+  GROUP BY 1
+
+Runbook
+  1. Look at the causes.
+  2. Ask the vendor for a new file.
+  3. Replay.
+
+Links
+  Console: https://console.example/vendor/runs/6b8ef1a2-0000-4000-8000-000000000001?alert=12
+  Wiki: https://wiki.example/vendor
+
+Details
+  Status      complete
+  Run         6b8ef1a2-0000-4000-8000-000000000001
+  Checkpoint  row 180000
+  Sent again  every 24 h until it is acknowledged
+  Alert       12, new_letters"""
+    )
+
+
+def test_what_is_not_known_is_not_said():
+    message = compose(What.OPENED, an_alert(facts=BARE), AlertSettings())
+    assert [line.label for line in message.lines] == ["Since"]
+    assert (message.error, message.next_step, message.sql) == (None, None, None)
+    assert "None" not in message.plain() + message.markdown() + json.dumps(message.slack())
+
+
+@pytest.mark.parametrize(
+    ("what", "begins"),
+    [
+        (What.OPENED, "P3 vendor: 5,400"),
+        (What.ESCALATED, "P3 (more urgent now) vendor: 5,400"),
+        (What.REPEATED, "P3 (still open) vendor: 5,400"),
+        (What.RESOLVED, "Resolved (P3) vendor: 5,400"),
+        (What.ACKNOWLEDGED, "Acknowledged (P3) vendor: 5,400"),
+        (What.TEST, "Test (P3) vendor: 5,400"),
+    ],
+)
+def test_the_headline_says_what_has_happened_to_the_alert(what, begins):
+    assert compose(what, an_alert(), SETTINGS).headline.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("title", "headline"),
+    [
+        ("vendor is late", "P3 vendor is late"),
+        ("the run of vendor_old is late", "P3 vendor: the run of vendor_old is late"),
+    ],
+)
+def test_the_subject_is_named_once(title, headline):
+    assert compose(What.OPENED, an_alert(title=title), SETTINGS).headline == headline
+
+
+def test_a_resolved_alert_says_when_why_and_after_how_long_and_asks_for_nothing():
+    message = compose(What.RESOLVED, over(an_alert(), note="the vendor has sent a new file"), SETTINGS)
+    lines = dict(message.lines)
+    assert lines["Resolved"] == "2026-03-02 03:00 UTC (08:30 Asia/Kolkata), after 2 h: a run was complete"
+    assert lines["Note"] == "the vendor has sent a new file"
+    assert lines["Since"] == "2026-03-02 01:00 UTC (06:30 Asia/Kolkata)"
+    assert (message.commands, message.steps, message.sql, message.error) == ((), (), None, None)
+
+
+def test_an_acknowledged_alert_says_who_is_at_it():
+    taken = an_alert(
+        status=AlertStatus.ACKNOWLEDGED,
+        acknowledged_at=MORNING + timedelta(minutes=9),
+        acknowledged_by="asha",
+        note="calling the vendor",
+    )
+    lines = dict(compose(What.ACKNOWLEDGED, taken, SETTINGS).lines)
+    assert lines["Taken"] == "2026-03-02 01:09 UTC (06:39 Asia/Kolkata), by asha"
+    assert lines["Note"] == "calling the vendor"
+    escalated = compose(What.ESCALATED, taken, SETTINGS)
+    assert dict(escalated.details)["Taken"].endswith("by asha")
+    assert "redrive alerts ack 12" not in escalated.commands
+
+
+def test_a_test_says_that_nothing_is_wrong():
+    message = compose(What.TEST, an_alert(), SETTINGS)
+    assert "nothing is wrong" in message.plain()
+    assert "redrive alerts ack 12" not in message.commands
+
+
+@pytest.mark.parametrize(
+    ("zone", "told"),
+    [
+        (None, "2026-03-02 01:00 UTC"),
+        ("UTC", "2026-03-02 01:00 UTC"),
+        ("Asia/Kolkata", "2026-03-02 01:00 UTC (06:30 Asia/Kolkata)"),
+        ("America/New_York", "2026-03-02 01:00 UTC (2026-03-01 20:00 America/New_York)"),
+    ],
+)
+def test_a_moment_is_told_in_utc_and_in_the_zone_of_the_deadline(zone, told):
+    assert moment(MORNING, ZoneInfo(zone) if zone else None) == told
+
+
+def test_a_deadline_that_brings_its_own_zone_is_told_in_it():
+    late = replace(FACTS, sla=MORNING.astimezone(ZoneInfo("Europe/Paris")))
+    lines = dict(compose(What.OPENED, an_alert(facts=late), AlertSettings()).lines)
+    assert lines["Deadline"] == "2026-03-02 01:00 UTC (02:00 Europe/Paris)"
+
+
+# ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def links(template, **changes):
+    message = compose(What.OPENED, an_alert(**changes), AlertSettings(links={"Here": template}))
+    return dict(message.links).get("Here")
+
+
+def test_names_in_links_are_quoted():
+    odd = Subject(kind="pipeline", name="a b/ç?&")
+    assert links("https://x.example/{pipeline}", subject=odd) == "https://x.example/a%20b%2F%C3%A7%3F%26"
+
+
+def test_a_link_that_needs_what_is_not_known_is_left_out():
+    assert links("https://x.example/{run_id}", facts=BARE) is None
+    assert links("https://x.example/{service}") is None
+    assert links("https://x.example/{service}", subject=Subject(kind="service", name="bank")) == (
+        "https://x.example/bank"
+    )
+
+
+def test_a_placeholder_that_nobody_knows_is_left_as_it_is():
+    assert links("https://x.example/{alert}/{team}") == "https://x.example/12/{team}"
+
+
+def test_a_link_has_only_what_an_address_may_have_and_is_never_cut():
+    assert links("https://x.example/<a b>|`ç`?q={alert}&r=1#x") == (
+        "https://x.example/%3Ca%20b%3E%7C%60%C3%A7%60?q=12&r=1#x"
+    )
+    assert links("https://x.example/" + "x" * 5_000) is None
+
+
+def test_a_link_of_the_pipeline_holds_before_one_of_all():
+    everywhere = replace(SETTINGS, links={"Wiki": "https://wiki.example/all"})
+    assert dict(compose(What.OPENED, an_alert(), everywhere).links)["Wiki"] == "https://wiki.example/vendor"
+
+
+# ── foreign text ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end():
+    error = "it began here " + "x" * 50_000 + " and this was the cause"
+    message = compose(What.OPENED, an_alert(facts=Facts(error=error)), SETTINGS)
+    assert message.error.startswith("it began here")
+    assert message.error.endswith("and this was the cause")
+    assert "characters left out" in message.error
+    assert len(message.error) <= 1_500
+
+
+def test_what_steers_a_terminal_is_removed():
+    error = "\x1b[31mred\x1b[0m \x1b]8;;https://evil.example\x07link\x1b]8;;\x07\x9b2J\r\nnext\u202egnol\x00 end\ud800"
+    message = compose(What.OPENED, an_alert(facts=Facts(error=error)), SETTINGS)
+    assert message.error == "red link\nnextgnol end\ufffd"
+
+
+def test_a_secret_that_an_escape_hides_is_masked_all_the_same():
+    error = "pass\x1b[0mword=correct-horse"
+    assert "correct-horse" not in compose(What.OPENED, an_alert(facts=Facts(error=error)), SETTINGS).plain()
+
+
+def test_an_error_does_not_call_everybody():
+    error = "<!channel> <@U123> @here @everyone ``` *x* <https://evil.example|click>"
+    loud = an_alert(title="@channel look", facts=Facts(error=error, impact=error))
+    slack = rendered(compose(What.OPENED, loud, SETTINGS))["slack"]
+    for call in ("<!channel>", "<@U123>", "@here", "@everyone", "@channel", "<https://evil.example"):
+        assert call not in slack
+    assert "@everyone" not in compose(What.OPENED, loud, SETTINGS).markdown()
+
+
+def test_code_in_markdown_cannot_be_left_by_what_it_shows():
+    text = compose(What.OPENED, an_alert(facts=Facts(error="```\n# big\n````")), SETTINGS).markdown()
+    assert "`````\n```\n# big\n````\n`````" in text
+
+
+def test_markdown_shows_names_as_they_are_and_not_as_emphasis():
+    text = compose(What.OPENED, an_alert(facts=Facts(impact="table_of_x *all* [a](b) _y_ <b>")), SETTINGS).markdown()
+    assert r"table_of_x \*all\* \[a\](b) \_y\_ \<b\>" in text
+
+
+# ── many ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def storm(count, **changes):
+    return [
+        (What.OPENED, an_alert(id=number, key=f"k:{number}", title=f"vendor: problem {number}", **changes))
+        for number in range(1, count + 1)
+    ]
+
+
+def test_a_storm_is_summed_up_by_urgency_the_most_urgent_first():
+    items = [*storm(12), (What.OPENED, an_alert(id=99, urgency=Urgency.P1, title="vendor is late"))]
+    message = compose_many("summary", items, SETTINGS)
+    assert message.headline == "P1, 13 alerts at once: 1 P1, 12 P3"
+    assert message.lines[0] == ("P1", "vendor is late")
+    assert message.lines[-1] == ("More", "3 others")
+    assert message.urgency is Urgency.P1
+    assert message.commands[-1] == "redrive alerts ls"
+    assert len(message.parts) == len(message.alerts) == 13
+
+
+def test_a_digest_is_grouped_and_says_what_is_over_meanwhile():
+    bank = Subject(kind="service", name="bank")
+    items = [
+        (What.OPENED, an_alert(id=1)),
+        (What.OPENED, over(an_alert(id=2, title="slower than usual"))),
+        (What.OPENED, an_alert(id=3, subject=bank, title="3 answers 4xx", since=MORNING + timedelta(hours=1))),
+    ]
+    message = compose_many("digest", items, SETTINGS)
+    assert message.headline == "Digest of 3 alerts about 2 subjects: 2 P3, 1 resolved meanwhile"
+    assert message.lines == (
+        (
+            "vendor",
+            "P3 5,400 of 180,000 rows rejected (3.0 %)\nresolved 2026-03-02 03:00 UTC: slower than usual",
+        ),
+        ("service bank", "P3 3 answers 4xx"),
+    )
+    assert message.commands == ("redrive dlq causes --pipeline vendor", "redrive alerts ls")
+
+
+def test_a_run_that_recovered_is_told_of_although_it_is_over():
+    recovered = over(an_alert(id=1, condition="recovered", title="recovered by itself"))
+    message = compose_many("digest", [(What.OPENED, recovered), (What.OPENED, an_alert(id=2))], SETTINGS)
+    assert "P3 recovered by itself" in message.lines[0].value
+
+
+def test_an_alert_that_was_opened_and_resolved_is_one_entry():
+    items = [(What.OPENED, over(an_alert())), (What.RESOLVED, over(an_alert())), *storm(2)]
+    message = compose_many("digest", items, SETTINGS)
+    assert [part.what for part in message.parts] == [What.OPENED, What.OPENED, What.RESOLVED]
+
+
+def test_a_digest_of_one_alert_is_that_alert():
+    assert compose_many("digest", [(What.OPENED, an_alert())], SETTINGS) == compose(What.OPENED, an_alert(), SETTINGS)
+    ended = over(an_alert())
+    assert compose_many("digest", [(What.OPENED, ended)], SETTINGS) == compose(What.RESOLVED, ended, SETTINGS)
+
+
+def test_when_all_is_over_the_whole_message_is_a_resolve():
+    items = [(What.RESOLVED, over(an_alert(id=number))) for number in (1, 2)]
+    message = compose_many("summary", items, SETTINGS)
+    assert message.is_over
+    assert message.headline == "P3, 2 alerts at once: 2 resolved"
+
+
+def test_a_message_about_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one alert"):
+        compose_many("digest", [], SETTINGS)
+
+
+# ── JSON ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_document_has_a_version_and_these_names():
+    document = compose(What.OPENED, an_alert(), SETTINGS).document()
+    assert document["version"] == VERSION == 1
+    assert list(document) == [
+        *("version", "kind", "what", "urgency", "key", "subject", "condition", "headline", "lines", "error"),
+        *("next_step", "commands", "sql", "runbook", "links", "details", "alerts"),
+    ]
+    assert document["subject"] == {"kind": "pipeline", "name": "vendor"}
+    assert document["alerts"][0]["facts"]["letters"] == 5_400
+
+
+def test_figures_that_json_has_no_word_for_are_told_as_text():
+    odd = Facts(rate=float("nan"), measured={"lag": float("inf")}, letters=3)
+    document = compose(What.OPENED, an_alert(facts=odd), SETTINGS).document()
+    json.dumps(document, allow_nan=False)
+    assert document["alerts"][0]["facts"]["measured"] == {"lag": "inf"}
