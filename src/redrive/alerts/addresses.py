@@ -1,0 +1,160 @@
+"""Where messages and questions go: what an address must look like to be one. None is ever in an error."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from shutil import which
+from string import Formatter
+from urllib.parse import parse_qs, urlsplit
+
+from redrive.config.kinds import text
+from redrive.config.loading import beside
+from redrive.config.located import Located, listed, nearest, shown
+
+PLACEHOLDERS = ("pipeline", "run_id", "alert", "service")
+"""What a link may have filled in."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.*", re.DOTALL)
+_ROUTING_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_WORDS = 'words, as in ["notify", "--now"]'
+_HIDDEN = "what it is now is not shown, for it may hold a secret"
+_DATABASES = "postgresql://user@host/database, sqlite:///path/to/file.db or duckdb:///path/to/file.duckdb"
+_ASK_APPRISE = (
+    "import sys; from apprise import Apprise;sys.exit(Apprise.instantiate(sys.stdin.buffer.read().decode()) is None)"
+)
+_PATIENCE = 60.0
+
+
+def web(at: Located) -> str:
+    """A URL that can be posted to."""
+    url = text(at)
+    if not _is_web(url):
+        raise at.wrong(f"must be a URL such as https://host/path; {_HIDDEN}")
+    return url
+
+
+def apprise(at: Located) -> str:
+    """A URL of apprise's, as far as that can be told without loading its hundred services."""
+    url = text(at)
+    if not _SCHEME.fullmatch(url):
+        raise at.wrong(f"must be a URL of apprise's such as mailto://user@host; {_HIDDEN}")
+    return url
+
+
+def check_installed(at: Located) -> None:
+    """Whether a URL of apprise's can be used here."""
+    if find_spec("apprise") is None:
+        raise at.wrong("needs apprise, which is not installed: pip install 'redrive[alerts]'")
+
+
+def pagerduty(at: Located) -> str:
+    """The key of a PagerDuty service, or the address it is sent to with the key in it."""
+    target = text(at)
+    has_key = _is_web(target) and "routing_key" in parse_qs(urlsplit(target).query)
+    if not has_key and not _ROUTING_KEY.fullmatch(target):
+        raise at.wrong(f"must be the integration key of a PagerDuty service, or a URL with ?routing_key=…; {_HIDDEN}")
+    return target
+
+
+def command(at: Located) -> tuple[str, ...]:
+    """The words of a command; a program by a relative path lies beside the file.
+
+    Variables are not filled in: a shell does that, also with those that say what the message is about; and what stands
+    in a command can be read by everybody on the machine.
+    """
+    program, *others = [_word(one) for one in at.entries(_WORDS)] or [""]
+    if not program.strip():
+        raise at.wrong(f"must be a list of {_WORDS}")
+    if "/" in program and at.source is not None:
+        program = str(at.source.file.parent / program)
+    return (program, *others)
+
+
+def server(at: Located) -> str:
+    """The URL of a PostgreSQL server."""
+    url = text(at)
+    if not url.startswith(("postgresql://", "postgres://", "postgresql+psycopg://")) or not _is_database(url):
+        raise at.wrong(f"must be a URL such as postgresql://user@host/database; {_HIDDEN}")
+    return url
+
+
+def database(at: Located) -> str:
+    """The URL of a database; a path is one of SQLite's, and relative to the file."""
+    url = text(at)
+    if at.source is not None:
+        url = beside(at.source.file, url)
+    if "://" not in url:
+        url = f"sqlite:///{url}"
+    if not _is_database(url):
+        raise at.wrong(f"must be a URL such as {_DATABASES}; {_HIDDEN}")
+    return url
+
+
+def template(at: Located) -> str:
+    """A link with places for what an alert is about."""
+    link = text(at)
+    try:
+        parts = list(Formatter().parse(link))
+    except ValueError:
+        raise at.wrong("has a brace without its other half; write {{ or }} for a brace") from None
+    for _, name, form, conversion in parts:
+        if name is not None and (name not in PLACEHOLDERS or form or conversion):
+            near = nearest(name, PLACEHOLDERS)
+            hint = (
+                f"did you mean '{{{near}}}'?" if near else f"there are {listed(f'{{{one}}}' for one in PLACEHOLDERS)}"
+            )
+            raise at.wrong(f"has an unknown placeholder {shown('{' + name + '}')}; {hint}")
+    if not _is_web("".join(before + ("x" if name is not None else "") for before, name, _, _ in parts)):
+        raise at.wrong(f"must be a URL such as https://host/path; {_HIDDEN}")
+    return link
+
+
+def _word(at: Located) -> str:
+    if not isinstance(at.value, str):
+        raise at.wrong("must be a text")
+    return at.value
+
+
+def _is_web(url: str) -> bool:
+    if not url.isprintable() or " " in url:  # urlsplit would leave some of it out, and say nothing
+        return False
+    try:
+        found = urlsplit(url)
+        return found.scheme in {"http", "https"} and bool(found.hostname) and found.port != 0
+    except ValueError:
+        return False
+
+
+def _is_database(url: str) -> bool:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        found = make_url(url)
+        if found.drivername not in {"postgres", "duckdb"}:  # names that SQLAlchemy does not know by itself
+            found.get_dialect()
+    except (ArgumentError, ValueError, ImportError):
+        return False
+    return bool(found.database and found.database != ":memory:") or found.get_backend_name() not in {"sqlite", "duckdb"}
+
+
+def check_fully(at: Located, target: str | tuple[str, ...]) -> None:
+    """What takes too long for every run: whether apprise understands its URL, whether a program is there."""
+    if isinstance(target, tuple):
+        if which(target[0]) is None:
+            raise at.wrong("names a program that is not there, or that may not be run")
+    elif not _is_of_apprise(target):
+        raise at.filled().wrong(f"is a URL that apprise does not understand; {_HIDDEN}")
+
+
+def _is_of_apprise(url: str) -> bool:
+    """Asked in another process, as messages are sent in one: apprise would log the URL, and warn of its own imports."""
+    words = [sys.executable, "-c", _ASK_APPRISE]
+    try:
+        asked = subprocess.run(words, input=url.encode(), capture_output=True, timeout=_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0

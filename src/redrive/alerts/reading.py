@@ -1,0 +1,314 @@
+"""What `redrive.toml` says of alerts, checked to the last word.
+
+    [alerts] [alerts.thresholds]    when somebody is told, and when again
+    [channels.NAME]                 where messages go
+    [routes]                        which channels are told of P1, P2 and P3
+    [pipelines.NAME]                what is special about one pipeline or flow
+    [[tables]]                      tables whose rows are counted
+
+Whoever cannot be reached because of a slip in the file learns of it when the file is read, not in the night in which it
+matters: whatever is not understood is a `ConfigError` that names file, line and key. Addresses are secrets: they are in
+none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import Field, fields, replace
+from functools import partial
+from typing import Any
+
+from redrive.alerts import addresses
+from redrive.alerts.settings import (
+    LOG_CHANNEL,
+    AlertSettings,
+    Channel,
+    ChannelKind,
+    PipelineSettings,
+    Quiet,
+    Thresholds,
+    WatchedTable,
+)
+from redrive.config import Settings
+from redrive.config.kinds import duration, duration_or_never, number, share, size, switch, text, texts, whole
+from redrive.config.located import Located, dotted, listed, nearest, shown
+from redrive.config.times import time_of_day, weekdays, zone
+from redrive.notices import Urgency
+from redrive.policy.daily import Daily
+
+_ADVICE = "set it, or REDRIVE_ALERTS=off to do without alerts here"
+_KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {
+    "apprise": addresses.apprise,
+    "webhook": addresses.web,
+    "slack": addresses.web,
+    "pagerduty": addresses.pagerduty,
+}
+_KIND_NAMES = (*_KINDS, "command", "log")
+_CHANNEL_KEYS = (*_KIND_NAMES, "timeout")
+_PIPELINE_KEYS = ("sla", "days", "runbook", "links", "routes")
+_LONGEST_KEPT = 3_650
+# What a threshold is measured in; the others are counts.
+_MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
+    ("down_seconds", "lag_seconds", "silence", "auth_silence"): duration,
+    ("sla_grace", "duration_least"): partial(duration, zero=True),
+    ("row_drop", "down_share"): share,
+    ("slot_bytes",): size,
+    ("too_long", "slow", "growing_rise", "retries_rise"): number,
+    ("retries_least",): partial(number, zero=True),
+}
+
+Tables = Mapping[str, Located]
+
+
+def read(settings: Settings) -> AlertSettings:
+    """The settings for alerts; a `ConfigError` about the first thing in the file that cannot be used.
+
+    Where alerts are off, a variable that the file names may be missing: nothing is sent, and no server is asked.
+    """
+    tables = settings.alerts
+    if not tables:
+        return AlertSettings(enabled=settings.alerts_on is not False)
+    alerts = tables["alerts"].table((*_ALERTS, "slots")) if "alerts" in tables else {}
+    found = {name: _ALERTS[name](one) for name, one in alerts.items() if name != "slots"}
+    if settings.alerts_on is not None:
+        found["enabled"] = settings.alerts_on
+    on = found.get("enabled", True)
+    channels = {name: _channel(name, one, on=on) for name, one in _named(tables, "channels", _CHANNEL_KEYS).items()}
+    routes = _routes(tables["routes"], channels) if "routes" in tables else {}
+    pipelines = {name: _pipeline(one, channels) for name, one in _named(tables, "pipelines", _PIPELINE_KEYS).items()}
+    _check_that_people_are_told(tables, routes, pipelines)
+    return AlertSettings(
+        **found,
+        channels=channels,
+        routes=routes,
+        pipelines=pipelines,
+        tables=_tables(tables["tables"], on=on) if "tables" in tables else (),
+        slots=_slots(alerts["slots"], on=on) if "slots" in alerts else (),
+    )
+
+
+def check_channels(settings: Settings) -> AlertSettings:
+    """The same as `read`, with channels looked at more closely than every run has time for.
+
+    Apprise reads its own URLs, and programs must be there.
+    """
+    read_so_far = read(settings)
+    for name, channel in read_so_far.channels.items():
+        if channel.kind in {"apprise", "command"} and channel.target:
+            at = settings.alerts["channels"].at(name).at(channel.kind)
+            addresses.check_fully(at, channel.target)
+    return read_so_far
+
+
+# ── [alerts] ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _repeat(at: Located) -> Mapping[Urgency, float | None]:
+    said = {Urgency(name): duration_or_never(one) for name, one in _by_tier(at).items()}
+    return {**AlertSettings().repeat, **said}
+
+
+def _quiet(at: Located) -> Quiet:
+    found = at.table(("from", "until", "zone"))
+    begins, ends = (time_of_day(_needed(at, found, name)) for name in ("from", "until"))
+    if begins == ends:
+        raise found["until"].wrong("is the same as from, so that it would be always quiet or never")
+    return Quiet(begins, ends, zone(_needed(at, found, "zone")))
+
+
+def _links(at: Located) -> Mapping[str, str]:
+    return {name: addresses.template(one) for name, one in _with_names(at.table()).items()}
+
+
+def _lags(at: Located) -> tuple[str, ...]:
+    return tuple(_probe(one) for one in at.entries('probes, as in ["probes.py:billing"]'))
+
+
+def _probe(at: Located) -> str:
+    where, _, name = text(at).rpartition(":")
+    if not where or "://" in where or not all(part.isidentifier() for part in name.split(".")):
+        raise at.wrong(f'must be FILE:NAME or MODULE:NAME, such as "probes.py:billing", not {shown(at.value)}')
+    is_file = where.endswith(".py") or "/" in where
+    return f"{at.source.file.parent / where}:{name}" if is_file and at.source is not None else f"{where}:{name}"
+
+
+def _exit_wait(at: Located) -> float:
+    return duration_or_never(at) or 0.0
+
+
+def _slots(at: Located, *, on: bool) -> tuple[str, ...]:
+    found = (_target(one, addresses.server, on=on) for one in at.entries("URLs of PostgreSQL servers"))
+    return tuple(url for url in found if url)
+
+
+def _thresholds(at: Located) -> Thresholds:
+    readers = {one.name: _reader_of(one) for one in fields(Thresholds)}
+    return Thresholds(**{name: readers[name](one) for name, one in at.table(readers).items()})
+
+
+def _reader_of(threshold: Field[Any]) -> Callable[[Located], Any]:
+    for names, reader in _MEASURES.items():
+        if threshold.name in names:
+            return reader
+    return whole
+
+
+_ALERTS: Mapping[str, Callable[[Located], Any]] = {
+    "enabled": switch,
+    "persist": duration,
+    "recovery": duration,
+    "repeat": _repeat,
+    "storm": whole,
+    "storm_window": duration,
+    "quiet": _quiet,
+    "exit_wait": _exit_wait,
+    "every": duration,
+    "keep_days": partial(whole, most=_LONGEST_KEPT),
+    "links": _links,
+    "lags": _lags,
+    "thresholds": _thresholds,
+}
+
+
+# ── [channels.NAME] and [routes] ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _channel(name: str, at: Located, *, on: bool) -> Channel:
+    found = at.table()
+    said = [kind for kind in _KIND_NAMES if kind in found]
+    if len(said) != 1:
+        has = listed(said) if said else "none"
+        raise at.wrong(f"must have exactly one of {listed(_KIND_NAMES, last='or')}; it has {has}")
+    (kind,) = said
+    if name == LOG_CHANNEL and kind != "log":
+        raise at.wrong(f"must have another name: {LOG_CHANNEL!r} is always the log")
+    target: str | tuple[str, ...] = ""
+    if kind == "log":
+        _must_be_true(found["log"])
+    elif kind == "command":
+        target = addresses.command(found["command"])
+    else:
+        target = _target(found[kind], _KINDS[kind], on=on)
+        if kind == "apprise" and on:
+            addresses.check_installed(found[kind])
+    made = Channel(name=name, kind=kind, target=target)
+    return replace(made, timeout=duration(found["timeout"])) if "timeout" in found else made
+
+
+def _must_be_true(at: Located) -> None:
+    if not switch(at):
+        raise at.wrong("must be true; leave the channel out where nothing is to be logged")
+
+
+def _target(at: Located, check: Callable[[Located], str], *, on: bool) -> str:
+    return "" if not on and at.unset() else check(at.filled(advice=_ADVICE))
+
+
+def _by_tier(at: Located) -> dict[str, Located]:
+    return at.table([one.value for one in Urgency], called="is no tier")
+
+
+def _routes(at: Located, channels: Collection[str]) -> Mapping[Urgency, tuple[str, ...]]:
+    return {Urgency(name): _channel_names(one, channels) for name, one in _by_tier(at).items()}
+
+
+def _channel_names(at: Located, channels: Collection[str]) -> tuple[str, ...]:
+    entries = [at] if isinstance(at.value, str) else at.entries("names of channels")
+    known = {*channels, LOG_CHANNEL}
+    names = [text(one) for one in entries]
+    if not names:
+        raise at.wrong(f'names no channel; write "{LOG_CHANNEL}" where the log is enough')
+    for one, name in zip(entries, names, strict=True):
+        if "://" in name:
+            raise one.wrong("must name a channel; its address belongs in a table of its own, [channels.NAME]")
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"there {'are' if channels else 'is'} {listed(sorted(known))}"
+            raise one.wrong(f"names an unknown channel {shown(name)}; {hint}")
+        if names.count(name) > 1:
+            raise at.wrong(f"names the channel {name!r} more than once")
+    return tuple(names)
+
+
+def _check_that_people_are_told(
+    tables: Tables, routes: Mapping[Urgency, Any], pipelines: Mapping[str, PipelineSettings]
+) -> None:
+    """What is not routed goes to the log; where channels are named, that is seldom what was meant."""
+    unrouted = [tier for tier in Urgency if tier not in routes and any(tier.outranks(other) for other in routes)]
+    if unrouted:
+        raise tables["routes"].wrong(
+            f'has no channel for {unrouted[0]}, which is more urgent than what it has; write "{LOG_CHANNEL}" for none'
+        )
+    channels = tables["channels"].table() if "channels" in tables else {}
+    if channels and not routes and not any(one.routes for one in pipelines.values()):
+        name, first = next(iter(channels.items()))
+        raise first.wrong(f"is in no route, so that nobody is told; add [routes] with P1 = [{shown(name)}]")
+
+
+# ── [pipelines.NAME] and [[tables]] ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _pipeline(at: Located, channels: Collection[str]) -> PipelineSettings:
+    read_each: Mapping[str, Callable[[Located], Any]] = {
+        "sla": _sla,
+        "days": weekdays,
+        "runbook": _runbook,
+        "links": _links,
+        "routes": partial(_routes, channels=channels),
+    }
+    return PipelineSettings(**{name: read_each[name](one) for name, one in at.table().items()})
+
+
+def _sla(at: Located) -> Daily:
+    clock, _, place = text(at).partition(" ")
+    if not place:
+        raise at.wrong(f'must be a time of day and a time zone, as in "06:30 Asia/Kolkata", not {shown(at.value)}')
+    by = time_of_day(replace(at, value=clock))
+    return Daily(by.hour, by.minute, zone(replace(at, value=place)))
+
+
+def _runbook(at: Located) -> tuple[str, ...]:
+    if isinstance(at.value, list):
+        return texts(at, "steps, each a text")
+    return tuple(step.strip() for step in text(at).splitlines() if step.strip())
+
+
+def _tables(at: Located, *, on: bool) -> tuple[WatchedTable, ...]:
+    found: dict[str, WatchedTable] = {}
+    for one in at.entries("tables: write [[tables]] above each"):
+        keys = one.table(("name", "url", "pipeline"))
+        name = text(_needed(one, keys, "name"))
+        if name in found:
+            raise keys["name"].wrong(f"is {shown(name)} for a second time; every table has a name of its own")
+        url = _target(_needed(one, keys, "url"), addresses.database, on=on)
+        pipeline = text(keys["pipeline"]) if "pipeline" in keys else None
+        found[name] = WatchedTable(name=name, url=url, pipeline=pipeline)
+    return tuple(table for table in found.values() if table.url)
+
+
+# ── what they share ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _named(tables: Tables, group: str, known: Collection[str]) -> dict[str, Located]:
+    """The tables [group.NAME], each with these keys."""
+    found = _with_names(tables[group].table()) if group in tables else {}
+    for name, one in found.items():
+        for inner, value in one.value.items() if isinstance(one.value, dict) else ():
+            if inner not in known and isinstance(value, dict):
+                meant = dotted((group, f"{name}.{inner}"))
+                raise one.at(inner).wrong(f"means nothing here; a name with a dot is quoted: [{meant}]")
+        one.table(known)
+    return found
+
+
+def _with_names(found: dict[str, Located]) -> dict[str, Located]:
+    for name, one in found.items():
+        if not name.strip():
+            raise one.wrong("has an empty name")
+    return found
+
+
+def _needed(at: Located, found: Mapping[str, Located], name: str) -> Located:
+    if name not in found:
+        raise at.wrong(f"has no {name}")
+    return found[name]
