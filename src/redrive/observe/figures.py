@@ -1,0 +1,190 @@
+"""What a store says of itself in numbers: one snapshot, for all processes that share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, Connection, Select, func, select
+
+from redrive.flows import FlowStatus
+from redrive.runs import COUNTED, RunStatus
+from redrive.store import migrate
+from redrive.store.database import Database
+from redrive.store.lease import holder
+from redrive.store.run_log import counts_of
+from redrive.store.schema import STATUSES, alert_sends, alerts, cause_hours, runs, task_runs, tasks
+from redrive.store.service_log import ServiceLog, ServiceWindow
+from redrive.store.shared import ServiceState, SharedState
+
+_UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED, FlowStatus.HELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFigures:
+    """The letters of a pipeline."""
+
+    pipeline: str
+    by_status: Mapping[str, int]
+    oldest_pending: datetime | None = None
+    """To the hour: when the oldest of them was rejected, or one beside it that is settled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """The newest run of a pipeline or a flow."""
+
+    name: str
+    status: str
+    started_at: datetime
+    seconds: float
+    last_success: datetime | None = None
+    running: int = 0
+    """Runs that are under way; or that seem to be, since a process died and could not say so."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Of a pipeline: by what became of them, and `read`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """All of it."""
+
+    database: str
+    schema_version: str
+    services: tuple[ServiceWindow, ...] = ()
+    """All that each ever did."""
+    circuits: tuple[ServiceState, ...] = ()
+    letters: tuple[LetterFigures, ...] = ()
+    pipelines: tuple[RunFigures, ...] = ()
+    flows: tuple[RunFigures, ...] = ()
+    tasks: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Of runs that are not finished, by flow and state."""
+    alerts: Mapping[tuple[str, str, str, str], int] = field(default_factory=dict)
+    """Those that are not over, by status, urgency, the kind of their subject and its name."""
+    sends: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Messages that are not delivered, by channel and status."""
+    watched: bool = False
+    """Whether some process watches the levels."""
+
+
+class Reader:
+    """Reads the figures of one database, again and again."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._shared = SharedState(database)
+        self._services = ServiceLog(database)
+
+    def read(self) -> Figures:
+        """The figures as they stand now."""
+        services, circuits = tuple(self._services.totals()), tuple(self._shared.services())
+        rest = self._database.read(self._within)
+        return replace(rest, services=services, circuits=circuits)
+
+    def _within(self, connection: Connection) -> Figures:
+        dialect = self._database.dialect
+        now = dialect.now(connection)
+        return Figures(
+            database=connection.dialect.name,
+            schema_version=migrate.version(connection) or "",
+            letters=_letters(connection),
+            pipelines=_pipelines(connection),
+            flows=_flows(connection, now),
+            tasks=_tasks(connection),
+            alerts=_alerts(connection),
+            sends=_sends(connection),
+            watched=holder(connection, dialect, "watch", now=now) is not None,
+        )
+
+
+def _letters(connection: Connection) -> tuple[LetterFigures, ...]:
+    column = cause_hours.c
+    counted = select(
+        column.pipeline_name,
+        *(func.sum(column[status]).label(status) for status in STATUSES),
+        func.min(column.first_seen, type_=column.first_seen.type).filter(column.pending > 0).label("oldest"),
+    ).group_by(column.pipeline_name)
+    return tuple(
+        LetterFigures(
+            pipeline=row.pipeline_name,
+            by_status={status: int(getattr(row, status)) for status in STATUSES},
+            oldest_pending=row.oldest,
+        )
+        for row in connection.execute(counted)
+    )
+
+
+def _pipelines(connection: Connection) -> tuple[RunFigures, ...]:
+    successes, running = _successes(connection, runs.c.pipeline_name), _running(connection, runs.c.pipeline_name)
+    found = {}
+    for row in connection.execute(_newest(runs.c.pipeline_name)):
+        counts = counts_of(row)
+        found[row.pipeline_name] = RunFigures(
+            name=row.pipeline_name,
+            status=row.status,
+            started_at=row.started_at,
+            seconds=row.seconds,
+            last_success=successes.get(row.pipeline_name),
+            running=running.get(row.pipeline_name, 0),
+            rows={name: getattr(counts, name) for name in COUNTED if name not in {"batches", "retries"}},
+        )
+    return tuple(found.values())
+
+
+def _flows(connection: Connection, now: datetime) -> tuple[RunFigures, ...]:
+    name = task_runs.c.flow_name
+    successes, running = _successes(connection, name), _running(connection, name)
+    found = {}
+    for row in connection.execute(_newest(name)):
+        found[row.flow_name] = RunFigures(
+            name=row.flow_name,
+            status=row.status,
+            started_at=row.started_at,
+            seconds=max(0.0, ((row.ended_at or now) - row.started_at).total_seconds()),
+            last_success=successes.get(row.flow_name),
+            running=running.get(row.flow_name, 0),
+        )
+    return tuple(found.values())
+
+
+def _newest(name: Column[str]) -> Select[Any]:
+    """The newest run of each; of two that began at one moment, both."""
+    table = name.table
+    last = select(name.label("name"), func.max(table.c.started_at).label("at")).group_by(name).subquery()
+    return select(table).join(last, (name == last.c.name) & (table.c.started_at == last.c.at)).order_by(name)
+
+
+def _successes(connection: Connection, name: Column[str]) -> dict[str, datetime]:
+    ended = name.table.c.ended_at
+    complete = select(name, func.max(ended, type_=ended.type)).where(name.table.c.status == RunStatus.COMPLETE)
+    return {row[0]: row[1] for row in connection.execute(complete.group_by(name)) if row[1] is not None}
+
+
+def _running(connection: Connection, name: Column[str]) -> dict[str, int]:
+    under_way = select(name, func.count()).where(name.table.c.status == RunStatus.RUNNING).group_by(name)
+    return {row[0]: int(row[1]) for row in connection.execute(under_way)}
+
+
+def _tasks(connection: Connection) -> dict[tuple[str, str], int]:
+    """A fan-out is counted by its children, and as one while it has none."""
+    counted = (
+        select(task_runs.c.flow_name, tasks.c.state, func.count())
+        .join(tasks, tasks.c.run_id == task_runs.c.run_id)
+        .where(task_runs.c.status.in_(_UNFINISHED), func.coalesce(tasks.c.children, 0) == 0)
+        .group_by(task_runs.c.flow_name, tasks.c.state)
+    )
+    return {(row[0], row[1]): int(row[2]) for row in connection.execute(counted)}
+
+
+def _alerts(connection: Connection) -> dict[tuple[str, str, str, str], int]:
+    by = (alerts.c.status, alerts.c.urgency, alerts.c.subject_kind, alerts.c.subject)
+    counted = select(*by, func.count()).where(alerts.c.status != "resolved").group_by(*by)
+    return {(row[0], row[1], row[2], row[3]): int(row[4]) for row in connection.execute(counted)}
+
+
+def _sends(connection: Connection) -> dict[tuple[str, str], int]:
+    by = (alert_sends.c.channel, alert_sends.c.status)
+    counted = select(*by, func.count()).where(alert_sends.c.status != "sent").group_by(*by)
+    return {(row[0], row[1]): int(row[2]) for row in connection.execute(counted)}

@@ -1,0 +1,201 @@
+"""A small server for whoever asks over HTTP: GET and HEAD, one answer a connection, and a bound on everything."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import re
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from types import TracebackType
+from typing import Any, Self
+
+from redrive.config import ConfigError
+from redrive.masking import mask
+
+LARGEST = 16 << 10
+"""Bytes of a request."""
+PATIENCE = 5.0
+"""Seconds for who asks to say what he wants, and once more to take the answer."""
+_AT_ONCE = 16  # connections: more of them are turned away
+_LOOKS = 0.1  # seconds after which the server sees that it is to end
+
+_log = logging.getLogger("redrive.http")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+    @classmethod
+    def sentence(cls, status: int, text: str) -> Answer:
+        """One sentence, secrets masked."""
+        said = " ".join(mask(text).split())
+        return cls(status, f"{said}\n".encode(errors="replace"))
+
+
+Ask = Callable[[str, str], Answer]
+"""Answers for a path, and what the asker would accept (the header of that name)."""
+
+
+class Server:
+    """Listens from the moment it is made until it is closed; answers in threads of its own."""
+
+    def __init__(self, listen: str, ask: Ask, *, closed: Callable[[], None] = lambda: None) -> None:
+        self._listener = _bound(listen, ask)
+        self._closed = closed
+        host, port = self._listener.server_address[:2]
+        self.address = f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+        """Where it listens: with the port that the system chose, where 0 was asked for."""
+        self._thread = threading.Thread(
+            target=self._listener.serve_forever, kwargs={"poll_interval": _LOOKS}, name="redrive-http", daemon=True
+        )
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.address}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """What to type into a browser on this machine."""
+        return f"http://{self.address}"
+
+    def close(self) -> None:
+        """Stop listening; answers that are under way are not waited for."""
+        self._listener.shutdown()
+        self._listener.server_close()
+        self._thread.join()
+        self._closed()
+
+
+def _bound(listen: str, ask: Ask) -> _Listener:
+    host, port = _parsed(listen)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, ValueError):
+        raise ConfigError(f"cannot listen on {listen}: nobody knows the address {host!r}") from None
+    try:
+        return _Listener(family, address, ask)
+    except OSError as error:
+        why = {
+            errno.EADDRINUSE: "somebody else listens there already; stop that, or choose another port",
+            errno.EADDRNOTAVAIL: "it is no address of this machine",
+            errno.EACCES: "this user may not; choose a port from 1024 up",
+        }.get(error.errno or 0, (error.strerror or str(error)).lower())
+        raise ConfigError(f"cannot listen on {listen}: {why}") from None
+
+
+def _parsed(listen: str) -> tuple[str, int]:
+    host, _, port = listen.strip().rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    plain = ":" not in bare or host == f"[{bare}]"  # IPv6 needs its brackets: who knows else where the port begins
+    if not bare or not plain or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
+        raise ConfigError(f"to listen takes a host and a port, such as 127.0.0.1:9464, not {mask(listen)[:100]!r}")
+    return bare, int(port)
+
+
+class _Listener(socketserver.ThreadingTCPServer):
+    allow_reuse_address = os.name == "posix"  # a port that was just closed; elsewhere it would share one that is open
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, family: int, address: Any, ask: Ask) -> None:
+        self.address_family = family
+        self.ask = ask
+        self._free = threading.BoundedSemaphore(_AT_ONCE)
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asked has gone, or was too slow: nobody needs to hear of it."""
+        _log.debug("a request ended early", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Listener
+    server_version, sys_version = "redrive", ""
+    timeout = PATIENCE
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BytesIO(self._head())
+
+    def _head(self) -> bytes:
+        """All that is asked: the library would wait for each byte anew, for as long as they trickle."""
+        head, ends = b"", time.monotonic() + PATIENCE
+        while b"\r\n\r\n" not in head and len(head) <= LARGEST:
+            self.connection.settimeout(max(0.001, ends - time.monotonic()))
+            got = self.connection.recv(4_096)
+            if not got:
+                break
+            head += got
+        self.connection.settimeout(PATIENCE)
+        return head
+
+    def handle(self) -> None:
+        assert isinstance(self.rfile, io.BytesIO)
+        if self.rfile.getbuffer().nbytes > LARGEST:
+            self.requestline = self.command = ""
+            self.request_version = self.protocol_version
+            self._send(Answer.sentence(431, f"a request has {LARGEST:,} bytes at most"))
+            return
+        super().handle()
+
+    def do_GET(self) -> None:
+        """Answer."""
+        try:
+            answer = self.server.ask(self.path.partition("?")[0], self.headers.get("Accept", ""))
+        except Exception as error:
+            _log.exception("a request failed")
+            answer = Answer.sentence(500, f"this could not be answered: {type(error).__name__}: {error}")
+        self._send(answer)
+
+    do_HEAD = do_GET
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the library refuses: a request that it cannot read, or another method."""
+        if code == 501:
+            self._send(Answer.sentence(405, "only GET and HEAD are answered here"))
+        else:
+            self._send(Answer.sentence(code, "this request cannot be read"))
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Who asks every few seconds is no news."""

@@ -1,0 +1,35 @@
+"""OpenTelemetry: spans of runs, batches and tasks, and metrics of all that is announced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import redrive
+from redrive.calls.announce import on_event
+from redrive.extras import needs
+from redrive.observe.otel_metrics import Meters
+from redrive.observe.otel_spans import Spans
+
+with needs("otel"):
+    from opentelemetry.metrics import MeterProvider, get_meter
+    from opentelemetry.trace import TracerProvider, get_tracer
+
+
+def instrument(
+    *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+) -> Callable[[], None]:
+    """Tell OpenTelemetry of everything that services, runs, flows and letters of this program announce.
+
+    What is not given is what the program has set up for all. Returns the function that ends it.
+    """
+    spans = Spans(get_tracer("redrive", redrive.__version__, tracer_provider))
+    meters = Meters(get_meter("redrive", redrive.__version__, meter_provider))
+    # Two hooks: where one of them fails, the other still hears.
+    hooks = (on_event(spans.hear), on_event(meters.hear))
+
+    def end() -> None:
+        for one in hooks:
+            one()
+        spans.close()
+
+    return end

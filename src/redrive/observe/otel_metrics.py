@@ -1,0 +1,117 @@
+"""Metrics of what this process announces: counters and durations, labelled by what there are few of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from redrive.extras import needs
+from redrive.flows import FlowEnded, FlowReport, TaskEnded
+from redrive.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
+from redrive.masking import mask
+from redrive.model import Attempt, BreakerChanged, CallFailed, Event, FallbackUsed
+from redrive.runs import BatchWritten, Report, RunEnded
+
+with needs("otel"):
+    from opentelemetry.metrics import Counter, Histogram, Meter
+
+_CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_WORK = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0)
+_OUTCOMES = ("written", "rejected", "discarded", "duplicates")  # together they are the rows that were read
+
+_named = lru_cache(4_096)(mask)
+
+
+class Meters:
+    """Counts what it hears; from any thread."""
+
+    def __init__(self, meter: Meter) -> None:
+        def counter(name: str, unit: str, what: str) -> Counter:
+            return meter.create_counter(f"redrive.{name}", f"{{{unit}}}", what)
+
+        def seconds(name: str, bounds: tuple[float, ...], what: str) -> Histogram:
+            return meter.create_histogram(f"redrive.{name}", "s", what, explicit_bucket_boundaries_advisory=bounds)
+
+        self._attempts = counter("service.attempts", "attempt", "Attempts of calls, by what came of them.")
+        self._retries = counter("service.retries", "attempt", "Attempts that were not the first of their call.")
+        self._latency = seconds("service.latency", _CALLS, "How long attempts took.")
+        self._failed = counter("service.failed_calls", "call", "Calls that ended in an error, by its kind.")
+        self._fallbacks = counter("service.fallbacks", "call", "Calls that were answered by their fallback.")
+        self._circuits = counter("service.circuit_changes", "change", "Changes of circuits, by what they became.")
+        self._rows = counter("pipeline.rows", "row", "Rows that were read, by what became of them.")
+        self._batch = seconds("pipeline.batch.duration", _WORK, "How long it took to write a batch.")
+        self._runs = counter("pipeline.runs", "run", "Runs that have ended, by how.")
+        self._run = seconds("pipeline.run.duration", _WORK, "How long runs took, all parts together.")
+        self._flows = counter("flow.runs", "run", "Runs of flows that have ended, by how.")
+        self._flow = seconds("flow.run.duration", _WORK, "How long runs of flows took.")
+        self._tasks = counter("task.attempts", "attempt", "Attempts of tasks, by what the task became.")
+        self._task = seconds("task.duration", _WORK, "How long attempts of tasks took.")
+        self._letters = counter("letters", "letter", "Dead letters, by what was done with them.")
+
+    def hear(self, event: Event) -> None:
+        """Count what an event says."""
+        match event:
+            case Attempt():
+                self._attempt(event)
+            case CallFailed(failure):
+                kind = str(failure.verdict.kind)
+                self._failed.add(1, {"redrive.service": _named(failure.service), "redrive.kind": kind})
+            case FallbackUsed(failure):
+                self._fallbacks.add(1, {"redrive.service": _named(failure.service)})
+            case BreakerChanged():
+                self._circuits.add(1, {"redrive.service": _named(event.service), "redrive.state": event.after})
+            case BatchWritten():
+                self._written(event)
+            case RunEnded(report=report):
+                self._ended(report)
+            case FlowEnded(report=flow_report):
+                self._flow_ended(flow_report)
+            case TaskEnded():
+                labels = {"redrive.flow": _named(event.flow), "redrive.task": _named(event.name)}
+                self._tasks.add(1, {**labels, "redrive.state": str(event.state)})
+                self._task.record(event.seconds, labels)
+            case LettersPut():
+                of = {} if event.pipeline is None else {"redrive.pipeline": _named(event.pipeline)}
+                self._count_letters({"put": event.new, "seen again": event.repeated}, of)
+            case LettersReplayed(report=replayed):
+                self._count_letters(
+                    {"reprocessed": replayed.reprocessed, "failed again": replayed.failed_again}, _one(event.pipelines)
+                )
+            case LettersChanged():
+                self._count_letters({event.action: event.count}, {})
+            case LettersPurged():
+                self._count_letters({"purged": event.count}, {})
+
+    def _attempt(self, event: Attempt) -> None:
+        labels = {"redrive.service": _named(event.service), "redrive.outcome": event.outcome}
+        self._attempts.add(1, labels)
+        if event.attempt > 1:
+            self._retries.add(1, {"redrive.service": labels["redrive.service"]})
+        if event.outcome != "circuit_open":  # nothing was sent
+            self._latency.record(event.latency_ms / 1_000, labels)
+
+    def _written(self, event: BatchWritten) -> None:
+        pipeline = {"redrive.pipeline": _named(event.pipeline)}
+        for outcome in _OUTCOMES:
+            if (count := getattr(event.counts, outcome)) > 0:
+                self._rows.add(count, {**pipeline, "redrive.outcome": outcome})
+        self._batch.record(event.seconds, pipeline)
+
+    def _ended(self, report: Report) -> None:
+        labels = {"redrive.pipeline": _named(report.pipeline), "redrive.status": str(report.status)}
+        self._runs.add(1, labels)
+        self._run.record(report.seconds, labels)
+
+    def _flow_ended(self, report: FlowReport) -> None:
+        labels = {"redrive.flow": _named(report.flow), "redrive.status": str(report.status)}
+        self._flows.add(1, labels)
+        self._flow.record(report.seconds, labels)
+
+    def _count_letters(self, counts: Mapping[str, int], labels: Mapping[str, str]) -> None:
+        for action, count in counts.items():
+            if count:
+                self._letters.add(count, {**labels, "redrive.action": action})
+
+
+def _one(pipelines: tuple[str, ...]) -> dict[str, str]:
+    return {"redrive.pipeline": _named(pipelines[0])} if len(pipelines) == 1 else {}

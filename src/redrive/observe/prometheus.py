@@ -1,0 +1,195 @@
+"""Prometheus: what a store says of itself as metrics, by HTTP and as a file for the node exporter.
+
+The figures are those of the store, not of this process: one that exports is enough for all that share it. Labels are
+names of services, pipelines, flows, channels and words that redrive itself has for states and outcomes: never a run, a
+key or a message.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sqlalchemy import Connection
+
+from redrive.config import ConfigError
+from redrive.errors import StoreError
+from redrive.extras import needs
+from redrive.model import Kind
+from redrive.observe.figures import Figures, Reader
+from redrive.observe.http import Answer, Server
+from redrive.observe.metric_families import families, up
+from redrive.store import migrate
+from redrive.store.database import Database
+
+with needs("prometheus"):
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from redrive.opening import Store
+
+LISTEN = "127.0.0.1:9464"
+KEPT = 1.0
+"""Seconds for which an answer is given again: many that ask cost the store no more than one."""
+_PATIENCE = 2.0  # seconds: who asks asks again soon
+_QUEUE = 5.0  # seconds for which one waits while another is being answered
+
+T = TypeVar("T")
+
+
+class StoreCollector(Collector):
+    """The metrics of a store for a registry of your own: `prometheus_client.REGISTRY.register(StoreCollector(store))`.
+
+    Every scrape asks the store; raises StoreError where that does not answer.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._reader = Reader(store.database)
+
+    def describe(self) -> Iterator[Metric]:
+        """Which there are, without asking the store."""
+        yield from families(Figures(database="", schema_version=""), took=0.0)
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them, as they stand now."""
+        yield from _scrape(self._reader)
+
+
+def render(store: Store, *, accept: str = "") -> bytes:
+    """The metrics as text: of the format 0.0.4, or of the one that an Accept header asks for."""
+    return _encoded(_scrape(Reader(store.database)), accept)[0]
+
+
+def write_textfile(store: Store, path: str | os.PathLike[str]) -> None:
+    """Put the metrics into a file, at once and as a whole, for the textfile collector of the node exporter.
+
+    Where the store cannot be read, the file says that (`redrive_up 0`) instead of what was true once, and the error is
+    raised.
+    """
+    target = Path(path)
+    if target.suffix != ".prom":
+        raise ConfigError(f"{target} would not be read: the node exporter takes files whose names end in .prom")
+    try:
+        text = render(store)
+    except StoreError:
+        _replace(target, _encoded([up(False)], "")[0])
+        raise
+    _replace(target, text)
+
+
+def serve(store: Store, listen: str = LISTEN) -> Server:
+    """Answer for `/metrics` and `/healthz` until the server is closed."""
+    exporter = _Exporter(store.database)
+    return Server(listen, exporter.answer, closed=exporter.close)
+
+
+def _replace(target: Path, text: bytes) -> None:
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        # Others are to read it, as far as this user's umask has it: the node exporter is another user.
+        with open(beside, "wb") as file:
+            file.write(text)
+        os.replace(beside, target)
+    except (OSError, ValueError) as error:
+        with suppress(OSError, ValueError):
+            beside.unlink()
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{target} cannot be written: {why.lower()}") from None
+
+
+def _scrape(reader: Reader) -> list[Metric]:
+    began = time.perf_counter()
+    figures = reader.read()
+    return list(families(figures, took=time.perf_counter() - began))
+
+
+def _encoded(metrics: list[Metric], accept: str) -> tuple[bytes, str]:
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # the library trips over a version that is no number
+        encode, content_type = choose_encoder("")
+    return encode(_Collected(metrics)), content_type
+
+
+class _Collected(Collector):
+    """What was collected once, as the library takes it."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._metrics
+
+
+class _Exporter:
+    """Answers for one store, through connections of its own: it neither waits for others nor keeps them waiting."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = Database(database.dialect, patience=_PATIENCE)
+        reader = Reader(self._database)
+        self._metrics = _Kept(lambda: _scrape(reader))
+        self._health = _Kept(self._look)
+
+    def answer(self, path: str, accept: str) -> Answer:
+        """What is said for a path."""
+        try:
+            if path == "/metrics":
+                return Answer(200, *_encoded(self._metrics.get(), accept))
+            if path == "/healthz":
+                self._health.get()
+                return Answer.sentence(200, "ok")
+        except StoreError as error:
+            return Answer.sentence(503, str(error))
+        return Answer.sentence(404, "there is /metrics and /healthz")
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._database.close()
+
+    def _look(self) -> None:
+        def work(connection: Connection) -> None:
+            found = migrate.version(connection)
+            if not migrate.is_current(found, where=self._database.name):
+                raise StoreError(f"{self._database.name} has no schema of this redrive: run `redrive store migrate`")
+
+        self._database.read(work)
+
+
+class _Kept(Generic[T]):
+    """Something that is made for one who asks at a time, and given to all who ask soon after."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._until = -1.0
+        self._made: list[T] = []
+        self._fault: tuple[str, Kind] | None = None
+
+    def get(self) -> T:
+        """It, or why it cannot be had."""
+        if not self._lock.acquire(timeout=_QUEUE):
+            raise StoreError("another request is still being answered: the store is slow", kind=Kind.TRANSIENT)
+        try:
+            if time.monotonic() >= self._until:
+                self._renew()
+            if self._fault is not None:
+                said, kind = self._fault
+                raise StoreError(said, kind=kind)
+            return self._made[0]
+        finally:
+            self._lock.release()
+
+    def _renew(self) -> None:
+        self._made, self._fault = [], None
+        try:
+            self._made = [self._make()]
+        except StoreError as error:
+            self._fault = str(error), error.kind
+        self._until = time.monotonic() + KEPT

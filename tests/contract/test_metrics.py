@@ -1,0 +1,401 @@
+"""Metrics of a store, on both databases: they say what is there, whoever wrote it, and counters never shrink."""
+
+import gc
+import itertools
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import redrive
+from redrive.calls.recording import Batch
+from redrive.calls.rollups import Book
+from redrive.observe import figures, prometheus
+from redrive.policy.fleet import Saying, Word
+from redrive.store import lease
+from redrive.store.schema import alert_sends, alerts, breakers
+from redrive.testing import set_testing
+from tests.contract.flow_stage import stopped
+
+NOW = datetime.now(UTC)
+_serial = itertools.count(1)
+
+
+def samples(page):
+    found = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            place = sample.name.removeprefix("redrive_"), frozenset(sample.labels.items())
+            assert place not in found
+            found[place] = sample.value
+    return found
+
+
+class Page:
+    """What a store says of itself."""
+
+    def __init__(self, store):
+        self.text = prometheus.render(store).decode()
+        self._found = samples(self.text)
+
+    def __call__(self, name, **labels):
+        return self._found.get((name, frozenset(labels.items())))
+
+    def counters(self):
+        return {
+            place: value
+            for place, value in self._found.items()
+            if place[0].endswith(("_total", "_bucket", "_sum", "_count"))
+        }
+
+
+# ── services ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def book(at, *, quick=3, failed=2):
+    made = Book()
+    made.succeeded(at, [0.002] * quick)
+    for _ in range(failed):
+        made.attempted(at, "transient", 1.0, repeat=False, fault=True)
+        made.attempted(at, "success", 0.3, repeat=True, fault=False)
+    made.refused(at, "circuit_open")
+    made.ended(at, "calls_failed")
+    made.open_for(at, at + 12.5)
+    return made
+
+
+def record(store, at=None, **options):
+    at = NOW.timestamp() if at is None else at
+    store.services.add(Batch("process-1", next(_serial), {"bank": book(at, **options)}))
+
+
+def test_services_are_counted_over_all_processes(store):
+    record(store)
+    store.services.add(Batch("process-2", 1, {"bank": book(NOW.timestamp())}))
+    page = Page(store)
+    assert page("service_attempts_total", service="bank", outcome="success") == 10
+    assert page("service_attempts_total", service="bank", outcome="transient") == 4
+    assert page("service_attempts_total", service="bank", outcome="circuit_open") == 2
+    assert page("service_attempts_total", service="bank", outcome="auth") == 0
+    assert page("service_retries_total", service="bank") == 4
+    assert page("service_failed_calls_total", service="bank") == 2
+    assert page("service_circuit_open_seconds_total", service="bank") == 25
+    assert page("service_latency_seconds_bucket", service="bank", le="0.005") == 6
+    assert page("service_latency_seconds_bucket", service="bank", le="0.25") == 6
+    assert page("service_latency_seconds_bucket", service="bank", le="+Inf") == 10
+    assert page("service_latency_seconds_count", service="bank") == 10
+    assert page("service_latency_seconds_sum", service="bank") == pytest.approx(1.212)
+
+
+def test_counters_only_ever_grow_also_when_old_windows_are_purged(store):
+    last = Page(store).counters()
+    for day in range(8, 0, -1):
+        record(store, (NOW - timedelta(days=day)).timestamp() + 0.1 * day, quick=day, failed=day)
+        if day % 2:
+            store.services.purge(NOW - timedelta(days=day + 1))
+        found = Page(store).counters()
+        assert [place for place, value in last.items() if found[place] < value] == []
+        last = found
+    store.services.purge(NOW)
+    assert Page(store).counters() == last
+
+
+def test_a_circuit_that_processes_share_is_told_and_one_nobody_speaks_of_is_closed(store):
+    record(store)
+    store.shared.tell([Word("ledger", "host-1", "p1", Saying.OPEN, ago=1.0, retry_in=60.0)], [])
+    page = Page(store)
+    assert [page("service_circuit", service="ledger", state=state) for state in ("closed", "half_open", "open")] == [
+        *(0, 0, 1)
+    ]
+    assert page("service_circuit", service="bank", state="closed") == 1
+    store.database.write(lambda connection: connection.execute(breakers.delete()))
+    assert Page(store)("service_circuit", service="ledger", state="open") is None
+
+
+# ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_letters_are_told_by_pipeline_and_status_with_the_age_of_the_oldest(store, put):
+    old = datetime.now(UTC) - timedelta(days=3)
+    store.dlq.put_many([redrive.NewLetter("x", "bad", rejected_at=old)], pipeline="vendor")
+    put(4)
+    put(2, start=10, pipeline="other")
+    store.dlq.discard(note="not ours", pipeline="other")
+    page = Page(store)
+    assert page("letters", pipeline="vendor", status="pending") == 5
+    assert page("letters", pipeline="other", status="pending") == 0
+    assert page("letters", pipeline="other", status="discarded") == 2
+    assert abs(page("letters_oldest_pending_timestamp_seconds", pipeline="vendor") - old.timestamp()) < 3_600
+    assert page("letters_oldest_pending_timestamp_seconds", pipeline="other") is None
+
+
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def pipeline(store, tmp_path):
+    def make(rows, name="vendor", **options):
+        def check(row):
+            if row["fee"] == "N/A":
+                raise ValueError("fee: not a number")
+            return row
+
+        sink = redrive.rows.table(f"sqlite:///{tmp_path / 'sink.db'}", "t", key="id", create=True)
+        source = redrive.rows.records([{"id": str(n), "fee": "N/A" if n % 5 == 0 else "1"} for n in range(rows)])
+        options = {"validate": check, "gate": redrive.Gate(abort=1), "store": store, **options}
+        return redrive.Pipeline(name, source=source, sink=sink, **options)
+
+    return make
+
+
+def test_the_newest_run_is_told_with_its_rows_and_the_last_that_was_complete(store, pipeline):
+    complete = pipeline(10).run()
+
+    def broken(row):
+        raise PermissionError("refused")
+
+    with pytest.raises(redrive.RunStopped):
+        pipeline(3, validate=None, transform=broken).run()
+    page = Page(store)
+    assert page("pipeline_last_run_status", pipeline="vendor", status="failed") == 1
+    assert page("pipeline_last_run_status", pipeline="vendor", status="complete") == 0
+    assert page("pipeline_last_success_timestamp_seconds", pipeline="vendor") == pytest.approx(
+        complete.ended_at.timestamp()
+    )
+    assert page("pipeline_last_run_timestamp_seconds", pipeline="vendor") > complete.started_at.timestamp()
+    assert page("pipeline_last_run_rows_read", pipeline="vendor") == 0
+    pipeline(10, name="other").run()
+    page = Page(store)
+    assert page("pipeline_last_run_rows_read", pipeline="other") == 10
+    assert page("pipeline_last_run_rows", pipeline="other", outcome="written") == 8
+    assert page("pipeline_last_run_rows", pipeline="other", outcome="rejected") == 2
+    assert page("pipeline_last_run_duration_seconds", pipeline="other") > 0
+    assert page("pipeline_running", pipeline="other") == 0
+
+
+def test_a_run_that_is_under_way_is_told(store, pipeline):
+    seen = []
+
+    def look(row):
+        seen.append(Page(store)("pipeline_running", pipeline="vendor"))
+        return row
+
+    pipeline(1, validate=look).run()
+    assert seen == [1]
+
+
+# ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def flow(store, tmp_path):
+    return redrive.Flow("settlement", store=store, workers=2, files=tmp_path / "results")
+
+
+def test_tasks_are_told_while_their_run_is_not_finished(store, flow, task):
+    @task
+    def parts():
+        return [1, 2, 3]
+
+    @task(each=parts)
+    def settle(part):
+        if part == 2:
+            raise redrive.Permanent("no such account")
+        return part
+
+    @task(after=settle)
+    def report():
+        return 1
+
+    with set_testing():
+        stopped(flow)
+    page = Page(store)
+    assert page("flow_tasks", flow="settlement", state="SUCCESS") == 3
+    assert page("flow_tasks", flow="settlement", state="DEAD_LETTER") == 1
+    assert page("flow_tasks", flow="settlement", state="PENDING") == 1
+    assert page("flow_last_run_status", flow="settlement", status="held") == 1
+    assert page("flow_last_success_timestamp_seconds", flow="settlement") is None
+    flow.accept("settle[1]", result=0, note="not worth it")
+    done = flow.run()
+    page = Page(store)
+    assert page("flow_tasks", flow="settlement", state="SUCCESS") is None
+    assert page("flow_last_run_status", flow="settlement", status="complete") == 1
+    assert page("flow_last_success_timestamp_seconds", flow="settlement") == pytest.approx(done.ended_at.timestamp())
+    assert page("flow_last_run_duration_seconds", flow="settlement") == pytest.approx(done.seconds, abs=0.001)
+
+
+# ── alerts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def an_alert(key, status, urgency="P2", subject="bank"):
+    values = {"subject_kind": "service", "subject": subject, "title": "down", "facts": {}, "evidence": []}
+    return {"key": key, "condition": "service_down", "status": status, "urgency": urgency, **values}
+
+
+def a_send(channel, status):
+    values = {"alert_id": 1, "what": "opened", "urgency": "P2", "created_at": NOW, "due_at": NOW}
+    return {"channel": channel, "status": status, **values}
+
+
+def test_alerts_that_are_not_over_and_messages_that_are_not_delivered_are_told(store):
+    standing = [
+        an_alert("a", "open"),
+        an_alert("b", "open"),
+        an_alert("c", "acknowledged", "P1", "ledger"),
+        an_alert("d", "resolved"),
+    ]
+    sends = [a_send("slack", "waiting"), a_send("slack", "waiting"), a_send("mail", "failed"), a_send("mail", "sent")]
+
+    def work(connection):
+        connection.execute(alerts.insert(), [{**one, "since": NOW, "last_seen": NOW} for one in standing])
+        connection.execute(alert_sends.insert(), sends)
+
+    store.database.write(work)
+    page = Page(store)
+    of = {"subject_kind": "service"}
+    assert page("alerts", status="open", urgency="P2", subject="bank", **of) == 2
+    assert page("alerts", status="acknowledged", urgency="P1", subject="ledger", **of) == 1
+    assert page("alerts", status="resolved", urgency="P2", subject="bank", **of) is None
+    assert page("alert_sends", channel="slack", status="waiting") == 2
+    assert page("alert_sends", channel="mail", status="failed") == 1
+    assert page("alert_sends", channel="mail", status="sent") is None
+
+
+def test_it_is_told_whether_anybody_watches(store):
+    assert Page(store)("watched") == 0
+    dialect = store.database.dialect
+    store.database.write(lambda connection: lease.take(connection, dialect, "watch", "me", timedelta(minutes=1)))
+    assert Page(store)("watched") == 1
+
+
+# ── the store itself ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_store_says_that_it_is_there(store):
+    page = Page(store)
+    info = store.info()
+    assert page("up") == 1
+    assert page("scrape_duration_seconds") > 0
+    assert page("store_info", database=info.database, schema_version=info.schema_version) == 1
+
+
+def test_nothing_secret_and_nothing_that_there_is_no_end_of_is_in_a_page(store, pipeline, put):
+    secret = "sk-live-hunter2hunter2hunter2"
+    record(store)
+    put(1, pipeline=f"vendor?api_key={secret}", error=f"token={secret} refused", run_id=None)
+    report = pipeline(5, name=f"https://user:{secret}@host").run()
+    text = Page(store).text
+    assert "hunter2" not in text
+    assert str(report.run_id) not in text
+    assert "D-0" not in text
+
+
+# ── over HTTP ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def get(server, path="/metrics", **headers):
+    request = urllib.request.Request(server.url + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode(), answer.headers["Content-Type"]
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode(), refused.headers["Content-Type"]
+
+
+@contextmanager
+def served(store, monkeypatch, *, kept=0.0):
+    monkeypatch.setattr(prometheus, "KEPT", kept)
+    with prometheus.serve(store, "127.0.0.1:0") as server:
+        yield server
+
+
+def test_metrics_are_served_in_the_format_that_is_asked_for(store, put, monkeypatch):
+    put(3)
+    with served(store, monkeypatch) as server:
+        status, page, kind = get(server)
+        assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert samples(page)["letters", frozenset({("pipeline", "vendor"), ("status", "pending")})] == 3
+        _, page, kind = get(server, Accept="application/openmetrics-text; version=1.0.0")
+        assert kind.startswith("application/openmetrics-text")
+        assert page.endswith("# EOF\n")
+        assert get(server, "/healthz")[:2] == (200, "ok\n")
+        assert get(server, "/")[:2] == (404, "there is /metrics and /healthz\n")
+
+
+def test_many_scrapes_at_once_ask_the_store_once(store, monkeypatch):
+    asked = []
+    read = figures.Reader.read
+
+    def counted(reader):
+        asked.append(1)
+        return read(reader)
+
+    monkeypatch.setattr(figures.Reader, "read", counted)
+    with served(store, monkeypatch, kept=60.0) as server:
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(get(server)[0])) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (found, len(asked)) == ([200] * 8, 1)
+
+
+def test_who_waits_too_long_for_another_scrape_is_told_so(store, monkeypatch):
+    entered, go = threading.Event(), threading.Event()
+    read = figures.Reader.read
+
+    def slow(reader):
+        entered.set()
+        go.wait(60)
+        return read(reader)
+
+    monkeypatch.setattr(figures.Reader, "read", slow)
+    monkeypatch.setattr(prometheus, "_QUEUE", 0.01)
+    with served(store, monkeypatch) as server:
+        first = []
+        thread = threading.Thread(target=lambda: first.append(get(server)[0]))
+        thread.start()
+        assert entered.wait(60)
+        assert get(server)[:2] == (503, "another request is still being answered: the store is slow\n")
+        go.set()
+        thread.join()
+        assert first == [200]
+
+
+def test_a_store_without_our_tables_is_not_healthy(store, monkeypatch):
+    with served(store, monkeypatch) as server:
+        prefix = "pipeline." if store.database.dialect.is_remote else ""
+        store.database.write(lambda connection: connection.exec_driver_sql(f"DROP TABLE {prefix}redrive_schema"))
+        status, said, _ = get(server, "/healthz")
+        assert status == 503
+        assert said.endswith("has no schema of this redrive: run `redrive store migrate`\n")
+
+
+@pytest.mark.filterwarnings("ignore:.*ServerCursor.*deleted while still open:ResourceWarning")
+def test_a_server_that_is_down_is_a_503_with_a_sentence_until_it_is_back(mortal_postgres, monkeypatch):
+    with psycopg.connect(mortal_postgres.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE watched")
+    monkeypatch.setattr(prometheus, "_PATIENCE", 0.1)
+    url = mortal_postgres.url.rpartition("/")[0] + "/watched"
+    with redrive.connect(url, migrate=True) as store, served(store, monkeypatch) as server:
+        assert get(server)[0] == 200
+        mortal_postgres.stop()
+        try:
+            for path in ("/metrics", "/healthz"):
+                status, said, kind = get(server, path)
+                assert (status, kind) == (503, "text/plain; charset=utf-8")
+                assert said.count("\n") == 1
+                assert "Traceback" not in said
+                assert "correct-horse" not in said
+        finally:
+            mortal_postgres.start()
+        assert get(server)[0] == 200
+        assert get(server, "/healthz")[0] == 200
+    gc.collect()
