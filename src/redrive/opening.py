@@ -5,25 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from redrive import config
+from redrive.calls.announce import Hook
 from redrive.dlq.queue import DeadLetters
 from redrive.errors import UnknownStore
-from redrive.letters import QueueSize
+from redrive.flows import FlowEnded, TaskFailed, TasksDead
+from redrive.letters import LettersChanged, LettersPurged, LettersReplayed, QueueSize
+from redrive.model import Event
+from redrive.runs import RunEnded
 from redrive.store import migrate
 from redrive.store.database import PATIENCE, Database
 from redrive.store.dialect import Dialect
 from redrive.store.run_log import RunLog
+from redrive.store.service_log import ServiceLog
 from redrive.store.shared import SharedState
 from redrive.store.task_log import TaskLog
 
+if TYPE_CHECKING:
+    from redrive.alerts.desk import Desk
+    from redrive.alerts.settings import AlertSettings
+
 DEFAULT = ".redrive/redrive.db"
+_FOR_ALERTS = (RunEnded, FlowEnded, TasksDead, TaskFailed, LettersReplayed, LettersChanged, LettersPurged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +51,30 @@ class StoreInfo:
 class Store:
     """What lasts: one database that holds the letters and what processes share. Safe to use from many threads.
 
-    dlq     the dead letters
-    runs    what pipelines did
-    tasks   what flows did, and their tasks
-    shared  what processes tell each other about services: `redrive.Service(…, store=store)`
+    dlq       the dead letters
+    runs      what pipelines did
+    tasks     what flows did, and their tasks
+    services  what services did, where they know the store: `redrive.Service(…, store=store)`
+    alerts    whom to tell, and who was told
+    shared    what processes tell each other about services: `redrive.Service(…, store=store)`
     """
 
-    def __init__(self, database: Database, *, redact: Iterable[str] = (), store_redacted: bool = False) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        redact: Iterable[str] = (),
+        store_redacted: bool = False,
+        alerts: AlertSettings | None = None,
+    ) -> None:
         self.database = database
-        self.dlq = DeadLetters(database, redact=redact, store_redacted=store_redacted)
+        self.listeners: tuple[Hook, ...] = (self._tell_alerts,)
+        self.dlq = DeadLetters(database, redact=redact, store_redacted=store_redacted, listeners=self.listeners)
         self.runs = RunLog(database)
         self.tasks = TaskLog(database)
+        self.services = ServiceLog(database)
         self.shared = SharedState(database)
+        self._alert_settings = alerts
 
     def __repr__(self) -> str:
         return f"<Store {self.database.name}>"
@@ -61,6 +84,18 @@ class Store:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    @cached_property
+    def alerts(self) -> Desk:
+        """Whom to tell, and who was told."""
+        from redrive.alerts.desk import Desk
+        from redrive.alerts.settings import AlertSettings
+
+        return Desk(self.database, self._alert_settings or AlertSettings())
+
+    def _tell_alerts(self, event: Event) -> None:
+        if isinstance(event, _FOR_ALERTS):  # the rest is for the log
+            self.alerts.hear(event)
 
     def info(self) -> StoreInfo:
         """Where it is, which schema it has, how much it holds."""
@@ -79,6 +114,9 @@ class Store:
 
     def close(self) -> None:
         """Let services that share this store go on alone, and close the connections; the store may be used again."""
+        if "alerts" in vars(self):
+            self.alerts.close()
+        self.services.close()
         self.shared.close()
         self.database.close()
 
@@ -108,6 +146,7 @@ def connect(
         Database(dialect, patience=waits),
         redact=settings.redact if redact is None else redact,
         store_redacted=settings.store_redacted,
+        alerts=_alerts(settings),
     )
     try:
         store.database.prepare(migrating=dialect.migrates_itself if settings.migrate is None else settings.migrate)
@@ -115,6 +154,15 @@ def connect(
         store.close()
         raise
     return store
+
+
+def _alerts(settings: config.Settings) -> AlertSettings | None:
+    """What is set about alerts: what cannot be used is refused now, not when somebody is to be woken."""
+    if not settings.alerts and settings.alerts_on is None:
+        return None  # most programs: these modules are loaded when a run has ended
+    from redrive.alerts.reading import read
+
+    return read(settings)
 
 
 def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:

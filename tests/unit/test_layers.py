@@ -11,13 +11,13 @@ ROOT = Path(redrive.__file__).parent
 
 # From the ground up: a room may import from its own row and from those above it in this list.
 LAYERS = [
-    {"model", "letters", "runs", "flows", "errors", "clock", "config", "masking", "extras", "stopping"},
+    {"model", "letters", "runs", "flows", "notices", "errors", "clock", "config", "masking", "extras", "stopping"},
     {"classify", "policy"},
     {"calls", "store"},
     {"dlq", "observe"},
+    {"alerts"},
     {"opening"},
     {"rows", "tasks", "streams", "engines"},
-    {"alerts"},
     {"cli", "console", "testing"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
@@ -61,6 +61,12 @@ def test_a_file_imports_only_from_its_own_layer_and_those_below(path):
     rank = RANK[room_of(path)]
     used = {name.split(".")[1] for name in imports(path) if name.startswith("redrive.")}
     assert {room for room in used if RANK[room] > rank} == set()
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) not in {"alerts", "opening", "cli"}], ids=str)
+def test_whoever_announces_does_not_know_that_there_are_alerts(path):
+    """The store carries them, and gives every run those who listen there."""
+    assert [name for name in imports(path) if name.startswith("redrive.alerts")] == []
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in PURE], ids=lambda path: path.name)

@@ -1,0 +1,195 @@
+"""`store.alerts`: hears of runs, judges them, and keeps what people are to be told until they were."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from redrive.alerts import rules
+from redrive.alerts.judging import RunName, gate_of, mark_judged, picture_of, unjudged, waits
+from redrive.alerts.ledger import OPEN, AlertLedger
+from redrive.alerts.picture import Judgement, LevelPicture
+from redrive.alerts.sender import Sender
+from redrive.alerts.settings import AlertSettings
+from redrive.clock import Clock
+from redrive.errors import StoreError
+from redrive.flows import FlowEnded, TaskFailed, TasksDead
+from redrive.letters import LettersChanged, LettersPurged, LettersReplayed
+from redrive.masking import mask
+from redrive.model import Event
+from redrive.notices import Alert, AlertStatus, Send, Urgency
+from redrive.runs import RunEnded
+from redrive.store.database import Database
+from redrive.store.schema import SCHEMA
+
+LOG = logging.getLogger("redrive.alerts")
+
+_MOST = 1_000  # alerts about letters that are looked at
+
+
+class Desk:
+    """Where failures become alerts, of all runs of one store.
+
+    Whatever it does, it never fails the run that it hears of: what it could not do, `redrive watch` does later.
+    """
+
+    def __init__(self, database: Database, settings: AlertSettings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.ledger = AlertLedger(database, settings)
+        self.sender = Sender(database, settings)
+        self._database = database
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Desk of {self._database.name}>"
+
+    # ── what happens ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, event: Event) -> None:
+        """Judge the run that an event tells of, and see that people are told."""
+        if not self.settings.enabled:
+            return
+        try:
+            if isinstance(event, LettersReplayed | LettersChanged | LettersPurged):
+                self.look_at_letters()
+            elif (run := _run_of(event)) is not None:
+                self.judge(run)
+        except StoreError as error:
+            LOG.warning("what happened could not be judged now, and will be by `redrive watch`: %s", mask(str(error)))
+
+    def judge(self, run: RunName) -> list[Alert]:
+        """Judge one run as it stands: for good where it has ended, and so far where it goes on."""
+        now = self._now()
+        picture, at = self._database.read(lambda connection: self._seen(connection, run, now))
+        if picture is None:
+            return []
+        judgement = rules.of_run(picture, self.settings, now=at)
+        if picture.ended_at is None:
+            return self._applied(judgement)
+        return self._applied(judgement, run=run)
+
+    def judge_ended(self) -> list[Alert]:
+        """Judge the runs that ended and that nobody has judged: their process was killed, or had no store."""
+        waiting = self._database.read(unjudged)
+        return [alert for run in waiting for alert in self.judge(run)]
+
+    def look(self, picture: LevelPicture) -> list[Alert]:
+        """Judge what is a level."""
+        return self.look_at_letters() + self._applied(rules.of_levels(picture, self.settings))
+
+    def look_at_letters(self) -> list[Alert]:
+        """Close what was told of rejected rows, where none of them waits for anybody any more."""
+        told = [one for one in self.find(status=OPEN, limit=_MOST) if gate_of(one) in one.evidence]
+        if not told:
+            return []
+        settled = self._database.read(lambda connection: [one for one in told if not waits(connection, one)])
+        return self._applied(Judgement(judged=frozenset(gate_of(one) for one in settled))) if settled else []
+
+    def pass_time(self) -> list[Alert]:
+        """Tell of what has held for long enough, repeat what is still open, and close what is over."""
+        changed = self.ledger.pass_time(now=self._now())
+        self.sender.ring()
+        return changed
+
+    def send_due(self) -> int:
+        """Send what is due, now; how many messages went out."""
+        return self.sender.send_due(now=self._now())
+
+    def _seen(self, connection: Connection, run: RunName, now: datetime | None) -> tuple[Any, datetime]:
+        at = self._database.dialect.now(connection) if now is None else now
+        return picture_of(connection, run, at), at
+
+    def _applied(self, judgement: Judgement, *, run: RunName | None = None) -> list[Alert]:
+        now, judgement = self._now(), self._as_asked_here(judgement)
+
+        def still_to_judge(connection: Connection) -> bool:
+            at = self._database.dialect.now(connection) if now is None else now
+            return run is None or mark_judged(connection, run, at)
+
+        changed = self.ledger.apply(judgement, now=now, only_if=None if run is None else still_to_judge)
+        if changed:
+            self.sender.ring()
+        return changed
+
+    def _as_asked_here(self, judgement: Judgement) -> Judgement:
+        """With SQL as this database understands it: a file knows no schemas."""
+        if self._database.dialect.is_remote:
+            return judgement
+        asked = (
+            replace(one.facts, sql=(one.facts.sql or "").replace(f"{SCHEMA}.", "") or None)
+            for one in judgement.findings
+        )
+        findings = tuple(replace(one, facts=facts) for one, facts in zip(judgement.findings, asked, strict=True))
+        return replace(judgement, findings=findings)
+
+    def _now(self) -> datetime | None:
+        """The clock that was given; None for the database's own."""
+        return None if self._clock is None else self._clock.now()
+
+    # ── what people ask and decide ────────────────────────────────────────────────────────────────────────────────────
+
+    def find(
+        self,
+        *,
+        status: AlertStatus | str | None = None,
+        urgency: Urgency | str | None = None,
+        subject: str | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Alert]:
+        """Alerts, the newest first; with the status "open", all that are not over."""
+        return self.ledger.find(status=status, urgency=urgency, subject=subject, since=since, limit=limit)
+
+    def get(self, alert_id: int) -> Alert:
+        """One alert."""
+        return self.ledger.get(alert_id)
+
+    def sends(self, alert_id: int) -> list[Send]:
+        """The messages about an alert, the oldest first."""
+        return self.ledger.sends(alert_id)
+
+    def unsent(self) -> list[Send]:
+        """Messages that wait to be delivered, or could not be."""
+        return self.ledger.unsent()
+
+    def acknowledge(self, alert_id: int, *, by: str, note: str | None = None) -> Alert:
+        """Say that somebody is at it: it is not repeated any more, unless it becomes more urgent."""
+        alert = self.ledger.acknowledge(alert_id, by=by, note=note)
+        self.sender.ring()
+        return alert
+
+    def resolve(self, alert_id: int, *, by: str, note: str) -> Alert:
+        """Close it by hand. Where its condition is found to hold once more, it is a new alert."""
+        alert = self.ledger.close(alert_id, by=by, note=note)
+        self.sender.ring()
+        return alert
+
+    def test(self, urgency: Urgency | str, *, pipeline: str | None = None) -> Sequence[Send]:
+        """Send a sample over the routes that are set for this urgency, now; what became of each message."""
+        alert = self.ledger.put_test(Urgency(urgency), pipeline=pipeline)
+        self.sender.send_due(now=self._now(), alert_id=alert.id)
+        return self.ledger.sends(alert.id)
+
+    def purge(self) -> int:
+        """Forget alerts that have been over for longer than they are kept."""
+        return self.ledger.purge(older_than=timedelta(days=self.settings.keep_days), now=self._now())
+
+    def close(self) -> None:
+        """Send what is due, for a moment, and let the rest be sent by others."""
+        self.sender.close()
+
+
+def _run_of(event: Event) -> RunName | None:
+    match event:
+        case RunEnded(report=report):
+            return RunName("pipeline", report.run_id)
+        case FlowEnded(report=report):
+            return RunName("flow", report.run_id)
+        case TasksDead(run_id=run_id) | TaskFailed(run_id=run_id):
+            return RunName("flow", run_id)
+    return None

@@ -1,0 +1,279 @@
+"""A run as the rules look at it, from what is stored: its own process can judge it so, and any other one later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, Table, func, select, update
+
+from redrive.alerts.picture import DeadTasks, PastRun, RunPicture
+from redrive.flows import FlowStatus, State
+from redrive.masking import mask
+from redrive.model import Kind
+from redrive.notices import Alert, Subject
+from redrive.policy.daily import Daily
+from redrive.runs import RunStatus
+from redrive.store.encoding import encode
+from redrive.store.owner import is_dead
+from redrive.store.registry import Runnable
+from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_executors, task_runs
+from redrive.store.task_log import causes_of, counts_of
+
+_REMEMBERED = 60  # runs that say what is usual
+_SAMPLED = 10_000  # letters of a run that are looked at for what they have in common
+_LONGEST_CHECKPOINT = 200
+_UNFINISHED = (FlowStatus.RUNNING, FlowStatus.HELD)
+
+
+class RunName(NamedTuple):
+    """Which run is meant."""
+
+    kind: Runnable
+    run_id: UUID
+
+
+def unjudged(connection: Connection, *, limit: int = 100) -> list[RunName]:
+    """Runs that ended, and that nobody has judged since; the oldest first."""
+    found: list[RunName] = []
+    for kind, table in _TABLES.items():
+        waiting = (
+            select(table.c.run_id)
+            .where(table.c.judged_at.is_(None), table.c.ended_at.is_not(None))
+            .order_by(table.c.ended_at)
+            .limit(limit)
+        )
+        found += [RunName(kind, row.run_id) for row in connection.execute(waiting)]
+    return found
+
+
+def mark_judged(connection: Connection, run: RunName, now: datetime) -> bool:
+    """Note that a run is judged; False where it goes on again, or another process was quicker."""
+    table = _TABLES[run.kind]
+    marked = (
+        update(table)
+        .where(table.c.run_id == run.run_id, table.c.judged_at.is_(None), table.c.ended_at.is_not(None))
+        .values(judged_at=now)
+    )
+    return connection.execute(marked).rowcount == 1
+
+
+def picture_of(connection: Connection, run: RunName, now: datetime) -> RunPicture | None:
+    """A run as it stands now; None where it is not there."""
+    table = _TABLES[run.kind]
+    row = connection.execute(select(table).where(table.c.run_id == run.run_id)).one_or_none()
+    if row is None:
+        return None
+    return _pipeline(connection, row, now) if run.kind == "pipeline" else _flow(connection, row, now)
+
+
+def under_way(connection: Connection, now: datetime) -> list[RunPicture]:
+    """Runs that are not over: those that run, those that died, and flows that wait for a person."""
+    # The index of what is not judged yet leads to them.
+    running = select(runs).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING)
+    flowing = select(task_runs).where(task_runs.c.status.in_(_UNFINISHED))
+    return [
+        *(_pipeline(connection, row, now) for row in connection.execute(running).all()),
+        *(_flow(connection, row, now) for row in connection.execute(flowing).all()),
+    ]
+
+
+def gate_of(alert: Alert) -> str:
+    """The evidence of a run's rejected rows, if the alert is about such."""
+    return f"run:{alert.subject.name}:gate"
+
+
+def waits(connection: Connection, alert: Alert) -> bool:
+    """Whether a letter of the run that an alert tells of waits for somebody."""
+    of_it = (
+        letters.c.run_id == alert.facts.run_id
+        if alert.facts.run_id is not None
+        else letters.c.pipeline_name == alert.subject.name
+    )
+    return (
+        connection.execute(select(letters.c.id).where(of_it, letters.c.status == "pending").limit(1)).first()
+        is not None
+    )
+
+
+# ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
+    place = connection.execute(select(checkpoints).where(checkpoints.c.run_id == row.run_id)).first()
+    running = row.status == RunStatus.RUNNING
+    held = place is not None and place.owner is not None and place.owner_until > now and not is_dead(place.owner)
+    said = _letters(connection, row.run_id) if row.rows_rejected else _Letters()
+    return RunPicture(
+        subject=Subject(kind="pipeline", name=row.pipeline_name),
+        run_id=row.run_id,
+        status=row.status,
+        lost=running and not held,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        seconds=row.seconds + (_between(row.updated_at, now) if running else 0.0),
+        sla=row.sla,
+        daily=_daily(connection, row.pipeline_name),
+        failures=row.failures,
+        reason=row.reason,
+        error_kind=row.error_kind,
+        error_type=row.error_type,
+        error_service=row.error_service,
+        read=row.rows_read,
+        written=row.rows_written,
+        rejected=row.rows_rejected,
+        tier=row.tier,
+        target=row.sink,
+        checkpoint=None if place is None else _checkpoint(place.position),
+        cause=said.cause,
+        causes=said.causes,
+        pending=said.pending,
+        history=tuple(_past_pipeline(connection, row)),
+        last_complete=_last_complete(connection, runs, runs.c.pipeline_name == row.pipeline_name, row.run_id),
+    )
+
+
+def _past_pipeline(connection: Connection, row: Row[Any]) -> Iterator[PastRun]:
+    before = (
+        select(runs)
+        .where(runs.c.pipeline_name == row.pipeline_name, runs.c.started_at < row.started_at)
+        .where(runs.c.status.in_([RunStatus.COMPLETE, RunStatus.ABORTED, RunStatus.FAILED]))
+        .order_by(runs.c.started_at.desc())
+        .limit(_REMEMBERED)
+    )
+    for past in connection.execute(before):
+        yield PastRun(
+            status=past.status,
+            started_at=past.started_at,
+            ended_at=past.ended_at,
+            seconds=past.seconds,
+            read=past.rows_read,
+            rejected=past.rows_rejected,
+        )
+
+
+class _Letters(NamedTuple):
+    """What is said of the letters of a run."""
+
+    cause: str | None = None
+    causes: int = 0
+    pending: int = 0
+
+
+def _letters(connection: Connection, run_id: UUID) -> _Letters:
+    """What most letters of a run have in common, of how many causes they are, and how many wait for somebody."""
+    some = select(letters.c.fingerprint).where(letters.c.run_id == run_id).limit(_SAMPLED).subquery()
+    common = connection.execute(
+        select(some.c.fingerprint, func.count()).group_by(some.c.fingerprint).order_by(func.count().desc())
+    ).all()
+    if not common:
+        return _Letters()
+    words = select(causes.c.template).where(causes.c.fingerprint == common[0].fingerprint)
+    said = connection.execute(words).scalar()
+    pending = select(func.count()).where(letters.c.run_id == run_id, letters.c.status == "pending")
+    return _Letters(None if said is None else mask(said), len(common), int(connection.execute(pending).scalar_one()))
+
+
+def _checkpoint(position: Any) -> str | None:
+    if position is None:
+        return None
+    text = mask(encode(position))
+    return text if len(text) <= _LONGEST_CHECKPOINT else f"{text[:_LONGEST_CHECKPOINT]}…"
+
+
+# ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
+    counts = counts_of(connection, row.run_id)
+    dead = causes_of(connection, row.run_id, [State.DEAD_LETTER])
+    failed = causes_of(connection, row.run_id, [State.FAILED])
+    return RunPicture(
+        subject=Subject(kind="flow", name=row.flow_name),
+        run_id=row.run_id,
+        status=row.status,
+        lost=row.status == FlowStatus.RUNNING and not _anybody_at(connection, row.run_id, now),
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        seconds=_between(row.started_at, row.ended_at or now),
+        sla=row.sla,
+        daily=_daily(connection, row.flow_name),
+        failures=row.failures,
+        reason=row.reason,
+        error_kind=_kind_of_all(one.kind for one in failed),
+        tasks_done=counts.get(State.SUCCESS, 0),
+        tasks_total=sum(counts.values()),
+        dead=tuple(
+            DeadTasks(
+                task=one.task, cause=one.cause, reason=mask(one.error or ""), count=one.count, untried=one.untried
+            )
+            for one in dead
+        ),
+        failed=tuple(f"{one.sample}: {mask(one.error or '')}" for one in failed),
+        history=tuple(_past_flow(connection, row)),
+        last_complete=_last_complete(connection, task_runs, task_runs.c.flow_name == row.flow_name, row.run_id),
+    )
+
+
+def _kind_of_all(kinds: Iterable[str | None]) -> str | None:
+    """What tasks failed of: the kind they have in common, else one that a person has to look at."""
+    found = set(kinds)
+    if not found:
+        return None
+    return found.pop() if len(found) == 1 else str(Kind.PERMANENT)
+
+
+def _anybody_at(connection: Connection, run_id: UUID, now: datetime) -> bool:
+    there = select(task_executors.c.owner).where(
+        task_executors.c.run_id == run_id, task_executors.c.ended_at.is_(None), task_executors.c.until > now
+    )
+    return any(not is_dead(row.owner) for row in connection.execute(there))
+
+
+def _past_flow(connection: Connection, row: Row[Any]) -> Iterator[PastRun]:
+    before = (
+        select(task_runs)
+        .where(task_runs.c.flow_name == row.flow_name, task_runs.c.started_at < row.started_at)
+        .where(task_runs.c.status.in_([FlowStatus.COMPLETE, FlowStatus.FAILED]))
+        .order_by(task_runs.c.started_at.desc())
+        .limit(_REMEMBERED)
+    )
+    for past in connection.execute(before):
+        ended = past.ended_at or past.updated_at
+        yield PastRun(
+            status=past.status,
+            started_at=past.started_at,
+            ended_at=past.ended_at,
+            seconds=_between(past.started_at, ended),
+        )
+
+
+def _last_complete(connection: Connection, table: Table, same: Any, run_id: UUID) -> datetime | None:
+    done = (
+        select(table.c.ended_at)
+        .where(same, table.c.status == "complete", table.c.run_id != run_id)
+        .order_by(table.c.started_at.desc())
+        .limit(1)
+    )
+    found: datetime | None = connection.execute(done).scalar()
+    return found
+
+
+def _daily(connection: Connection, name: str) -> Daily | None:
+    """When it is to be done every day; None where it has promised nothing, or a zone is not known here."""
+    promised = connection.execute(select(pipelines.c.sla).where(pipelines.c.name == name)).scalar()
+    if promised is None:
+        return None
+    try:
+        return Daily.of("sla", promised)
+    except ValueError:
+        return None
+
+
+def _between(earlier: datetime, later: datetime) -> float:
+    return max(0.0, (later - earlier).total_seconds())
+
+
+_TABLES: dict[Runnable, Table] = {"pipeline": runs, "flow": task_runs}

@@ -1,0 +1,301 @@
+"""The alerts of a store. Every step is one transaction: an alert is stored with its messages, and sent after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from redrive.alerts import state
+from redrive.alerts.outbox import Outbox
+from redrive.alerts.picture import Judgement
+from redrive.alerts.safe_text import safe, safe_line
+from redrive.alerts.settings import AlertSettings
+from redrive.alerts.state import Case, Change
+from redrive.alerts.stored import TITLE, alert_of, case_of, columns_of, fit_to_store, send_of
+from redrive.errors import RedriveError
+from redrive.notices import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
+from redrive.store import lease
+from redrive.store.database import Database
+from redrive.store.schema import alert_sends, alerts
+
+WATCH = "watch"
+"""The lease of the process that comes back to see what has become of an alert."""
+OPEN = "open"
+"""As a person asks for it: all that is not over."""
+TEST = "test"
+
+_REPORTED = {What.OPENED, What.ESCALATED, What.RESOLVED}
+_NOTE = 2_000
+_BY = 200
+_FAILED = ("retries_exhausted", "permanent_error")
+_REMEMBERED = timedelta(days=7)
+"""For how long what people were told of a run is remembered, so as not to tell it again."""
+
+
+class AlertError(RedriveError):
+    """An alert that is not there, or with which this cannot be done; nothing was changed."""
+
+
+class _Applied(NamedTuple):
+    """What one transaction has come to."""
+
+    cases: list[Case]
+    """As they were written."""
+    reported: list[Alert]
+
+
+class AlertLedger:
+    """Judgements come in; alerts, and messages to people, come of it."""
+
+    def __init__(self, database: Database, settings: AlertSettings) -> None:
+        self._database, self._settings = database, settings
+        self._outbox = Outbox(database, settings)
+
+    # ── what is found ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def apply(
+        self,
+        judgement: Judgement,
+        *,
+        now: datetime | None = None,
+        only_if: Callable[[Connection], bool] | None = None,
+    ) -> list[Alert]:
+        """Take in a judgement; the alerts that were opened, escalated or resolved by it.
+
+        now      the database's clock where it is not given
+        only_if  is asked in the same transaction, and may write there: where it says no, nothing is done
+        """
+        findings = tuple(fit_to_store(finding) for finding in judgement.findings)
+        judgement = replace(judgement, findings=findings)
+
+        def changes(connection: Connection, cases: Mapping[str, Case], at: datetime) -> Mapping[str, Change]:
+            if only_if is not None and not only_if(connection):
+                return {}
+            return state.judged(
+                cases,
+                self._as_nobody_watches(connection, judgement, at),
+                at,
+                self._settings,
+                is_known=lambda finding: finding.key not in cases and _is_known(connection, finding, at),
+            )
+
+        return self._step(changes, now)
+
+    def pass_time(self, *, now: datetime | None = None) -> list[Alert]:
+        """Tell of what has held for long enough, repeat what is still open, and close what has been gone for a while;
+        the alerts that were opened, escalated or resolved by it."""
+
+        def changes(connection: Connection, cases: Mapping[str, Case], at: datetime) -> Mapping[str, Change]:
+            found = {key: state.passed(case, at, self._settings) for key, case in cases.items()}
+            return {key: change for key, change in found.items() if change.case != cases[key]}
+
+        return self._step(changes, now)
+
+    def _as_nobody_watches(self, connection: Connection, judgement: Judgement, now: datetime) -> Judgement:
+        """Where nobody comes back to see whether a run has recovered, people are told at once."""
+        if lease.holder(connection, self._database.dialect, WATCH, now=now) is not None:
+            return judgement
+        findings = tuple(
+            replace(one, persist=0.0) if one.evidence.startswith("run:") else one for one in judgement.findings
+        )
+        return replace(judgement, findings=findings)
+
+    def _step(
+        self,
+        changes: Callable[[Connection, Mapping[str, Case], datetime], Mapping[str, Change]],
+        now: datetime | None,
+    ) -> list[Alert]:
+        def work(connection: Connection) -> _Applied:
+            at = self._begin(connection, now)
+            cases = {row.key: case_of(row) for row in connection.execute(_not_over())}
+            applied = _Applied([], [])
+            for key, change in changes(connection, cases, at).items():
+                case = self._write(connection, cases.get(key), change, at)
+                if case is not None:
+                    applied.cases.append(case)
+                    if not _REPORTED.isdisjoint(change.told):
+                        applied.reported.append(case.alert)
+            return applied
+
+        return self._database.write(work, done=_is_written).reported
+
+    def _begin(self, connection: Connection, now: datetime | None) -> datetime:
+        self._database.dialect.lock(connection, "alerts")  # two who find the same must not both open it
+        return self._database.dialect.now(connection) if now is None else now
+
+    def _write(self, connection: Connection, before: Case | None, change: Change, now: datetime) -> Case | None:
+        case = change.case
+        if before is not None and (case is None or case.alert.id != before.alert.id):
+            connection.execute(delete(alerts).where(alerts.c.id == before.alert.id))
+        if case is None:
+            return None
+        if case.alert.id == state.UNTOLD:
+            added = insert(alerts).values(columns_of(case)).returning(alerts.c.id)
+            case = replace(case, alert=replace(case.alert, id=connection.execute(added).scalar_one()))
+        else:
+            connection.execute(update(alerts).where(alerts.c.id == case.alert.id).values(columns_of(case)))
+        for what in change.told:
+            self._outbox.put(connection, case.alert, what, now)
+        return case
+
+    # ── what people ask ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def find(
+        self,
+        *,
+        status: AlertStatus | str | None = None,
+        urgency: Urgency | str | None = None,
+        subject: str | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Alert]:
+        """Alerts, the newest first.
+
+        status   "open" for all that are not over; else those that are exactly so
+        subject  the name of a pipeline, flow, service …
+        since    those that were seen since then
+        """
+        wanted: Any = select(alerts)
+        if status == OPEN:
+            wanted = _not_over()
+        elif status is not None:
+            wanted = wanted.where(alerts.c.status == AlertStatus(status).value)
+        if urgency is not None:
+            wanted = wanted.where(alerts.c.urgency == Urgency(urgency).value)
+        if subject is not None:
+            wanted = wanted.where(alerts.c.subject == subject)
+        if since is not None:
+            wanted = wanted.where(alerts.c.last_seen >= since)
+        wanted = wanted.order_by(alerts.c.id.desc()).limit(limit)
+        return self._database.read(lambda connection: [alert_of(row) for row in connection.execute(wanted)])
+
+    def get(self, alert_id: int) -> Alert:
+        """One alert."""
+        return self._database.read(lambda connection: _case(connection, alert_id).alert)
+
+    def sends(self, alert_id: int) -> list[Send]:
+        """The messages about an alert, the oldest first."""
+        wanted = select(alert_sends).where(alert_sends.c.alert_id == alert_id).order_by(alert_sends.c.id)
+        return self._database.read(lambda connection: [send_of(row) for row in connection.execute(wanted)])
+
+    def unsent(self) -> list[Send]:
+        """Messages that wait to be delivered, or that could not be; the oldest first.
+
+        One whose channel nobody's settings know waits for somebody who knows it.
+        """
+        wanted = select(alert_sends).where(alert_sends.c.status != SendStatus.SENT.value).order_by(alert_sends.c.id)
+        return self._database.read(lambda connection: [send_of(row) for row in connection.execute(wanted)])
+
+    # ── what people decide ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def acknowledge(self, alert_id: int, *, by: str, note: str | None = None, now: datetime | None = None) -> Alert:
+        """Somebody is at it: it is not repeated any more, unless it becomes more urgent."""
+        who, said = safe_line(by, _BY), None if note is None else safe(note, _NOTE)
+
+        def step(case: Case, at: datetime) -> Change:
+            if case.alert.status is AlertStatus.WAITING:
+                raise AlertError(f"nobody has been told of alert {alert_id} yet, so there is nothing to acknowledge")
+            return state.acknowledged(case, at, by=who, note=said)
+
+        return self._decide(alert_id, step, now)
+
+    def close(self, alert_id: int, *, by: str, note: str, now: datetime | None = None) -> Alert:
+        """Somebody says that it is over. Where it is found to hold once more, it is a new alert."""
+        who, said = safe_line(by, _BY), safe(note, _NOTE)
+
+        def step(case: Case, at: datetime) -> Change:
+            return state.closed(case, at, by=who, note=safe_line(said, TITLE))
+
+        return self._decide(alert_id, step, now)
+
+    def _decide(self, alert_id: int, step: Callable[[Case, datetime], Change], now: datetime | None) -> Alert:
+        def work(connection: Connection) -> _Applied:
+            at = self._begin(connection, now)
+            before = _case(connection, alert_id)
+            if before.alert.is_over:
+                raise AlertError(f"alert {alert_id} is over already: {before.alert.resolution}")
+            case = self._write(connection, before, step(before, at), at)
+            assert case is not None
+            return _Applied([case], [case.alert])
+
+        return self._database.write(work, done=_is_written).reported[0]
+
+    def put_test(self, urgency: Urgency, *, pipeline: str | None = None, now: datetime | None = None) -> Alert:
+        """Store a sample, over at once, to be sent over the routes that a real alert would take."""
+        subject = Subject(kind="store", name=self._database.name)
+        if pipeline is not None:
+            subject = Subject(kind="pipeline", name=pipeline)
+        finding = Finding(
+            key=f"{TEST}:{uuid4()}",
+            condition=TEST,
+            urgency=urgency,
+            subject=subject,
+            title=f"this is a test of where {urgency} alerts go",
+            facts=Facts(commands=("redrive alerts ls",)),
+            evidence=TEST,
+            momentary=True,
+        )
+
+        def work(connection: Connection) -> _Applied:
+            at = self._begin(connection, now)
+            change = replace(state.found(None, fit_to_store(finding), at), told=(What.TEST,))
+            case = self._write(connection, None, change, at)
+            assert case is not None
+            return _Applied([case], [case.alert])
+
+        return self._database.write(work, done=_is_written).reported[0]
+
+    def purge(self, *, older_than: timedelta, now: datetime | None = None) -> int:
+        """Forget alerts that have been over for so long, and their messages; how many."""
+
+        def work(connection: Connection) -> int:
+            at = self._begin(connection, now)
+            old = select(alerts.c.id).where(
+                alerts.c.status == AlertStatus.RESOLVED.value, alerts.c.resolved_at < at - older_than
+            )
+            connection.execute(delete(alert_sends).where(alert_sends.c.alert_id.in_(old)))
+            return connection.execute(delete(alerts).where(alerts.c.id.in_(old))).rowcount
+
+        return self._database.write(work)
+
+
+def _not_over() -> Any:
+    return select(alerts).where(alerts.c.status != AlertStatus.RESOLVED.value)
+
+
+def _case(connection: Connection, alert_id: int) -> Case:
+    row = connection.execute(select(alerts).where(alerts.c.id == alert_id)).one_or_none()
+    if row is None:
+        raise AlertError(f"there is no alert {alert_id}; see `redrive alerts ls`")
+    return case_of(row)
+
+
+def _is_written(connection: Connection, applied: _Applied) -> bool:
+    """Whether a commit whose answer was lost took place: a row is there as we wrote it.
+
+    Where another process has changed all of them since, nobody can tell, and the step is made again: what is found
+    twice tells nobody twice, it is only counted once more.
+    """
+    for case in applied.cases:
+        row = connection.execute(select(alerts).where(alerts.c.id == case.alert.id)).one_or_none()
+        if row is not None and case_of(row) == case:
+            return True
+    return False
+
+
+def _is_known(connection: Connection, finding: Finding, now: datetime) -> bool:
+    """Whether people were told what a momentary finding tells: of this very run it was found before; or that it failed,
+    and then that this is over."""
+    run_id = finding.facts.run_id
+    over = select(alerts).where(alerts.c.resolved_at >= now - _REMEMBERED, alerts.c.opened_at.is_not(None))
+    for alert in map(alert_of, connection.execute(over)):
+        same = alert.key == finding.key and alert.condition == finding.condition
+        failed = finding.condition == state.RECOVERED and alert.condition in _FAILED and run_id is not None
+        if (same or failed) and alert.facts.run_id == run_id:
+            return True
+    return False

@@ -1,0 +1,289 @@
+"""Messages that are to be delivered: stored with the alert, kept until a channel has taken them.
+
+A message is claimed before it is delivered and marked when it was. Several processes may do so at once: a claim is a
+lease of whoever made it, is fenced by a name of its own, and is free again when its holder died. Who is killed between
+the delivery and the mark has sent a message that the store does not know of, and it is sent once more: at least once is
+what can be promised. PagerDuty knows an alert by its key, and takes no harm from that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from redrive.alerts.grouping import KEEPS_STATE, Group, groups, sendable
+from redrive.alerts.safe_text import safe_line
+from redrive.alerts.settings import LOG_CHANNEL, AlertSettings, Channel
+from redrive.alerts.stored import alert_of, send_of
+from redrive.clock import Random
+from redrive.notices import Alert, Send, SendStatus, Urgency, What
+from redrive.policy import backoff
+from redrive.store.database import Database
+from redrive.store.listed import among
+from redrive.store.owner import begin_work, end_work, is_dead, ourselves
+from redrive.store.schema import alert_sends, alerts
+
+BASE, CAP = 15.0, 900.0
+"""Seconds: the ramp of the waits between tries, with full jitter."""
+PATIENCE = {
+    Urgency.P1: timedelta(days=1),
+    Urgency.P2: timedelta(hours=12),
+    Urgency.P3: timedelta(hours=6),
+}
+"""How long a message is tried, from when it could first be sent; there is one last try at the end."""
+GRACE = 60.0
+"""Seconds by which a claim outlasts the longest delivery: to mark it, a store that restarts is waited for."""
+
+CLAIMING = "alert sends"
+_REASON = 500
+_OPENING = (What.OPENED, What.ESCALATED)
+_sends = alert_sends.c
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A message that is ours to deliver."""
+
+    owner: str
+    channel: Channel
+    group: Group
+    told: tuple[tuple[What, Alert], ...]
+    """What is said of which alert, in the order of `group.sends`."""
+
+
+class Due(NamedTuple):
+    """What waits."""
+
+    now: datetime
+    channels: dict[str, datetime]
+    """From when on something may be sent, by the names of channels."""
+
+
+def known(settings: AlertSettings) -> dict[str, Channel]:
+    """The channels that a process with these settings can deliver to. The log is always there."""
+    return {LOG_CHANNEL: Channel(name=LOG_CHANNEL, kind="log"), **settings.channels}
+
+
+class Outbox:
+    """The messages of one store, for a process with these settings."""
+
+    def __init__(self, database: Database, settings: AlertSettings, *, chance: Random | None = None) -> None:
+        self.channels = known(settings)
+        self._database, self._settings = database, settings
+        self._chance = random.Random() if chance is None else chance
+
+    # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(self, connection: Connection, alert: Alert, what: What, now: datetime) -> None:
+        """Note whom to tell. It is called in the transaction that stores the alert: no alert without its messages."""
+        self._database.dialect.lock(connection, CLAIMING)  # what is replaced must not be on its way
+        rows = connection.execute(select(alert_sends).where(_sends.alert_id == alert.id).order_by(_sends.id)).all()
+        for channel, urgency in self._receivers(alert, what, rows):
+            unheard = [row for row in rows if row.channel == channel and row.status == SendStatus.WAITING]
+            if self._said_already(connection, unheard, what, now):
+                continue
+            # What is over when it is told of would stay open for ever where it is known by its key.
+            closes = what is What.OPENED and alert.is_over and self._keeps_state(channel)
+            for said in (what, What.RESOLVED) if closes else (what,):
+                addressed = {"alert_id": alert.id, "channel": channel, "urgency": urgency.value}
+                connection.execute(insert(alert_sends).values(**addressed, **self._when(said, urgency, now)))
+
+    def _when(self, what: What, urgency: Urgency, now: datetime) -> dict[str, Any]:
+        quiet = None
+        if self._settings.quiet is not None and urgency is Urgency.P3 and what is not What.TEST:
+            quiet = self._settings.quiet.until(now)
+        return {
+            "what": what.value,
+            "status": SendStatus.WAITING.value,
+            "digest": int(quiet is not None),
+            "created_at": now,
+            "due_at": quiet or now,
+        }
+
+    def _said_already(self, connection: Connection, unheard: Sequence[Row[Any]], what: What, now: datetime) -> bool:
+        """Take out what need not be said any more; whether what is left says it all.
+
+        Who is told now that it is urgent need not be told before that it was less so. Who is to hear in the morning
+        that something opened, and that it is over, hears the second.
+        """
+        idle = [row.id for row in unheard if not _is_taken(row, now)]
+        if what is What.ESCALATED:
+            connection.execute(delete(alert_sends).where(among(_sends.id, idle)))
+        elif what is What.RESOLVED:
+            for row in unheard:
+                if row.digest and row.id in idle:
+                    connection.execute(update(alert_sends).where(_sends.id == row.id).values(what=what.value))
+                    return True
+        return False
+
+    def _receivers(self, alert: Alert, what: What, rows: Sequence[Row[Any]]) -> Iterator[tuple[str, Urgency]]:
+        """Who is told, and as how urgent."""
+        if what in (*_OPENING, What.TEST):
+            for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject)):
+                yield name, alert.urgency
+            return
+        for name in dict.fromkeys(row.channel for row in rows if row.what in _OPENING):
+            told = [row for row in rows if row.channel == name]
+            if what is What.REPEATED:
+                # Who has not even heard of it yet will; who could not be told is tried once more.
+                if all(row.status != SendStatus.WAITING for row in told):
+                    yield name, alert.urgency
+            elif all(row.status == SendStatus.FAILED for row in told):
+                continue  # it never got there: nobody there would know what is over
+            elif what is What.RESOLVED or self._keeps_state(name):
+                yield name, Urgency(min(row.urgency for row in told))
+
+    def _keeps_state(self, name: str) -> bool:
+        return name in self.channels and self.channels[name].kind in KEEPS_STATE
+
+    # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, name: str, *, now: datetime | None = None, alert_id: int | None = None) -> Claim | None:
+        """Take what is to be delivered next to a channel, so that nobody else does; None where nothing is due."""
+        channel, owner = self.channels[name], ourselves()
+        begin_work(owner)
+
+        def work(connection: Connection) -> Claim | None:
+            moment = self._begin(connection, now)
+            group = self._next(connection, channel, moment, alert_id)
+            if group is None:
+                return None
+            until = moment + timedelta(seconds=channel.timeout + 1 + GRACE)
+            ids = [send.id for send in group.sends]
+            connection.execute(update(alert_sends).where(among(_sends.id, ids)).values(owner=owner, owner_until=until))
+            return Claim(owner, channel, group, tuple(_told(connection, group.sends)))
+
+        def is_ours(connection: Connection, claim: Claim | None) -> bool:
+            ours = select(func.count()).where(_sends.owner == owner)
+            return claim is not None and connection.execute(ours).scalar_one() > 0
+
+        claim: Claim | None = None
+        try:
+            claim = self._database.write(work, done=is_ours)
+            return claim
+        finally:
+            if claim is None:
+                end_work(owner)
+
+    def _begin(self, connection: Connection, now: datetime | None) -> datetime:
+        """One at a time: who claims must not take for dead whose claim is being marked."""
+        self._database.dialect.lock(connection, CLAIMING)
+        return self._database.dialect.now(connection) if now is None else now
+
+    def _next(self, connection: Connection, channel: Channel, now: datetime, alert_id: int | None) -> Group | None:
+        of_channel = select(alert_sends).where(_sends.channel == channel.name)
+        waiting = connection.execute(of_channel.where(_sends.status == SendStatus.WAITING)).all()
+        taken = {row.id for row in waiting if _is_taken(row, now)}
+        free = sendable(map(send_of, waiting), now, taken=taken)
+        if alert_id is not None:
+            free = [send for send in free if send.alert_id == alert_id]
+        if not free:
+            return None
+        since = now - timedelta(seconds=self._settings.storm_window)
+        # Each message has an owner of its own, however many alerts it tells of.
+        sent = select(_sends.owner).where(_sends.channel == channel.name, _sends.sent_at > since).distinct()
+        messages = {*connection.execute(sent).scalars(), *(row.owner for row in waiting if row.id in taken)}
+        found = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind)
+        return found[0] if found else None
+
+    def due(self, *, now: datetime | None = None, alert_id: int | None = None) -> Due:
+        """When there is something to deliver, to which of the channels that are known here."""
+
+        def work(connection: Connection) -> Due:
+            moment = self._database.dialect.now(connection) if now is None else now
+            waiting = select(alert_sends).where(
+                _sends.status == SendStatus.WAITING, _sends.channel.in_(list(self.channels))
+            )
+            if alert_id is not None:
+                waiting = waiting.where(_sends.alert_id == alert_id)
+            found: dict[str, datetime] = {}
+            for row in connection.execute(waiting):
+                at = max(row.due_at, row.owner_until) if _is_taken(row, moment) else row.due_at
+                found[row.channel] = min(at, found.get(row.channel, at))
+            return Due(moment, found)
+
+        return self._database.read(work)
+
+    # ── marking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def sent(self, claim: Claim, *, now: datetime | None = None) -> None:
+        """It was delivered."""
+
+        def work(connection: Connection) -> None:
+            moment = self._begin(connection, now)
+            # The owner stays: by it the messages of a window are counted.
+            connection.execute(
+                _ours(claim).values(
+                    status=SendStatus.SENT.value,
+                    sent_at=moment,
+                    attempts=_sends.attempts + 1,
+                    error=None,
+                    owner_until=None,
+                )
+            )
+
+        self._database.write(work)
+        end_work(claim.owner)
+
+    def failed(
+        self,
+        claim: Claim,
+        reason: str,
+        *,
+        permanent: bool = False,
+        retry_after: float | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """It could not be delivered: it is due again, or is given up."""
+        said = safe_line(reason, _REASON) or "it failed without a word"
+
+        def work(connection: Connection) -> None:
+            moment = self._begin(connection, now)
+            wait = self._wait(max(send.attempts for send in claim.group.sends) + 1, retry_after)
+            for send in claim.group.sends:
+                ends = self._ends(send)
+                given_up = permanent or send.what is What.TEST or moment >= ends
+                values = {
+                    "status": (SendStatus.FAILED if given_up else SendStatus.WAITING).value,
+                    "due_at": send.due_at if given_up else min(moment + wait, ends),
+                    "attempts": _sends.attempts + 1,
+                    "error": said,
+                    "owner": None,
+                    "owner_until": None,
+                }
+                connection.execute(_ours(claim).where(_sends.id == send.id).values(values))
+
+        self._database.write(work)
+        end_work(claim.owner)
+
+    def _wait(self, tries: int, retry_after: float | None) -> timedelta:
+        drawn = backoff.wait(
+            tries, base=BASE, multiplier=2.0, cap=CAP, jitter="full", previous=None, random=self._chance
+        )
+        return timedelta(seconds=max(drawn, retry_after or 0.0))
+
+    def _ends(self, send: Send) -> datetime:
+        quiet = self._settings.quiet.until(send.created_at) if send.digest and self._settings.quiet else None
+        return (quiet or send.created_at) + PATIENCE[send.urgency]
+
+
+def _is_taken(row: Row[Any], now: datetime) -> bool:
+    """Whether somebody who lives has it in hand."""
+    return row.owner is not None and row.owner_until is not None and row.owner_until > now and not is_dead(row.owner)
+
+
+def _ours(claim: Claim) -> Any:
+    return update(alert_sends).where(_sends.owner == claim.owner, _sends.status == SendStatus.WAITING.value)
+
+
+def _told(connection: Connection, sends: Collection[Send]) -> Iterator[tuple[What, Alert]]:
+    ids = {send.alert_id for send in sends}
+    found = {row.id: alert_of(row) for row in connection.execute(select(alerts).where(among(alerts.c.id, ids)))}
+    for send in sends:
+        # As urgent as it was when there was something to tell: it may have become less so without a word.
+        yield send.what, replace(found[send.alert_id], urgency=send.urgency)

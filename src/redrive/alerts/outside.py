@@ -1,0 +1,97 @@
+"""What is asked of databases beside the store: how many rows a table has, how far replication slots lag."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, NullPool, create_engine, func, make_url, select, table, text
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.sql import quoted_name
+
+from redrive.alerts.picture import Slot
+from redrive.extras import needs
+
+_POSTGRES = ("postgresql", "postgres")
+_CONNECTING = 10  # seconds
+_COUNTING = 600  # seconds after which the server itself gives up to count
+_SLOTS = text(
+    """SELECT slot_name AS name, active, pg_wal_lsn_diff(
+           CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+                ELSE pg_current_wal_lsn() END, restart_lsn
+       ) AS lag
+       FROM pg_replication_slots WHERE restart_lsn IS NOT NULL ORDER BY slot_name"""
+)
+
+
+def count_rows(url: str, name: str) -> int:
+    """How many rows a table has; `schema.table`, both as they are written, capitals and all."""
+    schema, _, bare = name.rpartition(".")
+    parsed = _parsed(url)
+    if parsed.get_backend_name() == "duckdb":
+        return _count_in_duckdb(parsed, schema, bare)
+    counted = table(quoted_name(bare, True), schema=quoted_name(schema, True) if schema else None)
+    with _connected(parsed) as connection:
+        return int(connection.execute(select(func.count()).select_from(counted)).scalar_one())
+
+
+def slots_of(url: str) -> list[Slot]:
+    """The replication slots of a PostgreSQL server, and how much of its log each holds back."""
+    with _connected(_parsed(url)) as connection:
+        return read_slots(connection)
+
+
+def read_slots(connection: Connection) -> list[Slot]:
+    """The same, on a connection."""
+    return [
+        Slot(name=row.name, lag_bytes=max(0, int(row.lag)), active=bool(row.active))
+        for row in connection.execute(_SLOTS)
+        if row.lag is not None
+    ]
+
+
+def server_of(url: str) -> str:
+    """The server of a URL, as slots are told apart by it."""
+    parsed = _parsed(url)
+    return f"{parsed.host or 'localhost'}:{parsed.port or 5432}"
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError("its URL cannot be read") from None  # the URL itself may hold a password
+
+
+@contextmanager
+def _connected(url: URL) -> Iterator[Connection]:
+    options: dict[str, Any] = {"poolclass": NullPool, "hide_parameters": True}
+    if url.drivername in _POSTGRES:
+        url = url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() == "sqlite":
+        path = Path(url.database or "")
+        # The driver would make an empty file of a name that is mistyped.
+        options["creator"] = lambda: sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    elif url.drivername == "postgresql+psycopg" and "connect_timeout" not in url.query:
+        options["connect_args"] = {"connect_timeout": _CONNECTING}
+    engine = create_engine(url, **options)
+    try:
+        with engine.connect() as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(text(f"SET statement_timeout = '{_COUNTING}s'"))
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _count_in_duckdb(url: URL, schema: str, name: str) -> int:
+    with needs("rows"):
+        import duckdb
+
+    path = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name) if part)
+    with duckdb.connect(url.database or "", read_only=True) as connection:
+        found = connection.execute(f"SELECT count(*) FROM {path}").fetchone()
+    return int(found[0]) if found else 0

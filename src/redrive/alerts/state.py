@@ -1,0 +1,343 @@
+"""What becomes of an alert: it is found, gone, acknowledged, closed, or only grows older.
+
+    WAITING ──► OPEN ◄──► ACKNOWLEDGED
+       │          └──► RESOLVED ◄──┘
+       └──► forgotten: it went away before anybody was told
+
+Pure: every step takes what was, and gives what is now and what is to be told. `redrive.alerts.ledger` stores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from redrive.alerts.picture import Judgement
+from redrive.alerts.settings import AlertSettings
+from redrive.notices import Alert, AlertStatus, Facts, Finding, Subject, Urgency, What
+
+LEVEL = "level:"
+"""How evidence begins that is measured again and again: it may flap. All else tells of what has happened."""
+RECOVERED = "recovered"
+UNTOLD = 0
+"""The number of an alert that the store has not given one yet."""
+NO_LONGER = "it no longer holds"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Who speaks for an alert, and what it last said."""
+
+    finding: Finding
+    since: datetime
+    seen_at: datetime
+
+    @property
+    def evidence(self) -> str:
+        """Its name."""
+        return self.finding.evidence
+
+    def has_held(self, now: datetime) -> bool:
+        """Whether it has been so for long enough. A level is only known to hold until it was last measured."""
+        until = self.seen_at if self.evidence.startswith(LEVEL) else now
+        return until - self.since >= timedelta(seconds=self.finding.persist)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An alert, and all who speak for it."""
+
+    alert: Alert
+    witnesses: tuple[Witness, ...] = ()
+    """In the order in which they last spoke."""
+    peak: Urgency | None = None
+    """The most urgent that anybody was told it is; None while nobody was told."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether anybody was told of it."""
+        return self.peak is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a step has come to."""
+
+    case: Case | None
+    """None: it is forgotten."""
+    told: tuple[What, ...] = ()
+    recovered: tuple[Finding, ...] = ()
+    """What it turns into where it was over before anybody was told."""
+
+
+def found(case: Case | None, finding: Finding, now: datetime) -> Change:
+    """A condition holds."""
+    if finding.momentary:
+        return _told_once(case, finding, now)
+    if case is None:
+        case = _begun(finding, now)
+    others = tuple(one for one in case.witnesses if one.evidence != finding.evidence)
+    before = next((one for one in case.witnesses if one.evidence == finding.evidence), None)
+    began = min(now, finding.since or now, now if before is None else before.since)
+    alert = replace(case.alert, last_seen=max(now, case.alert.last_seen), seen=case.alert.seen + 1, gone_since=None)
+    witnesses = (*others, Witness(replace(finding, since=None), since=began, seen_at=now))
+    return _weighed(replace(case, alert=alert, witnesses=witnesses), now)
+
+
+def withdrawn(
+    case: Case,
+    evidence: Collection[str],
+    now: datetime,
+    settings: AlertSettings,
+    *,
+    why: str = NO_LONGER,
+    recovered: Collection[str] = (),
+) -> Change:
+    """Witnesses do not say so any more.
+
+    recovered  the names of pipelines and flows of which a run has come to a good end
+    """
+    gone = [one for one in case.witnesses if one.evidence in evidence]
+    left = tuple(one for one in case.witnesses if one.evidence not in evidence)
+    if not gone:
+        return Change(case)
+    if case.alert.status is AlertStatus.WAITING:
+        turned = tuple(_recovered(one) for one in gone if failed_run(one.evidence) in recovered)
+        rest = _weighed(replace(case, witnesses=left), now) if left else Change(None)
+        return replace(rest, recovered=turned)
+    if left:
+        return _weighed(replace(case, witnesses=left), now)
+    if settings.persist > 0 and all(one.evidence.startswith(LEVEL) for one in gone):
+        alert = replace(case.alert, evidence=frozenset(), gone_since=now)
+        return Change(replace(case, alert=alert, witnesses=()))
+    return _resolved(case, now, why)
+
+
+def passed(case: Case, now: datetime, settings: AlertSettings) -> Change:
+    """Time passes."""
+    alert = case.alert
+    if alert.gone_since is not None:
+        over = now - alert.gone_since >= timedelta(seconds=settings.persist)
+        return _resolved(case, now, NO_LONGER) if over else Change(case)
+    change = _weighed(case, now)
+    if change.told or change.case is None:
+        return change
+    alert = change.case.alert
+    every = settings.repeat.get(alert.urgency)
+    if alert.status is not AlertStatus.OPEN or every is None or alert.told_at is None:
+        return change
+    if now - alert.told_at < timedelta(seconds=every):
+        return change
+    repeated = replace(alert, told_at=now, repeats=alert.repeats + 1)
+    return Change(replace(change.case, alert=repeated), (What.REPEATED,))
+
+
+def acknowledged(case: Case, now: datetime, *, by: str, note: str | None) -> Change:
+    """Somebody is at it. Who comes second is noted; nobody is told of that."""
+    alert = replace(
+        case.alert,
+        status=AlertStatus.ACKNOWLEDGED,
+        acknowledged_at=now,
+        acknowledged_by=by,
+        note=case.alert.note if note is None else note,
+    )
+    first = case.alert.status is AlertStatus.OPEN
+    return Change(replace(case, alert=alert), (What.ACKNOWLEDGED,) if first else ())
+
+
+def closed(case: Case, now: datetime, *, by: str, note: str) -> Change:
+    """Somebody says that it is over. Where it is found to hold once more, it is a new alert."""
+    change = _resolved(case, now, f"closed by {by}: {note}")
+    assert change.case is not None
+    return replace(change, case=replace(change.case, alert=replace(change.case.alert, note=note)))
+
+
+# ── a whole judgement ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def judged(
+    cases: Mapping[str, Case],
+    judgement: Judgement,
+    now: datetime,
+    settings: AlertSettings,
+    *,
+    is_known: Callable[[Finding], bool],
+) -> dict[str, Change]:
+    """What a judgement comes to: by their keys, the alerts that it has touched.
+
+    cases     the alerts that are not over, by their keys
+    is_known  whether people know already what a momentary finding tells
+    """
+    steps = _Steps(cases)
+    # The most urgent first: who is told that it is a P1 need not be told first that it is a P3.
+    lasting = sorted((one for one in judgement.findings if not one.momentary), key=lambda one: one.urgency.value)
+    for finding in lasting:
+        steps.add(finding.key, found(steps.case(finding.key), finding, now))
+    standing = {(one.key, one.evidence) for one in judgement.findings}
+    for key, case in cases.items():
+        names = {one.evidence for one in case.witnesses}
+        gone = {one for one in names if judgement.weighed(one) and (key, one) not in standing}
+        if gone:
+            well = {name for name in map(failed_run, gone) if name is not None and _ended_well(name, judgement)}
+            steps.add(key, withdrawn(steps.case(key) or case, gone, now, settings, recovered=well))
+    for finding in list(_momentary(judgement, cases, steps.changes.values())):
+        if not is_known(finding):
+            steps.add(finding.key, found(steps.case(finding.key), finding, now))
+    return steps.changes
+
+
+class _Steps:
+    """Several steps of one alert make one change."""
+
+    def __init__(self, cases: Mapping[str, Case]) -> None:
+        self.changes: dict[str, Change] = {}
+        self._cases = cases
+
+    def case(self, key: str) -> Case | None:
+        return self.changes[key].case if key in self.changes else self._cases.get(key)
+
+    def add(self, key: str, change: Change) -> None:
+        before = self.changes.get(key)
+        if before is not None:
+            told, recovered = before.told + change.told, before.recovered + change.recovered
+            change = replace(change, told=told, recovered=recovered)
+        self.changes[key] = change
+
+
+def _ended_well(name: str, judgement: Judgement) -> bool:
+    """Whether a run of it was looked at, and has not failed."""
+    evidence = f"run:{name}:failed"
+    return judgement.weighed(evidence) and not any(
+        one.evidence == evidence or (one.condition == "gate_abort" and one.subject.name == name)
+        for one in judgement.findings
+    )
+
+
+def _momentary(judgement: Judgement, cases: Mapping[str, Case], changes: Iterable[Change]) -> Iterator[Finding]:
+    """What is told once. Of a run that recovered, one message: the rule's own, or what a waiting alert turned into;
+    and none where people know that it had failed, for they are told that this is over."""
+    told = {failed_run(one.evidence) for case in cases.values() if case.is_told for one in case.witnesses}
+    for finding in (*judgement.findings, *(one for change in changes for one in change.recovered)):
+        if finding.momentary and finding.condition == RECOVERED:
+            if finding.subject.name not in told:
+                told.add(finding.subject.name)
+                yield finding
+        elif finding.momentary:
+            yield finding
+
+
+def failed_run(evidence: str) -> str | None:
+    """The pipeline or flow of which this says that its run failed or was lost."""
+    if evidence.startswith("run:") and evidence.endswith(":failed"):
+        return evidence.removeprefix("run:").removesuffix(":failed")
+    return evidence.removeprefix("level:lost:") if evidence.startswith("level:lost:") else None
+
+
+# ── the steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _begun(finding: Finding, now: datetime) -> Case:
+    return Case(
+        Alert(
+            id=UNTOLD,
+            key=finding.key,
+            condition=finding.condition,
+            urgency=finding.urgency,
+            status=AlertStatus.WAITING,
+            subject=finding.subject,
+            title=finding.title,
+            facts=finding.facts,
+            since=min(now, finding.since or now),
+            last_seen=now,
+            seen=0,
+        )
+    )
+
+
+def _weighed(case: Case, now: datetime) -> Change:
+    """What it is now by what its witnesses say, and whether that is to be told."""
+    if not case.witnesses:  # a person has taken them out of the store
+        return Change(case)
+    lead = _lead(case, now)
+    began = min(one.since for one in case.witnesses)
+    alert = replace(
+        case.alert,
+        condition=lead.finding.condition,
+        urgency=lead.finding.urgency,
+        subject=lead.finding.subject,
+        title=lead.finding.title,
+        facts=_facts(lead, case.witnesses),
+        persist=lead.finding.persist,
+        evidence=frozenset(one.evidence for one in case.witnesses),
+        since=min(case.alert.since, began) if case.is_told else began,
+    )
+    if case.peak is None:
+        if not lead.has_held(now):
+            return Change(replace(case, alert=alert))
+        opened = replace(alert, status=AlertStatus.OPEN, opened_at=now, told_at=now)
+        return Change(replace(case, alert=opened, peak=alert.urgency), (What.OPENED,))
+    # Once told that it is a P1, nobody is told so again because it was less for a while: it is repeated as what it is.
+    if not alert.urgency.outranks(case.peak):
+        return Change(replace(case, alert=alert))
+    escalated = replace(alert, status=AlertStatus.OPEN, told_at=now, acknowledged_at=None, acknowledged_by=None)
+    return Change(replace(case, alert=escalated, peak=alert.urgency), (What.ESCALATED,))
+
+
+def _lead(case: Case, now: datetime) -> Witness:
+    """Who is believed: of those for whom it has held long enough, the most urgent one, and who last spoke of these."""
+    heard = [one for one in case.witnesses if one.has_held(now)] or case.witnesses
+    return min(reversed(heard), key=lambda one: one.finding.urgency.value)
+
+
+def _facts(lead: Witness, witnesses: tuple[Witness, ...]) -> Facts:
+    affected = dict.fromkeys(name for one in (lead, *witnesses) for name in one.finding.facts.affected)
+    return replace(lead.finding.facts, affected=tuple(affected))
+
+
+def _resolved(case: Case, now: datetime, why: str) -> Change:
+    alert = replace(
+        case.alert,
+        status=AlertStatus.RESOLVED,
+        resolved_at=now,
+        resolution=why,
+        evidence=frozenset(),
+        gone_since=None,
+    )
+    return Change(replace(case, alert=alert, witnesses=()), (What.RESOLVED,) if case.is_told else ())
+
+
+def _told_once(case: Case | None, finding: Finding, now: datetime) -> Change:
+    if case is not None and case.is_told:
+        return _resolved(replace(case, alert=replace(case.alert, facts=finding.facts)), now, finding.title)
+    begun = _begun(finding, now).alert
+    alert = replace(
+        begun,
+        id=UNTOLD if case is None else case.alert.id,
+        status=AlertStatus.RESOLVED,
+        seen=1 if case is None else case.alert.seen + 1,
+        opened_at=now,
+        told_at=now,
+        resolved_at=now,
+        resolution="it was over when it was found",
+    )
+    return Change(Case(alert, peak=alert.urgency), (What.OPENED,))
+
+
+def _recovered(witness: Witness) -> Finding:
+    """A run failed and is complete now; nobody was told that it had failed, and nobody had to be."""
+    finding = witness.finding
+    name = failed_run(witness.evidence) or finding.subject.name
+    own = finding.subject.kind in ("pipeline", "flow")
+    key = f"recovered:{finding.facts.run_id or name}"
+    return Finding(
+        key=key,
+        condition=RECOVERED,
+        urgency=Urgency.P3,
+        subject=finding.subject if own else Subject(kind="pipeline", name=name),
+        title=f"{name} recovered by itself after it had failed",
+        facts=replace(finding.facts, status="complete", next_step="nothing: the run is complete"),
+        evidence=key,
+        since=witness.since,
+        momentary=True,
+    )

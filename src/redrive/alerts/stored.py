@@ -1,0 +1,111 @@
+"""Alerts and messages as the store has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+
+from redrive.alerts.safe_text import safe_document, safe_line
+from redrive.alerts.state import Case, Witness
+from redrive.notices import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
+
+TITLE = 500
+"""Characters of the one line that says what is wrong, or why it is over."""
+
+_AS_THEY_ARE = (
+    *("key", "condition", "title", "since", "opened_at", "last_seen", "seen", "gone_since", "persist", "told_at"),
+    *("repeats", "acknowledged_at", "acknowledged_by", "note", "resolved_at", "resolution"),
+)
+
+
+def columns_of(case: Case) -> dict[str, Any]:
+    """The row of an alert, but for its number."""
+    alert = case.alert
+    return {
+        **{name: getattr(alert, name) for name in _AS_THEY_ARE},
+        "urgency": alert.urgency.value,
+        "status": alert.status.value,
+        "subject_kind": alert.subject.kind,
+        "subject": alert.subject.name,
+        "facts": alert.facts.document(),
+        "evidence": {
+            "peak": None if case.peak is None else case.peak.value,
+            "witnesses": [_document_of(witness) for witness in case.witnesses],
+        },
+    }
+
+
+def case_of(row: Row[Any]) -> Case:
+    """An alert with all that speaks for it."""
+    kept = row.evidence
+    witnesses = tuple(_witness_of(row.key, document) for document in kept["witnesses"])
+    return Case(alert_of(row), witnesses, None if kept["peak"] is None else Urgency(kept["peak"]))
+
+
+def alert_of(row: Row[Any]) -> Alert:
+    """An alert as people see it."""
+    return Alert(
+        id=row.id,
+        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        urgency=Urgency(row.urgency),
+        status=AlertStatus(row.status),
+        subject=Subject(kind=row.subject_kind, name=row.subject),
+        facts=Facts.of(row.facts),
+        evidence=frozenset(document["evidence"] for document in row.evidence["witnesses"]),
+    )
+
+
+def send_of(row: Row[Any]) -> Send:
+    """A message."""
+    same = ("id", "alert_id", "channel", "created_at", "due_at", "attempts", "error", "sent_at")
+    return Send(
+        **{name: getattr(row, name) for name in same},
+        what=What(row.what),
+        urgency=Urgency(row.urgency),
+        status=SendStatus(row.status),
+        digest=bool(row.digest),
+    )
+
+
+def fit_to_store(finding: Finding) -> Finding:
+    """The finding, its names as they are, all that others said safe to show: no secrets, and nothing overlong."""
+    return replace(
+        finding, title=safe_line(finding.title, TITLE), facts=Facts.of(safe_document(finding.facts.document()))
+    )
+
+
+def _document_of(witness: Witness) -> dict[str, Any]:
+    finding = witness.finding
+    return {
+        "evidence": finding.evidence,
+        "condition": finding.condition,
+        "urgency": finding.urgency.value,
+        "subject": [finding.subject.kind, finding.subject.name],
+        "title": finding.title,
+        "facts": finding.facts.document(),
+        "persist": finding.persist,
+        "since": witness.since.isoformat(),
+        "seen_at": witness.seen_at.isoformat(),
+    }
+
+
+def _witness_of(key: str, document: Mapping[str, Any]) -> Witness:
+    kind, name = document["subject"]
+    return Witness(
+        Finding(
+            key=key,
+            condition=document["condition"],
+            urgency=Urgency(document["urgency"]),
+            subject=Subject(kind=kind, name=name),
+            title=document["title"],
+            facts=Facts.of(document["facts"]),
+            evidence=document["evidence"],
+            persist=document["persist"],
+        ),
+        since=datetime.fromisoformat(document["since"]),
+        seen_at=datetime.fromisoformat(document["seen_at"]),
+    )

@@ -1,0 +1,118 @@
+"""What tests of alerts on a store share: findings, settings, channels that remember, a commit whose answer is lost."""
+
+import sqlite3
+import threading
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+
+from redrive.alerts.picture import Judgement
+from redrive.alerts.settings import AlertSettings, Channel
+from redrive.notices import Finding, Subject, Urgency
+from redrive.store import lease
+
+NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
+P1, P2, P3 = Urgency.P1, Urgency.P2, Urgency.P3
+
+
+def after(seconds):
+    return NOON + timedelta(seconds=seconds)
+
+
+def finding(evidence="run:vendor:failed", urgency=P1, *, key="run:vendor", **options):
+    options.setdefault("condition", "retries_exhausted")
+    options.setdefault("subject", Subject(kind="pipeline", name="vendor"))
+    options.setdefault("title", f"{key} is {urgency}")
+    return Finding(key=key, evidence=evidence, urgency=urgency, **options)
+
+
+def many(count, urgency=P2, start=0):
+    """Findings of as many causes."""
+    return [finding(f"level:slot:{n}", urgency, key=f"slot:{n}") for n in range(start, start + count)]
+
+
+def judgement(*findings, judged=()):
+    return Judgement(findings=findings, judged=frozenset({*judged, *(one.evidence for one in findings)}))
+
+
+def settings(*routes, **options):
+    """Settings in which everything goes to these channels, `name` or `name:kind`; those not named are webhooks."""
+    made = {}
+    for route in routes or ("slack:slack",):
+        name, _, kind = route.partition(":")
+        made[name] = Channel(name=name, kind=kind or "webhook", target="https://hooks.example/x", timeout=0.2)
+    options.setdefault("routes", dict.fromkeys(Urgency, tuple(made)))
+    options.setdefault("exit_wait", 20.0)
+    return AlertSettings(channels=made, **options)
+
+
+def watched(store, now=NOON, hours=10_000):
+    """Somebody watches the store, for a long time."""
+    long = timedelta(hours=hours)
+    assert store.database.write(
+        lambda connection: lease.take(connection, store.database.dialect, "watch", "a watch", long, now=now)
+    )
+
+
+class Recorder:
+    """Delivers by noting down; fails as it is told to, by the name of the channel."""
+
+    def __init__(self):
+        self.messages = []
+        self.failing = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, channel, message):
+        if (fail := self.failing.get(channel.name)) is not None:
+            fail()
+        with self._lock:
+            self.messages.append((channel.name, message))
+
+    def said(self, channel=None):
+        """What was said to a channel, of how urgent a cause."""
+        return [
+            (message.kind if message.kind != "alert" else str(message.what), message.key)
+            for name, message in self.messages
+            if channel in (None, name)
+        ]
+
+
+def raising(error):
+    """A way to fail."""
+
+    def fail():
+        raise error
+
+    return fail
+
+
+class LostAnswers:
+    """Lets a transaction commit and then breaks the connection, so that nobody hears of it."""
+
+    def __init__(self, database, monkeypatch):
+        self.struck = 0
+        self._within = database._within
+        self._database = database
+        monkeypatch.setattr(database, "_within", self._carry)
+        self._left = None
+
+    def strike(self, *, after=0):
+        """Lose an answer to a commit, when so many more have passed."""
+        self._left = after
+
+    def _carry(self, work, *, writing):
+        result = self._within(work, writing=writing)
+        if writing and self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                self._left = None
+                self.struck += 1
+                raise self._broken()
+        return result
+
+    def _broken(self):
+        if self._database.dialect.is_remote:
+            return psycopg.errors.AdminShutdown("terminating connection due to administrator command")
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_BUSY, "SQLITE_BUSY"
+        return error

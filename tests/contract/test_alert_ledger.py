@@ -1,0 +1,435 @@
+"""Alerts in a store: found by many, opened once, told to whom it concerns."""
+
+import threading
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from sqlalchemy import insert, select, update
+
+import redrive
+from redrive.alerts.ledger import AlertError, AlertLedger
+from redrive.alerts.settings import AlertSettings, PipelineSettings
+from redrive.notices import AlertStatus, Facts, SendStatus, Subject, Urgency, What
+from redrive.store import lease
+from redrive.store.schema import alert_sends, gauges
+from tests.contract.alert_stage import (
+    NOON,
+    P1,
+    P2,
+    P3,
+    LostAnswers,
+    after,
+    finding,
+    judgement,
+    many,
+    settings,
+    watched,
+)
+
+GONE = judgement(judged=["*"])
+SLACK = settings()
+
+
+@pytest.fixture
+def ledger(store):
+    return AlertLedger(store.database, SLACK)
+
+
+def told(ledger, alert_id=None):
+    """What is to be said, or was, in its order: to whom, and what."""
+    alerts = [alert_id] if alert_id else sorted(one.id for one in ledger.find())
+    return [(send.channel, send.what) for one in alerts for send in ledger.sends(one)]
+
+
+def deliver(store, *, as_="sent"):
+    """Everything that waits gets there; or is given up."""
+    values = update(alert_sends).where(alert_sends.c.status == "waiting").values(status=as_)
+    store.database.write(lambda connection: connection.execute(values))
+
+
+# ── what is found ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_alert_is_stored_with_its_message_and_comes_back_as_it_was(ledger):
+    facts = Facts(
+        status="failed",
+        run_id=UUID(int=7),
+        error="bank is down",
+        sla=NOON,
+        rows_done=5,
+        rate=0.03,
+        measured={"5xx for": 312.0, "threshold": 300.0},
+        affected=("vendor",),
+        commands=("redrive runs show 7",),
+    )
+    (alert,) = ledger.apply(judgement(finding(facts=facts, since=after(-60))), now=NOON)
+    assert alert == ledger.get(alert.id)
+    assert (alert.facts, alert.since, alert.opened_at) == (facts, after(-60), NOON)
+    (send,) = ledger.sends(alert.id)
+    assert (send.channel, send.what, send.urgency, send.status) == ("slack", What.OPENED, P1, SendStatus.WAITING)
+    assert send.due_at == NOON
+    assert ledger.unsent() == [send]
+
+
+def test_what_is_found_again_is_counted_and_not_told(ledger):
+    for second in range(3):
+        ledger.apply(judgement(finding()), now=after(second))
+    (alert,) = ledger.find()
+    assert (alert.seen, alert.last_seen) == (3, after(2))
+    assert told(ledger) == [("slack", What.OPENED)]
+
+
+def test_an_alert_lives_its_whole_life_in_the_store(ledger, store):
+    watched(store)
+    assert ledger.apply(judgement(finding(persist=600)), now=NOON) == []
+    assert [alert.status for alert in ledger.find(status="open")] == [AlertStatus.WAITING]
+    (opened,) = ledger.pass_time(now=after(600))
+    deliver(store)
+    assert ledger.pass_time(now=after(4_199)) == []
+    ledger.pass_time(now=after(4_200))
+    ledger.acknowledge(opened.id, by="ann", note="on it", now=after(5_000))
+    ledger.pass_time(now=after(50_000))
+    (over,) = ledger.apply(GONE, now=after(60_000))
+    assert (over.id, over.status, over.resolved_at) == (opened.id, AlertStatus.RESOLVED, after(60_000))
+    assert (over.acknowledged_by, over.note, over.repeats) == ("ann", "on it", 1)
+    assert told(ledger) == [("slack", What.OPENED), ("slack", What.REPEATED), ("slack", What.RESOLVED)]
+    assert ledger.find(status="open") == []
+
+
+def test_witnesses_are_remembered_with_what_each_has_said(ledger):
+    down = {"key": "service:bank:down"}
+    ledger.apply(judgement(finding("run:a:failed", P1, title="a", facts=Facts(affected=("a",)), **down)), now=NOON)
+    ledger.apply(judgement(finding("run:b:failed", P3, title="b", facts=Facts(affected=("b",)), **down)), now=after(1))
+    (alert,) = ledger.find()
+    assert (alert.title, alert.facts.affected, alert.evidence) == ("a", ("a", "b"), {"run:a:failed", "run:b:failed"})
+    assert ledger.apply(judgement(judged=["run:a:failed"]), now=after(2)) == []
+    (alert,) = ledger.find()
+    assert (alert.title, alert.urgency, alert.facts.affected) == ("b", P3, ("b",))
+
+
+def test_what_went_away_before_anybody_was_told_leaves_nothing_behind(ledger):
+    ledger.apply(judgement(finding("level:slot:s", persist=300)), now=NOON)
+    ledger.apply(GONE, now=after(30))
+    assert ledger.find() == []
+    assert ledger.unsent() == []
+
+
+def test_a_run_that_recovered_before_anybody_was_told_is_one_message(ledger, store):
+    watched(store)
+    failed = finding(urgency=P2, persist=600, facts=Facts(run_id=UUID(int=7), error="bank is down"))
+    well = finding(
+        "recovered:7", P3, key="recovered:7", condition="recovered", momentary=True, facts=Facts(run_id=UUID(int=7))
+    )
+    complete = judgement(well, judged=["run:vendor:failed", "level:lost:vendor"])
+    ledger.apply(judgement(failed), now=NOON)
+    (alert,) = ledger.apply(complete, now=after(300))
+    assert (alert.condition, alert.is_over) == ("recovered", True)
+    assert ledger.apply(complete, now=after(301)) == []
+    assert told(ledger) == [("slack", What.OPENED)]
+
+
+def test_a_run_of_which_people_heard_that_it_failed_and_that_this_is_over_does_not_recover_as_well(ledger):
+    lost = finding("level:lost:vendor", P2, facts=Facts(run_id=UUID(int=7)))
+    ledger.apply(judgement(lost), now=NOON)
+    ledger.apply(judgement(judged=["level:lost:*"]), now=after(10))  # somebody has started it again
+    ledger.pass_time(now=after(400))
+    well = finding("r", P3, key="r", condition="recovered", momentary=True, facts=Facts(run_id=UUID(int=7)))
+    assert ledger.apply(judgement(well, judged=["run:vendor:failed"]), now=after(4_000)) == []
+    assert told(ledger) == [("slack", What.OPENED), ("slack", What.RESOLVED)]
+
+
+def test_where_nobody_watches_people_are_told_of_runs_at_once_and_levels_wait_all_the_same(ledger, store):
+    both = judgement(finding(persist=600), finding("level:slot:s", key="slot:s", persist=300))
+    assert [alert.key for alert in ledger.apply(both, now=NOON)] == ["run:vendor"]
+
+
+def test_a_watch_that_fell_silent_is_none(ledger, store):
+    watched(store, hours=1)
+    assert ledger.apply(judgement(finding("run:a:failed", key="run:a", persist=600)), now=after(3_599)) == []
+    later = judgement(finding("run:b:failed", key="run:b", persist=600))
+    assert [alert.key for alert in ledger.apply(later, now=after(3_600))] == ["run:b"]
+
+
+def test_by_default_it_is_the_databases_clock_that_counts(ledger, store):
+    (alert,) = ledger.apply(judgement(finding()))
+    assert alert.opened_at <= store.database.read(store.database.dialect.now)
+    assert ledger.pass_time() == []
+
+
+# ── one step, one transaction ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_else_is_written_in_the_same_transaction_decides_and_is_kept_or_undone_with_it(ledger, store):
+    def once(connection):
+        row = {"name": "judged", "at": NOON, "value": 1.0}
+        added = store.database.dialect.insert(gauges).on_conflict_do_nothing().values(row).returning(gauges.c.name)
+        return connection.execute(added).first() is not None
+
+    assert len(ledger.apply(judgement(finding()), now=NOON, only_if=once)) == 1
+    assert ledger.apply(judgement(finding(key="other")), now=NOON, only_if=once) == []
+    assert [alert.key for alert in ledger.find()] == ["run:vendor"]
+
+    def breaks(connection):
+        connection.execute(insert(gauges).values(name="broken", at=NOON, value=1.0))
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        ledger.apply(judgement(finding(key="third")), now=NOON, only_if=breaks)
+    names = store.database.read(lambda connection: connection.execute(select(gauges.c.name)).scalars().all())
+    assert names == ["judged"]
+
+
+def test_many_who_find_the_same_at_once_open_one_alert(store_url):
+    found, errors = judgement(finding(), *many(3)), []
+    gate = threading.Barrier(6)
+
+    def find():
+        try:
+            with redrive.connect(store_url) as store:
+                ledger = AlertLedger(store.database, SLACK)
+                gate.wait()
+                for _ in range(5):
+                    ledger.apply(found)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=find) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    with redrive.connect(store_url) as store:
+        ledger = AlertLedger(store.database, SLACK)
+        assert sorted((alert.key, alert.seen) for alert in ledger.find()) == [
+            (key, 30) for key in ("run:vendor", "slot:0", "slot:1", "slot:2")
+        ]
+        assert len(ledger.unsent()) == 4
+
+
+def test_a_commit_whose_answer_was_lost_is_not_made_again(ledger, store, monkeypatch):
+    answers = LostAnswers(store.database, monkeypatch)
+    answers.strike()
+    assert len(ledger.apply(judgement(finding()), now=NOON)) == 1
+    assert answers.struck == 1
+    assert [alert.seen for alert in ledger.find()] == [1]
+    deliver(store)
+    answers.strike()
+    ledger.pass_time(now=after(3_600))
+    assert [alert.repeats for alert in ledger.find()] == [1]
+    answers.strike()
+    ledger.acknowledge(1, by="ann", now=after(3_700))
+    answers.strike()
+    assert len(ledger.apply(GONE, now=after(4_000))) == 1
+    answers.strike()
+    assert len(ledger.sends(ledger.put_test(P1, now=NOON).id)) == 1
+    assert answers.struck == 5
+    assert told(ledger, 1) == [("slack", What.OPENED), ("slack", What.REPEATED), ("slack", What.RESOLVED)]
+
+
+def test_where_a_lost_answer_cannot_be_told_from_the_work_of_another_nobody_is_told_twice(
+    ledger, store, store_url, monkeypatch
+):
+    answers = LostAnswers(store.database, monkeypatch)
+    broken = answers._broken
+
+    def meanwhile():
+        with redrive.connect(store_url) as other:
+            AlertLedger(other.database, SLACK).apply(judgement(finding()), now=after(1))
+        return broken()
+
+    monkeypatch.setattr(answers, "_broken", meanwhile)
+    answers.strike()
+    ledger.apply(judgement(finding()), now=NOON)
+    assert told(ledger) == [("slack", What.OPENED)]
+
+
+# ── what people ask and decide ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_alerts_are_found_by_status_urgency_subject_and_time(ledger):
+    bank = Subject(kind="service", name="bank")
+    ledger.apply(judgement(finding(urgency=P1), finding("x", P3, key="service:bank:4xx", subject=bank)), now=NOON)
+    ledger.apply(judgement(judged=["run:*"]), now=after(60))
+    ledger.apply(judgement(*many(3)), now=after(120))
+
+    def keys(**options):
+        return [alert.key for alert in ledger.find(**options)]
+
+    assert keys() == ["slot:2", "slot:1", "slot:0", "service:bank:4xx", "run:vendor"]
+    assert keys(status="open") == ["slot:2", "slot:1", "slot:0", "service:bank:4xx"]
+    assert keys(status=AlertStatus.RESOLVED) == ["run:vendor"]
+    assert keys(urgency="P3") == ["service:bank:4xx"]
+    assert keys(subject="bank") == ["service:bank:4xx"]
+    assert keys(since=after(100), limit=2) == ["slot:2", "slot:1"]
+    with pytest.raises(ValueError, match="purple"):
+        ledger.find(status="purple")
+
+
+def test_what_is_not_there_or_over_cannot_be_acknowledged_nor_closed(ledger, store):
+    watched(store)
+    with pytest.raises(AlertError, match="no alert 99"):
+        ledger.get(99)
+    ledger.apply(judgement(finding(persist=600)), now=NOON)
+    (waiting,) = ledger.find()
+    with pytest.raises(AlertError, match="nobody has been told"):
+        ledger.acknowledge(waiting.id, by="ann", now=NOON)
+    ledger.close(waiting.id, by="ann", note="known", now=NOON)
+    for step in (ledger.acknowledge, ledger.close):
+        with pytest.raises(AlertError, match="over already: closed by ann: known"):
+            step(waiting.id, by="bob", note="me too")
+    assert told(ledger) == []
+
+
+def test_a_closed_alert_is_told_as_over_and_is_a_new_one_when_it_is_found_again(ledger):
+    ledger.apply(judgement(finding()), now=NOON)
+    closed = ledger.close(1, by="ann", note="mended", now=after(10))
+    assert (closed.resolution, closed.note) == ("closed by ann: mended", "mended")
+    (again,) = ledger.apply(judgement(finding()), now=after(20))
+    assert again.id != closed.id
+    assert told(ledger) == [("slack", What.OPENED), ("slack", What.RESOLVED), ("slack", What.OPENED)]
+
+
+def test_no_secret_is_stored_whoever_says_it(ledger, store):
+    secret = "hunter2-sk-0123456789abcdef"
+    leak = f"password={secret}"
+    facts = Facts(error=leak, impact=leak, cause=leak, commands=(leak,), sql=leak, next_step=leak, checkpoint=leak)
+    ledger.apply(judgement(finding(title=f"failed: {leak}", facts=facts)), now=NOON)
+    ledger.acknowledge(1, by=leak, note=leak, now=NOON)
+    ledger.close(1, by=leak, note=leak, now=NOON)
+    alert = ledger.get(1)
+    assert secret not in repr(alert)
+    assert "password=***" in alert.title
+
+    def everything(connection):
+        return connection.exec_driver_sql(f"SELECT * FROM {table}").all()
+
+    for name in ("alerts", "alert_sends"):
+        table = f"pipeline.{name}" if store.database.dialect.is_remote else name
+        assert secret not in repr(store.database.read(everything))
+
+
+def test_what_no_database_can_hold_is_stored_as_what_can_be_shown(ledger):
+    odd = "a\0b\ud800c"
+    (alert,) = ledger.apply(judgement(finding(title=odd, facts=Facts(error=odd))), now=NOON)
+    assert ledger.get(alert.id) == alert
+    assert "\0" not in alert.title
+
+
+def test_a_test_goes_where_a_real_alert_would_and_is_over_at_once(store):
+    own = {"vendor": PipelineSettings(routes={P1: ("pager",)})}
+    ledger = AlertLedger(store.database, settings("slack", "pager", routes={P1: ("slack",)}, pipelines=own))
+    for pipeline, channel in ((None, "slack"), ("vendor", "pager")):
+        alert = ledger.put_test(P1, pipeline=pipeline, now=NOON)
+        assert alert.is_over
+        assert [(send.channel, send.what) for send in ledger.sends(alert.id)] == [(channel, What.TEST)]
+    assert ledger.find(status="open") == []
+
+
+def test_old_alerts_are_forgotten_with_their_messages_and_open_ones_stay(ledger):
+    ledger.apply(judgement(*many(2)), now=NOON)
+    ledger.close(1, by="ann", note="mended", now=NOON)
+    ledger.apply(judgement(finding()), now=after(10))
+    ledger.close(3, by="ann", note="mended", now=after(86_400))
+    assert ledger.purge(older_than=timedelta(days=1), now=after(86_401)) == 1
+    assert sorted(alert.id for alert in ledger.find()) == [2, 3]
+    assert ledger.sends(1) == []
+    assert len(ledger.sends(3)) == 2
+
+
+# ── whom to tell ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_urgency_has_its_channels_and_who_was_told_hears_the_end(store):
+    routes = {P1: ("pager", "slack"), P2: ("slack",), P3: ("mail",)}
+    ledger = AlertLedger(store.database, settings("pager:pagerduty", "slack", "mail", routes=routes))
+    ledger.apply(judgement(finding(urgency=P3)), now=NOON)
+    ledger.apply(judgement(finding(urgency=P1)), now=after(60))
+    ledger.acknowledge(1, by="ann", now=after(70))
+    ledger.apply(judgement(finding(urgency=P3)), now=after(80))
+    ledger.apply(GONE, now=after(90))
+    assert told(ledger) == [
+        ("mail", What.OPENED),
+        ("pager", What.ESCALATED),
+        ("slack", What.ESCALATED),
+        ("pager", What.ACKNOWLEDGED),
+        ("mail", What.RESOLVED),
+        ("pager", What.RESOLVED),
+        ("slack", What.RESOLVED),
+    ]
+    assert {send.channel: send.urgency for send in ledger.sends(1) if send.what is What.RESOLVED} == {
+        **{"mail": P3, "pager": P1, "slack": P1}
+    }
+
+
+def test_who_was_never_reached_is_not_told_that_it_is_over_but_is_tried_again_with_every_repeat(ledger, store):
+    ledger.apply(judgement(finding()), now=NOON)
+    deliver(store, as_="failed")
+    ledger.pass_time(now=after(3_600))
+    assert told(ledger) == [("slack", What.OPENED), ("slack", What.REPEATED)]
+    deliver(store, as_="failed")
+    ledger.apply(GONE, now=after(3_700))
+    assert told(ledger) == [("slack", What.OPENED), ("slack", What.REPEATED)]
+
+
+def test_who_has_not_heard_of_it_yet_is_not_told_again_meanwhile(ledger):
+    ledger.apply(judgement(finding()), now=NOON)
+    ledger.pass_time(now=after(3_600))
+    assert told(ledger) == [("slack", What.OPENED)]
+
+
+def test_who_has_not_heard_of_it_yet_hears_at_first_how_urgent_it_is_now(ledger):
+    ledger.apply(judgement(finding(urgency=P3)), now=NOON)
+    ledger.apply(judgement(finding(urgency=P1)), now=after(1))
+    (send,) = ledger.sends(1)
+    assert (send.what, send.urgency) == (What.ESCALATED, P1)
+
+
+def test_what_is_over_when_it_is_told_is_closed_again_where_it_would_stay_open(store):
+    ledger = AlertLedger(store.database, settings("pager:pagerduty", "slack"))
+    ledger.apply(judgement(finding(momentary=True)), now=NOON)
+    assert told(ledger) == [("pager", What.OPENED), ("pager", What.RESOLVED), ("slack", What.OPENED)]
+
+
+def test_where_no_channel_is_named_it_is_the_log(store):
+    ledger = AlertLedger(store.database, AlertSettings())
+    ledger.apply(judgement(finding()), now=NOON)
+    assert told(ledger) == [("log", What.OPENED)]
+
+
+# ── leases ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lease_is_held_by_one_at_a_time_until_it_ends_or_is_given_back(store):
+    dialect, minute = store.database.dialect, timedelta(seconds=60)
+
+    def take(owner, now):
+        return store.database.write(lambda connection: lease.take(connection, dialect, "watch", owner, minute, now=now))
+
+    def holder(now):
+        return store.database.read(lambda connection: lease.holder(connection, dialect, "watch", now=now))
+
+    assert holder(NOON) is None
+    assert take("a", NOON)
+    assert not take("b", after(59))
+    assert take("a", after(30)), "who holds it keeps it"
+    assert not take("b", after(89))
+    assert holder(after(89)) == "a"
+    assert holder(after(90)) is None
+    assert take("b", after(90))
+    assert not store.database.write(lambda connection: lease.give_back(connection, "watch", "a"))
+    assert store.database.write(lambda connection: lease.give_back(connection, "watch", "b"))
+    assert take("a", after(91))
+
+
+def test_a_lease_is_by_the_databases_clock_where_no_other_is_given(store):
+    dialect, minute = store.database.dialect, timedelta(seconds=60)
+    store.database.write(lambda connection: lease.take(connection, dialect, "watch", "a", minute))
+    assert store.database.read(lambda connection: lease.holder(connection, dialect, "watch")) == "a"
+
+
+def test_every_urgency_can_be_told(ledger):
+    for urgency in Urgency:
+        ledger.apply(judgement(finding(urgency=urgency, key=urgency.value)), now=NOON)
+    assert [alert.urgency for alert in ledger.find()] == [P3, P2, P1]

@@ -1,0 +1,442 @@
+"""Messages in a store: claimed by one, delivered in order, tried again, and never lost."""
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from datetime import time, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from sqlalchemy import update
+
+import redrive
+from redrive.alerts import outbox as outboxes
+from redrive.alerts.channels import DeliveryFailed
+from redrive.alerts.ledger import AlertLedger
+from redrive.alerts.outbox import Outbox
+from redrive.alerts.sender import Sender
+from redrive.alerts.settings import Quiet
+from redrive.notices import SendStatus, Urgency, What
+from redrive.store.schema import alert_sends
+from tests.contract.alert_stage import (
+    NOON,
+    P1,
+    P2,
+    P3,
+    LostAnswers,
+    Recorder,
+    after,
+    finding,
+    judgement,
+    many,
+    raising,
+    settings,
+)
+
+SLACK = settings(storm=99)
+GONE = judgement(judged=["*"])
+
+
+class Longest:
+    """Chance that always draws the longest wait."""
+
+    def uniform(self, low, high):
+        return high
+
+
+@pytest.fixture
+def ledger(store):
+    return AlertLedger(store.database, SLACK)
+
+
+@pytest.fixture
+def outbox(store):
+    return Outbox(store.database, SLACK, chance=Longest())
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def sender(store, recorder):
+    return Sender(store.database, SLACK, deliver=recorder)
+
+
+def only(ledger, alert_id=1):
+    (send,) = ledger.sends(alert_id)
+    return send
+
+
+# ── claims ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_claimed_is_nobody_elses_until_it_was_sent(ledger, outbox, store):
+    ledger.apply(judgement(finding()), now=NOON)
+    claim = outbox.claim("slack", now=NOON)
+    assert [(what, alert.key) for what, alert in claim.told] == [(What.OPENED, "run:vendor")]
+    assert Outbox(store.database, SLACK).claim("slack", now=after(30)) is None
+    outbox.sent(claim, now=after(31))
+    assert outbox.claim("slack", now=after(9_999)) is None
+    send = only(ledger)
+    assert (send.status, send.sent_at, send.attempts) == (SendStatus.SENT, after(31), 1)
+    assert ledger.unsent() == []
+
+
+def test_a_claim_whose_holder_fell_silent_is_free_and_what_it_says_later_changes_nothing(ledger, outbox):
+    ledger.apply(judgement(finding()), now=NOON)
+    silent = outbox.claim("slack", now=NOON)
+    assert outbox.claim("slack", now=after(61)) is None
+    second = outbox.claim("slack", now=after(62))
+    assert second is not None
+    outbox.failed(silent, "too late", now=after(63))
+    outbox.sent(silent, now=after(64))
+    assert only(ledger).status is SendStatus.WAITING
+    assert outbox.claim("slack", now=after(65)) is None, "it is in the hand of the second"
+    outbox.sent(second, now=after(66))
+    assert only(ledger).sent_at == after(66)
+
+
+CLAIMS_AND_DIES = """
+import os, sys, redrive
+from datetime import datetime
+from redrive.alerts.outbox import Outbox
+from redrive.alerts.settings import AlertSettings, Channel
+store = redrive.connect(sys.argv[1])
+channels = {"slack": Channel(name="slack", kind="slack", timeout=0.2)}
+claim = Outbox(store.database, AlertSettings(channels=channels)).claim("slack", now=datetime.fromisoformat(sys.argv[2]))
+print(len(claim.told), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_claim_of_a_process_that_was_killed_is_free_at_once(ledger, outbox, store_url):
+    ledger.apply(judgement(finding()), now=NOON)
+    dead = subprocess.run(
+        [sys.executable, "-c", CLAIMS_AND_DIES, store_url, NOON.isoformat()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (dead.returncode, dead.stdout) == (-9, "1\n"), dead.stderr
+    assert outbox.claim("slack", now=after(1)) is not None
+
+
+def test_nothing_is_claimed_before_it_is_due(ledger, outbox):
+    ledger.apply(judgement(finding()), now=NOON)
+    assert outbox.claim("slack", now=after(-1)) is None
+    assert outbox.due(now=after(-1)).channels == {"slack": NOON}
+
+
+def test_what_goes_to_a_channel_that_is_not_known_here_is_left_for_others(store, sender, recorder):
+    ledger = AlertLedger(store.database, settings("slack", "elsewhere"))
+    ledger.apply(judgement(finding()), now=NOON)
+    assert sender.send_due(now=NOON) == 1
+    assert recorder.said() == [("opened", "run:vendor")]
+    assert [(send.channel, send.attempts) for send in ledger.unsent()] == [("elsewhere", 0)]
+    there = Sender(store.database, settings("elsewhere"), deliver=recorder)
+    assert there.send_due(now=NOON) == 1
+    assert ledger.unsent() == []
+
+
+def test_several_processes_that_send_at_once_send_each_message_once(store_url, recorder):
+    keys = {one.key for one in many(30)}
+    with redrive.connect(store_url) as store:
+        AlertLedger(store.database, SLACK).apply(judgement(*many(30)))
+    gate, sent, errors = threading.Barrier(4), [], []
+
+    def send():
+        try:
+            with redrive.connect(store_url) as store:
+                sender = Sender(store.database, SLACK, deliver=recorder)
+                gate.wait()
+                sent.append(sender.send_due())
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sum(sent) == 30
+    assert sorted(key for _, key in recorder.said()) == sorted(keys)
+
+
+# ── order ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nobody_hears_that_an_alert_is_over_before_he_has_heard_of_it(ledger, outbox, sender, recorder):
+    ledger.apply(judgement(finding()), now=NOON)
+    first = outbox.claim("slack", now=NOON)
+    ledger.apply(GONE, now=after(1))
+    assert sender.send_due(now=after(1)) == 0
+    outbox.failed(first, "503", now=after(2))
+    assert sender.send_due(now=after(2)) == 0
+    assert sender.send_due(now=after(60)) == 2
+    assert recorder.said() == [("opened", "run:vendor"), ("resolved", "run:vendor")]
+
+
+def test_messages_about_other_alerts_do_not_wait_for_one_that_fails(ledger, store, recorder):
+    ledger.apply(judgement(finding(urgency=P1), *many(2, P3)), now=NOON)
+
+    def refuses_the_first(channel, message):
+        if message.key == "run:vendor":
+            raise DeliveryFailed("503")
+        recorder(channel, message)
+
+    sender = Sender(store.database, SLACK, deliver=refuses_the_first)
+    for minute in range(5):
+        sender.send_due(now=after(60 * minute))
+    assert recorder.said() == [("opened", "slot:0"), ("opened", "slot:1")]
+
+
+# ── tries ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tried(ledger, outbox, *, times, urgency=P1, until=None, **failure):
+    """The moments of as many tries that fail."""
+    ledger.apply(judgement(finding(urgency=urgency)), now=NOON)
+    moments = []
+    while len(moments) < times and only(ledger).status is SendStatus.WAITING:
+        at = only(ledger).due_at
+        moments.append((at - NOON).total_seconds())
+        outbox.failed(outbox.claim("slack", now=at), "500 from the hook", now=at, **failure)
+    return moments
+
+
+def test_a_try_that_failed_is_made_again_after_a_wait_that_grows_up_to_a_quarter_of_an_hour(ledger, outbox):
+    moments = tried(ledger, outbox, times=10)
+    waits = [later - earlier for earlier, later in itertools.pairwise(moments)]
+    assert waits == [15, 30, 60, 120, 240, 480, 900, 900, 900]
+    send = only(ledger)
+    assert (send.attempts, send.error, send.status) == (10, "500 from the hook", SendStatus.WAITING)
+
+
+def test_waits_are_jittered_over_their_whole_length(ledger, store):
+    ledger.apply(judgement(*many(40)), now=NOON)
+    outbox = Outbox(store.database, SLACK)
+    while (claim := outbox.claim("slack", now=NOON)) is not None:
+        outbox.failed(claim, "500", now=NOON)
+    waits = [(send.due_at - NOON).total_seconds() for send in ledger.unsent()]
+    assert all(0 <= wait <= 15 for wait in waits)
+    assert min(waits) < 5 < 10 < max(waits)
+
+
+def test_what_a_channel_asks_for_is_the_least_that_is_waited(ledger, outbox):
+    assert tried(ledger, outbox, times=3, retry_after=100.0) == [0, 100, 200]
+
+
+@pytest.mark.parametrize(("urgency", "hours"), [(P1, 24), (P2, 12), (P3, 6)])
+def test_a_message_is_given_up_after_a_last_try_at_the_end_of_its_time_and_stays_to_be_seen(
+    ledger, outbox, urgency, hours
+):
+    moments = tried(ledger, outbox, times=1_000, urgency=urgency)
+    assert moments[-1] == hours * 3_600
+    (send,) = ledger.unsent()
+    assert (send.status, send.error, send.attempts) == (SendStatus.FAILED, "500 from the hook", len(moments))
+
+
+def test_a_channel_that_asks_for_more_patience_than_there_is_gets_its_last_try_all_the_same(ledger, outbox):
+    assert tried(ledger, outbox, times=9, retry_after=1e9) == [0, 86_400]
+
+
+def test_what_can_never_be_delivered_is_given_up_at_once_and_says_why(ledger, sender, recorder):
+    recorder.failing["slack"] = raising(DeliveryFailed("404: no such hook", permanent=True))
+    ledger.apply(judgement(finding()), now=NOON)
+    assert sender.send_due(now=NOON) == 0
+    (send,) = ledger.unsent()
+    assert (send.status, send.error, send.attempts) == (SendStatus.FAILED, "404: no such hook", 1)
+
+
+def test_a_test_that_fails_is_not_tried_again_behind_the_back_of_who_made_it(ledger, sender, recorder):
+    recorder.failing["slack"] = raising(DeliveryFailed("503"))
+    alert = ledger.put_test(P1, now=NOON)
+    sender.send_due(now=NOON, alert_id=alert.id)
+    assert only(ledger, alert.id).status is SendStatus.FAILED
+
+
+def test_no_secret_is_in_why_it_failed(ledger, sender, recorder):
+    recorder.failing["slack"] = raising(RuntimeError("https://ann:hunter22@hooks.example refused password=hunter22"))
+    ledger.apply(judgement(finding()), now=NOON)
+    sender.send_due(now=NOON)
+    assert "hunter22" not in only(ledger).error
+    assert only(ledger).error.startswith("RuntimeError: https://ann:***@hooks.example")
+
+
+# ── storms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_storm_is_summed_up_and_what_comes_after_waits_for_the_window(store, recorder):
+    five = settings("slack", storm=5, storm_window=300)
+    ledger, sender = AlertLedger(store.database, five), Sender(store.database, five, deliver=recorder)
+    ledger.apply(judgement(*many(60)), now=NOON)
+    assert sender.send_due(now=NOON) == 6
+    assert [what for what, _ in recorder.said()] == ["opened"] * 5 + ["summary"]
+    assert len(recorder.messages[-1][1].parts) == 55
+    assert ledger.unsent() == []
+    ledger.apply(judgement(*many(7, start=100)), now=after(60))
+    assert sender.send_due(now=after(299)) == 0
+    assert sender.send_due(now=after(301)) == 6
+    assert [what for what, _ in recorder.said()][6:] == ["opened"] * 5 + ["summary"]
+
+
+def test_alerts_that_come_one_after_the_other_are_a_storm_as_well(store, recorder):
+    three = settings("slack", storm=3, storm_window=300)
+    ledger, sender = AlertLedger(store.database, three), Sender(store.database, three, deliver=recorder)
+    for number in range(12):
+        ledger.apply(judgement(*many(1, start=number)), now=after(10 * number))
+        sender.send_due(now=after(10 * number))
+    assert len(recorder.messages) == 4
+    sender.send_due(now=after(301))
+    assert [what for what, _ in recorder.said()[4:]] == ["summary"], "one message, as soon as there may be one"
+
+
+def test_every_channel_has_a_storm_of_its_own_and_pagerduty_has_none(store, recorder):
+    both = settings("pager:pagerduty", "slack", storm=2)
+    ledger, sender = AlertLedger(store.database, both), Sender(store.database, both, deliver=recorder)
+    ledger.apply(judgement(*many(9)), now=NOON)
+    sender.send_due(now=NOON)
+    assert [what for what, _ in recorder.said("slack")] == ["opened", "opened", "summary"]
+    assert recorder.said("pager") == [("opened", f"slot:{n}") for n in range(9)]
+
+
+def test_a_summary_that_could_not_be_delivered_is_one_once_more(store, recorder):
+    none = settings("slack", storm=0)
+    ledger, sender = AlertLedger(store.database, none), Sender(store.database, none, deliver=recorder)
+    ledger.apply(judgement(*many(4)), now=NOON)
+    recorder.failing["slack"] = raising(DeliveryFailed("503"))
+    sender.send_due(now=NOON)
+    assert {(send.attempts, send.error) for send in ledger.unsent()} == {(1, "503")}
+    recorder.failing.clear()
+    sender.send_due(now=after(60))
+    assert [what for what, _ in recorder.said()] == ["summary"]
+
+
+# ── quiet hours ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NIGHT = Quiet(time(22), time(7), ZoneInfo("UTC"))
+QUIET = settings("slack", quiet=NIGHT)
+MIDNIGHT = after(12 * 3_600)
+MORNING = after(19 * 3_600)
+
+
+@pytest.fixture
+def night(store, recorder):
+    return AlertLedger(store.database, QUIET), Sender(store.database, QUIET, deliver=recorder)
+
+
+def test_at_night_what_can_wait_waits_and_is_one_message_in_the_morning(night, recorder):
+    ledger, sender = night
+    ledger.apply(judgement(*many(3, P3), finding(urgency=P2)), now=MIDNIGHT)
+    assert sender.send_due(now=MIDNIGHT) == 1
+    assert sender.send_due(now=MORNING - timedelta(seconds=1)) == 0
+    assert sender.send_due(now=MORNING) == 1
+    assert [what for what, _ in recorder.said()] == ["opened", "digest"]
+    assert {send.sent_at for send in ledger.sends(2)} <= {MIDNIGHT, MORNING}
+
+
+def test_what_opened_and_was_over_within_the_night_is_told_as_over_and_once(night, recorder):
+    ledger, sender = night
+    ledger.apply(judgement(finding(urgency=P3), finding("x", P3, key="x")), now=MIDNIGHT)
+    ledger.apply(judgement(judged=["run:vendor:failed"]), now=MIDNIGHT + timedelta(hours=1))
+    sender.send_due(now=MORNING)
+    ((_, digest),) = recorder.messages
+    assert sorted((part.key, part.what) for part in digest.parts) == [("run:vendor", What.RESOLVED), ("x", What.OPENED)]
+    assert ledger.unsent() == []
+
+
+def test_what_was_told_by_day_and_ends_at_night_is_in_the_digest(night, recorder):
+    ledger, sender = night
+    ledger.apply(judgement(finding(urgency=P3)), now=NOON)
+    sender.send_due(now=NOON)
+    ledger.apply(GONE, now=MIDNIGHT)
+    assert sender.send_due(now=MIDNIGHT) == 0
+    assert sender.send_due(now=MORNING) == 1
+    assert recorder.said() == [("opened", "run:vendor"), ("resolved", "run:vendor")]
+
+
+def test_what_becomes_urgent_at_night_does_not_wait_for_the_morning(night, recorder):
+    ledger, sender = night
+    ledger.apply(judgement(finding(urgency=P3)), now=MIDNIGHT)
+    ledger.apply(judgement(finding(urgency=P1)), now=MIDNIGHT + timedelta(hours=1))
+    assert sender.send_due(now=MIDNIGHT + timedelta(hours=1)) == 1
+    assert sender.send_due(now=MORNING) == 0
+    assert recorder.said() == [("escalated", "run:vendor")]
+
+
+def test_the_end_of_what_woke_somebody_is_told_at_once_however_harmless_it_had_become(night, recorder):
+    ledger, sender = night
+    ledger.apply(judgement(finding(urgency=P2)), now=MIDNIGHT)
+    ledger.apply(judgement(finding(urgency=P3)), now=MIDNIGHT)
+    ledger.apply(GONE, now=MIDNIGHT)
+    sender.send_due(now=MIDNIGHT)
+    assert recorder.said() == [("opened", "run:vendor"), ("resolved", "run:vendor")]
+
+
+def test_the_time_for_which_a_digest_is_tried_begins_in_the_morning(night, store):
+    ledger, _ = night
+    ledger.apply(judgement(finding(urgency=P3)), now=MIDNIGHT)
+    outbox = Outbox(store.database, QUIET, chance=Longest())
+    for _ in range(1_000):
+        send = only(ledger)
+        if send.status is SendStatus.FAILED:
+            break
+        outbox.failed(outbox.claim("slack", now=send.due_at), "503", now=send.due_at)
+    assert only(ledger).due_at == MORNING + outboxes.PATIENCE[P3]
+
+
+def test_a_test_does_not_wait_for_the_morning(night, recorder):
+    ledger, sender = night
+    alert = ledger.put_test(P3, now=MIDNIGHT)
+    assert sender.send_due(now=MIDNIGHT, alert_id=alert.id) == 1
+
+
+# ── a commit whose answer was lost ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("after_commits", range(4))
+def test_nothing_is_sent_twice_where_the_answer_to_a_commit_was_lost(
+    ledger, sender, store, recorder, monkeypatch, after_commits
+):
+    ledger.apply(judgement(*many(2)), now=NOON)
+    answers = LostAnswers(store.database, monkeypatch)
+    answers.strike(after=after_commits)  # two claims, two marks
+    assert sender.send_due(now=NOON) == 2
+    assert answers.struck == 1
+    assert recorder.said() == [("opened", "slot:0"), ("opened", "slot:1")]
+    assert {send.attempts for send in (*ledger.sends(1), *ledger.sends(2))} == {1}
+
+
+def test_a_try_that_failed_is_counted_once_where_the_answer_to_a_commit_was_lost(ledger, outbox, store, monkeypatch):
+    ledger.apply(judgement(finding()), now=NOON)
+    claim = outbox.claim("slack", now=NOON)
+    answers = LostAnswers(store.database, monkeypatch)
+    answers.strike()
+    outbox.failed(claim, "503", now=NOON)
+    assert only(ledger).attempts == 1
+
+
+# ── what people have done to the store ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_holds_a_message_can_be_read_from_the_store(ledger, outbox, store):
+    ledger.apply(judgement(finding()), now=NOON)
+    outbox.claim("slack", now=NOON)
+    held = store.database.read(lambda connection: connection.execute(alert_sends.select()).one())
+    assert json.loads(held.owner)["pid"] > 0
+    assert held.owner_until == after(61.2)
+
+
+def test_a_message_that_a_person_sets_free_again_is_sent_again(ledger, sender, recorder, store):
+    ledger.apply(judgement(finding(urgency=Urgency.P2)), now=NOON)
+    recorder.failing["slack"] = raising(DeliveryFailed("404", permanent=True))
+    sender.send_due(now=NOON)
+    recorder.failing.clear()
+    again = update(alert_sends).values(status="waiting")
+    store.database.write(lambda connection: connection.execute(again))
+    assert sender.send_due(now=after(1)) == 1

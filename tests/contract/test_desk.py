@@ -1,0 +1,386 @@
+"""From a run to an alert: real pipelines and flows on both databases, and what their store has to say of them."""
+
+import logging
+import socket
+import threading
+
+import httpx
+import pytest
+from sqlalchemy import select, update
+
+import redrive
+from redrive.alerts.desk import Desk
+from redrive.alerts.settings import AlertSettings, Channel
+from redrive.errors import FlowStopped, RunStopped, StoreError
+from redrive.notices import AlertStatus, SendStatus, Urgency
+from redrive.rows.ledger import Ledger
+from redrive.store.schema import runs
+from tests.contract.alert_stage import watched
+
+TWICE = redrive.Retry(attempts=2, base=0.01)
+
+
+def rows(number=200, *, bad=0):
+    return [{"id": place, "fee": "N/A" if place < bad else "1.5"} for place in range(number)]
+
+
+def checked(record):
+    return {**record, "fee": float(record["fee"])}
+
+
+@pytest.fixture
+def vendor(store, tmp_path):
+    """A pipeline of this store; its source is a list, or a function that gives one."""
+
+    def make(source, name="vendor", **options):
+        return redrive.Pipeline(
+            name,
+            source=redrive.rows.records(source),
+            validate=checked,
+            sink=redrive.rows.parquet_dataset(tmp_path / name, key="id"),
+            gate=redrive.Gate(least=10),
+            store=store,
+            **options,
+        )
+
+    return make
+
+
+@pytest.fixture
+def settlement(store):
+    return redrive.Flow("settlement", store=store)
+
+
+def alerts(store, **options):
+    return [(str(one.urgency), one.condition, str(one.status)) for one in store.alerts.find(**options)]
+
+
+def failing(error):
+    def source():
+        yield from rows(20)
+        raise error
+
+    return source
+
+
+# ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_without_faults_is_no_news(store, vendor):
+    vendor(rows()).run()
+    assert alerts(store) == []
+
+
+def test_one_bad_row_in_two_hundred_is_no_news(store, vendor):
+    vendor(rows(bad=1)).run()
+    assert alerts(store) == []
+
+
+@pytest.mark.parametrize(("bad", "urgency", "condition"), [(6, "P3", "new_letters"), (14, "P1", "rejected")])
+def test_many_rejected_rows_are_one_alert_with_their_number_rate_cause_and_command(
+    store, vendor, bad, urgency, condition
+):
+    report = vendor(rows(bad=bad)).run()
+    (alert,) = store.alerts.find()
+    assert (str(alert.urgency), alert.condition, str(alert.status)) == (urgency, condition, "open")
+    assert f"{bad} of 200 rows rejected ({bad / 2:.1f} %)" in alert.title
+    assert alert.facts.letters == bad
+    assert alert.facts.cause == "ValueError: could not convert string to float: <value>"
+    assert alert.facts.commands[0] == f"redrive dlq causes --run {report.run_id}"
+
+
+def test_the_next_run_that_has_few_closes_it(store, vendor):
+    vendor(rows(bad=14)).run()
+    vendor(rows()).run()
+    assert alerts(store) == [("P1", "rejected", "resolved")]
+
+
+def test_a_run_that_the_gate_stops_is_a_p1(store, vendor):
+    with pytest.raises(redrive.GateAborted):
+        vendor(rows(bad=120)).run()
+    assert alerts(store) == [("P1", "gate_abort", "open")]
+
+
+@pytest.mark.parametrize("how", ["replayed", "discarded", "by hand"])
+def test_what_was_told_of_letters_is_over_when_none_of_them_waits(store, vendor, how):
+    pipeline = vendor(rows(bad=6))
+    pipeline.run()
+    if how == "replayed":
+        store.dlq.replay(lambda records: [None] * len(records), pipeline="vendor", dry_run=False)
+    elif how == "discarded":
+        store.dlq.discard(pipeline="vendor", note="the vendor knows")
+    else:
+
+        def settle(connection):
+            table = "pipeline.dead_letter_queue" if connection.dialect.name == "postgresql" else "dead_letter_queue"
+            connection.exec_driver_sql(f"UPDATE {table} SET status = 'discarded', resolution_note = 'by hand'")
+
+        store.database.write(settle)
+        store.alerts.look_at_letters()
+    assert alerts(store) == [("P3", "new_letters", "resolved")]
+
+
+def test_it_stays_open_while_one_of_them_waits(store, vendor):
+    vendor(rows(bad=6)).run()
+    (first, *_) = store.dlq.find(limit=1)
+    store.dlq.discard(ids=[first.id], note="this one is known")
+    assert alerts(store) == [("P3", "new_letters", "open")]
+
+
+def test_an_error_that_does_not_heal_is_a_p1_at_once(store, vendor):
+    with pytest.raises(RunStopped):
+        vendor(failing(redrive.Permanent("the column fee is gone"))).run()
+    (alert,) = store.alerts.find()
+    assert (str(alert.urgency), alert.condition) == ("P1", "permanent_error")
+    assert "the column fee is gone" in alert.title
+
+
+def test_a_credential_that_is_refused_is_one_alert_of_the_service_for_all_who_need_it(store, vendor):
+    bank = redrive.Service("bank")
+
+    def source():
+        bank.call(lambda: httpx.Response(401, request=httpx.Request("GET", "https://bank.example/")).raise_for_status())
+        yield {}
+
+    for name in ("billing", "payouts"):
+        with pytest.raises(RunStopped):
+            vendor(source, name=name).run()
+    (alert,) = store.alerts.find()
+    assert (str(alert.urgency), alert.key, str(alert.subject)) == ("P1", "service:bank:auth", "service bank")
+    assert set(alert.facts.affected) == {"billing", "payouts"}
+    vendor(rows(), name="billing").run()
+    assert alerts(store, status="open") == [("P1", "permanent_error", "open")]
+    vendor(rows(), name="payouts").run()
+    assert alerts(store) == [("P1", "permanent_error", "resolved")]
+
+
+def test_spent_retries_are_told_at_once_where_nobody_watches(store, vendor):
+    with pytest.raises(RunStopped):
+        vendor(failing(redrive.Transient("the share is not mounted"))).run()
+    assert alerts(store) == [("P2", "retries_exhausted", "open")]
+    vendor(rows()).run()
+    assert alerts(store) == [("P2", "retries_exhausted", "resolved")]
+
+
+def test_a_run_that_recovers_while_somebody_watches_is_one_p3_and_nothing_else(store, vendor):
+    watched(store)
+    once = iter([redrive.Transient("the share is not mounted")])
+
+    def source():
+        yield from rows(20)
+        for error in once:
+            raise error
+        yield from rows(40)[20:]
+
+    pipeline = vendor(source)
+    with pytest.raises(RunStopped):
+        pipeline.run()
+    assert alerts(store) == [("P2", "retries_exhausted", "waiting")]
+    assert store.alerts.unsent() == []
+    pipeline.run()
+    assert alerts(store) == [("P3", "recovered", "resolved")]
+
+
+def test_41_a_retried_attempt_tells_nobody_and_recovery_closes_what_was_opened(store, vendor):
+    answers = iter([503, 503, 200])
+    partner = redrive.Service("partner", retry=redrive.Retry(base=0.001), store=store)
+
+    def source():
+        partner.call(
+            lambda: httpx.Response(
+                next(answers), request=httpx.Request("GET", "https://partner.example/")
+            ).raise_for_status()
+        )
+        yield from rows()
+
+    vendor(source).run()
+    assert alerts(store) == []
+
+    with pytest.raises(RunStopped):
+        vendor(failing(redrive.Permanent("disk full"))).run()
+    assert alerts(store, status="open") == [("P1", "permanent_error", "open")]
+    vendor(rows()).run()
+    assert alerts(store, status="open") == []
+
+
+def test_a_run_that_was_told_to_stop_is_no_news(store, vendor):
+    def source():
+        yield from rows(20)
+        pipeline.stop("a deploy")
+        yield from rows(80)[20:]
+
+    pipeline = vendor(source, batch=20)
+    with pytest.raises(RunStopped):
+        pipeline.run()
+    assert alerts(store) == []
+
+
+def test_a_run_whose_process_died_before_it_could_tell_is_judged_by_the_next_who_looks(store, vendor, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(Desk, "hear", lambda self, event: None)  # killed between its end and its alert
+        vendor(rows(bad=14)).run()
+    assert alerts(store) == []
+    assert [one.condition for one in store.alerts.judge_ended()] == ["rejected"]
+    assert store.alerts.judge_ended() == []
+    assert alerts(store) == [("P1", "rejected", "open")]
+
+
+def test_two_who_judge_the_same_run_tell_it_once(store, store_url, vendor, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(Desk, "hear", lambda self, event: None)
+        vendor(rows(bad=14)).run()
+    with redrive.connect(store_url) as other:
+        told = []
+        desks = [store.alerts, other.alerts]
+        threads = [threading.Thread(target=lambda desk=desk: told.append(desk.judge_ended())) for desk in desks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(map(len, told)) == [0, 1]
+    (alert,) = store.alerts.find()
+    assert alert.seen == 1
+
+
+def test_a_run_that_goes_on_is_judged_again_at_its_next_end(store, vendor):
+    pipeline = vendor(failing(redrive.Transient("away")))
+    with pytest.raises(RunStopped):
+        pipeline.run()
+    (row,) = store.database.read(lambda connection: connection.execute(select(runs)).all())
+    assert row.judged_at is not None
+    assert (row.error_kind, row.error_type, row.failures) == ("transient", "Transient", 0)
+    vendor(rows()).run(restart=True)
+    ends = store.database.read(lambda connection: connection.execute(select(runs.c.judged_at)).scalars().all())
+    assert None not in ends
+
+
+def test_a_run_that_died_and_is_gone_on_with_has_recovered(store, vendor, monkeypatch):
+    def gone(*args, **options):
+        raise StoreError("killed")
+
+    def dies():
+        yield from rows(20)
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "end", gone)
+        with pytest.raises(SystemExit):
+            vendor(dies, batch=10).run()
+    vendor(rows(40), batch=10).run()
+    (alert,) = store.alerts.find()
+    assert (str(alert.urgency), alert.condition, str(alert.status)) == ("P3", "recovered", "resolved")
+
+
+# ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dead_task_is_a_p1_with_the_command_that_sends_it_back(store, settlement):
+    mended = False
+
+    @settlement.task(in_thread=True, retry=TWICE)
+    def settle():
+        if not mended:
+            raise ValueError("no such account")
+
+    with pytest.raises(FlowStopped) as stopped:
+        settlement.run()
+    (alert,) = store.alerts.find()
+    assert (str(alert.urgency), alert.condition, str(alert.subject)) == ("P1", "dead_task", "settlement")
+    assert alert.facts.commands[0].endswith(f"--run {stopped.value.report.run_id}")
+    assert "redrive tasks retry --cause" in alert.facts.commands[0]
+
+    mended = True
+    settlement.retry("settle", run=stopped.value.report.run_id)
+    settlement.run()
+    assert alerts(store) == [("P1", "dead_task", "resolved")]
+
+
+def test_a_thousand_children_that_die_of_one_cause_are_one_alert(store, settlement):
+    @settlement.task(in_thread=True)
+    def merchants():
+        return list(range(1_000))
+
+    @settlement.task(each=merchants, in_thread=True)
+    def settle(merchants):
+        raise ValueError("the input is corrupt")
+
+    with pytest.raises(FlowStopped):
+        settlement.run()
+    (alert,) = store.alerts.find()
+    assert alert.facts.letters == 1_000
+    assert len(store.alerts.sends(alert.id)) == 1
+
+
+def test_a_task_that_is_tried_again_and_succeeds_is_no_news(store, settlement):
+    tries = iter([redrive.Transient("away"), None])
+
+    @settlement.task(in_thread=True, retry=TWICE)
+    def settle():
+        if error := next(tries):
+            raise error
+
+    settlement.run()
+    assert alerts(store) == []
+
+
+def test_a_task_whose_retries_are_spent_is_a_p2(store, settlement):
+    @settlement.task(in_thread=True, retry=TWICE)
+    def settle():
+        raise redrive.Transient("away")
+
+    with pytest.raises(FlowStopped):
+        settlement.run()
+    assert alerts(store) == [("P2", "retries_exhausted", "open")]
+
+
+# ── the run comes first ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_40_what_goes_wrong_with_alerts_never_fails_the_run(store, vendor, monkeypatch, caplog):
+    def broken(*args, **options):
+        raise StoreError("no room left")
+
+    monkeypatch.setattr(store.alerts.ledger, "apply", broken)
+    with caplog.at_level(logging.WARNING, "redrive.alerts"):
+        assert vendor(rows(bad=14)).run().rejected == 14
+    assert "will be by `redrive watch`: no room left" in caplog.text
+    monkeypatch.undo()
+    assert [one.condition for one in store.alerts.judge_ended()] == ["rejected"]
+
+
+def test_40_a_channel_that_does_not_answer_holds_up_no_run_and_loses_no_alert(store, vendor):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        channel = Channel(name="silent", kind="webhook", target=url, timeout=30)
+        settings = AlertSettings(
+            channels={"silent": channel}, routes=dict.fromkeys(Urgency, ("silent",)), exit_wait=0.1
+        )
+        store.__dict__["alerts"] = desk = Desk(store.database, settings)
+        vendor(rows(bad=14)).run()  # over, while the channel has not answered
+        connection, _ = silent.accept()
+        with connection:
+            (alert,) = desk.find(status="open")
+            (send,) = desk.sends(alert.id)
+            assert (send.status, send.attempts) == (SendStatus.WAITING, 0)
+            desk.close()
+        assert [one.alert_id for one in desk.unsent()] == [alert.id]
+
+
+def test_alerts_can_be_switched_off(store_url, vendor, monkeypatch):
+    monkeypatch.setenv("REDRIVE_ALERTS", "off")
+    with redrive.connect(store_url) as quiet:
+        vendor(rows(bad=14)).run(store=quiet)
+        assert quiet.alerts.find() == []
+
+
+def test_what_ended_before_there_were_alerts_is_old_news(store, vendor):
+    vendor(rows(bad=14)).run(store=store)
+    store.database.write(lambda connection: connection.execute(update(runs).values(judged_at=runs.c.ended_at)))
+    assert store.alerts.judge_ended() == []
+
+
+def test_sql_for_the_letters_runs_as_it_stands(store, vendor):
+    vendor(rows(bad=14)).run()
+    (alert,) = store.alerts.find(status=AlertStatus.OPEN)
+    found = store.database.read(lambda connection: connection.exec_driver_sql(alert.facts.sql).all())
+    assert len(found) == 14

@@ -1,0 +1,256 @@
+"""Levels, gathered from a store of each database: what is due, what runs, services, letters."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import uuid4
+
+import pytest
+from sqlalchemy.schema import DropTable
+
+import redrive
+from redrive.alerts.settings import PipelineSettings
+from redrive.policy.daily import Daily
+from redrive.store.schema import runs, service_minutes, service_rollups
+from tests.contract.level_stage import DAY, HOUR, MINUTE, MONDAY, Books, levels_of, statements
+
+SLA = Daily.of("sla", "06:30 UTC")
+
+
+@pytest.fixture
+def books(store):
+    return Books(store)
+
+
+@pytest.fixture
+def levels(store):
+    return partial(levels_of, store)
+
+
+# ── what is due ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def due(levels, now, **settings):
+    """What is due then, by name."""
+    return {one.subject.name: one for one in levels(**settings).picture(now).due}
+
+
+def test_a_run_that_never_began_is_missed_at_its_deadline(books, levels):
+    books.known()
+    books.ran_every_day()
+    before = due(levels, MONDAY - MINUTE)["vendor"]
+    assert (before.sla, before.done_at) == (MONDAY - DAY, MONDAY - DAY - HOUR / 2)
+    missed = due(levels, MONDAY)["vendor"]
+    assert (missed.sla, missed.done_at, missed.started, missed.run_id) == (MONDAY, None, False, None)
+    assert missed.last_complete == MONDAY - DAY - HOUR / 2
+    assert (missed.target, missed.daily) == ("silver.deliveries", SLA)
+
+
+def test_a_run_that_is_done_in_time_keeps_the_deadline(books, levels):
+    books.known()
+    books.ran_every_day()
+    run_id = books.ran(MONDAY - HOUR, MONDAY - MINUTE)
+    kept = due(levels, MONDAY + MINUTE)["vendor"]
+    assert (kept.sla, kept.done_at, kept.run_id) == (MONDAY, MONDAY - MINUTE, run_id)
+
+
+def test_a_run_that_comes_late_is_known_by_when_it_was_done(books, levels):
+    books.known(last=MONDAY + HOUR)
+    books.ran_every_day()
+    books.ran(MONDAY + HOUR, MONDAY + 2 * HOUR)
+    assert due(levels, MONDAY + 3 * HOUR)["vendor"].done_at == MONDAY + 2 * HOUR
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "aborted", "stopped"])
+def test_a_run_that_has_begun_and_is_not_done_is_named(books, levels, status):
+    books.known()
+    books.ran_every_day()
+    run_id = books.ran(MONDAY - HOUR, status=status)
+    found = due(levels, MONDAY)["vendor"]
+    assert (found.done_at, found.started, found.run_id) == (None, True, run_id)
+
+
+def test_yesterdays_run_that_was_late_does_not_keep_todays_deadline(books, levels):
+    books.known(last=MONDAY - DAY - HOUR)
+    books.ran_every_day(back=2)
+    books.ran(MONDAY - DAY - HOUR, MONDAY - DAY + 2 * HOUR)
+    found = due(levels, MONDAY)["vendor"]
+    assert (found.done_at, found.started) == (None, False)
+
+
+def test_yesterdays_run_that_was_gone_on_with_today_keeps_todays_deadline(books, levels):
+    books.known(last=MONDAY - HOUR)
+    books.ran_every_day(back=2)
+    run_id = books.ran(MONDAY - DAY - HOUR, MONDAY - HOUR / 2)
+    found = due(levels, MONDAY)["vendor"]
+    assert (found.done_at, found.run_id) == (MONDAY - HOUR / 2, run_id)
+
+
+def test_a_weekly_pipeline_is_missed_on_its_own_day_alone_and_still_on_the_day_after(books, levels):
+    books.known()
+    for week in (1, 2, 3):
+        books.ran(MONDAY - week * 7 * DAY - HOUR, MONDAY - week * 7 * DAY - HOUR / 2)
+    assert due(levels, MONDAY - MINUTE)["vendor"].done_at is not None  # Sunday: last Monday's is the last one
+    assert due(levels, MONDAY + MINUTE)["vendor"].done_at is None
+    later = due(levels, MONDAY + 2 * DAY)["vendor"]
+    assert (later.sla, later.done_at) == (MONDAY, None)
+    books.ran(MONDAY + 2 * DAY + HOUR, MONDAY + 2 * DAY + 2 * HOUR)
+    assert due(levels, MONDAY + 2 * DAY + 3 * HOUR)["vendor"].done_at == MONDAY + 2 * DAY + 2 * HOUR
+
+
+def test_one_that_runs_every_few_minutes_is_missed_as_well(books, levels):
+    books.known()
+    every = 20 * MINUTE
+    row = {"pipeline_name": "vendor", "status": "complete", "source": "s", "sink": "t"}
+    starts = [MONDAY - DAY - number * every for number in range(1, 700)]
+    books.put(runs, *({**row, "run_id": uuid4(), "started_at": at, "updated_at": at, "ended_at": at} for at in starts))
+    assert due(levels, MONDAY - MINUTE)["vendor"].done_at is not None
+    assert due(levels, MONDAY)["vendor"].done_at is None
+    assert due(levels, MONDAY + 5 * DAY)["vendor"].done_at is None
+
+
+def test_who_has_not_run_for_weeks_is_not_waited_for_any_more(books, levels):
+    books.known()
+    books.ran_every_day()
+    picture = levels().picture(MONDAY + 20 * DAY)
+    assert (picture.due, picture.given_up) == ((), ("vendor",))
+
+
+def test_who_promises_nothing_is_not_waited_for(books, levels):
+    books.known(sla=None)
+    books.ran_every_day()
+    picture = levels().picture(MONDAY)
+    assert (picture.due, picture.given_up) == ((), ("vendor",))
+
+
+def test_a_flow_has_deadlines_as_a_pipeline_has(books, levels):
+    books.known("settlement", kind="flow")
+    for ago in range(1, 10):
+        books.flowed(MONDAY - ago * DAY - HOUR, MONDAY - ago * DAY - HOUR / 2)
+    found = due(levels, MONDAY)["settlement"]
+    assert (found.subject.kind, found.done_at, found.last_complete) == ("flow", None, MONDAY - DAY - HOUR / 2)
+
+
+def test_what_the_settings_promise_holds_before_what_the_program_says(books, levels):
+    books.known()
+    books.ran_every_day(MONDAY - 2 * HOUR)
+    earlier = {"vendor": PipelineSettings(sla=Daily.of("sla", "05:00 UTC"))}
+    assert "vendor" not in due(levels, MONDAY - DAY, pipelines=earlier)  # it is kept from when it was first seen
+    found = due(levels, MONDAY - HOUR, pipelines=earlier)["vendor"]
+    assert (found.sla, found.done_at) == (MONDAY - timedelta(minutes=90), None)
+
+
+def test_one_that_is_only_in_the_settings_is_missed_at_its_first_deadline(levels):
+    new = {"audit": PipelineSettings(sla=SLA)}
+    assert due(levels, MONDAY - 2 * HOUR, pipelines=new) == {}
+    found = due(levels, MONDAY + MINUTE, pipelines=new)["audit"]  # another process by now
+    assert (found.sla, found.started, found.last_complete) == (MONDAY, False, None)
+
+
+def test_weekdays_that_are_set_are_the_only_ones(books, levels):
+    books.known()
+    books.ran_every_day(back=3)
+    on_mondays = {"vendor": PipelineSettings(days=frozenset({0}))}
+    assert due(levels, MONDAY - MINUTE, pipelines=on_mondays)["vendor"].sla == MONDAY - 7 * DAY
+    assert due(levels, MONDAY, pipelines=on_mondays)["vendor"].sla == MONDAY
+
+
+def test_a_real_pipeline_is_known_by_its_own_promise(store, store_url, levels):
+    soon = datetime.now(UTC) + 12 * HOUR
+    sink = redrive.rows.table(store_url, "deliveries", key="id", create=True)
+    source = redrive.rows.records([{"id": 1}])
+    report = redrive.Pipeline("real", source=source, sink=sink, store=store, sla=f"{soon:%H:%M} UTC").run()
+    found = due(levels, soon)["real"]
+    assert (found.run_id, found.done_at, found.sla) == (report.run_id, report.ended_at, report.sla)
+
+
+def test_a_quiet_look_asks_few_questions_however_much_there_is_and_reads_no_letter(books, levels, put):
+    for number in range(40):
+        books.known(f"p{number}")
+        books.ran_every_day(name=f"p{number}", days=3, back=0)
+    put(50)
+    watched = levels()
+    assert len(watched.picture(MONDAY + HOUR).due) == 40
+    with statements() as heard:
+        assert len(watched.picture(MONDAY + HOUR + MINUTE).due) == 40
+    assert len(heard) < 25
+    assert [one for one in heard if "dead_letter_queue" in one] == []
+
+
+# ── runs, services, letters ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_that_nobody_is_behind_is_lost(books, levels):
+    run_id = books.ran(MONDAY - HOUR)
+    (found,) = levels().picture(MONDAY).running
+    assert (found.run_id, found.lost) == (run_id, True)
+
+
+def rollup(at, **sums):
+    return {"service": "shipfast", "at": at, "calls": 0, "attempts": 0, **sums}
+
+
+def test_a_service_is_its_last_hour_beside_the_day_before(books, levels):
+    now = MONDAY.replace(hour=10, minute=20)
+    quarter = now.replace(minute=15)
+    books.put(
+        service_rollups,
+        rollup(quarter - 26 * HOUR, successes=7, retries=7, failed_4xx=0, failed_auth=1),
+        rollup(quarter - 25 * HOUR, successes=50, retries=5, failed_4xx=9, failed_auth=1),
+        rollup(quarter - 2 * HOUR, successes=50, retries=5, failed_4xx=0, failed_auth=0),
+        rollup(quarter - HOUR, successes=30, retries=3, failed_4xx=1, failed_auth=0),
+        rollup(quarter, successes=0, retries=4, failed_4xx=2, failed_auth=0),
+        {**rollup(quarter, successes=1, retries=0, failed_4xx=0, failed_auth=0), "service": "bank"},
+    )
+    bank, found = levels().picture(now).services
+    assert (bank.name, bank.successes, bank.minutes) == ("bank", 1, ())
+    assert (found.successes, found.retries, found.failed_4xx, found.failed_auth) == (30, 7, 3, 0)
+    assert (found.successes_before, found.retries_before) == (100, 10)
+    assert found.last_auth_failure == quarter - 25 * HOUR + 15 * MINUTE
+    assert found.last_success == quarter - HOUR + 15 * MINUTE
+
+
+def test_the_minutes_of_a_service_are_those_of_two_hours_the_oldest_first(books, levels):
+    books.put(service_rollups, rollup(MONDAY - HOUR, successes=1, retries=0, failed_4xx=0, failed_auth=0))
+    minutes = [MONDAY - 121 * MINUTE, MONDAY - MINUTE, MONDAY - 119 * MINUTE]
+    books.put(service_minutes, *({"service": "shipfast", "at": at, "attempts": 3, "faults": 2} for at in minutes))
+    (found,) = levels().picture(MONDAY).services
+    assert [one.at for one in found.minutes] == [MONDAY - 119 * MINUTE, MONDAY - MINUTE]
+    assert {(one.attempts, one.faults) for one in found.minutes} == {(3, 2)}
+
+
+def test_a_service_is_known_to_be_used_by_the_pipelines_it_has_ended(books, levels):
+    books.put(service_rollups, rollup(MONDAY - HOUR, successes=1, retries=0, failed_4xx=0, failed_auth=0))
+    books.ran(MONDAY - HOUR, MONDAY - HOUR / 2, status="failed", error_service="shipfast")
+    (found,) = levels().picture(MONDAY).services
+    assert found.used_by == ("vendor",)
+
+
+def test_pending_letters_are_counted_by_pipeline_with_what_most_of_them_are_about(put, levels, dlq):
+    put(5)
+    put(2, start=10, error="city: unknown")
+    put(3, pipeline="orders", error="id: missing")
+    dlq.discard(ids=[1], note="not ours")
+    now = datetime.now(UTC)
+    picture = levels().picture(now)
+    orders, vendor = picture.letters
+    assert (vendor.pipeline, vendor.pending, vendor.new_today) == ("vendor", 6, 6)
+    assert vendor.cause == "fee: not a number"
+    assert (orders.pipeline, orders.pending, picture.pending_total) == ("orders", 3, 9)
+    (_, later) = levels().picture(now + 26 * HOUR).letters
+    assert (later.pending, later.new_today) == (6, 0)
+    dlq.discard(pipeline=["vendor", "orders"], note="enough")
+    assert levels().picture(now).letters == ()
+
+
+def test_a_secret_in_a_cause_is_not_in_the_picture(put, levels):
+    put(1, error="refused: password='hunter2 three'")
+    (found,) = levels().picture(datetime.now(UTC)).letters
+    assert "hunter2" not in str(found)
+
+
+def test_what_the_store_cannot_say_is_unknown_and_the_rest_is_said(store, put, levels):
+    put(3)
+    store.database.write(lambda connection: connection.execute(DropTable(service_rollups)))
+    picture = levels().picture(datetime.now(UTC))
+    assert picture.unknown["services"]
+    assert picture.pending_total == 3

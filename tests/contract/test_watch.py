@@ -1,0 +1,408 @@
+"""The watch: one leads, all that it knows is in the store, and one step that fails stops nothing else."""
+
+import logging
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import func, select, update
+from sqlalchemy.schema import DropTable
+
+import redrive
+from redrive.alerts.desk import Desk
+from redrive.alerts.levels import Levels
+from redrive.alerts.settings import AlertSettings, WatchedTable
+from redrive.alerts.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
+from redrive.notices import AlertStatus, What
+from redrive.store import lease
+from redrive.store.schema import alert_sends, alerts, runs, service_minutes, service_rollups, task_runs
+from redrive.testing import FakeClock
+from tests.contract.level_stage import DAY, HOUR, MINUTE, MONDAY, Books
+
+EVERY = 120.0
+"""Seconds between two looks: fewer than in real life, and enough."""
+PATIENCE = 60.0
+"""Seconds for a process to do what it is to do, on a machine that is busy."""
+
+
+class Post(Books):
+    """Watches of one store on a clock of the test's own, each as a process that starts anew has it."""
+
+    def __init__(self, store, **settings):
+        super().__init__(store)
+        self.settings = AlertSettings(**settings)
+        self.clock = FakeClock(MONDAY - HOUR / 2)
+        self.news = []
+        self._standing = None
+        self._desks = []
+
+    def desk(self):
+        self._desks.append(Desk(self.store.database, self.settings, clock=self.clock))
+        return self._desks[-1]
+
+    def close(self):
+        for desk in self._desks:
+            desk.close()
+
+    def watch(self, **options):
+        levels = Levels(self.store.database, self.settings, probes=options.pop("probes", None))
+        options.setdefault("news", self.news.append)
+        return Watch(self.store.database, self.desk(), levels, clock=self.clock, **options)
+
+    def look_until(self, moment, *, restarting=False):
+        """Look again and again until then, with one watch, or with a new one each time."""
+        while self.clock.now() < moment:
+            if restarting or self._standing is None:
+                self._standing = self.watch()
+            self._standing.look()
+            if restarting:
+                self._standing.leave()
+            self.clock.advance(EVERY)
+
+    def known(self, name="vendor", **values):
+        """A pipeline that ran every day until yesterday, in good time."""
+        super().known(name, **values)
+        self.ran_every_day(name=name)
+
+    def told(self):
+        """What was sent, in order."""
+        of = alert_sends.c
+        sent = select(of.what, of.urgency, alerts.c.condition, of.status).join(alerts, alerts.c.id == of.alert_id)
+        found = self.store.database.read(lambda connection: connection.execute(sent.order_by(of.id)).all())
+        assert {row.status for row in found} <= {"sent"}
+        return [(row.what, row.urgency, row.condition) for row in found]
+
+    def leader(self):
+        return self.store.database.read(
+            lambda connection: lease.holder(connection, self.store.database.dialect, "watch", now=self.clock.now())
+        )
+
+
+@pytest.fixture
+def post(store):
+    made = Post(store)
+    yield made
+    made.close()
+
+
+# ── what it sees ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("restarting", [False, True], ids=["one process", "killed after every look"])
+def test_a_run_that_never_began_is_one_page_and_one_word_that_it_is_over(post, restarting):
+    post.known()
+    post.look_until(MONDAY - MINUTE, restarting=restarting)
+    assert post.told() == []
+    post.look_until(MONDAY + 20 * MINUTE, restarting=restarting)
+    assert post.told() == [("opened", "P1", "sla_missed")]
+    post.ran(MONDAY + 20 * MINUTE, MONDAY + 25 * MINUTE, judged=False, sla=MONDAY + DAY)
+    post.look_until(MONDAY + 40 * MINUTE, restarting=restarting)
+    assert post.told() == [("opened", "P1", "sla_missed"), ("resolved", "P1", "sla_missed")]
+
+
+@pytest.mark.parametrize("restarting", [False, True], ids=["one process", "killed after every look"])
+def test_an_outage_of_an_hour_is_one_alert_and_one_word_that_it_is_over(post, restarting):
+    began = post.clock.now()
+    post.put(
+        service_rollups,
+        {"service": "shipfast", "at": began.replace(minute=30), "calls": 1, "attempts": 1, "successes": 1},
+    )
+    for minute in range(90):
+        down = 5 <= minute < 65
+        at = began + minute * MINUTE
+        post.put(service_minutes, {"service": "shipfast", "at": at, "attempts": 10, "faults": 10 if down else 0})
+        post.look_until(at + MINUTE, restarting=restarting)
+    assert post.told() == [("opened", "P2", "service_down"), ("resolved", "P2", "service_down")]
+
+
+def test_a_run_whose_process_was_killed_before_it_told_anybody_is_judged(post):
+    post.ran(
+        MONDAY - 2 * HOUR, MONDAY - HOUR, status="failed", judged=False, reason="disk full", error_kind="permanent"
+    )
+    post.watch().once()
+    assert post.told() == [("opened", "P1", "permanent_error")]
+    judged = select(runs.c.judged_at)
+    assert post.store.database.read(lambda connection: connection.execute(judged).scalar()) == post.clock.now()
+
+
+def test_what_a_level_needs_to_persist_is_waited_for_over_restarts(post, put):
+    put(150)  # letters, of which 100 within a day are worth telling
+    post.clock = FakeClock(datetime.now(UTC))
+    began = post.clock.now()
+    post.look_until(began + 5 * MINUTE, restarting=True)
+    assert post.told() == []
+    post.look_until(began + 7 * MINUTE, restarting=True)
+    assert post.told() == [("opened", "P3", "pending_day")]
+
+
+def test_a_probe_that_hangs_keeps_nobody_from_being_told(store, post):
+    hang = threading.Event()
+    post.known()
+    post.clock.advance(HOUR.total_seconds())
+    levels = Levels(store.database, post.settings, probes={"slow": lambda: hang.wait() and ()}, patience=0.05)
+    Watch(store.database, post.desk(), levels, clock=post.clock).once()
+    hang.set()
+    assert post.told() == [("opened", "P1", "sla_missed")]
+
+
+def test_to_look_twice_at_the_same_changes_nothing(post):
+    post.known()
+    post.clock.advance(HOUR.total_seconds())
+    everything = select(alerts.c.id, alerts.c.status, alerts.c.urgency, alerts.c.opened_at, alerts.c.told_at)
+    post.watch().once()
+    before = post.store.database.read(lambda connection: connection.execute(everything).all())
+    assert len(before) == 1
+    post.watch().once()
+    assert post.store.database.read(lambda connection: connection.execute(everything).all()) == before
+    assert post.told() == [("opened", "P1", "sla_missed")]
+
+
+def test_an_alert_is_said_again_by_whoever_leads_then(post):
+    post.known()
+    post.look_until(MONDAY + 10 * MINUTE)
+    first = post._standing
+    first.leave()
+    post._standing = None
+    post.look_until(MONDAY + HOUR + 10 * MINUTE)
+    assert post.told() == [("opened", "P1", "sla_missed"), ("repeated", "P1", "sla_missed")]
+
+
+def test_what_is_old_is_forgotten_once_a_day_whoever_leads(post):
+    post.known()
+    post.look_until(MONDAY + 3 * MINUTE)
+    (alert,) = post.desk().find()
+    post.desk().resolve(alert.id, by="anna", note="gone")
+    closed = update(alerts).values(resolved_at=MONDAY - 91 * DAY)
+    post.store.database.write(lambda connection: connection.execute(closed))
+    purged = []
+    for _ in range(3):  # the first look of this day was before
+        post.watch(purges=[lambda: purged.append(post.clock.now())]).once()
+        post.clock.advance(MINUTE.total_seconds())
+    assert (purged, len(post.desk().find(status="resolved"))) == ([], 1)
+    post.clock.advance(DAY.total_seconds())
+    for _ in range(3):
+        post.watch(purges=[lambda: purged.append(post.clock.now())]).once()
+    assert (len(purged), post.desk().find(status="resolved")) == (1, [])
+
+
+# ── who leads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_leads_and_the_other_stands_by_and_says_who_does(post):
+    first, second = post.watch(), post.watch()
+    assert first.look()
+    assert not second.look()
+    assert post.news == [Leading(), StandingBy(os.getpid(), os.uname().nodename)]
+    assert first.look()
+    assert not second.look()
+    assert len(post.news) == 2
+
+
+def test_who_stands_by_takes_over_at_once_when_the_leader_ends(post):
+    first, second = post.watch(), post.watch()
+    first.look()
+    second.look()
+    first.leave()
+    assert second.look()
+    assert not first.look()
+
+
+def test_who_stands_by_takes_over_when_the_leader_falls_silent(post):
+    first, second = post.watch(), post.watch()
+    first.look()
+    post.clock.advance(LEASE.total_seconds() - 1)
+    assert not second.look()
+    post.clock.advance(1)
+    assert second.look()
+    assert not first.look()
+
+
+def test_what_the_second_one_finds_was_told_by_the_first(post):
+    post.known()
+    first, second = post.watch(), post.watch()
+    post.clock.advance(HOUR.total_seconds())
+    first.look()
+    post.clock.advance(LEASE.total_seconds())
+    second.look()
+    assert post.told() == [("opened", "P1", "sla_missed")]
+    assert [one.what for one in post.news if isinstance(one, Moved)] == ["opened", "found"]
+
+
+def test_to_look_once_leaves_the_lead_to_others_and_does_nothing_where_another_has_it(post):
+    leader = post.watch()
+    post.clock.advance(HOUR.total_seconds())
+    leader.look()
+    post.known()
+    assert not post.watch().once()
+    assert post.told() == []
+    leader.leave()
+    assert post.watch().once()
+    assert post.told() == [("opened", "P1", "sla_missed")]
+    assert post.leader() is None
+
+
+# ── what fails ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_step_that_fails_is_said_once_and_keeps_no_other_from_being_done(post, caplog):
+    post.known()
+    post.store.database.write(lambda connection: connection.execute(DropTable(task_runs)))
+    post.clock.advance(HOUR.total_seconds())
+    watch = post.watch()
+    for _ in range(3):
+        assert watch.look()
+        post.clock.advance(EVERY)
+    assert post.told() == [("opened", "P1", "sla_missed")]
+    warned = [record.getMessage() for record in caplog.records if record.name == "redrive.watch"]
+    assert [one.partition(":")[0] for one in warned] == [
+        "the watch cannot judge runs that ended",
+        "the watch cannot measure running",
+    ]
+    assert watch.failed != []
+
+
+def test_what_cannot_be_measured_is_said_once_and_said_to_be_over(post, caplog, tmp_path):
+    caplog.set_level(logging.INFO, "redrive.watch")
+    file = tmp_path / "warehouse.db"
+    post.settings = AlertSettings(tables=(WatchedTable(name="orders", url=f"sqlite:///{file}"),))
+    watch = post.watch()
+    for _ in range(3):
+        watch.look()
+        post.clock.advance(EVERY)
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE orders (id)")
+    connection.close()
+    post.clock.advance(5 * 60)
+    watch.look()
+    said = [record.getMessage() for record in caplog.records if record.name == "redrive.watch"]
+    assert [one.partition(": ")[0] for one in said] == [
+        "the watch cannot measure tables:orders",
+        "the watch can measure tables:orders again",
+    ]
+    troubles = [one for one in post.news if isinstance(one, Trouble)]
+    assert [(one.what, one.reason is None) for one in troubles] == [
+        ("measure tables:orders", False),
+        ("measure tables:orders", True),
+    ]
+
+
+def test_a_store_that_restarts_is_missed_once_and_gone_on_with(mortal_postgres, caplog):
+    mortal_postgres.start()
+    with redrive.connect(mortal_postgres.url, migrate=True, patience=0.5) as store:
+        post = Post(store)
+        post.known()
+        watch = post.watch()
+        assert watch.look()
+        mortal_postgres.stop()
+        for _ in range(2):
+            assert not watch.look()
+        mortal_postgres.start()
+        post.clock.advance(HOUR.total_seconds())
+        assert watch.look()
+        assert post.told() == [("opened", "P1", "sla_missed")]
+        post.close()
+    warned = [record for record in caplog.records if record.name == "redrive.watch"]
+    assert [record.getMessage().partition(":")[0] for record in warned] == ["the watch cannot learn who leads"]
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def spawned(store_url, tmp_path):
+    """Starts `redrive watch` as a process of its own; what it says on stderr can be waited for."""
+    begun = []
+
+    def spawn(*words):
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-W",
+                "error",
+                "-m",
+                "redrive.cli",
+                "watch",
+                "--store",
+                store_url,
+                "--every",
+                "1s",
+                *words,
+            ],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        begun.append(process)
+        return process
+
+    yield spawn
+    for process in begun:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def hear(process, pattern):
+    """Read on until it says this."""
+    for line in process.stderr:
+        if re.search(pattern, line):
+            return line
+    raise AssertionError(f"it ended with {process.wait()}, and never said {pattern!r}")
+
+
+def test_who_stands_by_takes_over_from_one_that_was_killed(spawned):
+    first = spawned()
+    hear(first, "^watching")
+    second = spawned()
+    assert str(first.pid) in hear(second, "^standing by")
+    first.kill()
+    hear(second, "^watching")
+
+
+@pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGINT])
+def test_a_word_to_stop_ends_it_well_and_leaves_the_lead_to_the_next(spawned, store, word):
+    first = spawned()
+    hear(first, "^watching")
+    second = spawned()
+    hear(second, "^standing by")
+    first.send_signal(word)
+    assert first.wait(PATIENCE) == 0
+    hear(second, "^watching")
+    second.send_signal(word)
+    assert second.wait(PATIENCE) == 0
+    gone = store.database.read(lambda connection: lease.holder(connection, store.database.dialect, "watch"))
+    assert gone is None
+
+
+def test_a_watch_that_was_killed_in_an_outage_does_not_page_again(spawned, store):
+    failed = datetime.now(UTC) - HOUR
+    Post(store).ran(failed - HOUR, failed, status="failed", judged=False, reason="disk full", error_kind="permanent")
+
+    def opened():
+        counted = select(func.count()).select_from(alert_sends).where(alert_sends.c.status == "sent")
+        return store.database.read(lambda connection: connection.execute(counted).scalar_one())
+
+    first = spawned()
+    for line in first.stdout:
+        if "opened" in line:
+            break
+    first.kill()
+    first.wait()
+    second = spawned()
+    for line in second.stdout:
+        if "found" in line:
+            break
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(PATIENCE) == 0
+    assert opened() == 1
+    (alert,) = store.alerts.find()
+    assert alert.status is AlertStatus.OPEN
+    assert [send.what for send in store.alerts.sends(alert.id)] == [What.OPENED]

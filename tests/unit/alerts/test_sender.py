@@ -1,0 +1,438 @@
+"""Messages go out beside the work: whatever a channel does, a run neither waits nor fails, and no message is lost."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from datetime import timedelta
+
+import pytest
+
+import redrive
+from redrive.alerts import dispatch
+from redrive.alerts.channels import DeliveryFailed
+from redrive.alerts.ledger import AlertLedger
+from redrive.alerts.outbox import Outbox
+from redrive.alerts.sender import Sender
+from redrive.alerts.settings import AlertSettings, Channel
+from redrive.errors import StoreError
+from redrive.notices import SendStatus, Urgency
+from redrive.store.database import Database
+from redrive.testing import Answer, FaultyServer
+from tests.contract.alert_stage import Recorder, after, finding, judgement, many, raising, settings
+
+LONG = 60.0  # seconds: longer than anything takes, a hang that is to end a test excepted
+
+
+@pytest.fixture
+def url(new_store):
+    with new_store("sqlite") as url:
+        yield url
+
+
+@pytest.fixture
+def store(url):
+    with redrive.connect(url) as store:
+        yield store
+
+
+@pytest.fixture
+def sending(store):
+    """Makes senders, and ends them."""
+    made = []
+
+    def make(chosen, **options):
+        made.append(Sender(store.database, chosen, **options))
+        return AlertLedger(store.database, chosen), made[-1]
+
+    yield make
+    for sender in made:
+        sender.close()
+
+
+def eventually(is_so):
+    """Wait until it is so."""
+    ends = time.monotonic() + LONG
+    while not is_so():
+        assert time.monotonic() < ends, "it has not become so"
+        time.sleep(0.005)
+
+
+def threads(name="redrive-alerts"):
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+def states(ledger):
+    return {(send.channel, send.status) for alert in ledger.find() for send in ledger.sends(alert.id)}
+
+
+class Gate:
+    """A channel that hangs until it is let go."""
+
+    def __init__(self):
+        self.reached, self.opened = threading.Semaphore(0), threading.Event()
+
+    def __call__(self):
+        self.reached.release()
+        assert self.opened.wait(LONG)
+
+
+# ── trap 40 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, store):
+    """One channel raises, one hangs, one answers 500, one is not there, one works."""
+    recorder, gate = Recorder(), Gate()
+    recorder.failing = {"raises": raising(ZeroDivisionError("a bug")), "hangs": gate}
+    with FaultyServer() as server:
+        server.on("/down", Answer(500, body="out of order"))
+        named = {
+            "down": Channel(name="down", kind="webhook", target=f"{server.url}/down", timeout=5),
+            "gone": Channel(name="gone", kind="webhook", target="http://127.0.0.1:1/gone", timeout=5),
+            **{name: Channel(name=name, kind="webhook", timeout=0.1) for name in ("raises", "hangs", "works")},
+        }
+        chosen = AlertSettings(channels=named, routes={Urgency.P1: tuple(named)}, exit_wait=LONG)
+
+        def deliver(channel, message):
+            if channel.name in ("down", "gone"):
+                from redrive.alerts.channels import deliver as really
+
+                really(channel, message)
+            else:
+                recorder(channel, message)
+
+        ledger, sender = sending(chosen, deliver=deliver)
+        ledger.apply(judgement(finding()))
+        sender.ring()  # as a run does at its end: it goes on at once, whatever comes of this
+        eventually(lambda: sum(send.attempts for send in ledger.sends(1)) >= len(named))
+        assert recorder.said() == [("opened", "run:vendor")]
+        found = {send.channel: send for send in ledger.sends(1)}
+        assert found["works"].status is SendStatus.SENT
+        for name, reason in {
+            "raises": "ZeroDivisionError: a bug",
+            "hangs": "no answer within 1.1 s",
+            "down": "out of order",
+            "gone": "refused",
+        }.items():
+            assert found[name].status is SendStatus.WAITING
+            assert reason in found[name].error
+        # Everything is mended: nothing was lost.
+        recorder.failing.clear()
+        gate.opened.set()
+        server.clear()
+        server.on("/down", Answer(200))
+        due = max(send.due_at for send in ledger.unsent()) + timedelta(seconds=120)
+        later = Sender(store.database, chosen, deliver=recorder)
+        assert later.send_due(now=due) == 4
+    assert ledger.unsent() == []
+
+
+def test_a_real_receiver_that_answers_500_and_then_hangs_is_told_when_it_is_well_again(store):
+    with FaultyServer() as server:
+        server.on("/hook", Answer(500), Answer(hang=True), Answer(429, retry_after=100), Answer(200))
+        hook = Channel(name="hook", kind="webhook", target=f"{server.url}/hook", timeout=0.5)
+        chosen = AlertSettings(channels={"hook": hook}, routes={Urgency.P1: ("hook",)})
+        ledger, sender = AlertLedger(store.database, chosen), Sender(store.database, chosen)
+        now = after(0)
+        ledger.apply(judgement(finding()), now=now)
+        for tries, waits in ((1, 15), (2, 30), (3, 100)):
+            assert sender.send_due(now=now) == 0
+            (send,) = ledger.sends(1)
+            assert (send.attempts, send.status) == (tries, SendStatus.WAITING)
+            now = max(send.due_at, now + timedelta(seconds=60))
+            assert send.due_at >= after(100) or waits < 100
+        assert sender.send_due(now=now) == 1
+        assert server.count("/hook") == 4
+
+
+# ── in the background ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_channel_that_hangs_holds_up_no_other(sending):
+    recorder, gate = Recorder(), Gate()
+    recorder.failing = {"slow": gate}
+    ledger, sender = sending(slowly("slow", "quick"), deliver=recorder)
+    ledger.apply(judgement(finding()))
+    sender.ring()
+    assert gate.reached.acquire(timeout=LONG)
+    eventually(lambda: recorder.said("quick"))
+    ledger.apply(judgement(*many(2)))
+    sender.ring()
+    eventually(lambda: len(recorder.said("quick")) == 3)
+    assert recorder.said("slow") == []
+    gate.opened.set()
+    eventually(lambda: len(recorder.said("slow")) == 3)
+
+
+def slowly(*names):
+    """Settings whose channels have all the time in the world."""
+    named = {name: Channel(name=name, kind="webhook", timeout=LONG) for name in names}
+    return AlertSettings(channels=named, routes=dict.fromkeys(Urgency, names), exit_wait=LONG, storm=99)
+
+
+def test_the_thread_ends_when_there_is_nothing_to_wait_for_and_the_next_ring_begins_another(sending):
+    before, recorder = len(threads()), Recorder()
+    ledger, sender = sending(settings("slack"), deliver=recorder)
+    for times in (1, 2):
+        ledger.apply(judgement(*many(1, start=times)))
+        sender.ring()
+        eventually(lambda times=times: len(recorder.messages) == times and len(threads()) == before)
+    eventually(lambda: threads("redrive-to-slack") == [])
+
+
+def test_a_try_that_failed_is_made_again_by_itself(sending, monkeypatch):
+    monkeypatch.setattr("redrive.alerts.outbox.BASE", 0.01)
+    monkeypatch.setattr(dispatch, "REST", 0.01)
+    recorder, failures = Recorder(), iter([DeliveryFailed("503")] * 3)
+
+    def deliver(channel, message):
+        for failure in failures:
+            raise failure
+        recorder(channel, message)
+
+    ledger, sender = sending(settings("slack"), deliver=deliver)
+    ledger.apply(judgement(finding()))
+    sender.ring()
+    eventually(lambda: recorder.messages)
+    eventually(lambda: states(ledger) == {("slack", SendStatus.SENT)})
+    assert [send.attempts for send in ledger.sends(1)] == [4]
+
+
+def test_after_a_failure_a_channel_is_left_alone_whatever_else_is_due_to_it(sending):
+    recorder, tries = Recorder(), []
+    recorder.failing = {"slack": lambda: tries.append(1) or raising(DeliveryFailed("503"))()}
+    ledger, sender = sending(settings("slack", "mail", storm=99), deliver=recorder)
+    ledger.apply(judgement(*many(20)), now=after(0))
+    assert sender.send_due(now=after(0)) == 20
+    assert len(tries) == 1
+    assert len(recorder.said("mail")) == 20
+    for minute in range(1, 5):
+        sender.send_due(now=after(60 * minute))
+    assert len(tries) == 5
+
+
+def test_what_is_left_behind_may_come_back_late_and_changes_nothing(sending):
+    recorder, gate = Recorder(), Gate()
+    recorder.failing = {"slack": gate}
+    ledger, sender = sending(settings("slack"), deliver=recorder)
+    ledger.apply(judgement(finding()), now=after(0))
+    assert sender.send_due(now=after(0)) == 0
+    (send,) = ledger.sends(1)
+    assert (send.attempts, send.error) == (1, "no answer within 1.2 s")
+    gate.opened.set()
+    eventually(lambda: recorder.messages)
+    assert states(ledger) == {("slack", SendStatus.WAITING)}
+    assert sender.send_due(now=after(100)) == 1
+
+
+def test_what_hangs_for_ever_costs_a_few_threads_and_not_one_for_every_try(sending):
+    recorder, gate = Recorder(), Gate()
+    recorder.failing = {"slack": gate}
+    ledger, sender = sending(settings("slack"), deliver=recorder)
+    ledger.apply(judgement(*many(10)), now=after(0))
+    for minute in range(6):
+        sender.send_due(now=after(60 * minute))
+    assert len(threads("redrive-to-slack")) == dispatch.MOST_LEFT_BEHIND
+    gate.opened.set()
+    recorder.failing.clear()
+    eventually(lambda: threads("redrive-to-slack") == [])
+    for minute in range(60, 75):
+        sender.send_due(now=after(60 * minute))
+    assert ledger.unsent() == []
+
+
+def test_closing_waits_for_what_is_due(sending):
+    recorder = Recorder()
+    ledger, sender = sending(settings("slack", storm=99), deliver=recorder)
+    ledger.apply(judgement(*many(20)))
+    sender.ring()
+    sender.close()
+    assert ledger.unsent() == []
+    ledger.apply(judgement(finding()))
+    sender.ring()  # it may be used again
+    sender.close()
+    assert len(recorder.messages) == 21
+
+
+def test_closing_does_not_wait_for_what_is_due_later_nor_for_ever(sending):
+    gate = Gate()
+    recorder = Recorder()
+    recorder.failing = {"slow": gate}
+    chosen = AlertSettings(
+        channels={"slow": Channel(name="slow", kind="webhook", timeout=LONG)},
+        routes=dict.fromkeys(Urgency, ("slow",)),
+        exit_wait=0.05,
+    )
+    ledger, sender = sending(chosen, deliver=recorder)
+    ledger.apply(judgement(*many(2)))
+    sender.ring()
+    assert gate.reached.acquire(timeout=LONG)
+    sender.close()
+    assert recorder.messages == []
+    gate.opened.set()
+    eventually(lambda: threads() == [])
+    assert len(recorder.messages) == 1, "what was on its way has arrived, nothing more was begun"
+    assert sorted(status for _, status in states(ledger)) == [SendStatus.SENT, SendStatus.WAITING]
+
+
+# ── when the store or the machine is in trouble ───────────────────────────────────────────────────────────────────────
+
+
+def test_while_the_store_is_lost_messages_wait_and_nobody_is_bothered(sending, monkeypatch):
+    recorder, read, lost = Recorder(), Database.read, []
+
+    def unsteady(database, work):
+        if len(lost) < 2:
+            lost.append(1)
+            raise StoreError("the server is gone")
+        return read(database, work)
+
+    ledger, sender = sending(settings("slack"), deliver=recorder)
+    ledger.apply(judgement(finding()))
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "read", unsteady)
+        sender.ring()
+        eventually(lambda: recorder.messages)
+    assert len(lost) == 2
+
+
+def test_what_was_delivered_while_the_store_was_lost_is_marked_later_and_not_sent_again(sending, monkeypatch):
+    recorder, sent, lost = Recorder(), Outbox.sent, []
+
+    def unsteady(outbox, claim, **options):
+        if not lost:
+            lost.append(1)
+            raise StoreError("the server is gone")
+        sent(outbox, claim, **options)
+
+    monkeypatch.setattr(Outbox, "sent", unsteady)
+    ledger, sender = sending(settings("slack"), deliver=recorder)
+    ledger.apply(judgement(*many(2)), now=after(0))
+    assert sender.send_due(now=after(0)) == 2
+    assert states(ledger) == {("slack", SendStatus.SENT)}
+    assert len(recorder.messages) == 2
+
+
+def test_a_store_that_stays_lost_is_an_error_for_who_sends_by_hand_and_for_nobody_else(sending, monkeypatch):
+    ledger, sender = sending(settings("slack"), deliver=Recorder())
+    ledger.apply(judgement(finding()))
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "read", lambda *_: raising(StoreError("gone"))())
+        with pytest.raises(StoreError):
+            sender.send_due()
+        sender.ring()
+        sender.close()
+
+
+def test_where_no_thread_can_be_started_a_run_does_not_fail(sending, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    recorder = Recorder()
+    ledger, sender = sending(settings("slack"), deliver=recorder)
+    ledger.apply(judgement(finding()))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        sender.ring()
+        assert sender.send_due() == 1, "who sends by hand does it himself"
+    assert recorder.said() == [("opened", "run:vendor")]
+
+
+def test_a_sender_that_was_closed_and_is_kept_by_nobody_is_gone(store):
+    AlertLedger(store.database, settings("slack")).apply(judgement(finding()))
+    sender = Sender(store.database, settings("slack"), deliver=Recorder())
+    sender.ring()
+    sender.close()
+    reference = weakref.ref(sender)
+    del sender
+    gc.collect()
+    assert reference() is None
+
+
+# ── the end of a program, and forks ───────────────────────────────────────────────────────────────────────────────────
+
+PROGRAM = """
+import os, sys, threading, time, redrive
+sys.path.insert(0, {root!r})
+from redrive.alerts.ledger import AlertLedger
+from redrive.alerts.sender import Sender
+from tests.contract.alert_stage import finding, judgement, many, settings
+
+chosen = settings("slack", exit_wait={exit_wait})
+store = redrive.connect(sys.argv[1])
+ledger = AlertLedger(store.database, chosen)
+log = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+def deliver(channel, message):
+    {deliver}
+    os.write(log, (message.key + chr(10)).encode())
+
+sender = Sender(store.database, chosen, deliver=deliver)
+ledger.apply(judgement(*many(3)))
+{work}
+"""
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+
+
+@pytest.fixture
+def run(url, tmp_path):
+    def run(work, *, deliver="pass", exit_wait=LONG, expect=0):
+        program = PROGRAM.format(root=ROOT, work=work, deliver=deliver, exit_wait=exit_wait)
+        log = tmp_path / "delivered"
+        command = [sys.executable, "-W", "error", "-c", program, url, log]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * LONG)
+        assert done.returncode == expect, done.stderr
+        return sorted(log.read_text().split()), done.stderr
+
+    return run
+
+
+def test_a_program_that_ends_sends_what_is_due_first(run, store):
+    said, errors = run("sender.ring()")
+    assert said == ["slot:0", "slot:1", "slot:2"]
+    assert errors == ""
+    assert AlertLedger(store.database, AlertSettings()).unsent() == []
+
+
+def test_a_program_that_fails_sends_what_is_due_all_the_same(run):
+    said, errors = run("sender.ring(); raise SystemExit(3)", expect=3)
+    assert said == ["slot:0", "slot:1", "slot:2"]
+    assert errors == ""
+
+
+def test_a_program_does_not_wait_for_a_channel_that_hangs_and_the_next_one_sends_its_messages(run, store):
+    said, _ = run("sender.ring()", deliver="time.sleep(1_000)", exit_wait=0.1)
+    assert said == []
+    recorder = Recorder()
+    later = Sender(store.database, settings("slack"), deliver=recorder)
+    assert later.send_due() == 3
+
+
+FORKS = """
+begun, go = threading.Event(), os.pipe()
+def deliver(channel, message):
+    begun.set()
+    os.read(go[0], 1)
+    os.write(log, (message.key + chr(10)).encode())
+sender._deliver = deliver
+sender._begin_anew()
+sender.ring()
+assert begun.wait(60)
+child = os.fork()
+if child == 0:
+    assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+    sender.ring()
+    sender.close()
+    sys.exit(0)
+os.write(go[1], b"123")
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0
+"""
+
+
+def test_a_forked_child_has_none_of_its_parents_threads_and_sends_nothing_twice(run):
+    said, _ = run(FORKS)
+    assert said == ["slot:0", "slot:1", "slot:2"]
