@@ -18,11 +18,13 @@ from redrive.cli.wording import in_a_line, one_line
 
 VERBS = {
     "run": "Run a pipeline or a flow, or go on where it stopped.",
+    "watch": "Look after all pipelines, flows and services of a store, and tell people.",
 }
 NOUNS = {
     "runs": "Runs: what pipelines and flows did, and how far they came.",
     "tasks": "Tasks of flows: where they stand, what went wrong, and what becomes of it.",
     "dlq": "Dead letters: what was rejected, why, and what becomes of it.",
+    "alerts": "Alerts: what people were told, what became of it, and whether they can be told.",
     "services": "Services: open circuits and exhausted keys that processes share.",
     "store": "The store: what it holds, and its schema.",
 }
@@ -91,13 +93,17 @@ def _tell(error: Exception, *, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        from redrive.masking import mask
+
+        sys.stderr.write(mask("".join(traceback.format_exception(error))))
     _say(in_a_line(exits.sentence(error)))
     return exits.exit_code(error)
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"redrive: {one_line(text)}\n")
+    from redrive.masking import mask
+
+    sys.stderr.write(f"redrive: {one_line(mask(text))}\n")
 
 
 app = typer.Typer(

@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from redrive.cli.alerted import leave_alerts_to_the_report, say_alerts
 from redrive.cli.flow_report import say_what_to_do, show_data, show_outcome
 from redrive.cli.run_rows import leave_to_the_report
 from redrive.cli.wording import counted
@@ -42,7 +43,10 @@ class Ended:
         else:
             show_data(session.out, self.report, self.causes)
         again = session.again_without("--restart")
-        say_what_to_do(session.out, self.report, self.causes, store=session.named(self.flow), again=again)
+        named = session.named(self.flow)
+        say_what_to_do(session.out, self.report, self.causes, store=named, again=again)
+        with session.reopened(self.flow) as store:
+            say_alerts(session.out, store, self.report.run_id, named=named)
 
 
 def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -> Ended:
@@ -56,6 +60,7 @@ def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -
         view = around.enter_context(ExitStack())
         watch = view.enter_context(watched(flow.name, quiet=quiet))
         leave_to_the_report(TasksDead, TaskFailed, FlowEnded)
+        leave_alerts_to_the_report()
         try:
             return Ended(flow, flow.run(watch=watch, **options))
         except FlowStopped as stopped:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from redrive.cli.alerted import leave_alerts_to_the_report, say_alerts
 from redrive.cli.runs import say_what_to_do, show_data, show_outcome
 from redrive.cli.wording import counted
 from redrive.errors import RunStopped
@@ -39,7 +40,10 @@ class RowsEnded:
             show_outcome(session.out, self.report)
         else:
             show_data(session.out, self.report)
-        say_what_to_do(session.out, self.report, store=session.named(self.pipeline))
+        named = session.named(self.pipeline)
+        say_what_to_do(session.out, self.report, store=named)
+        with session.reopened(self.pipeline) as store:
+            say_alerts(session.out, store, self.report.run_id, named=named)
 
 
 def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool) -> RowsEnded:
@@ -52,6 +56,7 @@ def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
             options["store"] = around.enter_context(session.opened(create=True))
         how_far.tell = around.enter_context(shown(pipeline.name, quiet=quiet))
         leave_to_the_report(GateJudged, RunEnded)
+        leave_alerts_to_the_report()
         try:
             return RowsEnded(pipeline, pipeline.run(watch=how_far, **options))
         except RunStopped as stopped:

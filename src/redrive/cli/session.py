@@ -77,6 +77,15 @@ class Session:
             store.database.patience = PATIENCE if settings.patience is None else settings.patience
             yield store
 
+    @contextmanager
+    def reopened(self, made: Any) -> Iterator[Store]:
+        """The store in which a pipeline or a flow has just run."""
+        if self.url is None:
+            yield made.store
+        else:
+            with self.opened() as store:
+                yield store
+
     def named(self, made: Any) -> str | None:
         """The store to name in a command about what a pipeline or a flow did; None where it is looked at anyway."""
         from redrive.masking import mask

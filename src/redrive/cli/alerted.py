@@ -1,0 +1,42 @@
+"""What a run's end says of the alerts it has led to."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from redrive.errors import StoreError
+from redrive.masking import mask
+from redrive.notices import AlertStatus
+
+if TYPE_CHECKING:
+    from redrive.cli.output import Output
+    from redrive.opening import Store
+
+_SHOWN = 5
+_LOOKED_AT = 50
+
+
+def leave_alerts_to_the_report() -> None:
+    """Where nobody has set logging up, Python prints warnings: these are about to be said anyway."""
+    log = logging.getLogger("redrive.alerts")
+    if not log.hasHandlers():
+        log.addFilter(lambda record: not hasattr(record, "alert"))
+
+
+def say_alerts(out: Output, store: Store, run_id: UUID, *, named: str | None) -> None:
+    """The alerts that this run has opened, and how to see all of each."""
+    with suppress(StoreError):  # the run has its report; what cannot be asked now can be later
+        found = [
+            alert
+            for alert in store.alerts.find(limit=_LOOKED_AT)
+            if alert.facts.run_id == run_id and alert.status is not AlertStatus.WAITING
+        ]
+        where = "" if named is None else f" --store {shlex.quote(mask(named))}"
+        for alert in found[:_SHOWN]:
+            out.say(f"alert {alert.urgency}: {alert.title} (redrive alerts show {alert.id}{where})")
+        if len(found) > _SHOWN:
+            out.say(f"and {len(found) - _SHOWN} more alerts: redrive alerts ls{where}")

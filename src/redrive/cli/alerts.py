@@ -1,0 +1,337 @@
+"""`redrive alerts`: what people were told, what became of it, and whether they can be told at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command, noun
+from redrive.cli.exits import UNAVAILABLE, Refused
+from redrive.cli.output import Column, Output
+from redrive.cli.session import Session
+from redrive.cli.wording import ago, at, in_a_line
+from redrive.notices import Alert, Send, SendStatus, Urgency, What
+
+if TYPE_CHECKING:
+    from redrive.alerts.conditions import Condition
+    from redrive.alerts.desk import Desk
+    from redrive.alerts.settings import AlertSettings
+
+app = noun("Alerts: what people were told, what became of it, and whether they can be told.")
+
+_LATELY = timedelta(days=7)
+_SPANS = (("d", 86_400), ("h", 3_600), ("min", 60))
+_MARKS = {SendStatus.SENT: "✓", SendStatus.FAILED: "✗", SendStatus.WAITING: "…"}
+_Ids = Annotated[list[int], typer.Argument(metavar="ID", help="The alerts.", show_default=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An alert, and the messages about it."""
+
+    alert: Alert
+    sends: Sequence[Send]
+
+    @property
+    def failed(self) -> list[Send]:
+        """Messages that could not be delivered: for good, or so far."""
+        return [one for one in self.sends if one.status is not SendStatus.SENT and one.error]
+
+    def document(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        return {**self.alert.document(), "sends": [one.document() for one in self.sends]}
+
+
+# ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@command(app)
+def ls(
+    session: Session,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
+    urgency: Annotated[str | None, typer.Option(metavar="P1|P2|P3", help="Of this urgency.")] = None,
+    subject: Annotated[
+        str | None, typer.Option(metavar="NAME", help="About this pipeline, flow, service, table, slot or consumer.")
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 50,
+) -> None:
+    """Alerts that are not over, the most urgent first; and those with messages that could not be delivered."""
+    tier = None if urgency is None else _urgency(urgency)
+    with session.opened() as store:
+        desk = store.alerts
+        found = _most_urgent_first(desk, tier, subject, limit + 1)
+        if all_:
+            found += desk.find(status="resolved", urgency=tier, subject=subject, limit=limit + 1)
+        else:
+            found += _undelivered(desk, tier, subject, known=found)
+        told = [_Told(alert, desk.sends(alert.id)) for alert in found[:limit]]
+    out = session.out
+    if out.json:
+        out.document([one.document() for one in told])
+    else:
+        out.table(_COLUMNS, [_row(one) for one in told])
+    if not told:
+        out.say("no alerts that match" if (tier, subject) != (None, None) else "nothing is wrong: no alert is open")
+    if len(found) > limit:
+        out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
+    if not out.json:
+        _say_what_was_not_delivered(out, told)
+
+
+@command(app)
+def show(
+    session: Session, alert_id: Annotated[int, typer.Argument(metavar="ID", help="The alert.", show_default=False)]
+) -> None:
+    """One alert: everything that was told of it, and what became of each message."""
+    from redrive.alerts.message import compose
+
+    with session.opened() as store, _in_a_sentence():
+        told = _Told(store.alerts.get(alert_id), store.alerts.sends(alert_id))
+        message = compose(_as_it_stands(told.alert), told.alert, store.alerts.settings)
+    out, alert = session.out, told.alert
+    if out.json:
+        out.document(told.document())
+    elif out.terminal:
+        often = "once" if alert.seen == 1 else f"{alert.seen:,} times"
+        out.text(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}")
+        if told.sends:
+            out.text("")
+            out.table(_SEND_COLUMNS, [_send_row(one) for one in told.sends])
+    else:
+        rows = {name: _flat(value) for name, value in told.document().items()}
+        out.table((Column(title="field"), Column(title="value")), list(rows.items()))
+    _say_what_was_not_delivered(out, [told])
+
+
+@command(app)
+def rules(session: Session) -> None:
+    """Every condition that people are told of, with where it begins as things are set here."""
+    from redrive.alerts.conditions import CONDITIONS
+
+    with session.opened() as store:
+        settings = store.alerts.settings
+    out = session.out
+    if out.json:
+        out.document([_rule(one, settings) for one in CONDITIONS.values()])
+    else:
+        out.table(_RULE_COLUMNS, [_rule_row(one, settings) for one in CONDITIONS.values()])
+    if not settings.enabled:
+        out.say(OFF)
+
+
+# ── deciding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@command(app)
+def ack(
+    session: Session,
+    ids: _Ids,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="What is being done about it.")] = None,
+) -> None:
+    """Say that you are at it: it is not repeated any more, unless it becomes more urgent."""
+    _decide(session, ids, lambda desk, alert_id, who: desk.acknowledge(alert_id, by=who, note=note), "acknowledged")
+
+
+@command(app)
+def resolve(
+    session: Session,
+    ids: _Ids,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="Why it is over.", show_default=False)],
+) -> None:
+    """Close alerts by hand. What is still wrong is found again, as a new alert."""
+    _decide(session, ids, lambda desk, alert_id, who: desk.resolve(alert_id, by=who, note=note), "resolved")
+
+
+@command(app, "test")
+def send_test(
+    session: Session,
+    urgency: Annotated[str, typer.Argument(metavar="P1|P2|P3", help="How urgent it is to be.", show_default=False)],
+    pipeline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="As if it were about this one, which may have routes of its own.")
+    ] = None,
+) -> None:
+    """Send a sample over the real routes now, and tell of each channel whether it took it."""
+    from redrive.alerts.reading import check_channels
+
+    tier = _urgency(urgency)
+    if not check_channels(session.settings).enabled:
+        raise Refused(OFF)
+    with session.opened() as store:
+        sends = store.alerts.test(tier, pipeline=pipeline)
+        routed = _routed(store.alerts.settings, tier, pipeline)
+    out = session.out
+    if out.json:
+        out.document([one.document() for one in sends])
+    else:
+        out.table(_TEST_COLUMNS, [[one.channel, one.status, one.error] for one in sends])
+    if not routed:
+        out.say(f"no channel is set for {tier}: it goes to the log; see [routes] of redrive.toml")
+    if any(one.status is not SendStatus.SENT for one in sends):
+        raise typer.Exit(UNAVAILABLE)
+
+
+def _decide(session: Session, ids: Iterable[int], decide: Callable[[Desk, int, str], Alert], done: str) -> None:
+    from redrive.dlq.change import actor
+
+    with session.opened() as store, _in_a_sentence():
+        for alert_id in ids:
+            store.alerts.get(alert_id)  # where one of them is mistyped, nothing is changed
+        changed = [decide(store.alerts, alert_id, actor()) for alert_id in dict.fromkeys(ids)]
+    if session.out.json:
+        session.out.document([one.document() for one in changed])
+    for alert in changed:
+        session.out.say(f"{done} alert {alert.id}: {alert.urgency} {alert.title}")
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """An alert that is not there, or is over, is a slip of who typed the command."""
+    from redrive.alerts.ledger import AlertError
+
+    try:
+        yield
+    except AlertError as error:
+        raise Refused(str(error)) from None
+
+
+# ── in words ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OFF = "alerts are switched off here, by `enabled = false` in [alerts] or REDRIVE_ALERTS=off: nobody is told of anything"
+
+
+def _in_a_mark(status: str) -> str:
+    return f"{_MARKS[SendStatus(status)]} {status}"
+
+
+def _in_marks(results: Iterable[str]) -> str:
+    told = (one.rpartition(":") for one in results)
+    return " ".join(f"{channel} {_MARKS[SendStatus(status)]}" for channel, _, status in told)
+
+
+_COLUMNS = (
+    Column(title="id", right=True),
+    Column(title="urgency"),
+    Column(title="status"),
+    Column(title="since", show=ago),
+    Column(title="subject", least=12, drop=2),
+    Column(title="title", least=30, wrap=True),
+    Column(title="told", show=_in_marks, drop=1),
+    Column(title="condition", hidden=True),
+    Column(title="undelivered", hidden=True),
+)
+_SEND_COLUMNS = (
+    Column(title="message"),
+    Column(title="channel"),
+    Column(title="result", show=_in_a_mark),
+    Column(title="when", show=ago),
+    Column(title="tries", right=True, drop=2),
+    Column(title="why", show=in_a_line, least=30, wrap=True, drop=1),
+)
+_TEST_COLUMNS = (
+    Column(title="channel"),
+    Column(title="result", show=_in_a_mark),
+    Column(title="why", show=in_a_line, least=30, wrap=True, drop=1),
+)
+_RULE_COLUMNS = (
+    Column(title="urgency"),
+    Column(title="condition"),
+    Column(title="when", least=40, wrap=True),
+    Column(title="set by", least=24, wrap=True),
+)
+
+
+def _row(told: _Told) -> list[Any]:
+    alert = told.alert
+    last = {one.channel: one for one in told.sends}  # the newest message to each channel
+    results = [f"{one.channel}:{one.status}" for one in last.values()]
+    reasons = [f"{one.channel}: {one.error}" for one in told.failed]
+    subject = str(alert.subject)
+    return [alert.id, alert.urgency, alert.status, alert.since, subject, alert.title, results, alert.condition, reasons]
+
+
+def _send_row(send: Send) -> list[Any]:
+    when = send.sent_at if send.status is SendStatus.SENT else send.created_at
+    return [send.what, send.channel, send.status, when, send.attempts, send.error]
+
+
+def _say_what_was_not_delivered(out: Output, told: Iterable[_Told]) -> None:
+    for one in told:
+        for send in one.failed:
+            rest = f"next try {ago(send.due_at)}" if send.status is SendStatus.WAITING else "it is not tried any more"
+            out.say(
+                f"alert {one.alert.id}: {send.channel} ✗ since {at(send.created_at)}, "
+                f"{send.attempts} {'try' if send.attempts == 1 else 'tries'}: {in_a_line(send.error)}; {rest}"
+            )
+
+
+def _most_urgent_first(desk: Desk, tier: Urgency | None, subject: str | None, limit: int) -> list[Alert]:
+    """Those that are not over; of each urgency the newest first."""
+    tiers = Urgency if tier is None else (tier,)
+    return [one for each in tiers for one in desk.find(status="open", urgency=each, subject=subject, limit=limit)]
+
+
+def _undelivered(desk: Desk, tier: Urgency | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
+    """Alerts that are over, and that somebody should have been told of within the last week. Who sends a sample has
+    seen what became of it."""
+    listed, since = {one.id for one in known}, datetime.now(UTC) - _LATELY
+    failed = [one for one in desk.unsent() if one.error and one.what is not What.TEST and one.created_at >= since]
+    found = [desk.get(alert_id) for alert_id in {one.alert_id: None for one in failed} if alert_id not in listed]
+    return [one for one in found if tier in (None, one.urgency) and subject in (None, one.subject.name)]
+
+
+def _as_it_stands(alert: Alert) -> What:
+    return What.RESOLVED if alert.is_over and alert.condition != "recovered" else What.OPENED
+
+
+def _urgency(said: str) -> Urgency:
+    try:
+        return Urgency(said.strip().upper())
+    except ValueError:
+        raise Refused(f"there is no urgency {said!r}; it is one of {', '.join(Urgency)}") from None
+
+
+def _routed(settings: AlertSettings, tier: Urgency, pipeline: str | None) -> bool:
+    own = settings.pipelines.get(pipeline or "")
+    return bool(settings.routes.get(tier) or (own is not None and own.routes.get(tier)))
+
+
+def _flat(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+
+
+def _rule(condition: Condition, settings: AlertSettings) -> dict[str, Any]:
+    return {
+        "condition": condition.name,
+        "urgency": str(condition.urgency),
+        "when": condition.words,
+        "thresholds": {name: getattr(settings.thresholds, name) for name in condition.thresholds},
+        "elsewhere": condition.elsewhere,
+    }
+
+
+def _rule_row(condition: Condition, settings: AlertSettings) -> list[Any]:
+    said = [f"{name} = {_as_set(name, getattr(settings.thresholds, name))}" for name in condition.thresholds]
+    if condition.elsewhere is not None:
+        own = condition.elsewhere.removeprefix("[alerts] ")
+        is_own = own != condition.elsewhere
+        said.append(f"{own} = {_as_set(own, getattr(settings, own))}" if is_own else condition.elsewhere)
+    return [condition.urgency, condition.name, condition.words, ", ".join(said)]
+
+
+def _as_set(name: str, value: float) -> str:
+    """A threshold as `redrive.toml` may have it."""
+    if name.endswith("_bytes"):
+        return f'"{value / 1e9:g}GB"'
+    if name.endswith(("_drop", "_share")):
+        return f'"{value * 100:g}%"'
+    if name in ("persist", "recovery") or name.endswith(("_seconds", "_grace", "silence", "duration_least")):
+        unit, size = next((one for one in _SPANS if value and value % one[1] == 0), ("s", 1))
+        return f'"{value / size:g}{unit}"'
+    return f"{value:_}"

@@ -1,0 +1,151 @@
+"""`redrive watch`: looks after what no run can tell of itself, and tells people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redrive.cli.alerted import leave_alerts_to_the_report
+from redrive.cli.alerts import OFF
+from redrive.cli.command import command
+from redrive.cli.exits import Refused
+from redrive.cli.output import Output, iso
+from redrive.cli.session import Session
+from redrive.cli.wording import one_line
+from redrive.model import in_words
+
+if TYPE_CHECKING:
+    from redrive.alerts.watch import News, Watch
+    from redrive.notices import Alert
+    from redrive.opening import Store
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_PATIENCE_ONCE = 60.0  # seconds for which counts and probes are waited for, where there is no next look
+
+
+@command(app)
+def watch(
+    session: Session,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron.")] = False,
+    every: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Between two looks: 30s, 2min …; else as redrive.toml says.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Answer for /metrics there, as Prometheus asks for them.")
+    ] = None,
+    textfile: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Write the metrics to this file, for the node exporter.")
+    ] = None,
+) -> None:
+    """Look after all pipelines, flows and services of a store, and tell people.
+
+    One for each store is enough. Where there are several, one leads and the others stand by. SIGTERM and Ctrl-C end it.
+    """
+    if once and (every or listen):
+        raise Refused(f"--once looks once: leave {'--every' if every else '--listen'} out")
+    leave_alerts_to_the_report()
+    with ExitStack() as around:
+        store = around.enter_context(session.opened())
+        if not store.alerts.settings.enabled:
+            raise Refused(OFF)
+        if listen is not None:
+            from redrive.observe.prometheus import serve
+
+            server = around.enter_context(serve(store, listen))
+            session.out.say(f"the metrics are at {server.url}/metrics")
+        look = _made(session, store, every=every, textfile=textfile, once=once)
+        if not once:
+            look.run()
+            return
+        look.once()
+    if look.failed:
+        raise look.failed[0]
+
+
+def _made(session: Session, store: Store, *, every: str | None, textfile: str | None, once: bool) -> Watch:
+    from redrive.alerts.lag import probes
+    from redrive.alerts.levels import PATIENCE, Levels
+    from redrive.alerts.reading import check_channels
+    from redrive.alerts.watch import Watch
+    from redrive.cli.loading import load
+
+    settings = check_channels(session.settings)
+    seconds = settings.every if every is None else _seconds(every)
+    beside = {}
+    if textfile is not None:
+        from redrive.observe.prometheus import write_textfile
+
+        write_textfile(store, textfile)  # a path that cannot be written to is said at once
+        beside["write the metrics"] = partial(write_textfile, store, textfile)
+    levels = Levels(
+        store.database,
+        settings,
+        probes=probes(settings.lags, load),
+        patience=_PATIENCE_ONCE if once else PATIENCE,
+    )
+    kept = timedelta(days=settings.keep_days)
+    return Watch(
+        store.database,
+        store.alerts,
+        levels,
+        every=seconds,
+        purges=[lambda: store.services.purge(datetime.now(UTC) - kept)],
+        beside=beside,
+        news=_Status(session.out, store, every=None if once else seconds).tell,
+    )
+
+
+def _seconds(said: str) -> float:
+    from redrive.config.kinds import DAY, duration
+    from redrive.config.located import Located
+
+    value: str | float = float(said) if said.strip().isdecimal() else said
+    return duration(Located(value, ("--every",)), most=DAY)
+
+
+class _Status:
+    """One line for each change: for people on a terminal, as rows or as JSON for programs."""
+
+    def __init__(self, out: Output, store: Store, *, every: float | None) -> None:
+        self._out, self._store, self._every = out, store, every
+        if not (out.terminal or out.json):
+            self._write("time\twhat\tid\turgency\tsubject\ttitle")
+
+    def tell(self, news: News) -> None:
+        """Say it."""
+        from redrive.alerts.watch import Leading, Moved, StandingBy, Trouble
+
+        match news:
+            case Moved(what, alert):
+                self._tell_of(what, alert)
+            case Leading() if self._every is not None:
+                self._out.say(f"watching {self._store.database.name}, every {in_words(self._every)}; times are UTC")
+            case StandingBy(process, host):
+                then = "" if self._every is None else "; this one takes over when it ends"
+                self._out.say(f"standing by: process {process} on {host} leads{then}")
+            case Trouble(what, None):  # that it began is in the log, which is not said twice
+                self._out.say(f"the watch can {what} again")
+
+    def _tell_of(self, what: str, alert: Alert) -> None:
+        now = datetime.now(UTC)
+        if self._out.json:
+            self._write(json.dumps({"time": iso(now), "what": what, **alert.document()}, ensure_ascii=False))
+        elif self._out.terminal:
+            said = "is open" if what == "found" else what
+            self._write(one_line(f"{now:%H:%M}  {alert.urgency} {said:<12}  {alert.title} (alert {alert.id})"))
+        else:
+            cells = (iso(now), what, str(alert.id), str(alert.urgency), str(alert.subject), alert.title)
+            self._write("\t".join(one_line(cell) for cell in cells))
+
+    @staticmethod
+    def _write(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()  # whoever reads on is to hear of it now

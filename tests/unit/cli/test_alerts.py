@@ -1,0 +1,289 @@
+"""`redrive alerts`: what is wrong, who was told of it, and whether they can be told at all."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+from sqlalchemy import update
+
+import redrive
+from redrive.alerts.conditions import CONDITIONS
+from redrive.alerts.picture import Judgement
+from redrive.alerts.reading import read
+from redrive.alerts.settings import AlertSettings, Thresholds
+from redrive.config import load
+from redrive.notices import Facts, Finding, Subject, Urgency
+from redrive.store.schema import alert_sends, alerts
+from redrive.testing import Answer, FaultyServer
+
+SECRET = "T0pS3cretT0pS3cret"
+
+
+def finding(name, urgency="P1", **values):
+    facts = values.pop("facts", Facts(error="OSError: no space left", commands=("redrive runs show x",)))
+    return Finding(
+        key=f"run:{name}",
+        condition="permanent_error",
+        urgency=Urgency(urgency),
+        subject=Subject(kind="pipeline", name=name),
+        title=f"{name} failed: the disk is full",
+        evidence=values.pop("evidence", f"run:{name}:failed"),
+        facts=facts,
+        **values,
+    )
+
+
+@pytest.fixture
+def found(store):
+    """Finds something, and sends what is to be sent."""
+
+    def found(*findings):
+        store.alerts.ledger.apply(Judgement(findings=findings, judged=frozenset()))
+        store.alerts.send_due()
+
+    return found
+
+
+@pytest.fixture
+def server():
+    with FaultyServer() as server:
+        server.on("/hooks/*", Answer(json={"ok": True}))
+        yield server
+
+
+@pytest.fixture
+def settings(here):
+    """Writes redrive.toml."""
+    return lambda text: (here / "redrive.toml").write_text(text)
+
+
+# ── ls ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_where_nothing_is_wrong_that_is_said(run, store):
+    answer = run("alerts", "ls")
+    assert (answer.code, answer.rows) == (0, [])
+    assert answer.err == "nothing is wrong: no alert is open\n"
+    assert json.loads(run("alerts", "ls", "--json").out) == []
+
+
+def test_the_most_urgent_comes_first_and_of_these_the_newest(run, found):
+    found(finding("mild", "P3"), finding("old"), finding("worse", "P2"))
+    found(finding("new"))
+    assert [(row[1], row[4]) for row in run("alerts", "ls").rows] == [
+        ("P1", "new"),
+        ("P1", "old"),
+        ("P2", "worse"),
+        ("P3", "mild"),
+    ]
+    answer = run("alerts", "ls", "--limit", "1")
+    assert [row[4] for row in answer.rows] == ["new"]
+    assert answer.err == "there are more: redrive alerts ls --limit 5\n"
+
+
+def test_alerts_are_narrowed_by_urgency_and_subject(run, found):
+    found(finding("mild", "P3"), finding("bad"))
+    assert [row[4] for row in run("alerts", "ls", "--urgency", "p3").rows] == ["mild"]
+    assert [row[4] for row in run("alerts", "ls", "--subject", "bad").rows] == ["bad"]
+    assert run("alerts", "ls", "--subject", "other").err == "no alerts that match\n"
+
+
+def test_what_waits_to_be_told_is_listed_and_what_is_over_only_where_it_is_asked_for(run, found):
+    found(finding("waits", persist=600.0, evidence="level:waits"), finding("over"))
+    run("alerts", "resolve", "2", "--note", "mended")
+    assert [(row[2], row[4]) for row in run("alerts", "ls").rows] == [("waiting", "waits")]
+    assert [(row[2], row[4]) for row in run("alerts", "ls", "--all").rows] == [
+        ("waiting", "waits"),
+        ("resolved", "over"),
+    ]
+
+
+def test_who_was_told_is_marked_for_people_and_named_for_programs(run, terminal, found):
+    found(finding("vendor"))
+    assert run("alerts", "ls").rows[0][6] == "log:sent"
+    assert "log ✓" in terminal("alerts", "ls").out
+    (told,) = json.loads(run("alerts", "ls", "--json").out)
+    assert (told["facts"]["error"], told["sends"][0]["status"]) == ("OSError: no space left", "sent")
+
+
+def test_a_message_that_could_not_be_delivered_is_listed_with_the_reason_even_when_all_is_over(run, store, settings):
+    settings(f'[channels.pager]\nwebhook = "http://127.0.0.1:1/{SECRET}"\n[routes]\nP1 = ["pager"]\n')
+    with redrive.connect() as routed:
+        routed.alerts.ledger.apply(Judgement(findings=(finding("vendor"),), judged=frozenset()))
+        routed.alerts.send_due()
+    answer = run("alerts", "ls")
+    assert [row[6] for row in answer.rows] == ["pager:waiting"]
+    assert re.search(r"^alert 1: pager ✗ since .*, 1 try: .*; next try ", answer.err)
+    given_up = update(alert_sends).values(status="failed", attempts=40)
+    over = update(alerts).values(status="resolved")
+    for change in (given_up, over):
+        store.database.write(lambda connection, change=change: connection.execute(change))
+    answer = run("alerts", "ls")
+    assert [(row[2], row[6]) for row in answer.rows] == [("resolved", "pager:failed")]
+    assert answer.err.endswith("40 tries: no connection: Connection refused; it is not tried any more\n")
+    assert SECRET not in str(answer) + str(run("alerts", "show", "1"))
+
+
+def test_an_unknown_urgency_is_refused_in_a_sentence(run, store):
+    answer = run("alerts", "ls", "--urgency", "P4")
+    assert (answer.code, answer.sentence) == (64, "there is no urgency 'P4'; it is one of P1, P2, P3")
+
+
+# ── show, ack, resolve ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_alert_is_shown_as_it_was_told_with_what_became_of_each_message(run, terminal, found):
+    found(finding("vendor"))
+    shown = terminal("alerts", "show", "1").out
+    for part in ("P1 vendor failed: the disk is full", "OSError: no space left", "redrive alerts ack 1", "found once"):
+        assert part in shown
+    assert re.search(r"opened +log +✓ sent", shown)
+    fields = dict(run("alerts", "show", "1").rows)
+    assert (fields["status"], json.loads(fields["sends"])[0]["channel"]) == ("open", "log")
+    told = json.loads(run("alerts", "show", "1", "--json").out)
+    assert (told["key"], told["sends"][0]["what"]) == ("run:vendor", "opened")
+
+
+def test_an_alert_is_acknowledged_by_whoever_types_it(run, found, store):
+    found(finding("vendor"), finding("orders"))
+    answer = run("alerts", "ack", "1", "2", "--note", "on it")
+    assert answer.err.splitlines()[0] == "acknowledged alert 1: P1 vendor failed: the disk is full"
+    alert = store.alerts.get(2)
+    assert (str(alert.status), alert.note) == ("acknowledged", "on it")
+    assert re.fullmatch(r".+@.+", alert.acknowledged_by)
+    (told,) = json.loads(run("alerts", "ack", "1", "--json").out)
+    assert told["status"] == "acknowledged"
+
+
+def test_an_alert_is_resolved_with_a_note(run, found, store):
+    found(finding("vendor"))
+    assert run("alerts", "resolve", "1").code == 64
+    assert run("alerts", "resolve", "1", "--note", "more disk").code == 0
+    assert "more disk" in store.alerts.get(1).resolution
+
+
+@pytest.mark.parametrize("words", [("ack", 1, 99), ("resolve", 1, 99, "--note", "x"), ("show", 99)])
+def test_an_alert_that_is_not_there_is_said_and_nothing_is_changed(run, found, store, words):
+    found(finding("vendor"))
+    answer = run("alerts", *words)
+    assert (answer.code, answer.sentence) == (64, "there is no alert 99; see `redrive alerts ls`")
+    assert str(store.alerts.get(1).status) == "open"
+
+
+def test_what_is_over_cannot_be_acknowledged_and_what_is_no_number_names_no_alert(run, found):
+    found(finding("vendor"))
+    run("alerts", "resolve", "1", "--note", "mended")
+    answer = run("alerts", "ack", "1")
+    assert answer.code == 64
+    assert answer.sentence.startswith("alert 1 is over already: closed by ")
+    assert run("alerts", "ack", "vendor").code == 64
+
+
+# ── test ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_sample_goes_over_the_real_routes_and_each_channel_is_told_of(run, store, settings, server):
+    settings(
+        f"""
+        [channels.hook]
+        webhook = "{server.url}/hooks/{SECRET}"
+        [channels.pager]
+        webhook = "http://127.0.0.1:1/{SECRET}"
+        [routes]
+        P1 = ["hook", "pager"]
+        P2 = "hook"
+        [pipelines.vendor.routes]
+        P1 = ["hook"]
+        """
+    )
+    answer = run("alerts", "test", "P1")
+    assert answer.code == 69
+    (hook, pager) = answer.rows
+    assert hook[:2] == ["hook", "sent"]
+    assert pager[0] == "pager"
+    assert pager[2] != ""
+    assert SECRET not in answer.out + answer.err
+    assert server.count("/hooks/*") == 1
+    assert run("alerts", "test", "P2").code == 0
+    assert run("alerts", "test", "P1", "--pipeline", "vendor").code == 0
+    assert [one["channel"] for one in json.loads(run("alerts", "test", "P2", "--json").out)] == ["hook"]
+
+
+def test_people_see_by_a_mark_which_channel_took_it(terminal, store, settings, server):
+    settings(f'[channels.hook]\nwebhook = "{server.url}/hooks/x"\n[routes]\nP1 = ["hook"]\n')
+    assert re.search(r"hook +✓ sent", terminal("alerts", "test", "P1").out)
+
+
+def test_where_no_channel_is_set_the_sample_goes_to_the_log_and_that_is_said(run, store):
+    answer = run("alerts", "test", "p3")
+    assert (answer.code, answer.rows[0][:2]) == (0, ["log", "sent"])
+    assert "no channel is set for P3: it goes to the log; see [routes] of redrive.toml\n" in answer.err
+
+
+@pytest.mark.parametrize("words", [("alerts", "test", "P1"), ("watch", "--once")])
+def test_where_alerts_are_switched_off_that_is_said(run, store, settings, words):
+    settings("[alerts]\nenabled = false\n")
+    answer = run(*words)
+    assert answer.code == 64
+    assert answer.sentence.startswith("alerts are switched off here")
+
+
+def test_a_route_that_cannot_work_is_refused_with_its_line(run, store, settings):
+    settings('[channels.pager]\ncommand = ["no-such-program-here"]\n[routes]\nP1 = ["pager"]\n')
+    answer = run("alerts", "test", "P1")
+    assert answer.code == 64
+    assert "redrive.toml, line 2" in answer.sentence
+
+
+# ── rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_condition_is_listed_with_where_it_begins(run, store, settings):
+    settings("[alerts.thresholds]\npending_day = 7\n")
+    rows = {row[1]: row for row in run("alerts", "rules").rows}
+    assert list(rows) == list(CONDITIONS)
+    assert rows["pending_day"][3].startswith("pending_day = 7")
+    listed = {one["condition"]: one for one in json.loads(run("alerts", "rules", "--json").out)}
+    assert listed["pending_day"]["thresholds"] == {"pending_day": 7}
+    assert {name for one in listed.values() for name in one["thresholds"]} == {
+        one.name for one in dataclasses.fields(Thresholds)
+    }
+
+
+def test_what_the_rules_show_is_what_redrive_toml_takes(run, store, here):
+    odd = {one.name: one.default * 3 or 45.0 for one in dataclasses.fields(Thresholds)}
+    odd |= {"row_drop": 0.125, "down_share": 0.5}
+    lines = [f"{name} = {value}" for name, value in odd.items()]
+    (here / "redrive.toml").write_text("[alerts.thresholds]\n" + "\n".join(lines))
+    shown = re.findall(r"(\w+) = (\S+?)(?:,|$)", "\n".join(row[3] for row in run("alerts", "rules").rows), re.MULTILINE)
+    told = {name: value for name, value in shown if name not in ("persist", "recovery")}
+    (here / "redrive.toml").write_text("[alerts.thresholds]\n" + "\n".join(f"{a} = {b}" for a, b in told.items()))
+    assert read(load(environ={}, directory=here)) == AlertSettings(thresholds=Thresholds(**odd))
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def terminal(terminal):
+    """The terminal of a day on which a message always has the same time: the one on the page."""
+
+    def on_that_day(*words, **options):
+        answer = terminal(*words, **options)
+        return answer._replace(out=re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d(?=\s+UTC)", "2026-11-15 10:54", answer.out))
+
+    return on_that_day
+
+
+def test_the_section_about_alerts_does_what_it_shows(follow, here):
+    done = follow("Alerts")
+    assert [command.split()[1] for command in done] == [
+        "fares.py:pipeline",
+        "ls",
+        "show",
+        "ack",
+        "resolve",
+        "ls",
+        "test",
+    ]

@@ -1,0 +1,223 @@
+"""`redrive watch`: what it says, what it refuses, and what it does beside."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import insert
+
+from redrive.store.schema import runs
+
+PATIENCE = 60.0
+PROBES = """
+from redrive.alerts.lag import Lag
+
+def billing():
+    return Lag(consumer="billing", messages=20_000)
+
+def broken():
+    raise ConnectionError("no broker")
+"""
+
+
+@pytest.fixture
+def failed(store):
+    """Puts a run down that failed, and whose process told nobody."""
+
+    def failed(name="vendor"):
+        then = datetime.now(UTC) - timedelta(minutes=5)
+        row = {
+            "run_id": uuid.uuid4(),
+            "pipeline_name": name,
+            "status": "failed",
+            "source": "deliveries.csv",
+            "sink": "deliveries",
+            "started_at": then,
+            "updated_at": then,
+            "ended_at": then,
+            "reason": "no space left on device",
+            "error_kind": "permanent",
+        }
+        store.database.write(lambda connection: connection.execute(insert(runs), row))
+
+    return failed
+
+
+@pytest.fixture
+def settings(here):
+    """Writes redrive.toml."""
+    return lambda text: (here / "redrive.toml").write_text(text)
+
+
+def test_to_look_once_tells_of_what_it_found_and_to_look_again_tells_of_nothing_new(run, failed, store):
+    failed()
+    answer = run("watch", "--once")
+    assert answer.code == 0
+    ((at, what, number, urgency, subject, title),) = answer.rows
+    assert (what, number, urgency, subject) == ("opened", "1", "P1", "vendor")
+    assert "no space left" in title
+    datetime.fromisoformat(at)
+    (row,) = run("watch", "--once").rows
+    assert row[1] == "found"
+    assert len(store.alerts.sends(1)) == 1
+
+
+def test_each_change_is_a_document_of_its_own_where_json_is_asked_for(run, failed):
+    failed("orders")
+    failed("vendor")
+    lines = [json.loads(line) for line in run("watch", "--once", "--json").out.splitlines()]
+    assert [(one["what"], one["subject"]["name"]) for one in lines] == [("opened", "orders"), ("opened", "vendor")]
+
+
+def test_people_get_one_line_for_each_change_and_nothing_else(terminal, failed):
+    failed()
+    (line,) = terminal("watch", "--once", columns=200).out.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d  P1 opened +vendor .*no space left on device.* \(alert 1\)", line)
+    (line,) = terminal("watch", "--once", columns=200).out.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d  P1 is open +vendor .* \(alert 1\)", line)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--every", "soon"), '--every must be a span such as "90s", "5min" or "1h"'),
+        (("--every", "0"), "--every must be more than 0 seconds"),
+        (("--listen", "nowhere"), "to listen takes a host and a port, such as 127.0.0.1:9464, not 'nowhere'"),
+        (("--textfile", "metrics.txt"), "metrics.txt would not be read"),
+        (("--textfile", "no/such/place.prom"), "no/such/place.prom cannot be written"),
+        (("--once", "--every", "5s"), "--once looks once: leave --every out"),
+        (("--once", "--listen", "127.0.0.1:0"), "--once looks once: leave --listen out"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_a_sentence(run, store, words, sentence):
+    answer = run("watch", *words)
+    assert answer.code == 64
+    assert answer.sentence.startswith(sentence)
+    assert answer.out == ""
+
+
+def test_a_port_that_is_taken_is_said(run, store):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        answer = run("watch", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert answer.code == 64
+    assert "somebody else listens there already" in answer.sentence
+
+
+def test_where_there_is_no_store_nothing_is_watched(run, here):
+    answer = run("watch", "--once")
+    assert (answer.code, (here / ".redrive").exists()) == (64, False)
+    assert answer.sentence.startswith("there is no store at .redrive/redrive.db yet")
+
+
+def test_the_metrics_are_put_into_the_file_that_is_named(run, here, failed):
+    failed()
+    assert run("watch", "--once", "--textfile", "redrive.prom").code == 0
+    assert "redrive_up 1" in (here / "redrive.prom").read_text()
+
+
+# ── probes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_probes_are_found_beside_the_settings_and_asked(run, store, settings, here, monkeypatch):
+    (here / "probes.py").write_text(PROBES)
+    settings('[alerts]\npersist = "1s"\nlags = ["probes.py:billing"]\n')
+    (here / "below").mkdir()
+    monkeypatch.chdir(here / "below")
+    assert run("watch", "--once", "--store", here / ".redrive" / "redrive.db").code == 0
+    (waiting,) = store.alerts.find()
+    assert (waiting.condition, waiting.subject.name) == ("consumer_lag", "billing")
+
+
+def test_a_probe_that_fails_is_in_the_log_and_the_rest_is_done(spawn, failed, settings, here):
+    failed()
+    (here / "probes.py").write_text(PROBES)
+    settings('[alerts]\nlags = ["probes.py:broken"]\n')
+    done = spawn("watch", "--once")
+    assert done.returncode == 0
+    assert "ConnectionError: no broker" in done.stderr
+    assert "\topened\t" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lags", "code", "sentence"),
+    [
+        ("gone.py:billing", 64, "there is no file "),
+        ("probes.py:biling", 64, "has no name 'biling'; did you mean 'billing'?"),
+        ("probes.py:Lag", 64, "is a class, not a probe"),
+        ("bad.py:billing", 70, "bad.py"),
+    ],
+)
+def test_a_probe_that_cannot_be_used_is_refused_at_the_start(run, store, settings, here, lags, code, sentence):
+    (here / "probes.py").write_text(PROBES)
+    (here / "bad.py").write_text("import nothing_like_this\n")
+    settings(f'[alerts]\nlags = ["{lags}"]\n')
+    answer = run("watch", "--once")
+    assert answer.code == code
+    assert sentence in answer.sentence
+
+
+# ── as a process ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def watching(store, here):
+    """Starts it as a process of its own, and gives what it says on stderr line by line."""
+    begun = []
+
+    def start(*words):
+        command = [sys.executable, "-W", "error", "-m", "redrive.cli", "watch", *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        begun.append(process)
+        return process
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_the_metrics_are_served_until_it_is_told_to_stop(watching):
+    process = watching("--listen", "127.0.0.1:0", "--every", "1s")
+    url = process.stderr.readline().removeprefix("the metrics are at ").strip()
+    assert re.match("^watching .*, every 1.0 s; times are UTC$", process.stderr.readline())
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        assert b"redrive_up 1" in answer.read()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_it_goes_on_looking_and_tells_of_what_comes(watching, failed, store):
+    process = watching("--every", "1")
+    process.stdout.readline()
+    failed()
+    assert process.stdout.readline().split("\t")[1] == "opened"
+    store.alerts.acknowledge(1, by="anna")
+    assert process.stdout.readline().split("\t")[1] == "acknowledged"
+    store.alerts.resolve(1, by="anna", note="more disk")
+    assert process.stdout.readline().split("\t")[1] == "resolved"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_second_one_says_that_it_stands_by(watching):
+    first = watching("--every", "1")
+    first.stderr.readline()
+    second = watching("--every", "1")
+    host = os.uname().nodename
+    assert second.stderr.readline() == (
+        f"standing by: process {first.pid} on {host} leads; this one takes over when it ends\n"
+    )
+
+
+def test_the_section_about_the_watch_does_what_it_shows(follow, store):
+    assert follow("The watch") == ["watch --once"]
