@@ -94,6 +94,8 @@ def load_mend_and_redrive(file: Path, database: Path, store: redrive.Store) -> i
     print("what is wrong")
     for cause in store.dlq.causes():
         print(f"  {cause.count:,} × {cause.message}")
+    for alert in store.alerts.find(status="open"):
+        print(f"  {alert.urgency}, within a day: {alert.title}")
     (letter, *_) = store.dlq.find(limit=1, newest_first=False)
     print(f"  for example {letter.position} of {Path(letter.source or '').name}: {letter.record}")
 
@@ -108,7 +110,9 @@ def load_mend_and_redrive(file: Path, database: Path, store: redrive.Store) -> i
     rows, keys = count(database)
     pending = store.dlq.count(status="pending")
     print(f"  in the table: {rows:,} rows, {keys:,} keys; pending: {pending:,}")
-    return 0 if rows == keys == DELIVERIES and not pending else 1
+    (alert,) = store.alerts.find()
+    print(f"  the alert is {alert.status}")
+    return 0 if rows == keys == DELIVERIES and not pending and alert.is_over else 1
 
 
 if __name__ == "__main__":

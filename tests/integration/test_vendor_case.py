@@ -77,6 +77,11 @@ def test_the_vendor_case_from_the_file_to_the_redrive(here):
     assert run.returncode == 0, run.stderr
     report = told(run)
     assert (report["written"], report["rejected"], report["rate"], report["tier"]) == (174_600, 5_400, 0.03, "P3")
+    (alert,) = told(redrive(here, "alerts", "ls", "--json"))
+    assert (alert["urgency"], alert["status"], alert["condition"]) == ("P3", "open", "new_letters")
+    assert "5,400 of 180,000 rows rejected (3.0 %), all for one cause" in alert["title"]
+    assert "could not convert string to float" in alert["title"]
+    assert alert["facts"]["commands"][0] == f"redrive dlq causes --run {report['run_id']}"
     (cause,) = told(redrive(here, "dlq", "causes", "--json"))
     assert cause["count"] == 5_400
     rehearsal = told(redrive(here, "dlq", "replay", "--pipeline", "vendor", "--target", "jobs.py:fixed", "--json"))

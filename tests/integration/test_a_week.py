@@ -1,0 +1,55 @@
+"""A week of ten pipelines, seeded faults and all: these messages go out, and no others. `bench/week.py` prints them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import week
+
+
+@pytest.fixture(scope="module")
+def lived():
+    with week.directory() as here:
+        return week.simulate(here)
+
+
+def test_people_are_told_what_they_need_to_know_and_nothing_else(lived):
+    told = [(f"{one.at:%a}", one.urgency, one.what, one.subject) for one in lived.told]
+    assert told == [
+        # 3 % of the vendor's file: within a day, so it waits for the morning, and is said again the next one.
+        ("Mon", "P3", "opened", "vendor"),
+        ("Tue", "P3", "repeated", "vendor"),
+        ("Tue", "P3", "resolved", "vendor"),  # the letters were sent back
+        # A run that failed for want of its source, and was complete five minutes later.
+        ("Tue", "P3", "opened", "inventory"),
+        # An hour in which the carrier is down: three pipelines, eighteen failed runs, one alert.
+        ("Wed", "P2", "opened", "shipfast"),
+        ("Wed", "P2", "resolved", "shipfast"),
+        ("Wed", "P3", "opened", "crm"),
+        ("Wed", "P3", "resolved", "crm"),
+        # The bank's credential has expired.
+        ("Thu", "P1", "opened", "bank"),
+        ("Thu", "P1", "resolved", "bank"),
+        # Killed, and started again by its scheduler.
+        ("Thu", "P3", "opened", "marketing"),
+        # Nobody has started it.
+        ("Fri", "P1", "opened", "ledger"),
+        ("Fri", "P1", "resolved", "ledger"),
+        # 7 % of its rows are bad, and the next day none.
+        ("Sat", "P1", "opened", "catalog"),
+        ("Sun", "P1", "resolved", "catalog"),
+    ]
+
+
+def test_the_outage_is_known_after_five_minutes_and_over_when_it_is_over(lived):
+    opened, resolved = (one.at for one in lived.told if one.subject == "shipfast")
+    assert 5 * 60 < (opened - week.MONDAY).total_seconds() - week.OUTAGE[0] * 3600 < 10 * 60
+    assert resolved > opened
+    assert 0 <= (resolved - week.MONDAY).total_seconds() - week.OUTAGE[1] * 3600 < 15 * 60
+
+
+def test_it_is_a_small_part_of_what_a_message_for_every_error_would_be(lived):
+    errors = lived.errors["failed attempts"] + lived.errors["failed runs"]
+    assert errors > 20 * len(lived.told)
