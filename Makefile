@@ -40,7 +40,7 @@ test: lint
 
 chaos: $(VENV)/.test
 	$(BIN)/python -m pytest -m chaos --timeout 3600
-	REDRIVE_EXPLORE=1 $(BIN)/python -m pytest tests/unit/policy tests/unit/test_masking.py tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_storm.py tests/unit/tasks/test_decide.py --timeout 3600
+	REDRIVE_EXPLORE=1 $(BIN)/python -m pytest tests/unit/policy tests/unit/test_masking.py tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_storm.py tests/unit/tasks/test_decide.py tests/unit/test_config_lines.py tests/unit/alerts --timeout 3600
 
 bench: $(VENV)/.bench
 	$(BIN)/python bench/calls.py
@@ -49,6 +49,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python bench/rows.py
 	$(BIN)/python bench/tasks.py
 	$(BIN)/python bench/task_hangs.py
+	$(BIN)/python bench/week.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .redrive

@@ -190,3 +190,15 @@ def decide(store: redrive.Store) -> int:
     flow.accept(cause="ValueError@settlement:17", result=0, note="not worth it", run=done.run_id)
     flow.fail("merchants", note="given up")
     return done.attempts + len(flow.result(total)) + len(store.tasks.causes(done.run_id))
+
+
+def on_call(store: redrive.Store) -> str | None:
+    for alert in store.alerts.find(status="open", urgency="P1"):
+        command: str = alert.facts.commands[0]
+        told: list[str] = [send.channel for send in store.alerts.sends(alert.id)]
+        if not told:
+            return command
+        store.alerts.acknowledge(alert.id, by="me", note="at it")
+        store.alerts.resolve(alert.id, by="me", note="mended")
+    busiest = max(store.services.windows("shipfast"), key=lambda window: window.attempts)
+    return None if busiest.p95 is None else f"{busiest.p95:.3f} s, {busiest.transient_rate}"
