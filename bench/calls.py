@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
@@ -33,6 +35,7 @@ from redrive.testing import set_testing
 PACKAGES = ("redrive", "tenacity", "stamina", "backoff", "pybreaker")
 LIMIT_NS = 1_000
 BARE, BARE_KEYED, LOOP, REDRIVE = "bare", "bare, given a key", "hand-written loop", "redrive"
+RECORDED = "redrive, rollups"
 
 HEALS = (TimeoutError, ConnectionError)
 ATTEMPTS, BASE, CAP, WITHIN = 5, 1.0, 60.0, 180.0
@@ -103,9 +106,16 @@ def ahand_written(function: Callable[[int], Awaitable[int]]) -> Callable:
     return looped
 
 
-def full_service() -> redrive.Service:
+def full_service(store: redrive.Store | None = None) -> redrive.Service:
     """Classification, retries, breaker, budget, key pool, counters: all at their defaults, which are the policy."""
-    return redrive.Service("bench", credentials=redrive.KeyPool([KEY, "bench-key-0002"]))
+    return redrive.Service("bench", credentials=redrive.KeyPool([KEY, "bench-key-0002"]), store=store)
+
+
+@contextmanager
+def store() -> Iterator[redrive.Store]:
+    """Where a service keeps its rollups and shares its circuit: a file, as by default."""
+    with TemporaryDirectory() as directory, redrive.connect(Path(directory) / "redrive.db") as opened:
+        yield opened
 
 
 def patient_service() -> redrive.Service:
@@ -161,10 +171,10 @@ def breaker(failures: int = FAILURES) -> pybreaker.CircuitBreaker:
 COUNTED = "service.stats()"  # successes are counted in bulk once a second, and that belongs to the price
 
 
-def sync_contenders() -> list[Contender]:
+def sync_contenders(kept: redrive.Store) -> list[Contender]:
     service = full_service()
     return [
-        *contenders(fetch, fetch_with_key, hand_written(fetch)),
+        *contenders(fetch, fetch_with_key, hand_written(fetch), kept),
         Contender(
             "redrive, INFO log",
             "decorated, and the logger redrive.attempts at INFO, to a sink: a line per success",
@@ -190,13 +200,15 @@ def sync_contenders() -> list[Contender]:
     ]
 
 
-def async_contenders() -> list[Contender]:
-    return contenders(afetch, afetch_with_key, ahand_written(afetch), wait="await ")
+def async_contenders(kept: redrive.Store) -> list[Contender]:
+    return contenders(afetch, afetch_with_key, ahand_written(afetch), kept, wait="await ")
 
 
-def contenders(function: Callable, keyed: Callable, looped: Callable, *, wait: str = "") -> list[Contender]:
+def contenders(
+    function: Callable, keyed: Callable, looped: Callable, kept: redrive.Store, *, wait: str = ""
+) -> list[Contender]:
     """What there is for functions and coroutines alike; `wait` stands before a call that is awaited."""
-    service = full_service()
+    service, recorded = full_service(), full_service(kept)
     plain = f"{wait}fetch(7)"
     call = f"{wait}service.{'acall' if wait else 'call'}(fetch, 7)"
     block = f"{'async ' if wait else ''}for attempt in service.attempts():\n    with attempt:\n        {plain}"
@@ -218,6 +230,13 @@ def contenders(function: Callable, keyed: Callable, looped: Callable, *, wait: s
             "decorated by a Service with classification, retries, breaker, budget, 2 keys and counters",
             plain,
             service(function),
+        ),
+        Contender(
+            RECORDED,
+            "the same with a store (SQLite): rollups on, circuit and keys shared",
+            plain,
+            {"fetch": recorded(function), "service": recorded},
+            COUNTED,
         ),
         ours("redrive, gives key", "the same; the function is given its key", plain, service(keyed), BARE_KEYED),
         ours("redrive, call", f"{call} through the same Service", call, function),
@@ -405,10 +424,11 @@ def thread_row(work: str, contender: Contender, effort: Effort, *, slow: bool) -
 
 
 def measured(effort: Effort) -> list[dict[str, Any]]:
-    plain, coroutines, failing = sync_contenders(), async_contenders(), failing_contenders(fetch_in_vain)
+    failing = failing_contenders(fetch_in_vain)
     how = {"rounds": effort.rounds, "block_seconds": effort.block_seconds}
-    rows = cost_rows("sync", plain, fastest(plain, **how))
-    with asyncio.Runner() as runner:
+    with store() as kept, asyncio.Runner() as runner:
+        plain, coroutines = sync_contenders(kept), async_contenders(kept)
+        rows = cost_rows("sync", plain, fastest(plain, **how))
         rows += cost_rows("async", coroutines, fastest(coroutines, **how, runner=runner))
     with waits_off():
         check_attempts()
@@ -417,8 +437,14 @@ def measured(effort: Effort) -> list[dict[str, Any]]:
 
 
 def headline(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    added = {row["section"]: row["ns_added"] for row in rows if row["name"] == REDRIVE and "ns_added" in row}
-    return {"sync_ns_added": added["sync"], "async_ns_added": added["async"], "limit_ns": LIMIT_NS}
+    added = {(row["section"], row["name"]): row["ns_added"] for row in rows if "ns_added" in row}
+    return {
+        "sync_ns_added": added["sync", REDRIVE],
+        "async_ns_added": added["async", REDRIVE],
+        "sync_ns_added_with_rollups": added["sync", RECORDED],
+        "async_ns_added_with_rollups": added["async", RECORDED],
+        "limit_ns": LIMIT_NS,
+    }
 
 
 # ── printing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -452,7 +478,9 @@ def report(document: dict[str, Any]) -> str:
             thread_table([row for row in rows if row["section"] == "threads"]),
             *map(measure.paragraph, FOOTNOTES),
             f"a full Service adds {measure.number(end['sync_ns_added'])} ns to a successful sync call, "
-            f"{measure.number(end['async_ns_added'])} ns to an async one; limit {measure.number(end['limit_ns'])} ns",
+            f"{measure.number(end['async_ns_added'])} ns to an async one;\n"
+            f"with rollups {measure.number(end['sync_ns_added_with_rollups'])} ns and "
+            f"{measure.number(end['async_ns_added_with_rollups'])} ns; limit {measure.number(end['limit_ns'])} ns",
         ]
     )
 

@@ -5,11 +5,13 @@ import gc
 import select
 import socket
 import threading
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy.engine import make_url
 
 import redrive
+from redrive.calls import recording
 from redrive.dlq import retain
 
 COMMIT = b"Q\0\0\0\x0bCOMMIT\0"  # as the client sends it
@@ -80,13 +82,19 @@ class Censor:
 
 
 @pytest.fixture
-def censor(new_store):
+def censored(new_store):
     with new_store("postgresql") as url:
         there = make_url(url)
         censor = Censor(there.port)
         with redrive.connect(there.set(port=censor.port).render_as_string(hide_password=False)) as store:
-            yield store.dlq, censor
+            yield store, censor
         censor.close()
+
+
+@pytest.fixture
+def censor(censored):
+    store, censor = censored
+    return store.dlq, censor
 
 
 def letters(count):
@@ -153,3 +161,32 @@ def test_a_purge_goes_on_to_its_end(censor, monkeypatch):
     dlq.purge(older_than="0s")
     assert answers.struck
     assert (dlq.count(), dlq.size().letters, dlq.causes()) == (0, 0, [])
+
+
+# Without a circuit or keys to share, the only commits are those of rollups.
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_what_services_did_is_counted_once(censored, after):
+    store, answers = censored
+    store.services.every = 600
+    bank = redrive.Service("bank", store=store, breaker=None)
+    answers.strike(after=after)
+    for _ in range(4):
+        for _ in range(25):
+            bank.call(len, "fine")
+        recording.flush()
+    assert answers.struck
+    (one,) = store.services.totals()
+    assert (one.calls, one.attempts, sum(one.latencies)) == (100, 100, 100)
+    assert sum(minute.attempts for minute in store.services.minutes("bank", one.at)) == 100
+
+
+def test_a_purge_of_what_services_did_keeps_what_it_comes_to(censored):
+    store, answers = censored
+    store.services.every = 600
+    redrive.Service("bank", store=store, breaker=None).call(len, "fine")
+    recording.flush()
+    before = store.services.totals()
+    answers.strike(after=1)  # the first is that of a look
+    store.services.purge(datetime.now(UTC))
+    assert answers.struck
+    assert (store.services.windows(), store.services.totals()) == ([], before)

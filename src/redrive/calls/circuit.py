@@ -25,6 +25,7 @@ class Circuit:
         self.closed = True
         self.generation = 0
         self.on_news: Callable[[], None] | None = None  # where other processes are to be told
+        self.on_turn: Callable[[bool, float], None] | None = None  # told, within the lock, if it is closed since when
         self._service = service
         self._clock = clock
         self._announce = announce
@@ -90,7 +91,9 @@ class Circuit:
             result = change(machine, now)
             after = machine.state
             self.generation = machine.generation
-            self.closed = after is State.CLOSED
+            was_closed, self.closed = self.closed, after is State.CLOSED
+            if self.on_turn is not None and self.closed is not was_closed:
+                self.on_turn(self.closed, now)
             retry_in = machine.retry_in(now) if after is State.OPEN else None
         if after is not before:
             if self.on_news is not None and self.stance() is not None:

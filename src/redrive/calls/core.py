@@ -35,7 +35,7 @@ class Options:
     fallback: Any = MISSING
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Core:
     """A service's policies and its state; every view of the service (`with_options`) refers to the same one."""
 
@@ -68,6 +68,11 @@ class Core:
         self.tally.fold(self.clock.monotonic())  # what successful calls have earned
         with self._ledger_lock:
             return self.ledger.spend(self.clock.monotonic())
+
+    def start_anew(self) -> None:
+        """In a forked child: the threads that held locks may not exist any more."""
+        self._ledger_lock = threading.Lock()
+        self.tally.start_anew()
 
     def _count_successes(self, count: int, at: float) -> None:
         if self.circuit is not None:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
-from redrive.masking import last_four
+from redrive.masking import last_four, remember
 from redrive.model import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed
 from redrive.policy.fleet import DrainedKey
 from redrive.policy.keys import LONGEST_REST, KeyName, KeyPool, Pool, name_of
@@ -40,6 +40,9 @@ class Credentials:
         self.on_news: Callable[[], None] | None = None  # where other processes are to be told
         self._untold: dict[int, datetime] = {}
         self._pool = Pool(self.size)
+        for key in pool.keys:
+            if isinstance(key, str):
+                remember(key)
         self._keepers = [
             TokenKeeper(key, slot, self._renewed) if isinstance(key, Token) else None
             for slot, key in enumerate(pool.keys)
@@ -54,6 +57,8 @@ class Credentials:
         return [name_of(key, service=self._service, place=slot) for slot, key in enumerate(self._options.keys)]
 
     def _renewed(self, state: TokenState) -> None:
+        if state.value is not None:
+            remember(state.value)
         self.pick()
         self._announce(TokenRefreshed(self._service, last_four(state.value or ""), state.generation))
 

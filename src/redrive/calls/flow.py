@@ -16,6 +16,7 @@ from typing import Any
 
 from redrive.calls import testmode
 from redrive.calls.advice import BUDGET_SPENT, CIRCUIT_OPEN, EFFECT_UNKNOWN, NO_KEY_LEFT, advise
+from redrive.calls.blame import story_of
 from redrive.calls.core import Core
 from redrive.calls.credentials import Credentials, Grant
 from redrive.calls.http import why_not_again
@@ -32,6 +33,9 @@ Steps = Generator[Step, Any, Outcome]
 
 # Kinds whose blame is the service's; all others are the request's, the key's or ours.
 _SERVICE_FAULTS = frozenset({Kind.TRANSIENT, Kind.AMBIGUOUS})
+# Answers 4xx that do not say that something is wrong with the request, by their number or by what they mean.
+_NO_REFUSAL = frozenset({401, 408, 425, 429})
+_NO_MISTAKE = frozenset({Kind.RATE_LIMITED, Kind.QUOTA, Kind.DISCARD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +61,8 @@ class Trial:
 
     def belongs_elsewhere(self, service: str) -> bool:
         """Whether another service, called inside this attempt, has already answered for the error or its cause."""
-        failure, depth = self.failure, 0
-        while failure is not None and depth < 5:
-            for holder in (failure, getattr(failure, "response", None)):
-                story = getattr(holder, "redrive", None)
-                if isinstance(story, Failure):
-                    return story.service != service
-            failure, depth = getattr(failure, "__cause__", None), depth + 1
-        return False
+        story = story_of(self.failure)
+        return story is not None and story.service != service
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +117,12 @@ class Call:
             if isinstance(trial, Stop):
                 return (yield from self._give_up(trial, last))
             verdict = self._judge(trial.outcome)
-            self._report(trial, verdict)
+            fault = verdict is not None and self._blames_the_service(trial, verdict)
+            self._report(trial, verdict, fault)
             if verdict is None:
                 return (yield from self._succeed(trial))
             decision = self._decide(trial, verdict)
-            self._note(trial, verdict.kind, verdict.status, decision)
+            self._note(trial, verdict.kind, verdict.status, decision, fault=fault)
             last = Judged(trial, verdict)
             if isinstance(decision, Stop):
                 if self._renewal is not None:
@@ -208,15 +207,17 @@ class Call:
             return classifier.classify(outcome.error, "call", now=now)
         return classifier.judge(outcome.value, now=now)
 
-    def _report(self, trial: Trial, verdict: Verdict | None) -> None:
+    def _blames_the_service(self, trial: Trial, verdict: Verdict) -> bool:
+        its_kind = verdict.kind in _SERVICE_FAULTS or (verdict.status or 0) >= 500
+        return its_kind and not trial.belongs_elsewhere(self._core.name)
+
+    def _report(self, trial: Trial, verdict: Verdict | None, fault: bool) -> None:
         circuit, permit = self._core.circuit, trial.permit
         if circuit is None or permit is None:
             return
         if verdict is None:
             circuit.succeeded(permit, trial.latency)
-        elif trial.belongs_elsewhere(self._core.name):
-            circuit.released(permit)
-        elif verdict.kind in _SERVICE_FAULTS or (verdict.status or 0) >= 500:
+        elif fault:
             self._core.tally.fold(self._core.clock.monotonic())  # a failure rate needs the successes so far
             circuit.failed(permit)
         else:
@@ -297,7 +298,8 @@ class Call:
         if self._core.credentials is not None and trial.grant is not None and self._core.credentials.blamed:
             self._core.credentials.succeeded(trial.grant)
         result = trial.failure
-        self._note(trial, "success", response_status(result) if is_response_type(type(result)) else None, None)
+        status = response_status(result) if is_response_type(type(result)) else None
+        self._note(trial, "success", status, None, fault=False)
         pause = redirect_pause(result, self._core.clock.now())
         if pause is not None and pause < self._left():
             yield Wait(pause)  # a redirect that says when it may be followed
@@ -333,14 +335,29 @@ class Call:
             retry_in=stop.retry_in,
         )
         self._core.announcer.event(CallFailed(failure))
-        outcome = self._final(stop, failure, last)
+        outcome, how = self._final(stop, failure, last), self._how_it_failed(last)
         attach(failure, outcome.error if isinstance(outcome, Raised) else outcome.value)
         if isinstance(outcome, Raised) and stop.spent and self._has_fallback:
             self._core.tally.fell_back()
             self._core.announcer.event(FallbackUsed(failure))
             substitute: Outcome = yield Substitute(outcome.error)
-            return substitute
+            outcome = substitute
+            if isinstance(substitute, Returned):
+                return substitute
+        self._core.tally.ended(*how)
         return outcome
+
+    def _how_it_failed(self, last: Judged | None) -> list[str]:
+        """As rollups count it. What another service has answered for is counted there."""
+        how = ["calls_failed"]
+        if last is None or last.trial.belongs_elsewhere(self._core.name):
+            return how
+        kind, status = last.verdict.kind, last.verdict.status or 0
+        if kind is Kind.AUTH:
+            how.append("failed_auth")
+        elif 400 <= status < 500 and status not in _NO_REFUSAL and kind not in _NO_MISTAKE:
+            how.append("failed_4xx")
+        return how
 
     def _final(self, stop: Stop, failure: Failure, last: Judged | None) -> Outcome:
         """What the caller gets: the user's own exception or response where there is one, else one of ours."""
@@ -358,7 +375,7 @@ class Call:
 
     # ── bookkeeping ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _note(self, trial: Trial, outcome: str, status: int | None, decision: Decision | None) -> None:
+    def _note(self, trial: Trial, outcome: str, status: int | None, decision: Decision | None, *, fault: bool) -> None:
         raised = isinstance(trial.outcome, Raised)
         attempt = Attempt(
             service=self._core.name,
@@ -372,7 +389,7 @@ class Call:
             wait_s=decision.wait if isinstance(decision, Repeat) else None,
         )
         self._attempts.append(attempt)
-        self._core.tally.attempted(attempt.outcome, trial.latency, repeat=attempt.attempt > 1)
+        self._core.tally.attempted(attempt.outcome, trial.latency, repeat=attempt.attempt > 1, fault=fault)
         self._core.announcer.attempt(attempt)
 
     def _elapsed(self) -> float:

@@ -56,7 +56,8 @@ class Service:
     on_event     called with every event of this service
     round_trip   seconds a call usually takes: policies are checked against it
     sla          seconds the whole call may take: policies are checked against it
-    store        share the circuit and used-up keys with all processes that name the same store and service
+    store        share the circuit and used-up keys with all processes that name the same store and service, and keep
+                 there what the service did by the quarter of an hour
     """
 
     def __init__(
@@ -118,9 +119,11 @@ class Service:
         )
         self._use(core, Options(timeout=timeout, fallback=fallback))
         if store is not None:
-            from redrive.calls.sharing import attach
+            from redrive.calls import recording, sharing
 
-            attach(core, store.shared)
+            if (rollups := getattr(store, "services", None)) is not None:
+                recording.attach(core, rollups)
+            sharing.attach(core, store.shared)
 
     def _use(self, core: Core, options: Options) -> None:
         self._core = core

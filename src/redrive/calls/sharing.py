@@ -63,7 +63,9 @@ class SharedState(Protocol):
 
 
 class Shares(Protocol):
-    """What a service is given as its `store`."""
+    """What a service is given as its `store`. Where it has `services`, too, the service is recorded there: see
+    `redrive.calls.recording`.
+    """
 
     @property
     def shared(self) -> SharedState:
@@ -86,7 +88,7 @@ class Member:
         self.service = core.name
         self.looked = threading.Event()
         self._node = courier.shared.node
-        self._process = _own_name()
+        self._process = own_name()
         self._clock = core.clock
         self._circuit = core.circuit
         self._quorum = 1 if core.circuit is None else core.circuit.quorum
@@ -157,12 +159,13 @@ class Member:
         for part in (self._circuit, self.keys):
             if part is not None:
                 part.renew_lock()
-        self._process = _own_name()
+        self._process = own_name()
         self._said = None if self._circuit is None else self._circuit.stance()
         self.looked = threading.Event()
 
 
-def _own_name() -> str:
+def own_name() -> str:
+    """This process, as nobody else is called."""
     return f"{os.getpid()}-{token_hex(4)}"  # numbers of processes are used again, and alike in every container
 
 
@@ -260,7 +263,7 @@ class Courier:
         except Exception as error:  # of whatever kind: calls go on, and the next round tries again
             self._failures += 1
             if self._failures == 1:
-                EVENTS.warning("%s is lost: %s (%s)", self.shared.name, _ALONE, _in_words(error))
+                EVENTS.warning("%s is lost: %s (%s)", self.shared.name, _ALONE, in_words(error))
             return self._pause()
         finally:
             for member in members:
@@ -300,7 +303,8 @@ class Courier:
             member.told(news)
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
+    """An error of the store, in one line that anybody may read."""
     return str(error) if isinstance(error, RedriveError) else f"{type(error).__name__}: {mask(str(error))}"
 
 

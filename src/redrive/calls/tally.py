@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from redrive.clock import Clock
 
@@ -25,18 +26,38 @@ class Stats:
     """Time spent inside successful attempts."""
 
 
+class Recorder(Protocol):
+    """Who is told what is counted, to keep it by the time it happened at. It may not raise, nor take long."""
+
+    def succeeded(self, latencies: Sequence[float]) -> float:
+        """Calls that succeeded at once since this was last called; the seconds after which to call it again at the
+        latest, so that none of the next ones belong to another window than the others.
+        """
+
+    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+        """An attempt of a troubled call ended; a fault is the service's."""
+
+    def refused(self, outcome: str) -> None:
+        """A call ended before an attempt was made."""
+
+    def ended(self, *how: str) -> None:
+        """What a call came to that did not succeed."""
+
+
 class Tally:
     """Counts without a lock on the way of a successful call.
 
     An untroubled call appends its latency to `latencies`, which is atomic, and that is all. Once a slice of time
     has passed, or somebody asks, the list is folded into the counts, and whoever needs successes per time (the
-    breaker's rate, the retry budget) is told how many there were in that slice.
+    breaker's rate, the retry budget) is told how many there were in that slice. A recorder, where there is one, is
+    given the list itself.
     """
 
     SLICE = 1.0
 
     def __init__(self, clock: Clock, *, slice_seconds: float, tell: Callable[[int, float], None]) -> None:
         self.latencies: list[float] = []
+        self.recorder: Recorder | None = None
         self._clock = clock
         self._tell = tell
         self._width = slice_seconds
@@ -50,15 +71,19 @@ class Tally:
     def fold(self, now: float) -> None:
         """Count what has gathered; it belongs to the slice that began at the last fold."""
         with self._lock:
-            count = len(self.latencies)
             # Taken from the front of the same list: what other threads append meanwhile stays for the next fold.
-            seconds = sum(self.latencies[:count])
+            taken = self.latencies[:]
+            count = len(taken)
             del self.latencies[:count]
             self._counts["calls"] += count
             self._counts["attempts"] += count
             self._counts["successes"] += count
-            self._seconds += seconds
-            began, self._since, self.fold_at = self._since, now, now + self._width
+            self._seconds += sum(taken)
+            began, self._since = self._since, now
+            width, recorder = self._width, self.recorder
+            if recorder is not None:
+                width = min(width, recorder.succeeded(taken))
+            self.fold_at = now + width
             if count:
                 self._tell(count, began)
 
@@ -67,8 +92,10 @@ class Tally:
         with self._lock:
             self._counts["calls"] += 1
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool) -> None:
-        """An attempt of a troubled call ended."""
+    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+        """An attempt of a troubled call ended; a fault is the service's."""
+        if (recorder := self.recorder) is not None:
+            recorder.attempted(outcome, seconds, repeat=repeat, fault=fault)
         with self._lock:
             self._counts["attempts"] += 1
             self._counts["repeats"] += repeat
@@ -80,13 +107,25 @@ class Tally:
 
     def refused(self, outcome: str) -> None:
         """A call ended before an attempt was made."""
+        if (recorder := self.recorder) is not None:
+            recorder.refused(outcome)
         with self._lock:
             self._failures[outcome] += 1
 
     def fell_back(self) -> None:
         """The fallback was used."""
+        self.ended("fallbacks")
         with self._lock:
             self._counts["fallbacks"] += 1
+
+    def ended(self, *how: str) -> None:
+        """What a call came to that did not succeed."""
+        if (recorder := self.recorder) is not None:
+            recorder.ended(*how)
+
+    def start_anew(self) -> None:
+        """In a forked child: the thread that held the lock may not exist any more."""
+        self._lock = threading.Lock()
 
     def stats(self) -> Stats:
         """The counts up to now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +31,34 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = mask(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)
+
+
+class AttemptLog(logging.Handler):
+    """Appends each record to a file, as one line that is written in one piece: many processes may share the file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.setFormatter(JsonFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            os.write(self._file, f"{self.format(record)}\n".encode(errors="backslashreplace"))
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+        super().close()
+
+
+def attempt_log(path: str | os.PathLike[str]) -> logging.Handler:
+    """A handler for the logger `redrive.attempts` that keeps every attempt in this file, as a line of JSON."""
+    return AttemptLog(path)
 
 
 def _shown(value: Any) -> Any:

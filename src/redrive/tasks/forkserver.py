@@ -31,6 +31,7 @@ from redrive.tasks.wire import BROKEN, DEAD, END, FORK, ORDER, READY, SIGNAL, UN
 from redrive.tasks.worker import work
 
 _FOR_ORPHANS = 1.0  # seconds that the report of a death waits for orphans, which may be beyond the reach of a SIGKILL
+_FOR_LAST_WORDS = 8.0
 _FOR_ALL = 5.0
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
@@ -275,7 +276,9 @@ class ForkServer:
         return bool(orphans)
 
     def _end_all(self) -> None:
-        """Kill everybody, and see them dead."""
+        """See everybody dead: those who were dismissed have a moment to end by themselves, the others are killed."""
+        if self.is_orderly:
+            self._await_the_dismissed()
         for pid in self._numbers:
             self._kill_group(pid)
         self._woken.settimeout(_FOR_ALL)
@@ -287,6 +290,15 @@ class ForkServer:
         for pid in self._own:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
+
+    def _await_the_dismissed(self) -> None:
+        until = time.monotonic() + _FOR_LAST_WORDS
+        self._reap()
+        with contextlib.suppress(OSError):
+            while self._numbers and (left := until - time.monotonic()) > 0:
+                self._woken.settimeout(left)
+                self._woken.recv(4_096)
+                self._reap()
 
     # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

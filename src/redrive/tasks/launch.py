@@ -34,7 +34,7 @@ main({descriptor})
 """
 _MARK = "REDRIVE_FORK_SERVER"  # in the environment of everything that comes of it
 _CHUNK = 1 << 16
-_TO_END = 10.0  # seconds
+_TO_END = 20.0  # seconds
 
 
 class Server:

@@ -132,6 +132,11 @@ class Link:
         self.output = None
         return output.text()
 
+    def dismiss(self) -> None:
+        """Tell it that there will be nothing more to do."""
+        with contextlib.suppress(OSError):  # it is gone already
+            self.connection.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         """Let go of everything."""
         self.is_closed = True

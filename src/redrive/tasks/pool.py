@@ -23,6 +23,7 @@ from redrive.tasks.wire import BROKEN, DEAD, READY, UNFORKED, Answer, Garbled, j
 from redrive.tasks.work import Ended, Job, Outcome
 
 _TO_IMPORT = 600.0
+_TO_END = 10.0  # seconds that a worker has which is dismissed
 _TO_BE_BURIED = 1.0  # seconds between a worker's last word and the report of its death
 _TO_BEGIN = 60.0  # seconds from the order to fork a worker until its first word
 _RESTARTS = 5  # of the fork server, without an answer in between
@@ -188,7 +189,7 @@ class Pool:
         self._end(link, outcome)
         self._restarts = 0
         if answer.retire or link.given >= self._recycle_after:
-            self._doom(link)
+            self._dismiss(link)
         elif not link.doomed:
             self._rest(link)
 
@@ -269,6 +270,13 @@ class Pool:
             self._ready.remove(link)
         if self._server is not None:
             self._server.signal(link.number, by)
+        self._refill()
+
+    def _dismiss(self, link: Link) -> None:
+        """Let a worker that has nothing to do end by itself: it may have something to write down still."""
+        link.doomed = True
+        link.dismiss()
+        self._remind(link, _TO_END)
         self._refill()
 
     def stop(self) -> None:
@@ -395,6 +403,10 @@ class Pool:
         self._closed = self._stopping = True
         try:
             if self._server is not None:
+                for link in self._links.values():
+                    if link.job is not None:
+                        self._server.signal(link.number, signal.SIGKILL)
+                    link.dismiss()
                 self._server.end()
         finally:
             self._server = None

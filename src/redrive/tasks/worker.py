@@ -10,6 +10,7 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
+from redrive.calls import recording
 from redrive.errors import TaskTimeout
 from redrive.tasks import processes
 from redrive.tasks.flow import Flow
@@ -26,12 +27,16 @@ def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int 
     processes.die_with_parent(parent)
     processes.adopt_orphans()
     worker = Worker(flow, socket.socket(fileno=connection), output, max_rss)
+    timed_out = False
     try:
         worker.serve()
     except TaskTimeout:
-        _end_by(signal.SIGTERM)
+        timed_out = True
     except ConnectionError:
         pass  # the executor is gone
+    recording.flush()  # this is no end that `atexit` knows of
+    if timed_out:
+        _end_by(signal.SIGTERM)
     return 0
 
 

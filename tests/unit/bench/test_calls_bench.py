@@ -13,6 +13,7 @@ import pytest
 BENCH = Path(__file__).parents[3] / "bench" / "calls.py"
 PEERS = ("tenacity", "stamina", "backoff", "pybreaker")
 GUARDS = {"bare", "hand-written loop", "redrive", "tenacity"}
+RECORDED = "redrive, rollups"
 COST_KEYS = {"section", "name", "contains", "ns_per_call", "ns_added", "ratio_to_loop", "ratio_to_redrive"}
 THREAD_KEYS = {"section", "name", "work", "calls_per_s_1_thread", "calls_per_s_8_threads", "ratio_8_to_1"}
 
@@ -50,6 +51,11 @@ def test_each_cost_has_its_row_with_the_same_keys(document, section):
     assert all(row.keys() == COST_KEYS and row["contains"] and row["ns_per_call"] > 0 for row in rows)
 
 
+@pytest.mark.parametrize("section", ["sync", "async"])
+def test_a_call_is_measured_with_rollups_on(document, section):
+    assert RECORDED in {row["name"] for row in document["rows"] if row["section"] == section}
+
+
 def test_threads_are_counted_with_and_without_time_inside_the_function(document):
     rows = [row for row in document["rows"] if row["section"] == "threads"]
 
@@ -59,12 +65,14 @@ def test_threads_are_counted_with_and_without_time_inside_the_function(document)
 
 
 def test_the_headline_compares_with_the_limit(document):
-    assert document["headline"].keys() == {"sync_ns_added", "async_ns_added", "limit_ns"}
+    added = {"sync_ns_added", "async_ns_added", "sync_ns_added_with_rollups", "async_ns_added_with_rollups"}
+    assert document["headline"].keys() == added | {"limit_ns"}
 
 
 def test_the_tables_fit_a_hundred_columns_and_end_with_the_headline():
     lines = run_quickly("--repeat", "1").rstrip().splitlines()
 
     assert max(map(len, lines)) <= 100
-    assert lines[-1].startswith("a full Service adds ")
+    assert lines[-2].startswith("a full Service adds ")
+    assert lines[-1].startswith("with rollups ")
     assert lines[-1].endswith("; limit 1,000 ns")

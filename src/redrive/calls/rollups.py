@@ -1,0 +1,143 @@
+"""What a service did, in sums: by the quarter of an hour, and of late by the minute.
+
+Pure: whoever counts says when it was, in seconds since the epoch. A window is known by the second it begins with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+QUARTER = 900
+MINUTE = 60
+MINUTES_KEPT = 3 * 3600
+"""Seconds for which anybody asks what was in a minute."""
+
+EDGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds up to which, inclusive, a latency falls into each bucket; the last bucket, of which there is one more, has no
+end."""
+
+
+def window(at: float, length: int) -> int:
+    """The beginning of the window of this length that a moment lies in."""
+    return int(at // length) * length
+
+
+def spread(latencies: Sequence[float]) -> list[int]:
+    """How many latencies fall into each bucket.
+
+    Where there are very many, nearly all are short. So those beyond the first edge are picked out, which takes about
+    ten nanoseconds for each, and only they are sorted, of which a thread can make two hundred in a second.
+    """
+    quickest = EDGES[0]
+    slower = sorted([one for one in latencies if one > quickest])
+    below = [bisect_right(slower, edge) for edge in EDGES]  # none of them is below the first
+    counts = [until - since for since, until in zip(below, [*below[1:], len(slower)], strict=True)]
+    return [len(latencies) - len(slower), *counts]
+
+
+def spans(begins: float, ends: float, length: int) -> Iterator[tuple[int, float]]:
+    """A span of time, cut at the beginnings of windows: each window with its seconds."""
+    while begins < ends:
+        at = window(begins, length)
+        until = min(ends, at + length)
+        yield at, until - begins
+        begins = until
+
+
+@dataclass(slots=True)
+class Sums:
+    """A quarter of an hour of one service."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """By the names of the store's columns."""
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(EDGES) + 1))
+    """Successful attempts by how long they took."""
+    success_seconds: float = 0.0
+    open_seconds: float = 0.0
+
+    def succeeded(self, latencies: Sequence[float]) -> None:
+        """Attempts that succeeded."""
+        self.counts["successes"] += len(latencies)
+        self.buckets = [one + more for one, more in zip(self.buckets, spread(latencies), strict=True)]
+        self.success_seconds += sum(latencies)
+
+    def add(self, other: Sums) -> None:
+        """Count what another one has counted."""
+        self.counts.update(other.counts)
+        self.buckets = [one + more for one, more in zip(self.buckets, other.buckets, strict=True)]
+        self.success_seconds += other.success_seconds
+        self.open_seconds += other.open_seconds
+
+
+@dataclass(slots=True)
+class Minute:
+    """A minute of one service."""
+
+    attempts: int = 0
+    faults: int = 0
+    """Attempts for whose failure the service is to blame."""
+
+
+class Book:
+    """What one service did. Not for two threads at once."""
+
+    def __init__(self) -> None:
+        self.quarters: defaultdict[int, Sums] = defaultdict(Sums)
+        self.minutes: defaultdict[int, Minute] = defaultdict(Minute)
+
+    def __bool__(self) -> bool:
+        return bool(self.quarters)
+
+    def succeeded(self, at: float, latencies: Sequence[float]) -> None:
+        """Calls that succeeded at their first attempt."""
+        if not latencies:
+            return
+        sums, count = self.quarters[window(at, QUARTER)], len(latencies)
+        sums.counts["calls"] += count
+        sums.counts["attempts"] += count
+        sums.succeeded(latencies)
+        self.minutes[window(at, MINUTE)].attempts += count
+
+    def attempted(self, at: float, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+        """An attempt of a call that met trouble; the first one of a call counts that, too."""
+        sums = self.quarters[window(at, QUARTER)]
+        sums.counts["attempts"] += 1
+        sums.counts["retries" if repeat else "calls"] += 1
+        if outcome == "success":
+            sums.succeeded([seconds])
+        else:
+            sums.counts[outcome] += 1
+        minute = self.minutes[window(at, MINUTE)]
+        minute.attempts += 1
+        minute.faults += fault
+
+    def refused(self, at: float, outcome: str) -> None:
+        """A call of which nothing was sent."""
+        counts = self.quarters[window(at, QUARTER)].counts
+        counts["calls"] += 1
+        counts[outcome] += 1
+
+    def ended(self, at: float, *names: str) -> None:
+        """What became of a call that did not succeed, by the names of the columns."""
+        self.quarters[window(at, QUARTER)].counts.update(names)
+
+    def open_for(self, begins: float, ends: float) -> None:
+        """A span in which the circuit was not closed."""
+        for at, seconds in spans(begins, ends, QUARTER):
+            self.quarters[at].open_seconds += seconds
+
+    def add(self, other: Book) -> None:
+        """Count what another one has counted."""
+        for at, sums in other.quarters.items():
+            self.quarters[at].add(sums)
+        for at, minute in other.minutes.items():
+            self.minutes[at].attempts += minute.attempts
+            self.minutes[at].faults += minute.faults
+
+    def forget_minutes(self, before: float) -> None:
+        """Drop minutes that nobody asks for any more: while they cannot be written, they must not pile up."""
+        for at in [at for at in self.minutes if at < before]:
+            del self.minutes[at]

@@ -1,0 +1,141 @@
+"""How the sums of services grow: batches of processes are added, old windows are folded into one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Table, delete
+
+from redrive.calls.rollups import MINUTES_KEPT, Book
+from redrive.store.dialect import Dialect
+from redrive.store.schema import service_latencies, service_minutes, service_reporters, service_rollups
+
+if TYPE_CHECKING:
+    from redrive.calls.recording import Batch
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+"""The window of what was purged."""
+REPORTERS_KEPT = timedelta(days=1)
+"""How long it is known which batches of a process are there: nobody is unsure for as long what became of one."""
+
+SUMS = tuple(column.name for column in service_rollups.columns if not column.primary_key)
+_COUNTS = tuple(name for name in SUMS if not name.endswith("_seconds"))
+_PARTS = 1 << 20  # of a second; a power of two, so that a float holds a multiple of one exactly
+_SWEEPS = 60  # a process looks at its first batch, and every so many, for what is too old
+
+Rows = Sequence[dict[str, Any]]
+
+
+def add(connection: Connection, dialect: Dialect, batch: Batch) -> None:
+    """Add a batch, unless it is there already: the answer to a commit may have been lost."""
+    now = dialect.now(connection)
+    if not _is_new(connection, dialect, batch, now):
+        return
+    # Everybody in the same order, so that nobody has what another waits for.
+    books = sorted(batch.books.items())
+    _grow(connection, dialect, service_rollups, SUMS, [row for name, book in books for row in _sums(name, book)])
+    _grow(
+        connection, dialect, service_latencies, ["count"], [row for name, book in books for row in _buckets(name, book)]
+    )
+    _grow(
+        connection,
+        dialect,
+        service_minutes,
+        ["attempts", "faults"],
+        [row for name, book in books for row in _minutes(name, book)],
+    )
+    if batch.number % _SWEEPS == 1:
+        _sweep(connection, batch, now)
+
+
+def purge(connection: Connection, dialect: Dialect, service: str, before: datetime) -> int:
+    """Fold the windows of a service that began before then into one at the beginning of time; how many they were.
+
+    What is deleted is what is added, to the row: another process may be adding to the same windows.
+    """
+
+    def taken(table: Table) -> Sequence[Any]:
+        old = delete(table).where(table.c.service == service, table.c.at > EPOCH, table.c.at < before)
+        return connection.execute(old.returning(table)).all()
+
+    windows = taken(service_rollups)
+    if windows:
+        sums = {name: sum(row._mapping[name] for row in windows) for name in SUMS}
+        _grow(connection, dialect, service_rollups, SUMS, [{"service": service, "at": EPOCH, **sums}])
+    counts: Counter[int] = Counter()
+    for row in taken(service_latencies):
+        counts[row.bucket] += row._mapping["count"]
+    folded = [{"service": service, "at": EPOCH, "bucket": one, "count": counts[one]} for one in sorted(counts)]
+    _grow(connection, dialect, service_latencies, ["count"], folded)
+    connection.execute(
+        delete(service_minutes).where(service_minutes.c.service == service, service_minutes.c.at < before)
+    )
+    return len(windows)
+
+
+def _is_new(connection: Connection, dialect: Dialect, batch: Batch, now: datetime) -> bool:
+    insert = dialect.insert(service_reporters)
+    noted = insert.on_conflict_do_update(
+        index_elements=["process"],
+        set_={"beat": insert.excluded.beat, "at": insert.excluded.at},
+        where=service_reporters.c.beat < insert.excluded.beat,
+    ).returning(service_reporters.c.beat)
+    row = {"process": batch.process, "beat": batch.number, "at": now}
+    return connection.execute(noted, row).first() is not None
+
+
+def _grow(connection: Connection, dialect: Dialect, table: Table, sums: Sequence[str], rows: Rows) -> None:
+    """Add to the rows that are there, and make those that are not."""
+    if rows:
+        insert = dialect.insert(table)
+        connection.execute(
+            insert.on_conflict_do_update(
+                index_elements=[column.name for column in table.primary_key],
+                set_={name: table.c[name] + insert.excluded[name] for name in sums},
+            ),
+            rows,
+        )
+
+
+def _sweep(connection: Connection, batch: Batch, now: datetime) -> None:
+    old = service_minutes.c.at < now - timedelta(seconds=MINUTES_KEPT)
+    connection.execute(delete(service_minutes).where(service_minutes.c.service.in_(batch.books), old))
+    connection.execute(delete(service_reporters).where(service_reporters.c.at < now - REPORTERS_KEPT))
+
+
+# ── a book as rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _moment(at: int) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _sums(service: str, book: Book) -> Iterator[dict[str, Any]]:
+    for at, sums in sorted(book.quarters.items()):
+        yield {
+            "service": service,
+            "at": _moment(at),
+            **{name: sums.counts[name] for name in _COUNTS},
+            "success_seconds": _exact(sums.success_seconds),
+            "open_seconds": _exact(sums.open_seconds),
+        }
+
+
+def _exact(seconds: float) -> float:
+    """To the microsecond, and such that sums have no rounding: in whatever order they are made, totals never shrink."""
+    return round(seconds * _PARTS) / _PARTS
+
+
+def _buckets(service: str, book: Book) -> Iterator[dict[str, Any]]:
+    for at, sums in sorted(book.quarters.items()):
+        for bucket, count in enumerate(sums.buckets):
+            if count:
+                yield {"service": service, "at": _moment(at), "bucket": bucket, "count": count}
+
+
+def _minutes(service: str, book: Book) -> Iterator[dict[str, Any]]:
+    for at, minute in sorted(book.minutes.items()):
+        yield {"service": service, "at": _moment(at), "attempts": minute.attempts, "faults": minute.faults}

@@ -1,0 +1,137 @@
+"""Sums of what a service did: everything is counted once, and where it belongs."""
+
+from bisect import bisect_left
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.calls.rollups import EDGES, MINUTE, MINUTES_KEPT, QUARTER, Book, spans, spread, window
+
+NOON = 1_800_014_400  # a moment at which a quarter of an hour begins
+assert NOON % QUARTER == 0
+
+latencies = st.lists(st.one_of(st.floats(0, 120), st.sampled_from(EDGES), st.floats(0, 0.006)), max_size=200)
+moments = st.floats(NOON - 3 * QUARTER, NOON + 3 * QUARTER)
+
+
+# ── buckets and windows ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(latencies)
+def test_a_latency_is_counted_in_the_bucket_whose_edge_it_does_not_exceed(taken):
+    expected = Counter(bisect_left(EDGES, one) for one in taken)
+    assert spread(taken) == [expected[bucket] for bucket in range(len(EDGES) + 1)]
+
+
+def test_an_edge_belongs_to_the_bucket_below_it():
+    assert spread([0.005, 0.0051, 60.0, 60.1]) == [1, 1, *[0] * 10, 1, 1]
+
+
+@given(moments, st.sampled_from([MINUTE, QUARTER]))
+def test_a_window_holds_the_moments_from_its_beginning_to_the_next_one_s(at, length):
+    begins = window(at, length)
+    assert begins <= at < begins + length
+    assert begins % length == 0
+
+
+@given(moments, st.floats(0, 4 * QUARTER))
+def test_a_span_is_cut_at_windows_and_no_part_of_it_is_lost(begins, seconds):
+    parts = list(spans(begins, begins + seconds, QUARTER))
+    assert sum(part for _, part in parts) == pytest.approx((begins + seconds) - begins)
+    assert all(0 < part <= QUARTER for _, part in parts)
+    starts = [at for at, _ in parts]
+    assert starts == [window(begins, QUARTER) + QUARTER * n for n in range(len(starts))]
+
+
+# ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+attempts = st.tuples(
+    moments,
+    st.sampled_from(["success", "transient", "auth", "row"]),
+    st.floats(0, 100),
+    st.booleans(),
+    st.booleans(),
+)
+bulks = st.tuples(moments, latencies)
+
+
+@given(st.lists(attempts), st.lists(bulks))
+def test_what_is_told_is_counted_once_in_its_quarter_and_in_its_minute(told, many):
+    book = Book()
+    for at, outcome, seconds, repeat, fault in told:
+        book.attempted(at, outcome, seconds, repeat=repeat, fault=fault)
+    for at, taken in many:
+        book.succeeded(at, taken)
+    for length, windows in ((QUARTER, book.quarters), (MINUTE, book.minutes)):
+        expected = Counter(window(one[0], length) for one in told)
+        expected.update({window(at, length): 0 for at, _ in many})
+        for at, taken in many:
+            expected[window(at, length)] += len(taken)
+        counted = {at: one.counts["attempts"] if length == QUARTER else one.attempts for at, one in windows.items()}
+        assert counted == {at: count for at, count in expected.items() if count}
+    sums = list(book.quarters.values())
+    successes = [one[2] for one in told if one[1] == "success"] + [one for _, taken in many for one in taken]
+    assert sum(one.counts["successes"] for one in sums) == len(successes)
+    assert [sum(bucket) for bucket in zip(*(one.buckets for one in sums), strict=True)] in ([], spread(successes))
+    assert sum(one.success_seconds for one in sums) == pytest.approx(sum(successes))
+    assert sum(one.counts["retries"] for one in sums) == sum(one[3] for one in told)
+    assert sum(one.counts["calls"] + one.counts["retries"] for one in sums) == sum(
+        one.counts["attempts"] for one in sums
+    )
+    assert sum(one.counts["transient"] for one in sums) == sum(one[1] == "transient" for one in told)
+    assert sum(one.faults for one in book.minutes.values()) == sum(one[4] for one in told)
+
+
+@given(st.lists(attempts), st.lists(attempts))
+def test_two_books_together_are_the_book_of_both(first, second):
+    def book(*told):
+        made = Book()
+        for at, outcome, seconds, repeat, fault in told:
+            made.attempted(at, outcome, seconds, repeat=repeat, fault=fault)
+            made.open_for(at, at + 1000)
+        return made
+
+    both, one = book(*first, *second), book(*first)
+    one.add(book(*second))
+    assert one.minutes == both.minutes
+    assert one.quarters.keys() == both.quarters.keys()
+    for at, sums in one.quarters.items():
+        assert (+sums.counts, sums.buckets) == (+both.quarters[at].counts, both.quarters[at].buckets)
+        assert sums.success_seconds == pytest.approx(both.quarters[at].success_seconds)
+        assert sums.open_seconds == pytest.approx(both.quarters[at].open_seconds)
+
+
+def test_a_book_in_which_nothing_was_counted_is_empty():
+    book = Book()
+    assert not book
+    book.succeeded(NOON, [])
+    assert not book
+    book.refused(NOON, "circuit_open")
+    assert book
+
+
+def test_a_call_of_which_nothing_was_sent_is_a_call_and_no_attempt():
+    book = Book()
+    book.refused(NOON + 5, "circuit_open")
+    assert dict(book.quarters[NOON].counts) == {"calls": 1, "circuit_open": 1}
+    assert not book.minutes
+
+
+def test_what_became_of_a_call_is_counted_by_its_names():
+    book = Book()
+    book.ended(NOON, "calls_failed", "failed_auth")
+    book.ended(NOON + QUARTER - 1, "calls_failed")
+    book.ended(NOON + QUARTER, "fallbacks")
+    assert dict(book.quarters[NOON].counts) == {"calls_failed": 2, "failed_auth": 1}
+    assert dict(book.quarters[NOON + QUARTER].counts) == {"fallbacks": 1}
+
+
+def test_minutes_nobody_asks_for_any_more_are_dropped_and_quarters_stay():
+    book = Book()
+    for hours in range(6):
+        book.succeeded(NOON + 3600 * hours, [0.1])
+    book.forget_minutes(NOON + 5 * 3600 - MINUTES_KEPT)
+    assert sorted(book.minutes) == [NOON + 3600 * hours for hours in (2, 3, 4, 5)]
+    assert len(book.quarters) == 6
