@@ -1,69 +1,221 @@
-"""`redrive services`: what the processes that share a store tell each other about the services they call."""
+"""`redrive services`: what services did, and what the processes that share a store tell each other about them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redrive.cli.command import command, noun
 from redrive.cli.exits import Refused
-from redrive.cli.output import Column, iso
+from redrive.cli.output import Column, Output, iso
+from redrive.cli.service_chart import beginning, chart, share, span
 from redrive.cli.session import Session
 from redrive.cli.wording import ago, at
+from redrive.masking import mask
+from redrive.model import in_words
 
 if TYPE_CHECKING:
+    from redrive.opening import Store
+    from redrive.store.service_log import ServiceWindow
     from redrive.store.shared import ServiceState
 
-app = noun("Services: open circuits and used-up keys that processes share.")
+app = noun("Services: what they did of late, open circuits, used-up keys.")
+
+
+def _in_words(state: str) -> str:
+    return state.replace("_", "-")
+
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The service.", show_default=False)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """All that is known of one service."""
+
+    state: ServiceState
+    day: ServiceWindow
+    """The last day, in one."""
+    windows: Sequence[ServiceWindow]
+    """And by the quarter of an hour."""
+
+    @property
+    def name(self) -> str:
+        """As it may be shown."""
+        return mask(self.state.service)
+
+
+def _all(store: Store, now: datetime) -> list[Known]:
+    from redrive.policy.breaker import State
+    from redrive.store.service_log import together
+    from redrive.store.shared import ServiceState
+
+    since = beginning(now)
+    states = {one.service: one for one in store.shared.services()}
+    windows: dict[str, list[ServiceWindow]] = {name: [] for name in {*store.services.names(), *states}}
+    for one in store.services.windows(since=since):
+        windows[one.service].append(one)
+
+    def silent(name: str) -> ServiceState:
+        return ServiceState(name, State.CLOSED, (), everywhere=False, retry_in=None, changed_at=None, drained=())
+
+    return [
+        Known(
+            state=states.get(name) or silent(name),
+            day=together(windows[name], service=name, at=since),
+            windows=windows[name],
+        )
+        for name in sorted(windows)
+    ]
+
+
+# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# In a narrow terminal what is wrong matters most, then what is usual.
+_COLUMNS = (
+    Column(title="service", least=12),
+    Column(title="circuit", show=_in_words),
+    Column(title="attempts", right=True),
+    Column(title="success", show=lambda rate: "" if rate is None else share(rate), right=True),
+    Column(title="failures", right=True),
+    Column(title="retries", show=lambda mean: "" if mean is None else f"{mean:.2f}", right=True, drop=4),
+    Column(title="p95", show=lambda seconds: "" if seconds is None else span(seconds), right=True, drop=3),
+    Column(title="machines", show=", ".join, drop=5, least=12),
+    Column(title="next probe", show=ago, drop=2),
+    Column(title="used-up keys", show=", ".join, drop=1, least=12),
+    Column(title="last word", show=ago, drop=6),
+)
+
+
 @command(app)
 def ls(session: Session) -> None:
-    """Services whose circuit moved of late or whose keys are used up."""
+    """Services with their last day, whose circuit is open, and whose keys are used up."""
     with session.opened() as store:
-        found = store.shared.services()
+        found = _all(store, datetime.now(UTC))
     if session.out.json:
         session.out.document([_document(one) for one in found])
     else:
-        columns = (
-            Column(title="service"),
-            Column(title="circuit", show=_in_words),
-            Column(title="machines", show=", ".join, drop=2, least=12),
-            Column(title="next probe", show=ago),
-            Column(title="used-up keys", show=", ".join, drop=1, least=12),
-            Column(title="last word", show=ago, drop=3),
-        )
-        session.out.table(columns, [_row(one) for one in found])
+        session.out.table(_COLUMNS, [_row(one) for one in found])
     if not found:
-        session.out.say("no circuit is open, and no key is used up")
+        session.out.say("no service was recorded, no circuit is open, and no key is used up")
+
+
+def _row(known: Known) -> list[Any]:
+    state, day = known.state, known.day
+    return [
+        known.name,
+        state.state,
+        day.attempts,
+        _rounded(day.success_rate),
+        day.failed_attempts,
+        _rounded(day.mean_retries),
+        _rounded(day.p95),
+        state.hosts,
+        _moment(state.retry_in),
+        [f"…{key.key_id}" for key in state.drained],
+        state.changed_at,
+    ]
+
+
+# ── one of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(app)
-def show(session: Session, name: _Name) -> None:
-    """One service: who opened its circuit, which keys are used up."""
+def show(
+    session: Session,
+    name: _Name,
+    quarters: Annotated[
+        bool, typer.Option("--quarters", help="The last day as a table, a row for each quarter of an hour.")
+    ] = False,
+) -> None:
+    """One service: its last day as a chart, who opened its circuit, which keys are used up."""
+    now = datetime.now(UTC)
     with session.opened() as store:
-        found = _of_name(store.shared.services(), name)
+        found = _of_name(_all(store, now), name)
     out = session.out
     if out.json:
-        out.document(_document(found))
-        return
-    probe = _moment(found.retry_in)
-    rows: list[tuple[str, Any]] = [
-        ("service", found.service),
-        ("circuit", _in_words(found.state) if out.terminal else found.state),
-        ("opened by", ", ".join(found.hosts)),
-        ("believed everywhere", found.everywhere),
-        ("next probe", at(probe) if out.terminal else probe),
-        ("last word", at(found.changed_at) if out.terminal else found.changed_at),
-        *((f"key …{key.key_id} used up until", at(key.until) if out.terminal else key.until) for key in found.drained),
+        out.document({**_document(found), "windows": [_window(one) for one in found.windows]})
+    elif quarters:
+        out.table(_QUARTER_COLUMNS, [_quarter(one) for one in found.windows])
+    else:
+        rows = [row for row in _facts(found, out) if row[1] not in ("", None)]
+        out.table((Column(title="what"), Column(title="value", least=20)), rows)
+        if out.terminal and found.windows:
+            out.text("\n" + "\n".join(chart(found.windows, now, width=get_terminal_size().columns)))
+
+
+def _facts(known: Known, out: Output) -> list[tuple[str, Any]]:
+    state, day, people = known.state, known.day, out.terminal
+    probe = _moment(state.retry_in)
+    failures = {kind: count for kind, count in day.failures.items() if count}
+    return [
+        ("service", known.name),
+        ("circuit", _in_words(state.state) if people else state.state),
+        ("opened by", ", ".join(state.hosts)),
+        ("believed everywhere", state.everywhere),
+        ("next probe", at(probe) if people else probe),
+        ("last word", at(state.changed_at) if people else state.changed_at),
+        *((f"key …{key.key_id} used up until", at(key.until) if people else key.until) for key in state.drained),
+        ("calls of the last day", _number(day.calls, people)),
+        ("attempts", _number(day.attempts, people)),
+        ("success", _share(day.success_rate, people)),
+        *((f"failed, {kind}", _number(count, people)) for kind, count in failures.items()),
+        ("calls that failed", _number(day.calls_failed, people) if day.calls_failed else None),
+        ("answered by a fallback", _number(day.fallbacks, people) if day.fallbacks else None),
+        ("retries per success", _rounded(day.mean_retries, 2 if people else 6)),
+        ("median, p95, p99" if people else "p50", _latency(day) if people else _rounded(day.p50)),
+        ("p95", None if people else _rounded(day.p95)),
+        ("p99", None if people else _rounded(day.p99)),
+        ("circuit not closed for", _open(day.open_seconds, people) if day.open_seconds else None),
     ]
-    out.table(
-        (Column(title="what"), Column(title="value", least=20)), [row for row in rows if row[1] not in ("", None)]
-    )
+
+
+def _number(count: int, people: bool) -> Any:
+    return f"{count:,}" if people else count
+
+
+def _share(rate: float | None, people: bool) -> Any:
+    return None if rate is None else share(rate) if people else _rounded(rate)
+
+
+def _latency(day: ServiceWindow) -> str:
+    return ", ".join(span(one) for one in (day.p50, day.p95, day.p99) if one is not None)
+
+
+def _open(seconds: float, people: bool) -> Any:
+    return f"{in_words(seconds)}, over all processes" if people else _rounded(seconds)
+
+
+_QUARTER_COLUMNS = (
+    Column(title="at", show=lambda moment: f"{moment:%m-%d %H:%M}"),
+    Column(title="calls", right=True, drop=5),
+    Column(title="attempts", right=True),
+    Column(title="successes", right=True, drop=6),
+    Column(title="failures", right=True),
+    Column(title="retries", right=True, drop=4),
+    Column(title="calls failed", right=True, drop=3),
+    Column(title="fallbacks", right=True, drop=7),
+    Column(title="p50", show=lambda one: "" if one is None else span(one), right=True, drop=8),
+    Column(title="p95", show=lambda one: "" if one is None else span(one), right=True, drop=1),
+    Column(title="p99", show=lambda one: "" if one is None else span(one), right=True, drop=9),
+    Column(title="open seconds", show=lambda one: f"{one:,.0f}" if one else "", right=True, drop=2),
+)
+
+
+def _quarter(one: ServiceWindow) -> list[Any]:
+    return [
+        *(one.at, one.calls, one.attempts, one.successes, one.failed_attempts, one.retries),
+        *(one.calls_failed, one.fallbacks, _rounded(one.p50), _rounded(one.p95), _rounded(one.p99)),
+        _rounded(one.open_seconds),
+    ]
+
+
+# ── to put right ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(app)
@@ -83,34 +235,35 @@ def reset(
     )
 
 
-def _of_name(found: list[ServiceState], name: str) -> ServiceState:
+def _of_name(found: list[Known], name: str) -> Known:
     for one in found:
-        if one.service == name:
+        if one.state.service == name:
             return one
-    listed = f"; there are {', '.join(one.service for one in found)}" if found else ""
-    raise Refused(f"nothing is known of a service {name!r}: no open circuit, no used-up key{listed}")
+    listed = f"; there are {', '.join(one.name for one in found)}" if found else ""
+    raise Refused(f"nothing is known of a service {name!r}{listed}")
 
 
-def _row(found: ServiceState) -> list[Any]:
-    keys = [f"…{key.key_id}" for key in found.drained]
-    return [found.service, found.state, found.hosts, _moment(found.retry_in), keys, found.changed_at]
-
-
-def _in_words(state: str) -> str:
-    return state.replace("_", "-")
+def _rounded(number: float | None, digits: int = 6) -> float | None:
+    return None if number is None else round(number, digits)
 
 
 def _moment(retry_in: float | None) -> datetime | None:
     return None if retry_in is None else datetime.now(UTC) + timedelta(seconds=retry_in)
 
 
-def _document(found: ServiceState) -> dict[str, Any]:
+def _document(known: Known) -> dict[str, Any]:
+    found = known.state
     return {
-        "service": found.service,
+        "service": known.name,
         "state": str(found.state),
         "hosts": list(found.hosts),
         "everywhere": found.everywhere,
         "retry_in": found.retry_in,
         "changed_at": None if found.changed_at is None else iso(found.changed_at),
         "drained": [{"key_id": key.key_id, "until": iso(key.until)} for key in found.drained],
+        "last_day": _window(known.day),
     }
+
+
+def _window(one: ServiceWindow) -> dict[str, Any]:
+    return {**one.document(), "service": mask(one.service)}

@@ -1,0 +1,92 @@
+"""The chart of a service's day: what is drawn is what there was, and it fits."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.cli.service_chart import Grid, bars, beginning, chart, share, short, span
+from redrive.store.service_log import ServiceWindow
+
+NOW = datetime(2027, 1, 1, 12, 20, tzinfo=UTC)
+GRID = Grid(3600, 2, 3)
+
+
+def window(minutes_ago, attempts=100, successes=100, latencies=None):
+    at = datetime(2027, 1, 1, 12, 15, tzinfo=UTC) - timedelta(minutes=minutes_ago)
+    return ServiceWindow(
+        service="bank", at=at, attempts=attempts, successes=successes, latencies=latencies or (successes, *[0] * 13)
+    )
+
+
+def test_the_last_day_ends_with_the_window_that_is_under_way():
+    assert beginning(NOW) == datetime(2026, 12, 31, 12, 30, tzinfo=UTC)
+    assert beginning(NOW, 3600) == datetime(2026, 12, 31, 13, 0, tzinfo=UTC)
+
+
+def test_bars_are_as_high_as_their_values():
+    assert bars([0, 1, 4, 8, None], height=1, grid=GRID) == ["▁▁ ▂▂ ▄▄ ██"]
+    assert bars([8, 16, None, 2], height=2, grid=GRID) == ["   ██", "██ ██    ▂▂"]
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1e9)), min_size=1, max_size=96), st.integers(1, 5))
+def test_the_highest_bar_fills_the_height_and_none_is_higher(values, height):
+    grid = Grid(900, 1, 1)
+    lines = bars(values, height=height, grid=grid)
+    assert len(lines) == height
+    top = max((one for one in values if one is not None), default=0)
+    for place, value in enumerate(values):
+        column = "".join(line[place : place + 1] or " " for line in lines)
+        if value is None:
+            assert column.strip() == ""
+        elif value == top and top > 0:
+            assert column == "█" * height
+        else:
+            assert column[-1] != " "
+
+
+def test_the_hours_of_a_day_fit_eighty_columns_and_each_stands_below_its_bar():
+    lines = chart([window(15 * n) for n in range(96)], NOW, width=80)
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].split() == [f"{(13 + n) % 24:02}" for n in range(24)]
+    assert lines[4] == " " * 8 + " ".join(["██"] * 24)
+    assert lines[0] == "attempts, by the hour, in UTC"
+
+
+def test_a_wide_terminal_shows_quarters_of_an_hour():
+    lines = chart([window(0), window(45)], NOW, width=104)
+    assert lines[0] == "attempts, by the quarter of an hour, in UTC"
+    assert lines[4] == " " * (8 + 92) + "█  █"
+    assert lines[-1].rstrip().endswith("12")
+    assert max(map(len, lines)) <= 104
+
+
+def test_each_row_says_how_high_its_highest_bar_is():
+    slow = (0, *[0] * 6, 60, *[0] * 6)
+    lines = chart([window(0, 100, 60, slow), window(60, 12_345, 12_345)], NOW, width=80)
+    assert lines[1].split()[0] == "12.3k"
+    assert lines[5:7] == ["failed, of these", "  40.0% " + " " * 69 + "██"]
+    assert lines[8] == "p95 of the others"
+    assert lines[9].split()[0] == "975"
+
+
+def test_where_nothing_was_done_nothing_is_drawn_and_where_nothing_failed_a_line():
+    lines = chart([window(120)], NOW, width=80)
+    assert lines[7] == " " * (8 + 3 * 21) + "▁▁"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0"), (999, "999"), (9_999, "9,999"), (10_000, "10.0k"), (999_900, "999.9k"), (2.5e6, "2.5M"), (3e9, "3.0G")],
+)
+def test_counts_are_short(number, shown):
+    assert short(number) == shown
+
+
+def test_shares_never_look_like_nothing_or_everything_unless_they_are():
+    assert [share(one) for one in (0, 0.0001, 0.5, 0.99999, 1)] == ["0.0%", "<0.1%", "50.0%", ">99.9%", "100.0%"]
+
+
+def test_spans_are_milliseconds_or_seconds():
+    assert [span(one) for one in (0.004, 0.9, 1, 12.34)] == ["4 ms", "900 ms", "1.0 s", "12.3 s"]
