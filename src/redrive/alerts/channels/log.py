@@ -23,9 +23,9 @@ def _level(message: Message) -> int:
 
 def _in_a_line(message: Message) -> str:
     told = [message.headline]
-    told += [f"{line.label}: {line.value}" for line in message.lines if line.label in ("Impact", "Cause", "Resolved")]
-    if message.error:
-        told.append(f"Error: {message.error}")
+    more = [(line.label, line.value) for line in message.lines if line.label in ("Impact", "Cause", "Resolved")]
+    more.append(("Error", message.error or ""))
+    told += [f"{label}: {value}" for label, value in more if value and value not in message.headline]
     if message.next_step:
         told.append(f"Next: {message.next_step}")
     if message.commands:
