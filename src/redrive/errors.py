@@ -16,6 +16,7 @@
     │   └── SchemaMismatch      the database's schema is newer than this program, or older and not to be migrated
     ├── ReplayStopped       a replay's target failed; `.report` says what was done before
     ├── LetterError         a letter, a filter or a note that cannot be used; nothing was changed
+    ├── AlertError          an alert that is not there, or with which this cannot be done; nothing was changed
     ├── PipelineError       a pipeline that cannot work as it is set up; nothing was read or written
     │   ├── SourceError         the source is not there, or not what it claims to be
     │   ├── SinkMismatch        the rows do not fit the sink
@@ -152,6 +153,10 @@ class ReplayStopped(RedriveError):
 
 class LetterError(RedriveError):
     """What was asked of the dead letters makes no sense: an unknown id, a malformed filter, a missing note."""
+
+
+class AlertError(RedriveError):
+    """An alert that is not there, or with which this cannot be done; nothing was changed."""
 
 
 class PipelineError(RedriveError):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
+
+from redrive.masking import mask
 
 
 class Urgency(StrEnum):
@@ -46,8 +48,14 @@ class Subject:
     kind: SubjectKind
     name: str
 
+    @property
+    def ident(self) -> str:
+        """Its name in keys and evidence: a flow and a pipeline may have the same name."""
+        return f"flow/{self.name}" if self.kind == "flow" else self.name
+
     def __str__(self) -> str:
-        return self.name if self.kind in ("pipeline", "flow") else f"{self.kind} {self.name}"
+        name = mask(self.name)
+        return name if self.kind in ("pipeline", "flow") else f"{self.kind} {name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +173,15 @@ class Alert:
         return self.status is AlertStatus.RESOLVED
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON has it; a name that holds a secret is nobody's to see."""
         found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
-        return {**found, "facts": self.facts.document(), "subject": asdict(self.subject)}
+        return {
+            **found,
+            "key": mask(self.key),
+            "evidence": [mask(one) for one in sorted(self.evidence)],
+            "facts": self.facts.document(),
+            "subject": {"kind": self.subject.kind, "name": mask(self.subject.name)},
+        }
 
 
 class What(StrEnum):

@@ -74,6 +74,8 @@ def judge(mouth, *, url, deliveries, most=None, die_at=None):
             ledger.apply(Judgement(judged=frozenset({found.evidence})))
             mouth.say("ended")
             sender.ring()
+        if number % 4 == 3:
+            sender.close()  # who only opens alerts would leave all the sending to others, and these behind
     sender.close()
 
 

@@ -7,6 +7,7 @@ The short form runs with the tests; `make chaos` runs the full count, and with `
 
 import os
 import random
+import select
 import sys
 import time
 from collections import Counter, defaultdict
@@ -86,6 +87,12 @@ class Books:
         return alerts, unheard.total()
 
 
+def hear_out(worker):
+    """Take in what a process has said, so that its pipe is not full and it never waits to be heard."""
+    while select.select([worker._pipe], [], [], 0)[0] and worker.listen(until=len(worker.said) + 1):
+        pass
+
+
 class Fire:
     """One process that opens alerts and two that send, each replaced by another when it is killed."""
 
@@ -97,6 +104,8 @@ class Fire:
     def burn(self, kills):
         crew = [self.start(role) for role in ("judge", "send", "send")]
         for _ in range(kills):
+            for _, worker in crew:
+                hear_out(worker)
             place = self.chance.randrange(len(crew))
             role, worker = crew[place]
             assert worker.listen(until=len(worker.said) + self.chance.randint(1, 12))

@@ -10,6 +10,7 @@ from redrive.alerts.picture import Judgement
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.notices import Finding, Subject, Urgency
 from redrive.store import lease
+from redrive.store.owner import begin_work, ourselves
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 P1, P2, P3 = Urgency.P1, Urgency.P2, Urgency.P3
@@ -31,8 +32,13 @@ def many(count, urgency=P2, start=0):
     return [finding(f"level:slot:{n}", urgency, key=f"slot:{n}") for n in range(start, start + count)]
 
 
-def judgement(*findings, judged=()):
-    return Judgement(findings=findings, judged=frozenset({*judged, *(one.evidence for one in findings)}))
+def judgement(*findings, judged=(), under=()):
+    judged = frozenset({*judged, *(one.evidence for one in findings)})
+    return Judgement(findings=findings, judged=judged, judged_under=frozenset(under))
+
+
+EVERYTHING = ("",)
+"""How all evidence begins."""
 
 
 def settings(*routes, **options):
@@ -47,11 +53,13 @@ def settings(*routes, **options):
 
 
 def watched(store, now=NOON, hours=10_000):
-    """Somebody watches the store, for a long time."""
-    long = timedelta(hours=hours)
+    """Somebody watches the store, for a long time; the name of who does."""
+    long, owner = timedelta(hours=hours), ourselves()
+    begin_work(owner)
     assert store.database.write(
-        lambda connection: lease.take(connection, store.database.dialect, "watch", "a watch", long, now=now)
+        lambda connection: lease.take(connection, store.database.dialect, "watch", owner, long, now=now)
     )
+    return owner
 
 
 class Recorder:

@@ -8,12 +8,16 @@ import pytest
 from sqlalchemy import insert, select, update
 
 import redrive
-from redrive.alerts.ledger import AlertError, AlertLedger
+from redrive.alerts import ledger as ledgers
+from redrive.alerts.ledger import AlertLedger
 from redrive.alerts.settings import AlertSettings, PipelineSettings
+from redrive.alerts.stored import case_of
+from redrive.errors import AlertError
 from redrive.notices import AlertStatus, Facts, SendStatus, Subject, Urgency, What
-from redrive.store import lease
+from redrive.store.owner import end_work
 from redrive.store.schema import alert_sends, gauges
 from tests.contract.alert_stage import (
+    EVERYTHING,
     NOON,
     P1,
     P2,
@@ -27,7 +31,7 @@ from tests.contract.alert_stage import (
     watched,
 )
 
-GONE = judgement(judged=["*"])
+GONE = judgement(under=EVERYTHING)
 SLACK = settings()
 
 
@@ -132,7 +136,7 @@ def test_a_run_that_recovered_before_anybody_was_told_is_one_message(ledger, sto
 def test_a_run_of_which_people_heard_that_it_failed_and_that_this_is_over_does_not_recover_as_well(ledger):
     lost = finding("level:lost:vendor", P2, facts=Facts(run_id=UUID(int=7)))
     ledger.apply(judgement(lost), now=NOON)
-    ledger.apply(judgement(judged=["level:lost:*"]), now=after(10))  # somebody has started it again
+    ledger.apply(judgement(under=["level:lost:"]), now=after(10))  # somebody has started it again
     ledger.pass_time(now=after(400))
     well = finding("r", P3, key="r", condition="recovered", momentary=True, facts=Facts(run_id=UUID(int=7)))
     assert ledger.apply(judgement(well, judged=["run:vendor:failed"]), now=after(4_000)) == []
@@ -149,6 +153,24 @@ def test_a_watch_that_fell_silent_is_none(ledger, store):
     assert ledger.apply(judgement(finding("run:a:failed", key="run:a", persist=600)), now=after(3_599)) == []
     later = judgement(finding("run:b:failed", key="run:b", persist=600))
     assert [alert.key for alert in ledger.apply(later, now=after(3_600))] == ["run:b"]
+
+
+def test_what_has_waited_for_a_watch_that_came_no_more_is_told_by_the_next_run(ledger, store):
+    watched(store, hours=1)
+    ledger.apply(judgement(finding("run:a:failed", key="run:a", persist=600)), now=after(3_500))
+    assert ledger.apply(judgement(judged=["run:b:failed"]), now=after(4_000)) == []
+    (alert,) = ledger.apply(judgement(judged=["run:b:failed"]), now=after(4_100))
+    assert (alert.key, alert.status) == ("run:a", AlertStatus.OPEN)
+
+
+def test_a_watch_that_was_killed_is_none_although_its_lease_goes_on(ledger, store):
+    owner = watched(store)
+    assert ledger.apply(judgement(finding("run:a:failed", key="run:a", persist=600)), now=NOON) == []
+    end_work(owner)  # as far as this machine can tell, nobody is behind it any more
+    (alert,) = ledger.apply(judgement(finding("run:b:failed", key="run:b", persist=600)), now=after(1))
+    assert alert.key == "run:b"
+    (alert,) = ledger.apply(judgement(judged=["run:c:failed"]), now=after(600))
+    assert alert.key == "run:a", "what waits for it is told by whoever comes by"
 
 
 def test_by_default_it_is_the_databases_clock_that_counts(ledger, store):
@@ -245,13 +267,57 @@ def test_where_a_lost_answer_cannot_be_told_from_the_work_of_another_nobody_is_t
     assert told(ledger) == [("slack", What.OPENED)]
 
 
+def test_time_passes_without_holding_up_others_where_nothing_comes_of_it(ledger, store, store_url):
+    ledger.apply(judgement(finding(), *many(3)), now=NOON)
+    with redrive.connect(store_url) as other:
+
+        def meanwhile(connection):
+            store.database.dialect.lock(connection, "alerts")
+            return AlertLedger(other.database, SLACK).pass_time(now=after(60))
+
+        assert store.database.write(meanwhile) == []
+    ledger.pass_time(now=after(3_600))
+    assert [alert.repeats for alert in ledger.find()] == [0, 0, 0, 1]
+
+
+def test_a_run_waits_for_the_alerts_it_touches_and_for_no_others(ledger, monkeypatch):
+    ledger.apply(judgement(*many(30), finding("run:a:failed", key="run:a")), now=NOON)
+    read = []
+    monkeypatch.setattr(ledgers, "case_of", lambda row: read.append(row.key) or case_of(row))
+    changed = ledger.apply(judgement(finding(), judged=["run:a:failed"]), now=after(1))
+    changed += ledger.apply(judgement(judged=["run:vendor:failed"]), now=after(2))
+    assert [alert.key for alert in changed] == ["run:vendor", "run:a", "run:vendor"]
+    assert read == ["run:a", "run:vendor"]
+
+
+def test_a_witness_whose_blame_changes_is_found_under_the_cause_it_blamed_before(ledger, store):
+    watched(store)
+    for at, key in ((0, "run:vendor"), (300, "service:bank:down"), (600, "service:post:down")):
+        changed = ledger.apply(judgement(finding(key=key, urgency=P2, persist=600)), now=after(at))
+    assert [(alert.key, alert.since) for alert in changed] == [("service:post:down", NOON)]
+    ledger.apply(judgement(finding(key="run:vendor", urgency=P2, persist=600)), now=after(900))
+    assert [alert.key for alert in ledger.find(status="open")] == ["service:post:down"]
+    assert told(ledger) == [("slack", What.OPENED)]
+
+
+def test_what_people_were_told_of_one_run_says_nothing_of_the_next(ledger):
+    def late(run):
+        options = {"key": "sla:vendor", "condition": "sla_missed", "momentary": True, "title": "late"}
+        return judgement(finding("sla:vendor", facts=Facts(run_id=UUID(int=run)), **options))
+
+    assert len(ledger.apply(late(1), now=NOON)) == 1
+    assert ledger.apply(late(1), now=after(1)) == []
+    assert len(ledger.apply(late(2), now=after(2))) == 1
+    assert len(ledger.apply(late(1), now=after(8 * 86_400))) == 1, "it is remembered for a week"
+
+
 # ── what people ask and decide ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_alerts_are_found_by_status_urgency_subject_and_time(ledger):
     bank = Subject(kind="service", name="bank")
     ledger.apply(judgement(finding(urgency=P1), finding("x", P3, key="service:bank:4xx", subject=bank)), now=NOON)
-    ledger.apply(judgement(judged=["run:*"]), now=after(60))
+    ledger.apply(judgement(under=["run:"]), now=after(60))
     ledger.apply(judgement(*many(3)), now=after(120))
 
     def keys(**options):
@@ -398,38 +464,7 @@ def test_where_no_channel_is_named_it_is_the_log(store):
     assert told(ledger) == [("log", What.OPENED)]
 
 
-# ── leases ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_lease_is_held_by_one_at_a_time_until_it_ends_or_is_given_back(store):
-    dialect, minute = store.database.dialect, timedelta(seconds=60)
-
-    def take(owner, now):
-        return store.database.write(lambda connection: lease.take(connection, dialect, "watch", owner, minute, now=now))
-
-    def holder(now):
-        return store.database.read(lambda connection: lease.holder(connection, dialect, "watch", now=now))
-
-    assert holder(NOON) is None
-    assert take("a", NOON)
-    assert not take("b", after(59))
-    assert take("a", after(30)), "who holds it keeps it"
-    assert not take("b", after(89))
-    assert holder(after(89)) == "a"
-    assert holder(after(90)) is None
-    assert take("b", after(90))
-    assert not store.database.write(lambda connection: lease.give_back(connection, "watch", "a"))
-    assert store.database.write(lambda connection: lease.give_back(connection, "watch", "b"))
-    assert take("a", after(91))
-
-
-def test_a_lease_is_by_the_databases_clock_where_no_other_is_given(store):
-    dialect, minute = store.database.dialect, timedelta(seconds=60)
-    store.database.write(lambda connection: lease.take(connection, dialect, "watch", "a", minute))
-    assert store.database.read(lambda connection: lease.holder(connection, dialect, "watch")) == "a"
-
-
 def test_every_urgency_can_be_told(ledger):
     for urgency in Urgency:
-        ledger.apply(judgement(finding(urgency=urgency, key=urgency.value)), now=NOON)
+        ledger.apply(judgement(finding(urgency.value, urgency, key=urgency.value)), now=NOON)
     assert [alert.urgency for alert in ledger.find()] == [P3, P2, P1]

@@ -21,6 +21,7 @@ from redrive.alerts.settings import Quiet
 from redrive.notices import SendStatus, Urgency, What
 from redrive.store.schema import alert_sends
 from tests.contract.alert_stage import (
+    EVERYTHING,
     NOON,
     P1,
     P2,
@@ -36,7 +37,7 @@ from tests.contract.alert_stage import (
 )
 
 SLACK = settings(storm=99)
-GONE = judgement(judged=["*"])
+GONE = judgement(under=EVERYTHING)
 
 
 class Longest:
@@ -229,6 +230,12 @@ def test_waits_are_jittered_over_their_whole_length(ledger, store):
 
 def test_what_a_channel_asks_for_is_the_least_that_is_waited(ledger, outbox):
     assert tried(ledger, outbox, times=3, retry_after=100.0) == [0, 100, 200]
+
+
+@pytest.mark.parametrize("ages", [1e20, float("inf")])
+def test_who_asks_to_be_left_alone_for_ages_is_tried_once_more_at_the_end_of_the_messages_time(ledger, outbox, ages):
+    assert tried(ledger, outbox, times=9, retry_after=ages) == [0, 86_400]
+    assert only(ledger).status is SendStatus.FAILED
 
 
 @pytest.mark.parametrize(("urgency", "hours"), [(P1, 24), (P2, 12), (P3, 6)])

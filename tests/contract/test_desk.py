@@ -3,6 +3,8 @@
 import logging
 import socket
 import threading
+from contextlib import suppress
+from datetime import timedelta
 
 import httpx
 import pytest
@@ -10,11 +12,13 @@ from sqlalchemy import select, update
 
 import redrive
 from redrive.alerts.desk import Desk
+from redrive.alerts.judging import RunName, picture_of
+from redrive.alerts.levels import Levels
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.notices import AlertStatus, SendStatus, Urgency
 from redrive.rows.ledger import Ledger
-from redrive.store.schema import runs
+from redrive.store.schema import runs, task_executors, task_runs
 from tests.contract.alert_stage import watched
 
 TWICE = redrive.Retry(attempts=2, base=0.01)
@@ -99,6 +103,17 @@ def test_a_run_that_the_gate_stops_is_a_p1(store, vendor):
     with pytest.raises(redrive.GateAborted):
         vendor(rows(bad=120)).run()
     assert alerts(store) == [("P1", "gate_abort", "open")]
+
+
+def test_letters_of_a_run_that_the_gate_had_stopped_are_a_matter_for_the_day_when_it_is_complete(store, vendor):
+    def source():
+        yield from rows(200, bad=40)
+        yield from rows(1_000)[200:]
+
+    with pytest.raises(redrive.GateAborted):
+        vendor(source, batch=50).run()
+    vendor(source, batch=50).run()
+    assert alerts(store, status="open") == [("P3", "new_letters", "open")]
 
 
 @pytest.mark.parametrize("how", ["replayed", "discarded", "by hand"])
@@ -384,3 +399,154 @@ def test_sql_for_the_letters_runs_as_it_stands(store, vendor):
     (alert,) = store.alerts.find(status=AlertStatus.OPEN)
     found = store.database.read(lambda connection: connection.exec_driver_sql(alert.facts.sql).all())
     assert len(found) == 14
+
+
+# ── what is judged late, or twice, or while it changes ────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def unheard(monkeypatch):
+    """Runs whose process dies between their end and their alert."""
+
+    def run(pipeline):
+        with monkeypatch.context() as patched:
+            patched.setattr(Desk, "hear", lambda self, event: None)
+            with suppress(RunStopped):
+                pipeline.run()
+
+    return run
+
+
+def test_an_old_run_that_is_judged_late_closes_nothing_that_came_after_it(store, vendor, unheard):
+    unheard(vendor(rows()))
+    with pytest.raises(RunStopped):
+        vendor(failing(redrive.Permanent("the column fee is gone"))).run()
+    store.alerts.judge_ended()
+    assert alerts(store) == [("P1", "permanent_error", "open")]
+
+
+def test_an_old_run_that_is_judged_late_opens_nothing_that_is_over(store, vendor, unheard):
+    unheard(vendor(rows(bad=14)))
+    vendor(rows()).run()
+    store.alerts.judge_ended()
+    assert alerts(store) == []
+
+
+def test_a_run_that_nobody_judged_is_judged_with_the_next_one_of_any_pipeline(store, vendor, unheard):
+    unheard(vendor(rows(bad=14)))
+    vendor(rows(), name="another").run()
+    assert alerts(store) == [("P1", "rejected", "open")]
+
+
+def test_a_run_that_goes_on_while_its_end_is_judged_is_judged_by_its_next_end(store, vendor, monkeypatch):
+    once = iter([redrive.Transient("away")])
+
+    def source():
+        yield from rows(20)
+        for error in once:
+            raise error
+        yield from rows(40)[20:]
+
+    pipeline = vendor(source, batch=10)
+    applied = store.alerts.ledger.apply
+
+    def overtaken(*args, **options):
+        monkeypatch.undo()
+        pipeline.run()  # it is complete before what was seen of it is stored
+        return applied(*args, **options)
+
+    monkeypatch.setattr(store.alerts.ledger, "apply", overtaken)
+    with pytest.raises(RunStopped):
+        pipeline.run()
+    assert alerts(store, status="open") == []
+
+
+def test_rows_that_are_rejected_again_keep_their_alert_open_while_the_next_run_is_under_way(store, vendor):
+    vendor(rows(bad=14)).run()
+    seen = []
+
+    def again():
+        yield from rows(300, bad=18)[:250]  # the first hundred are written by now
+        store.alerts.look_at_letters()
+        seen.extend(alerts(store))
+        yield from rows(300)[250:]
+
+    vendor(again, batch=100).run()
+    assert set(seen) == {("P1", "rejected", "open")}
+    assert alerts(store) == [("P1", "rejected", "open")]
+
+
+def test_sql_is_put_right_for_the_database_and_the_names_in_it_are_left_alone(store, vendor):
+    vendor(rows(bad=14), name="acme.pipeline.orders").run()
+    (alert,) = store.alerts.find()
+    assert "acme.pipeline.orders" in alert.title
+
+
+def test_what_is_stopped_with_a_dead_task_stays_told(store, settlement):
+    mended = False
+
+    @settlement.task(in_thread=True, retry=TWICE)
+    def first():
+        if not mended:
+            raise ValueError("no such account")
+
+    @settlement.task(in_thread=True, retry=TWICE)
+    def second():
+        raise KeyError("M-1")
+
+    with pytest.raises(FlowStopped) as stopped:
+        settlement.run()
+    run = stopped.value.report.run_id
+    settlement.retry("first", run=run)  # the run waits to be gone on with, and `second` for a person
+    store.alerts.look(Levels(store.database, store.alerts.settings).picture())
+    assert ("P1", "dead_task", "open") in alerts(store)
+    (still,) = [one for one in store.alerts.find(status="open") if one.condition == "dead_task"]
+    assert "second" in still.title
+
+
+def test_a_flow_that_waited_for_a_person_has_not_worked_all_that_time(store, settlement):
+    mended = False
+
+    @settlement.task(in_thread=True, retry=TWICE)
+    def settle():
+        if not mended:
+            raise ValueError("no such account")
+
+    with pytest.raises(FlowStopped) as stopped:
+        settlement.run()
+    run = stopped.value.report.run_id
+    half_a_day = timedelta(hours=12)
+
+    def long_ago(connection):
+        for table, columns in (
+            (task_runs, ("started_at", "ended_at")),
+            (task_executors, ("began_at", "ended_at", "until")),
+        ):
+            for row in connection.execute(select(table)).all():
+                moved = {name: getattr(row, name) - half_a_day for name in columns}
+                connection.execute(update(table).values(**moved))
+
+    store.database.write(long_ago)
+    mended = True
+    settlement.retry("settle", run=run)
+    settlement.run()
+    picture = store.database.read(
+        lambda connection: picture_of(connection, RunName("flow", run), store.database.dialect.now(connection))
+    )
+    assert picture.seconds < 3_600
+
+
+def test_a_thousand_tasks_that_fail_one_by_one_are_not_judged_one_by_one(store, settlement, monkeypatch):
+    judged = []
+    judge = Desk.judge
+    monkeypatch.setattr(Desk, "judge", lambda self, run: judged.append(run) or judge(self, run))
+    for number in range(200):
+
+        @settlement.task(name=f"settle_{number}", in_thread=True, retry=redrive.Retry(attempts=1))
+        def settle():
+            raise redrive.Transient("away")
+
+    with pytest.raises(FlowStopped):
+        settlement.run()
+    assert len(judged) < 100
+    assert [one[1] for one in alerts(store)] == ["retries_exhausted"]

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy.schema import DropTable
 
 import redrive
-from redrive.alerts.settings import PipelineSettings
+from redrive.alerts.promises import Promises
+from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.policy.daily import Daily
 from redrive.store.schema import runs, service_minutes, service_rollups
 from tests.contract.level_stage import DAY, HOUR, MINUTE, MONDAY, Books, levels_of, statements
@@ -85,6 +86,44 @@ def test_yesterdays_run_that_was_gone_on_with_today_keeps_todays_deadline(books,
     assert (found.done_at, found.run_id) == (MONDAY - HOUR / 2, run_id)
 
 
+@pytest.mark.parametrize("how", ["begun anew", "gone on with"])
+def test_what_was_made_up_for_late_does_not_keep_the_deadline_of_the_next_day(books, levels, how):
+    again = MONDAY + HOUR
+    books.known(last=again)
+    books.ran_every_day()
+    if how == "begun anew":
+        books.ran(MONDAY - HOUR, MONDAY - HOUR / 2, status="abandoned")
+        books.ran(again, again + 10 * MINUTE)
+    else:
+        books.ran(MONDAY - HOUR, again + 10 * MINUTE)
+    late = due(levels, MONDAY + 2 * HOUR)["vendor"]
+    assert (late.sla, late.done_at) == (MONDAY, again + 10 * MINUTE)
+    missed = due(levels, MONDAY + DAY + 2 * HOUR)["vendor"]
+    assert (missed.sla, missed.done_at, missed.started, missed.run_id) == (MONDAY + DAY, None, False, None)
+    run_id = books.ran(MONDAY + DAY + 3 * HOUR, MONDAY + DAY + 4 * HOUR)
+    assert due(levels, MONDAY + DAY + 5 * HOUR)["vendor"].run_id == run_id
+
+
+def test_who_begins_the_day_before_keeps_the_deadline_after_a_day_that_was_missed(books, levels):
+    books.known(last=MONDAY + 4 * HOUR)
+    books.ran_every_day(MONDAY - 19 * HOUR)  # at half past ten, for the next morning
+    assert due(levels, MONDAY)["vendor"].done_at is None
+    run_id = books.ran(MONDAY + 4 * HOUR, MONDAY + 5 * HOUR)
+    found = due(levels, MONDAY + DAY)["vendor"]
+    assert (found.sla, found.done_at, found.run_id) == (MONDAY + DAY, MONDAY + 5 * HOUR, run_id)
+
+
+def test_a_weekly_pipeline_that_is_made_up_for_is_not_waited_for_on_other_days(books, levels):
+    books.known(last=MONDAY + HOUR)
+    for week in (1, 2, 3):
+        books.ran(MONDAY - week * 7 * DAY - HOUR, MONDAY - week * 7 * DAY - HOUR / 2)
+    books.ran(MONDAY + HOUR, MONDAY + 2 * HOUR)
+    for days in (0, 1, 3, 6):
+        found = due(levels, MONDAY + days * DAY + 3 * HOUR)["vendor"]
+        assert (found.sla, found.done_at) == (MONDAY, MONDAY + 2 * HOUR)
+    assert due(levels, MONDAY + 7 * DAY)["vendor"].done_at is None
+
+
 def test_a_weekly_pipeline_is_missed_on_its_own_day_alone_and_still_on_the_day_after(books, levels):
     books.known()
     for week in (1, 2, 3):
@@ -128,6 +167,48 @@ def test_a_flow_has_deadlines_as_a_pipeline_has(books, levels):
         books.flowed(MONDAY - ago * DAY - HOUR, MONDAY - ago * DAY - HOUR / 2)
     found = due(levels, MONDAY)["settlement"]
     assert (found.subject.kind, found.done_at, found.last_complete) == ("flow", None, MONDAY - DAY - HOUR / 2)
+
+
+def test_a_flow_and_a_pipeline_of_one_name_promise_for_themselves(store, store_url, levels):
+    soon = datetime.now(UTC) + 12 * HOUR
+    sla = f"{soon:%H:%M} UTC"
+    flow = redrive.Flow("orders", store=store, sla=sla)
+
+    @flow.task(in_thread=True)
+    def load() -> int:
+        sink = redrive.rows.table(store_url, "orders", key="id", create=True)
+        return redrive.Pipeline("orders", source=redrive.rows.records([{"id": 1}]), sink=sink, store=store).run().read
+
+    report = flow.run()
+    picture = levels().picture(soon)
+    (found,) = picture.due
+    assert (found.subject.ident, found.run_id, found.done_at) == ("flow/orders", report.run_id, report.ended_at)
+    assert picture.given_up == ("orders",)
+
+
+def test_what_is_set_for_a_flow_that_has_not_run_yet_is_the_flows_when_it_has(books, levels):
+    new = {"audit": PipelineSettings(sla=SLA, days=frozenset(range(7)))}
+    levels(pipelines=new).picture(MONDAY - DAY - HOUR)
+    (missed,) = levels(pipelines=new).picture(MONDAY).due
+    assert (missed.subject.ident, missed.done_at) == ("audit", None)
+    books.known("audit", kind="flow", sla=None, last=MONDAY + HOUR)
+    books.flowed(MONDAY + HOUR, MONDAY + 2 * HOUR, name="audit")
+    picture = levels(pipelines=new).picture(MONDAY + 3 * HOUR)
+    assert picture.given_up == ("audit",)
+    assert [(one.subject.ident, one.done_at) for one in picture.due] == [("flow/audit", MONDAY + 2 * HOUR)]
+
+
+def test_a_time_zone_that_is_not_known_here_hides_its_own_promise_alone(store, books, levels):
+    books.known()
+    books.ran_every_day()
+    books.known("other", sla="06:30 Europe/Kyjiw")
+    picture = levels().picture(MONDAY)
+    assert [one.subject.name for one in picture.due] == ["vendor"]
+    assert picture.given_up == ()
+    promises = Promises(store.database, AlertSettings())
+    promises.due(MONDAY)
+    assert list(promises.unknown) == ["due:other"]
+    assert "Europe/Kyjiw" in promises.unknown["due:other"]
 
 
 def test_what_the_settings_promise_holds_before_what_the_program_says(books, levels):

@@ -187,6 +187,15 @@ def test_a_probe_is_a_function_or_an_object_and_answers_one_lag_or_several(level
         (lambda: Lag(consumer="mail"), "one knows neither messages nor seconds of mail"),
         (lambda: Lag(consumer="mail", messages=-1), "one answered a lag of mail that is no number from 0 up"),
         (lambda: Lag(consumer="mail", seconds=float("nan")), "one answered a lag of mail that is no number from 0 up"),
+        (lambda: Lag(consumer="mail", messages=10**400), "one answered a lag of mail that is no number from 0 up"),
+        (
+            lambda: Lag(consumer=5, messages=1),
+            "one answered a lag of a consumer whose name is no text that can be shown",
+        ),
+        (
+            lambda: Lag(consumer="a\ud800", messages=1),
+            "one answered a lag of a consumer whose name is no text that can be shown",
+        ),
         (lambda: exit(3), "SystemExit: 3"),
     ],
 )

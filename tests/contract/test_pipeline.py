@@ -16,7 +16,9 @@ import pytest
 import sqlalchemy
 
 import redrive
+from redrive.errors import SourceError
 from redrive.runs import BatchQuarantined, BatchShrunk, BatchWritten, GateJudged, RunEnded, RunStarted, Tier
+from redrive.store.schema import runs as runs_table
 
 TABLE = "CREATE TABLE deliveries (id TEXT PRIMARY KEY, fee NUMERIC(8, 2) NOT NULL CHECK (fee < 100000))"
 
@@ -447,6 +449,134 @@ def test_a_run_that_read_nothing_binds_nobody(kit):
     assert kit.pipeline(redrive.rows.records(rows(5), name="tuesday")).run().written == 5
 
 
+# ── what could not begin ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_that_could_not_begin_is_listed_with_its_reason_and_announced(kit, tmp_path):
+    missing = tmp_path / "missing.csv"
+    pipeline = kit.pipeline(redrive.rows.csv(missing), sla="06:30 UTC")
+    with pytest.raises(SourceError, match=r"missing\.csv") as refused:
+        pipeline.run()
+    (run,) = kit.store.runs.find()
+    assert (run.status, run.reason, run.read) == ("failed", str(refused.value), 0)
+    assert run.started_at == run.ended_at
+    assert run.sla is not None
+    (event,) = kit.events
+    assert event == RunEnded(report=run, error="SourceError", kind="permanent")
+    (alert,) = kit.store.alerts.find(status="open")
+    assert (alert.condition, alert.facts.run_id) == ("permanent_error", run.run_id)
+    missing.write_text("id,fee\na,1\n")
+    assert pipeline.run().written == 1
+    assert [run.status for run in kit.store.runs.find()] == ["complete", "failed"]
+    assert kit.store.alerts.find(status="open") == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_could_not_begin_leaves_the_unfinished_run_as_it_is(kit, tmp_path, restart):
+    pipeline = kit.pipeline(rows(500))
+    with pytest.raises(redrive.RunStopped) as stopped:
+        pipeline.run(watch=stopping_after(2, pipeline))
+    before = kit.store.runs.get(stopped.value.report.run_id)
+    with pytest.raises(SourceError):
+        kit.pipeline(redrive.rows.csv(tmp_path / "missing.csv")).run(restart=restart)
+    with pytest.raises(redrive.PipelineError, match="unfinished run"):
+        kit.pipeline(redrive.rows.records(rows(500), name="tuesday")).run()
+    assert kit.store.runs.get(before.run_id) == before
+    report = pipeline.run(restart=restart)
+    assert (report.resumed, report.run_id == before.run_id) == (not restart, not restart)
+    assert len(kit.table()) == 500
+    # Nobody's failures but their own.
+    assert failures(kit) == {"failed": [0, 0], "complete": [0], **({"abandoned": [0]} if restart else {})}
+
+
+def test_what_could_not_begin_while_others_are_at_it_is_not_noted(kit, tmp_path):
+    pipeline, other = kit.pipeline(rows(300)), kit.pipeline(redrive.rows.csv(tmp_path / "missing.csv"))
+    refused: list[BaseException] = []
+
+    def watch(progress: Any) -> None:
+        for one in (other, kit.pipeline(rows(300))):
+            with pytest.raises(redrive.RedriveError) as error:
+                one.run()
+            refused.append(error.value)
+
+    pipeline.run(watch=watch)
+    assert [type(error).__name__ for error in refused] == ["SourceError", "RunStopped"] * 3
+    assert [run.status for run in kit.store.runs.find()] == ["complete"]
+
+
+def test_who_cannot_begin_and_cannot_note_it_says_why_it_could_not_begin(kit, tmp_path, monkeypatch):
+    def down(*args: Any, **options: Any) -> Any:
+        raise redrive.StoreError("no space left")
+
+    monkeypatch.setattr(kit.store.database, "write", down)
+    with pytest.raises(SourceError, match=r"missing\.csv"):
+        kit.pipeline(redrive.rows.csv(tmp_path / "missing.csv")).run()
+    assert kit.events == []
+
+
+def test_a_source_whose_name_is_no_text_can_be_told_of(kit, tmp_path):
+    with pytest.raises(SourceError):
+        kit.pipeline(redrive.rows.csv(tmp_path / "half \udcff.csv")).run()
+    (run,) = kit.store.runs.find()
+    assert run.source.endswith("half \\udcff.csv")
+
+
+# ── how often it has failed ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def failures(kit: Kit) -> dict[str, list[int]]:
+    """How often each run had failed before, by how it ended."""
+    found: dict[str, list[int]] = {}
+    listed = sqlalchemy.select(runs_table.c.status, runs_table.c.failures)
+    for row in kit.store.database.read(lambda connection: connection.execute(listed).all()):
+        found.setdefault(row.status, []).append(row.failures)
+    return {status: sorted(counts) for status, counts in found.items()}
+
+
+def test_a_run_that_fails_before_its_first_row_again_and_again_is_known_for_it(kit):
+    def broken() -> Iterator[Any]:
+        raise ConnectionRefusedError
+        yield
+
+    for _ in range(3):
+        with pytest.raises(redrive.RunStopped):
+            kit.pipeline(broken).run()
+    kit.pipeline(rows(5)).run()
+    assert failures(kit) == {"abandoned": [0, 1, 2], "complete": [3]}
+    kit.pipeline(rows(5)).run()
+    assert failures(kit) == {"abandoned": [0, 1, 2], "complete": [0, 3]}
+
+
+def test_who_begins_anew_on_purpose_begins_with_a_clean_record(kit):
+    def broken() -> Iterator[Any]:
+        raise ConnectionRefusedError
+        yield
+
+    with pytest.raises(redrive.RunStopped):
+        kit.pipeline(broken).run()
+    kit.pipeline(rows(5)).run(restart=True)
+    assert failures(kit) == {"abandoned": [0], "complete": [0]}
+
+
+@pytest.mark.parametrize("said", ["half \ud800 pair", "a \0 byte"])
+def test_a_run_that_ends_on_what_no_database_can_store_has_ended_all_the_same(kit, said):
+    def broken() -> Iterator[Any]:
+        raise redrive.Permanent(said)
+        yield
+
+    with pytest.raises(redrive.RunStopped) as stopped:
+        kit.pipeline(broken).run()
+    shown = said.replace("\ud800", "\\ud800").replace("\0", "\\x00")
+    assert stopped.value.report.reason == shown
+    (run,) = kit.store.runs.find()
+    assert (run.status, run.reason) == ("failed", shown)
+    (alert,) = kit.store.alerts.find(status="open")
+    assert (alert.condition, alert.urgency) == ("permanent_error", "P1")
+
+
+# ── in one process, and in one place ──────────────────────────────────────────────────────────────────────────────────
+
+
 def test_one_pipeline_is_run_by_one_process_at_a_time(kit):
     pipeline, other = kit.pipeline(rows(300)), kit.pipeline(rows(300))
     refused: list[BaseException] = []
@@ -506,7 +636,7 @@ def test_after_an_abort_a_person_may_go_on_and_the_rest_is_judged_anew(kit):
     with pytest.raises(redrive.GateAborted):
         kit.pipeline(rows(4_000, bad=lambda n: n < 900)).run()
     report = kit.pipeline(rows(4_000, bad=lambda n: n < 900)).run()
-    assert (report.status, report.read, report.rejected, report.tier) == ("complete", 4_000, 900, "log")
+    assert (report.status, report.read, report.rejected, report.tier) == ("complete", 4_000, 900, "P3")
 
 
 # ── whole batches ─────────────────────────────────────────────────────────────────────────────────────────────────────

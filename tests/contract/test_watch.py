@@ -11,7 +11,7 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.schema import DropTable
 
 import redrive
@@ -189,6 +189,40 @@ def test_what_is_old_is_forgotten_once_a_day_whoever_leads(post):
     for _ in range(3):
         post.watch(purges=[lambda: purged.append(post.clock.now())]).once()
     assert (len(purged), post.desk().find(status="resolved")) == (1, [])
+
+
+def test_what_could_not_be_forgotten_is_tried_again_at_the_next_look(post):
+    tried = []
+
+    def purge():
+        tried.append(post.clock.now())
+        if len(tried) == 1:
+            raise OSError("no room left")
+
+    watch = post.watch(purges=[purge])
+    for _ in range(3):
+        watch.look()
+        post.clock.advance(60)
+    assert len(tried) == 2
+
+
+def test_who_stood_still_and_was_followed_by_another_tells_nothing_of_what_it_saw(post):
+    for minute in range(1, 12):
+        at = post.clock.now() - minute * MINUTE
+        post.put(service_minutes, {"service": "api", "at": at, "attempts": 20, "faults": 20})
+    frozen, other = post.watch(), post.watch()
+    measured = frozen._levels.picture
+
+    def stood_still(now=None):
+        picture = measured(now)
+        post.clock.advance(2 * LEASE.total_seconds())
+        post.store.database.write(lambda connection: connection.execute(delete(service_minutes)))
+        assert other.look()
+        return picture
+
+    frozen._levels.picture = stood_still
+    frozen.look()
+    assert post.desk().find() == []
 
 
 # ── who leads ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from redrive.alerts import rules
-from redrive.alerts.judging import RunName, gate_of, mark_judged, picture_of, unjudged, waits
+from redrive.alerts.judging import RunName, gate_of, mark_judged, picture_of, still_runs, unjudged, waits
 from redrive.alerts.ledger import OPEN, AlertLedger
+from redrive.alerts.pace import Pace
 from redrive.alerts.picture import Judgement, LevelPicture
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings
@@ -30,6 +31,9 @@ from redrive.store.schema import SCHEMA
 LOG = logging.getLogger("redrive.alerts")
 
 _MOST = 1_000  # alerts about letters that are looked at
+DEAD = "dead:"
+"""How evidence begins that is about tasks of one run, whatever other runs do."""
+_OTHERS = 5  # runs of others that are judged with one of our own
 
 
 class Desk:
@@ -42,6 +46,7 @@ class Desk:
         self.settings = settings
         self.ledger = AlertLedger(database, settings)
         self.sender = Sender(database, settings)
+        self._pace = Pace(self.judge)
         self._database = database
         self._clock = clock
 
@@ -58,7 +63,12 @@ class Desk:
             if isinstance(event, LettersReplayed | LettersChanged | LettersPurged):
                 self.look_at_letters()
             elif (run := _run_of(event)) is not None:
-                self.judge(run)
+                if isinstance(event, TasksDead | TaskFailed):
+                    self._pace.ask(run)
+                else:
+                    self._pace.end(run)
+                    self.judge(run)
+                    self.judge_ended(limit=_OTHERS)  # what their own processes could not judge
         except StoreError as error:
             LOG.warning("what happened could not be judged now, and will be by `redrive watch`: %s", mask(str(error)))
 
@@ -69,18 +79,26 @@ class Desk:
         if picture is None:
             return []
         judgement = rules.of_run(picture, self.settings, now=at)
-        if picture.ended_at is None:
-            return self._applied(judgement)
-        return self._applied(judgement, run=run)
+        if picture.is_history:
+            judgement = _of_its_own(judgement)
 
-    def judge_ended(self) -> list[Alert]:
-        """Judge the runs that ended and that nobody has judged: their process was killed, or had no store."""
-        waiting = self._database.read(unjudged)
+        def is_as_seen(connection: Connection) -> bool:
+            """Another process may have judged it meanwhile, or have gone on with it: its end is then judged anew."""
+            if picture.ended_at is None:
+                return still_runs(connection, run)
+            return mark_judged(connection, run, ended_at=picture.ended_at, now=at)
+
+        return self._applied(judgement, only_if=is_as_seen)
+
+    def judge_ended(self, *, limit: int = 100) -> list[Alert]:
+        """Judge runs that ended and that nobody has judged: their process was killed, or had no store."""
+        waiting = self._database.read(lambda connection: unjudged(connection, limit=limit))
         return [alert for run in waiting for alert in self.judge(run)]
 
-    def look(self, picture: LevelPicture) -> list[Alert]:
-        """Judge what is a level."""
-        return self.look_at_letters() + self._applied(rules.of_levels(picture, self.settings))
+    def look(self, picture: LevelPicture, *, only_if: Callable[[Connection], bool] | None = None) -> list[Alert]:
+        """Judge what is a level, provided that whoever looked may still say so when it is stored."""
+        changed = self._applied(rules.of_levels(picture, self.settings), only_if=only_if)
+        return self.look_at_letters() + changed
 
     def look_at_letters(self) -> list[Alert]:
         """Close what was told of rejected rows, where none of them waits for anybody any more."""
@@ -104,14 +122,8 @@ class Desk:
         at = self._database.dialect.now(connection) if now is None else now
         return picture_of(connection, run, at), at
 
-    def _applied(self, judgement: Judgement, *, run: RunName | None = None) -> list[Alert]:
-        now, judgement = self._now(), self._as_asked_here(judgement)
-
-        def still_to_judge(connection: Connection) -> bool:
-            at = self._database.dialect.now(connection) if now is None else now
-            return run is None or mark_judged(connection, run, at)
-
-        changed = self.ledger.apply(judgement, now=now, only_if=None if run is None else still_to_judge)
+    def _applied(self, judgement: Judgement, *, only_if: Callable[[Connection], bool] | None = None) -> list[Alert]:
+        changed = self.ledger.apply(self._as_asked_here(judgement), now=self._now(), only_if=only_if)
         if changed:
             self.sender.ring()
         return changed
@@ -121,7 +133,7 @@ class Desk:
         if self._database.dialect.is_remote:
             return judgement
         asked = (
-            replace(one.facts, sql=(one.facts.sql or "").replace(f"{SCHEMA}.", "") or None)
+            replace(one.facts, sql=(one.facts.sql or "").replace(f"FROM {SCHEMA}.", "FROM ") or None)
             for one in judgement.findings
         )
         findings = tuple(replace(one, facts=facts) for one, facts in zip(judgement.findings, asked, strict=True))
@@ -181,7 +193,17 @@ class Desk:
 
     def close(self) -> None:
         """Send what is due, for a moment, and let the rest be sent by others."""
+        self._pace.close()
         self.sender.close()
+
+
+def _of_its_own(judgement: Judgement) -> Judgement:
+    """What is said of a run after which others have ended: only what is about this one alone."""
+    return Judgement(
+        findings=tuple(one for one in judgement.findings if one.evidence.startswith(DEAD)),
+        judged=frozenset(one for one in judgement.judged if one.startswith(DEAD)),
+        judged_under=frozenset(one for one in judgement.judged_under if one.startswith(DEAD)),
+    )
 
 
 def _run_of(event: Event) -> RunName | None:

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -98,11 +98,15 @@ class _Trouble:
     """A channel that failed."""
 
     failures: int
-    until: datetime
+    until: float
+    """By the clock of `_moment`."""
 
 
 class Dispatch:
-    """Everything that is on its way. Used by one thread at a time; its hands are threads of their own."""
+    """Everything that is on its way. Used by one thread at a time; its hands are threads of their own.
+
+    The time is given with every call, or with none of them.
+    """
 
     def __init__(self, outbox: Outbox, settings: AlertSettings, deliver: Deliver | None) -> None:
         self.bell: Bell = SimpleQueue()
@@ -134,19 +138,23 @@ class Dispatch:
         """Claim what is due to channels that are free, and hand it over; the seconds after which to look again, None
         where nothing waits."""
         while self._unmarked:
-            self._unmarked[0]()
+            _write_down(self._unmarked[0])
             del self._unmarked[0]
         due = self._outbox.due(now=now, alert_id=alert_id)
         for name, at in due.channels.items():
-            if at <= due.now and self._is_free(name, None if alert_id is not None else due.now):
+            # What a person waits for is sent to a channel that rests, too.
+            if at <= due.now and self._is_free(name) and (alert_id is not None or self._rest(name, now) <= 0):
                 claim = self._outbox.claim(name, now=now, alert_id=alert_id)
                 if claim is not None:
                     self._hand_over(claim)
-        return self._next_look(due)
+        return self._next_look(due, now)
 
-    def _is_free(self, name: str, now: datetime | None) -> bool:
-        trouble = self._troubled.get(name)
-        if name in self._under_way or (trouble is not None and now is not None and trouble.until > now):
+    def _rest(self, name: str, now: datetime | None) -> float:
+        """Seconds for which a channel is still left alone."""
+        return self._troubled[name].until - _moment(now) if name in self._troubled else 0.0
+
+    def _is_free(self, name: str) -> bool:
+        if name in self._under_way:
             return False
         hanging = self._left_behind[name] = [hand for hand in self._left_behind[name] if hand.is_alive]
         return len(hanging) < MOST_LEFT_BEHIND
@@ -179,12 +187,11 @@ class Dispatch:
             message = compose_many(kind, claim.told, self._settings)
         (self._deliver or channels.deliver)(claim.channel, message)
 
-    def _next_look(self, due: Due) -> float | None:
+    def _next_look(self, due: Due, now: datetime | None = None) -> float | None:
         waits: list[float] = []
         for name, at in due.channels.items():
             if name not in self._under_way:  # it is looked at again when that has ended
-                trouble = self._troubled.get(name)
-                wait = (max(at, due.now if trouble is None else trouble.until) - due.now).total_seconds()
+                wait = max((at - due.now).total_seconds(), self._rest(name, now))
                 waits.append(wait if wait > 0 else HELD)
         return min(waits, default=None)
 
@@ -249,13 +256,29 @@ class Dispatch:
         if failures == 1:
             LOG.warning("channel %s cannot be reached, and is tried again: %s", name, safe_line(reason, 300))
         longest = backoff.ceiling(failures, base=REST, multiplier=2, cap=LONGEST_REST)
-        rest = timedelta(seconds=random.uniform(0, longest))
-        self._troubled[name] = _Trouble(failures, (datetime.now(UTC) if now is None else now) + rest)
+        self._troubled[name] = _Trouble(failures, _moment(now) + random.uniform(0, longest))
 
     def _mark(self, mark: Callable[[], None]) -> None:
         """Write down what became of a message; while the store cannot be reached, before anything else is sent."""
         try:
-            mark()
+            _write_down(mark)
         except StoreError as error:
             LOG.warning("what became of a message could not be stored yet: %s", error)
             self._unmarked.append(mark)
+
+
+def _write_down(mark: Callable[[], None]) -> None:
+    """Mark a message. What goes wrong there, but for the store, would go wrong each time, and holds up nobody: the
+    message is free again when its claim ends."""
+    try:
+        mark()
+    except StoreError:
+        raise
+    except Exception as error:
+        LOG.error("what became of a message cannot be stored: %s", safe_line(f"{type(error).__name__}: {error}", 300))
+
+
+def _moment(now: datetime | None) -> float:
+    """Seconds by the clock that is given; else by this machine's own, which nobody can set: the database's clock may be
+    another, and how long a channel rests is a matter of this process."""
+    return time.monotonic() if now is None else now.timestamp()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from redrive.policy.daily import Daily
@@ -10,7 +11,22 @@ from redrive.policy.daily import Daily
 _WEEK = timedelta(days=7)
 _YOUNG = timedelta(days=8)
 KNOWN = timedelta(days=15)
-"""How far back starts have to be known for all of this."""
+"""How far back turns have to be known for all of this."""
+BACK = 7
+"""Deadlines that are looked back at for one that was expected."""
+_LATELY = 7  # deadlines that say how early it usually begins
+_TWICE = 2
+_EARLY = timedelta(hours=1)
+_MOMENT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One time that it began, or was gone on with."""
+
+    at: datetime
+    done_at: datetime | None = None
+    """When the run that began then was complete."""
 
 
 def last_deadline(sla: Daily, now: datetime) -> datetime:
@@ -18,26 +34,30 @@ def last_deadline(sla: Daily, now: datetime) -> datetime:
     return sla.before(now)
 
 
+def day_of(sla: Daily, deadline: datetime) -> date:
+    """The day of a deadline, in its place."""
+    return deadline.astimezone(sla.zone).date()
+
+
 def is_expected(
-    sla: Daily, days: frozenset[int] | None, starts: Sequence[datetime], first_seen: datetime, deadline: datetime
+    sla: Daily, days: frozenset[int] | None, ran: Set[date], first_seen: datetime, deadline: datetime
 ) -> bool:
     """Whether there should be a run that is done by this deadline.
 
     days        the weekdays of its deadlines, Monday being 0, where they are set; else they are learned
-    starts      when its runs began, of the last `KNOWN`
+    ran         the days of the deadlines that it ran for, of the last `KNOWN`
     first_seen  when it first ran at all: what came before that was not missed
 
-    A run has the next deadline after its start. One is expected where it has begun, or where there was one for the same
-    weekday last week: so a weekly file is missed on its own day, and what was given up is not missed for longer than a
-    week. A day on which it failed to run last week does not hide it this week, if it has run since. What is not known
-    for a week yet is expected after two days in a row.
+    One is expected where it has begun, or where there was one for the same weekday last week: so a weekly file is
+    missed on its own day, and what was given up is not missed for longer than a week. A day on which it failed to run
+    last week does not hide it this week, if it has run since. What is not known for a week yet is expected after two
+    days in a row.
     """
     if first_seen > deadline:
         return False
-    day = deadline.astimezone(sla.zone).date()
+    day = day_of(sla, deadline)
     if days is not None:
         return day.weekday() in days
-    ran = {_deadline_day(sla, start) for start in starts}
     if day in ran or day - _WEEK in ran:
         return True
     if day - 2 * _WEEK in ran and any(day - _WEEK < one < day for one in ran):
@@ -45,5 +65,69 @@ def is_expected(
     return deadline - first_seen < _YOUNG and {day - timedelta(days=1), day - timedelta(days=2)} <= ran
 
 
-def _deadline_day(sla: Daily, start: datetime) -> date:
-    return sla.after(start).astimezone(sla.zone).date()
+def last_expected(
+    sla: Daily, days: frozenset[int] | None, ran: Set[date], first_seen: datetime, last: datetime
+) -> datetime | None:
+    """The last deadline that was expected to be kept, from this one back; None where there was none for a week.
+
+    A day on which it does not run hides nothing: what was missed on the day before is missed still.
+    """
+    deadline = last
+    for _ in range(BACK):
+        if is_expected(sla, days, ran, first_seen, deadline):
+            return deadline
+        deadline = last_deadline(sla, deadline - _MOMENT)
+    return None
+
+
+def meant(
+    sla: Daily, days: frozenset[int] | None, turns: Iterable[Turn], first_seen: datetime
+) -> list[tuple[Turn, datetime]]:
+    """The turns in their order, and the deadline that each was for.
+
+    That is the next one after it. But what begins behind a deadline that was missed, and long before it usually begins
+    for the next one, makes up for what was missed: the next deadline is still to be kept.
+    """
+    found: list[tuple[Turn, datetime]] = []
+    ran: set[date] = set()
+    leads = _Leads(sla)
+    for turn in sorted(turns, key=lambda one: one.at):
+        following, missed = sla.after(turn.at), None
+        if following - turn.at > leads.usual(following):
+            missed = last_expected(sla, days, ran, first_seen, last_deadline(sla, turn.at))
+            if missed is not None and _is_kept(found, missed, turn.at):
+                missed = None
+        leads.note(following, turn.at, makes_up=missed is not None)
+        ran.add(day_of(sla, missed or following))
+        found.append((turn, missed or following))
+    return found
+
+
+def _is_kept(found: Iterable[tuple[Turn, datetime]], deadline: datetime, now: datetime) -> bool:
+    """Whether by now something is done that was meant for this deadline, or for a later one."""
+    return any(turn.done_at is not None and turn.done_at <= now and one >= deadline for turn, one in found)
+
+
+class _Leads:
+    """How long before its deadlines it begins."""
+
+    def __init__(self, sla: Daily) -> None:
+        self._sla = sla
+        self._leads: dict[datetime, tuple[bool, timedelta]] = {}
+
+    def note(self, deadline: datetime, at: datetime, *, makes_up: bool) -> None:
+        """Note when it began before this deadline; what made up for another one counts where there is nothing else."""
+        known = self._leads.get(deadline)
+        if known is None or known[0] > makes_up:
+            self._leads[deadline] = makes_up, deadline - at
+
+    def usual(self, deadline: datetime) -> timedelta:
+        """At most so long before this one, going by those before: as early as it has begun twice of late.
+
+        What made up for another one is early, and once is not enough to make that usual; but where it begins earlier
+        from now on, that is understood on the third day. Of what is new it is only known what is nearer.
+        """
+        before = [lead for one, (_, lead) in self._leads.items() if one < deadline]
+        if len(before) < _TWICE:
+            return (deadline - last_deadline(self._sla, deadline - _MOMENT)) / 2
+        return sorted(before[-_LATELY:])[-_TWICE] + _EARLY

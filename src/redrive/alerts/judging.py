@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Table, func, select, update
+from sqlalchemy import Connection, Row, Table, exists, func, select, update
 
 from redrive.alerts.picture import DeadTasks, PastRun, RunPicture
 from redrive.flows import FlowStatus, State
@@ -19,7 +21,7 @@ from redrive.runs import RunStatus
 from redrive.store.encoding import encode
 from redrive.store.owner import is_dead
 from redrive.store.registry import Runnable
-from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_executors, task_runs
+from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_executors, task_runs, tasks
 from redrive.store.task_log import causes_of, counts_of
 
 _REMEMBERED = 60  # runs that say what is usual
@@ -49,15 +51,22 @@ def unjudged(connection: Connection, *, limit: int = 100) -> list[RunName]:
     return found
 
 
-def mark_judged(connection: Connection, run: RunName, now: datetime) -> bool:
-    """Note that a run is judged; False where it goes on again, or another process was quicker."""
+def mark_judged(connection: Connection, run: RunName, *, ended_at: datetime, now: datetime) -> bool:
+    """Note that this end of a run is judged; False where it has gone on since, or another process was quicker."""
     table = _TABLES[run.kind]
     marked = (
         update(table)
-        .where(table.c.run_id == run.run_id, table.c.judged_at.is_(None), table.c.ended_at.is_not(None))
+        .where(table.c.run_id == run.run_id, table.c.judged_at.is_(None), table.c.ended_at == ended_at)
         .values(judged_at=now)
     )
     return connection.execute(marked).rowcount == 1
+
+
+def still_runs(connection: Connection, run: RunName) -> bool:
+    """Whether a run has not ended."""
+    table = _TABLES[run.kind]
+    running = select(table.c.run_id).where(table.c.run_id == run.run_id, table.c.ended_at.is_(None))
+    return connection.execute(running).first() is not None
 
 
 def picture_of(connection: Connection, run: RunName, now: datetime) -> RunPicture | None:
@@ -73,7 +82,10 @@ def under_way(connection: Connection, now: datetime) -> list[RunPicture]:
     """Runs that are not over: those that run, those that died, and flows that wait for a person."""
     # The index of what is not judged yet leads to them.
     running = select(runs).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING)
-    flowing = select(task_runs).where(task_runs.c.status.in_(_UNFINISHED))
+    # One that was stopped, by a deploy or a person, may have tasks that wait for somebody all the same.
+    waiting = exists().where(tasks.c.run_id == task_runs.c.run_id, tasks.c.state == State.DEAD_LETTER)
+    stopped = (task_runs.c.status == FlowStatus.STOPPED) & waiting
+    flowing = select(task_runs).where(task_runs.c.status.in_(_UNFINISHED) | stopped)
     return [
         *(_pipeline(connection, row, now) for row in connection.execute(running).all()),
         *(_flow(connection, row, now) for row in connection.execute(flowing).all()),
@@ -82,20 +94,22 @@ def under_way(connection: Connection, now: datetime) -> list[RunPicture]:
 
 def gate_of(alert: Alert) -> str:
     """The evidence of a run's rejected rows, if the alert is about such."""
-    return f"run:{alert.subject.name}:gate"
+    return f"run:{alert.subject.ident}:gate"
 
 
 def waits(connection: Connection, alert: Alert) -> bool:
-    """Whether a letter of the run that an alert tells of waits for somebody."""
-    of_it = (
-        letters.c.run_id == alert.facts.run_id
-        if alert.facts.run_id is not None
-        else letters.c.pipeline_name == alert.subject.name
+    """Whether a letter of the run that an alert tells of waits for somebody, or may turn out to.
+
+    A run that is under way takes over those letters whose rows it rejects again: nothing is certain until its end.
+    """
+    pipeline = alert.subject.name
+    under_way = select(runs.c.run_id).where(
+        runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING, runs.c.pipeline_name == pipeline
     )
-    return (
-        connection.execute(select(letters.c.id).where(of_it, letters.c.status == "pending").limit(1)).first()
-        is not None
-    )
+    run_id = alert.facts.run_id
+    of_it = letters.c.pipeline_name == pipeline if run_id is None else letters.c.run_id == run_id
+    pending = select(letters.c.id).where(of_it, letters.c.status == "pending")
+    return any(connection.execute(one.limit(1)).first() is not None for one in (under_way, pending))
 
 
 # ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,6 +117,7 @@ def waits(connection: Connection, alert: Alert) -> bool:
 
 def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
     place = connection.execute(select(checkpoints).where(checkpoints.c.run_id == row.run_id)).first()
+    same = runs.c.pipeline_name == row.pipeline_name
     running = row.status == RunStatus.RUNNING
     held = place is not None and place.owner is not None and place.owner_until > now and not is_dead(place.owner)
     said = _letters(connection, row.run_id) if row.rows_rejected else _Letters()
@@ -115,7 +130,7 @@ def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPictur
         ended_at=row.ended_at,
         seconds=row.seconds + (_between(row.updated_at, now) if running else 0.0),
         sla=row.sla,
-        daily=_daily(connection, row.pipeline_name),
+        daily=_daily(connection, "pipeline", row.pipeline_name),
         failures=row.failures,
         reason=row.reason,
         error_kind=row.error_kind,
@@ -130,8 +145,9 @@ def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPictur
         cause=said.cause,
         causes=said.causes,
         pending=said.pending,
+        is_history=_has_successor(connection, runs, same, row),
         history=tuple(_past_pipeline(connection, row)),
-        last_complete=_last_complete(connection, runs, runs.c.pipeline_name == row.pipeline_name, row.run_id),
+        last_complete=_last_complete(connection, runs, same, row.run_id),
     )
 
 
@@ -187,6 +203,7 @@ def _checkpoint(position: Any) -> str | None:
 
 
 def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
+    same = (task_runs.c.flow_name == row.flow_name) & (task_runs.c.params == row.params)
     counts = counts_of(connection, row.run_id)
     dead = causes_of(connection, row.run_id, [State.DEAD_LETTER])
     failed = causes_of(connection, row.run_id, [State.FAILED])
@@ -197,9 +214,9 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
         lost=row.status == FlowStatus.RUNNING and not _anybody_at(connection, row.run_id, now),
         started_at=row.started_at,
         ended_at=row.ended_at,
-        seconds=_between(row.started_at, row.ended_at or now),
+        seconds=_at_work(connection, [row.run_id], now).get(row.run_id, 0.0),
         sla=row.sla,
-        daily=_daily(connection, row.flow_name),
+        daily=_daily(connection, "flow", row.flow_name),
         failures=row.failures,
         reason=row.reason,
         error_kind=_kind_of_all(one.kind for one in failed),
@@ -212,8 +229,11 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
             for one in dead
         ),
         failed=tuple(f"{one.sample}: {mask(one.error or '')}" for one in failed),
-        history=tuple(_past_flow(connection, row)),
-        last_complete=_last_complete(connection, task_runs, task_runs.c.flow_name == row.flow_name, row.run_id),
+        variant=_variant(row.params),
+        is_history=_has_successor(connection, task_runs, same, row),
+        history=tuple(_past_flow(connection, row, now)),
+        last_complete=_last_complete(connection, task_runs, same, row.run_id),
+        any_complete=_last_complete(connection, task_runs, task_runs.c.flow_name == row.flow_name, row.run_id),
     )
 
 
@@ -232,7 +252,7 @@ def _anybody_at(connection: Connection, run_id: UUID, now: datetime) -> bool:
     return any(not is_dead(row.owner) for row in connection.execute(there))
 
 
-def _past_flow(connection: Connection, row: Row[Any]) -> Iterator[PastRun]:
+def _past_flow(connection: Connection, row: Row[Any], now: datetime) -> Iterator[PastRun]:
     before = (
         select(task_runs)
         .where(task_runs.c.flow_name == row.flow_name, task_runs.c.started_at < row.started_at)
@@ -240,14 +260,39 @@ def _past_flow(connection: Connection, row: Row[Any]) -> Iterator[PastRun]:
         .order_by(task_runs.c.started_at.desc())
         .limit(_REMEMBERED)
     )
-    for past in connection.execute(before):
-        ended = past.ended_at or past.updated_at
-        yield PastRun(
-            status=past.status,
-            started_at=past.started_at,
-            ended_at=past.ended_at,
-            seconds=_between(past.started_at, ended),
-        )
+    past = connection.execute(before).all()
+    took = _at_work(connection, [one.run_id for one in past], now)
+    for one in past:
+        seconds = took.get(one.run_id, 0.0)
+        yield PastRun(status=one.status, started_at=one.started_at, ended_at=one.ended_at, seconds=seconds)
+
+
+def _at_work(connection: Connection, run_ids: Sequence[UUID], now: datetime) -> dict[UUID, float]:
+    """How long somebody was at each run: not while it waited for a person, or for who would go on with it."""
+    of = task_executors.c
+    spans = select(of.run_id, of.began_at, of.ended_at, of.until).where(of.run_id.in_(run_ids)).order_by(of.began_at)
+    took: defaultdict[UUID, float] = defaultdict(float)
+    covered: dict[UUID, datetime] = {}
+    for one in connection.execute(spans):
+        # Who has died has not said when: it was alive when it last renewed its lease.
+        ends = min(now, one.ended_at or one.until)
+        begins = max(one.began_at, covered.get(one.run_id, one.began_at))
+        took[one.run_id] += _between(begins, ends)
+        covered[one.run_id] = max(ends, begins)
+    return took
+
+
+def _variant(params: str) -> str:
+    """What tells runs apart that have parameters: those of one day are not mended by those of the next."""
+    return "" if params in ("", "{}") else sha256(params.encode()).hexdigest()[:8]
+
+
+def _has_successor(connection: Connection, table: Table, same: Any, row: Row[Any]) -> bool:
+    """Whether a run has ended that began after this one."""
+    later = select(table.c.run_id).where(
+        same, table.c.started_at > row.started_at, table.c.ended_at.is_not(None), table.c.status != "abandoned"
+    )
+    return connection.execute(later.limit(1)).first() is not None
 
 
 def _last_complete(connection: Connection, table: Table, same: Any, run_id: UUID) -> datetime | None:
@@ -261,9 +306,11 @@ def _last_complete(connection: Connection, table: Table, same: Any, run_id: UUID
     return found
 
 
-def _daily(connection: Connection, name: str) -> Daily | None:
+def _daily(connection: Connection, kind: Runnable, name: str) -> Daily | None:
     """When it is to be done every day; None where it has promised nothing, or a zone is not known here."""
-    promised = connection.execute(select(pipelines.c.sla).where(pipelines.c.name == name)).scalar()
+    promised = connection.execute(
+        select(pipelines.c.sla).where(pipelines.c.kind == kind, pipelines.c.name == name)
+    ).scalar()
     if promised is None:
         return None
     try:

@@ -13,7 +13,6 @@ at every look, in a thread of its own, and goes on without one that raises or ha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +22,7 @@ from redrive.config import ConfigError
 __all__ = ["BadProbe", "Lag", "LagProbe", "Probe", "probes"]
 
 Answer = Lag | Iterable[Lag]
+_MOST = 1e15
 
 
 @runtime_checkable
@@ -59,6 +59,8 @@ def _checked(name: str, answer: Any) -> tuple[Lag, ...]:
     for one in listed:
         if not isinstance(one, Lag):
             raise BadProbe(f"{name} answered a {type(one).__name__}, not a redrive.alerts.lag.Lag")
+        if not isinstance(one.consumer, str) or not one.consumer.isprintable() or not one.consumer.strip():
+            raise BadProbe(f"{name} answered a lag of a consumer whose name is no text that can be shown")
         if one.messages is None and one.seconds is None:
             raise BadProbe(f"{name} knows neither messages nor seconds of {one.consumer}")
         if any(value is not None and not _is_amount(value) for value in (one.messages, one.seconds)):
@@ -67,4 +69,4 @@ def _checked(name: str, answer: Any) -> tuple[Lag, ...]:
 
 
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST

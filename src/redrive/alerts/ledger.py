@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -17,11 +17,13 @@ from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.settings import AlertSettings
 from redrive.alerts.state import Case, Change
 from redrive.alerts.stored import TITLE, alert_of, case_of, columns_of, fit_to_store, send_of
-from redrive.errors import RedriveError
+from redrive.errors import AlertError
 from redrive.notices import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
 from redrive.store import lease
 from redrive.store.database import Database
-from redrive.store.schema import alert_sends, alerts
+from redrive.store.listed import among
+from redrive.store.owner import is_dead
+from redrive.store.schema import ALERT_IS_OPEN, alert_sends, alerts
 
 WATCH = "watch"
 """The lease of the process that comes back to see what has become of an alert."""
@@ -37,8 +39,8 @@ _REMEMBERED = timedelta(days=7)
 """For how long what people were told of a run is remembered, so as not to tell it again."""
 
 
-class AlertError(RedriveError):
-    """An alert that is not there, or with which this cannot be done; nothing was changed."""
+_Step = tuple[Mapping[str, Case], Mapping[str, Change]]
+"""The alerts that were looked at, and what becomes of some of them, by their keys."""
 
 
 class _Applied(NamedTuple):
@@ -73,48 +75,57 @@ class AlertLedger:
         findings = tuple(fit_to_store(finding) for finding in judgement.findings)
         judgement = replace(judgement, findings=findings)
 
-        def changes(connection: Connection, cases: Mapping[str, Case], at: datetime) -> Mapping[str, Change]:
+        def step(connection: Connection, at: datetime) -> _Step:
             if only_if is not None and not only_if(connection):
-                return {}
-            return state.judged(
+                return {}, {}
+            is_watched = self._is_watched(connection, at)
+            cases = _touched(connection, judgement, and_waiting=not is_watched)
+            changed = state.judged(
                 cases,
-                self._as_nobody_watches(connection, judgement, at),
+                judgement if is_watched else _at_once(judgement),
                 at,
                 self._settings,
                 is_known=lambda finding: finding.key not in cases and _is_known(connection, finding, at),
             )
+            if is_watched:
+                return cases, changed
+            # What has waited for a watch that came no more is told by whoever comes by.
+            waiting = {key: one for key, one in cases.items() if one.alert.status is AlertStatus.WAITING}
+            return cases, {**self._grown_older(waiting, at), **changed}
 
-        return self._step(changes, now)
+        return self._take(step, now)
 
     def pass_time(self, *, now: datetime | None = None) -> list[Alert]:
         """Tell of what has held for long enough, repeat what is still open, and close what has been gone for a while;
         the alerts that were opened, escalated or resolved by it."""
+        # Most of them are as they were. Which are not is found out before others have to wait for it.
+        older = self._database.read(lambda connection: self._older(connection, now))
 
-        def changes(connection: Connection, cases: Mapping[str, Case], at: datetime) -> Mapping[str, Change]:
-            found = {key: state.passed(case, at, self._settings) for key, case in cases.items()}
-            return {key: change for key, change in found.items() if change.case != cases[key]}
+        def step(connection: Connection, at: datetime) -> _Step:
+            cases = _cases(connection, older)
+            return cases, self._grown_older(cases, at)
 
-        return self._step(changes, now)
+        return self._take(step, now) if older else []
 
-    def _as_nobody_watches(self, connection: Connection, judgement: Judgement, now: datetime) -> Judgement:
-        """Where nobody comes back to see whether a run has recovered, people are told at once."""
-        if lease.holder(connection, self._database.dialect, WATCH, now=now) is not None:
-            return judgement
-        findings = tuple(
-            replace(one, persist=0.0) if one.evidence.startswith("run:") else one for one in judgement.findings
-        )
-        return replace(judgement, findings=findings)
+    def _older(self, connection: Connection, now: datetime | None) -> list[int]:
+        at = self._database.dialect.now(connection) if now is None else now
+        cases = {row.key: case_of(row) for row in connection.execute(select(alerts).where(ALERT_IS_OPEN))}
+        return [cases[key].alert.id for key in self._grown_older(cases, at)]
 
-    def _step(
-        self,
-        changes: Callable[[Connection, Mapping[str, Case], datetime], Mapping[str, Change]],
-        now: datetime | None,
-    ) -> list[Alert]:
+    def _is_watched(self, connection: Connection, now: datetime) -> bool:
+        """Whether somebody comes back; who was killed on this machine does not, although its lease goes on."""
+        holder = lease.holder(connection, self._database.dialect, WATCH, now=now)
+        return holder is not None and not is_dead(holder)
+
+    def _grown_older(self, cases: Mapping[str, Case], now: datetime) -> dict[str, Change]:
+        found = {key: state.passed(case, now, self._settings) for key, case in cases.items()}
+        return {key: change for key, change in found.items() if change.case != cases[key]}
+
+    def _take(self, step: Callable[[Connection, datetime], _Step], now: datetime | None) -> list[Alert]:
         def work(connection: Connection) -> _Applied:
-            at = self._begin(connection, now)
-            cases = {row.key: case_of(row) for row in connection.execute(_not_over())}
+            cases, changes = step(connection, at := self._begin(connection, now))
             applied = _Applied([], [])
-            for key, change in changes(connection, cases, at).items():
+            for key, change in changes.items():
                 case = self._write(connection, cases.get(key), change, at)
                 if case is not None:
                     applied.cases.append(case)
@@ -162,7 +173,7 @@ class AlertLedger:
         """
         wanted: Any = select(alerts)
         if status == OPEN:
-            wanted = _not_over()
+            wanted = wanted.where(ALERT_IS_OPEN)
         elif status is not None:
             wanted = wanted.where(alerts.c.status == AlertStatus(status).value)
         if urgency is not None:
@@ -264,8 +275,34 @@ class AlertLedger:
         return self._database.write(work)
 
 
-def _not_over() -> Any:
-    return select(alerts).where(alerts.c.status != AlertStatus.RESOLVED.value)
+def _at_once(judgement: Judgement) -> Judgement:
+    """Where nobody comes back to see whether a run has recovered, people are told at once that it failed."""
+    findings = tuple(
+        replace(one, persist=0.0) if one.evidence.startswith("run:") else one for one in judgement.findings
+    )
+    return replace(judgement, findings=findings)
+
+
+def _touched(connection: Connection, judgement: Judgement, *, and_waiting: bool) -> dict[str, Case]:
+    """The alerts that a judgement may change, by their keys. There may be many others, and a run waits for this."""
+    keys = {one.key for one in judgement.findings}
+    found = {one.evidence for one in judgement.findings}
+    column = alerts.c
+    wanted = [
+        row.id
+        for row in connection.execute(
+            select(column.id, column.key, column.status, column.witnesses).where(ALERT_IS_OPEN)
+        )
+        if row.key in keys
+        or (and_waiting and row.status == AlertStatus.WAITING)
+        or any(name in found or judgement.weighed(name) for name in row.witnesses)
+    ]
+    return _cases(connection, wanted)
+
+
+def _cases(connection: Connection, ids: Collection[int]) -> dict[str, Case]:
+    wanted = select(alerts).where(ALERT_IS_OPEN, among(alerts.c.id, ids)).order_by(alerts.c.id)
+    return {row.key: case_of(row) for row in connection.execute(wanted)} if ids else {}
 
 
 def _case(connection: Connection, alert_id: int) -> Case:
@@ -291,11 +328,11 @@ def _is_written(connection: Connection, applied: _Applied) -> bool:
 def _is_known(connection: Connection, finding: Finding, now: datetime) -> bool:
     """Whether people were told what a momentary finding tells: of this very run it was found before; or that it failed,
     and then that this is over."""
-    run_id = finding.facts.run_id
-    over = select(alerts).where(alerts.c.resolved_at >= now - _REMEMBERED, alerts.c.opened_at.is_not(None))
-    for alert in map(alert_of, connection.execute(over)):
-        same = alert.key == finding.key and alert.condition == finding.condition
-        failed = finding.condition == state.RECOVERED and alert.condition in _FAILED and run_id is not None
-        if (same or failed) and alert.facts.run_id == run_id:
-            return True
-    return False
+    column, run_id = alerts.c, finding.facts.run_id
+    tells = (column.key == finding.key) & (column.condition == finding.condition)
+    if finding.condition == state.RECOVERED and run_id is not None:
+        tells |= column.condition.in_(_FAILED)
+    known = select(column.id).where(
+        column.run_id == run_id, tells, column.resolved_at >= now - _REMEMBERED, column.opened_at.is_not(None)
+    )
+    return connection.execute(known.limit(1)).first() is not None

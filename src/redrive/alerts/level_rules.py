@@ -25,6 +25,7 @@ from redrive.alerts.settings import AlertSettings
 from redrive.notices import Facts, Finding, Subject
 
 _DAY = timedelta(days=1)
+_OFTEN = 3  # times that a run failed or died and was gone on with
 _SLOTS = (
     "SELECT slot_name, active, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) AS behind "
     "FROM pg_replication_slots ORDER BY restart_lsn"
@@ -41,7 +42,7 @@ def deadlines(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """
     if "due" in picture.unknown:
         return Judgement()
-    due = [one for one in picture.due if picture.knows("due", one.subject.name)]
+    due = [one for one in picture.due if picture.knows("due", one.subject.ident)]
     grace = timedelta(seconds=settings.thresholds.sla_grace)
     missed = [
         one
@@ -50,7 +51,7 @@ def deadlines(picture: LevelPicture, settings: AlertSettings) -> Judgement:
         and one.done_at is None
         and (one.last_complete is None or one.last_complete <= one.sla)
     ]
-    names = {one.subject.name for one in due} | set(picture.given_up)
+    names = {one.subject.ident for one in due} | set(picture.given_up)
     return Judgement(
         findings=tuple(_missed(one, picture, settings) for one in missed),
         judged=frozenset(f"sla:{name}" for name in names),
@@ -91,8 +92,8 @@ def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Find
         due.subject,
         title,
         facts,
-        key=f"sla:{due.subject.name}",
-        evidence=f"sla:{due.subject.name}",
+        key=f"sla:{due.subject.ident}",
+        evidence=f"sla:{due.subject.ident}",
         since=due.sla + timedelta(seconds=settings.thresholds.sla_grace),
     )
 
@@ -111,59 +112,58 @@ def _under_way(run: RunPicture, at: str, settings: AlertSettings, picture: Level
 
 
 def lost(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Runs that say they run, and that no process is behind."""
-    findings = []
-    for run in _running(picture):
-        if not run.lost:
-            continue
-        name = run.subject.name
-        done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
-        done = done or f"{counted(run.written, 'row')} written"
-        findings.append(
-            found(
-                "retries_exhausted",
-                run.subject,
-                f"{short(name)} has died while it ran: no process is behind it any more ({done})",
-                facts_of(
-                    run, settings, picture.now, next_step=f"nothing but your scheduler starts it again: {goes_on(run)}"
-                ),
-                key=f"run:{name}",
-                evidence=f"level:lost:{name}",
-                persist=settings.recovery,
-            )
-        )
-    return Judgement(findings=tuple(findings), judged=_judged_of_runs(picture, "level:lost:"))
+    """Runs that say they run, and that no process is behind, or one that will die as those before it did."""
+    runs = _running(picture)
+    findings = [_lost(run, picture, settings) for run in runs if run.lost or _is_looping(run)]
+    return Judgement(findings=tuple(findings)) + picture.judged("running", "level:lost:", (run.ident for run in runs))
+
+
+def _is_looping(run: RunPicture) -> bool:
+    """Whether it runs only until it ends in the middle once more: it does not recover by being gone on with."""
+    return run.status == "running" and run.failures >= _OFTEN
+
+
+def _lost(run: RunPicture, picture: LevelPicture, settings: AlertSettings) -> Finding:
+    name = short(run.subject.name)
+    done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
+    done = done or f"{counted(run.written, 'row')} written"
+    if run.lost:
+        title = f"{name} has died while it ran: no process is behind it any more ({done})"
+        step = f"nothing but your scheduler starts it again: {goes_on(run)}"
+    else:
+        title = f"{name} has failed or died {run.failures:,} times, and runs once more ({done})"
+        step = "it goes on until it is complete, or ends as it did before: see what kills it, memory first"
+    return found(
+        "retries_exhausted",
+        run.subject,
+        title,
+        facts_of(run, settings, picture.now, next_step=step, measured={"failures": run.failures}),
+        key=f"run:{run.ident}",
+        evidence=f"level:lost:{run.ident}",
+        persist=settings.recovery,
+    )
 
 
 def durations(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Runs that take longer than is usual, while they run."""
+    runs = _running(picture)
     findings = [
-        duration(run, settings, picture.now, evidence=f"level:duration:{run.subject.name}", persist=settings.persist)
-        for run in _running(picture)
+        duration(run, settings, picture.now, evidence=f"level:duration:{run.subject.ident}", persist=settings.persist)
+        for run in runs
         if run.status == "running" and not run.lost
     ]
-    return Judgement(
-        findings=tuple(one for one in findings if one is not None),
-        judged=_judged_of_runs(picture, "level:duration:"),
-    )
+    judged = picture.judged("running", "level:duration:", (run.subject.ident for run in runs))
+    return Judgement(findings=tuple(one for one in findings if one is not None)) + judged
 
 
 def dead_tasks(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Tasks that wait for a person, in all flows that are not over."""
-    judged = [dead(run, settings, picture.now) for run in _running(picture)]
-    names = [f"{run.run_id}:*" for run in _running(picture)]
-    return Judgement(
-        findings=tuple(finding for one in judged for finding in one.findings),
-        judged=picture.judged("running", "dead:", names),
-    )
+    of_runs = sum((dead(run, settings, picture.now) for run in _running(picture)), Judgement())
+    return of_runs + picture.judged("running", "dead:", ())
 
 
 def _running(picture: LevelPicture) -> list[RunPicture]:
-    return [run for run in picture.running if picture.knows("running", run.subject.name)]
-
-
-def _judged_of_runs(picture: LevelPicture, evidence: str) -> frozenset[str]:
-    return picture.judged("running", evidence, (run.subject.name for run in picture.running))
+    return [run for run in picture.running if picture.knows("running", run.subject.ident)]
 
 
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,7 +180,7 @@ def pending(picture: LevelPicture, settings: AlertSettings) -> Judgement:
         if one.new_today >= max(1, limit) and picture.knows("letters", one.pipeline)
     ]
     judged = picture.judged("letters", "level:pending:", (one.pipeline for one in picture.letters))
-    return Judgement(findings=tuple(findings), judged=judged)
+    return Judgement(findings=tuple(findings)) + judged
 
 
 def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings) -> Finding:
@@ -251,7 +251,7 @@ def row_counts(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     unknown = {one.name for one in tables} - {one.name for one in tables if one.week_ago is not None}
     findings = [finding for one in tables if (finding := _shrunk(one, settings)) is not None]
     judged = picture.judged("tables", "level:rows:", (one.name for one in picture.tables), leaving=unknown)
-    return Judgement(findings=tuple(findings), judged=judged)
+    return Judgement(findings=tuple(findings)) + judged
 
 
 def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
@@ -291,7 +291,7 @@ def slots(picture: LevelPicture, settings: AlertSettings) -> Judgement:
         _lagging(one, settings) for one in picture.slots if one.lag_bytes > limit and picture.knows("slots", one.name)
     ]
     judged = picture.judged("slots", "level:slot:", (one.name for one in picture.slots))
-    return Judgement(findings=tuple(findings), judged=judged)
+    return Judgement(findings=tuple(findings)) + judged
 
 
 def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
@@ -322,7 +322,7 @@ def consumers(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     unknown = {one.consumer for one in lags} - said
     findings = [finding for one in lags if (finding := _behind(one, settings)) is not None]
     judged = picture.judged("lags", "level:lag:", (one.consumer for one in picture.lags), leaving=unknown)
-    return Judgement(findings=tuple(findings), judged=judged)
+    return Judgement(findings=tuple(findings)) + judged
 
 
 def _behind(lag: Lag, settings: AlertSettings) -> Finding | None:

@@ -70,6 +70,7 @@ class Levels:
         self._errands.send({**self._servers, **self._probes, **counting})
         until, read = time.monotonic() + self._patience, partial(read_bounded, self._database)
         due, given_up = self._measured("due", lambda: self._promises.due(now), unknown) or ([], [])
+        unknown |= self._promises.unknown
         running = self._measured("running", lambda: read(partial(under_way, now=now)), unknown)
         called = self._measured("services", lambda: read(partial(services, now=now)), unknown)
         letters = self._measured("letters", lambda: read(partial(pending, now=now)), unknown) or []

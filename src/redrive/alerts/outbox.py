@@ -265,7 +265,9 @@ class Outbox:
         drawn = backoff.wait(
             tries, base=BASE, multiplier=2.0, cap=CAP, jitter="full", previous=None, random=self._chance
         )
-        return timedelta(seconds=max(drawn, retry_after or 0.0))
+        # A channel may ask for more than a century.
+        asked = min(retry_after or 0.0, max(PATIENCE.values()).total_seconds())
+        return timedelta(seconds=max(drawn, asked))
 
     def _ends(self, send: Send) -> datetime:
         quiet = self._settings.quiet.until(send.created_at) if send.digest and self._settings.quiet else None

@@ -39,6 +39,8 @@ class RunPicture:
     """A run of a pipeline or a flow as it stands now."""
 
     subject: Subject
+    variant: str = ""
+    """Of a flow that was given parameters, what tells these from others: 8 hex digits of their digest."""
     run_id: UUID
     status: str
     """As `RunStatus` or `FlowStatus` has it."""
@@ -79,10 +81,24 @@ class RunPicture:
     failed: tuple[str, ...] = ()
     """Why tasks failed whose retries are spent, one sentence for each cause."""
     # To compare it with.
+    is_history: bool = False
+    """A run of the same ident has ended since: what this one did is over, but for what is about itself alone."""
     history: tuple[PastRun, ...] = ()
     """Runs before this one, the newest first."""
     last_complete: datetime | None = None
-    """When a run was last complete, this one not counted."""
+    """When a run of the same ident was last complete, this one not counted."""
+    any_complete: datetime | None = None
+    """The same of a flow's runs with whatever parameters: its deadline and its data go by these."""
+
+    @property
+    def last_of_all(self) -> datetime | None:
+        """When a run of it was last complete, whatever its parameters."""
+        return max((one for one in (self.last_complete, self.any_complete) if one is not None), default=None)
+
+    @property
+    def ident(self) -> str:
+        """What its failures and its recovery are told under. Runs of a flow with other parameters are other work."""
+        return f"{self.subject.ident}#{self.variant}" if self.variant else self.subject.ident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +201,9 @@ class LevelPicture:
     due: tuple[DueRun, ...] = ()
     """The last deadline of every pipeline and flow that is expected to keep one."""
     given_up: tuple[str, ...] = ()
-    """Pipelines and flows that had a deadline, and have not run for so long that nobody waits for them any more."""
+    """The idents of what had a deadline, and has not run for so long that nobody waits for it any more."""
     running: tuple[RunPicture, ...] = ()
-    """Runs that are under way, or lost; and flows that are held."""
+    """Runs that are under way, or lost; and flows that are held, or were stopped while tasks of them are dead."""
     services: tuple[ServicePicture, ...] = ()
     letters: tuple[PendingLetters, ...] = ()
     pending_total: int = 0
@@ -202,15 +218,14 @@ class LevelPicture:
         """Whether this could be measured: of the `tables`, `silver.orders`."""
         return what not in self.unknown and f"{what}:{name}" not in self.unknown
 
-    def judged(
-        self, what: str, evidence: str, names: Iterable[str], *, leaving: Collection[str] = ()
-    ) -> frozenset[str]:
+    def judged(self, what: str, evidence: str, names: Iterable[str], *, leaving: Collection[str] = ()) -> Judgement:
         """The evidence that could be weighed: all that begins so; by name, where some is not known or is left alone."""
         if what in self.unknown:
-            return frozenset()
+            return Judgement()
         if leaving or any(one.startswith(f"{what}:") for one in self.unknown):
-            return frozenset(f"{evidence}{name}" for name in names if name not in leaving and self.knows(what, name))
-        return frozenset({f"{evidence}*"})
+            known = (name for name in names if name not in leaving and self.knows(what, name))
+            return Judgement(judged=frozenset(f"{evidence}{name}" for name in known))
+        return Judgement(judged_under=frozenset({evidence}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,12 +234,18 @@ class Judgement:
 
     findings: tuple[Finding, ...] = ()
     judged: frozenset[str] = frozenset()
-    """The evidence that was weighed, by name, or by its beginning and a `*`. What is judged and not found any more is
-    withdrawn from the alerts that rest on it."""
+    """The evidence that was weighed, by name. What is judged and not found any more is withdrawn from the alerts that
+    rest on it."""
+    judged_under: frozenset[str] = frozenset()
+    """How evidence begins of which all was weighed, such as `level:down:`."""
 
     def __add__(self, other: Judgement) -> Judgement:
-        return Judgement(findings=self.findings + other.findings, judged=self.judged | other.judged)
+        return Judgement(
+            findings=self.findings + other.findings,
+            judged=self.judged | other.judged,
+            judged_under=self.judged_under | other.judged_under,
+        )
 
     def weighed(self, evidence: str) -> bool:
         """Whether this evidence was looked at."""
-        return any(evidence.startswith(one[:-1]) if one.endswith("*") else evidence == one for one in self.judged)
+        return evidence in self.judged or any(evidence.startswith(one) for one in self.judged_under)

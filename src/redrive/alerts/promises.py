@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
-from redrive.alerts.errands import read_bounded
-from redrive.alerts.expected import KNOWN, is_expected, last_deadline
+from redrive.alerts.errands import read_bounded, why
+from redrive.alerts.expected import BACK, KNOWN, Turn, day_of, last_deadline, last_expected, meant
 from redrive.alerts.picture import DueRun
 from redrive.alerts.settings import AlertSettings
 from redrive.notices import Subject
@@ -18,8 +18,7 @@ from redrive.policy.daily import Daily
 from redrive.store.database import Database
 from redrive.store.schema import gauges, pipelines, runs, task_runs
 
-_WEEK = 7  # deadlines that are looked back at for one that was expected
-_MANY = 500  # starts
+_MANY = 500  # runs
 _EVERY_DAY = frozenset(range(7))
 _COMPLETE = "complete"
 _MOMENT = timedelta(microseconds=1)
@@ -45,115 +44,151 @@ class _Promise:
         return name == self.subject.name
 
 
+@dataclass(slots=True)
+class _Promised:
+    """What is promised here, and who promises nothing."""
+
+    kept_by: list[_Promise] = field(default_factory=list)
+    free: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    """Under which names what is set is to be remembered."""
+    unknown: dict[str, str] = field(default_factory=dict)
+    """What cannot be read, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deadline:
+    """The last deadline that was expected to be kept."""
+
+    last: datetime
+    """The one that has passed last, whether or not it was."""
+    since: datetime
+    at: datetime | None
+    counts_from: datetime
+    """What began before this was for an earlier one."""
+
+
 class Promises:
     """The promises of a store. What was kept stays so, and is not asked for again: a quiet look is two queries."""
 
     def __init__(self, database: Database, settings: AlertSettings) -> None:
         self._database, self._settings = database, settings
-        self._deadlines: dict[str, tuple[datetime, datetime, datetime | None]] = {}
-        """By name: the last deadline, since when they are kept, and the last one that was expected to be."""
-        self._kept: dict[str, DueRun] = {}
+        self._deadlines: dict[Subject, _Deadline] = {}
+        self._kept: dict[Subject, DueRun] = {}
+        self.unknown: Mapping[str, str] = {}
+        """At the last look, whose promise could not be read, as `due:IDENT`, and why: nothing is concluded of it."""
 
     def due(self, now: datetime) -> tuple[list[DueRun], list[str]]:
         """The last deadline of each that was expected to keep one, and whether it has; and who is not waited for."""
-        promises, free, new = read_bounded(self._database, lambda connection: self._read(connection, now))
-        if new:
-            values = [{"name": name, "at": now, "value": 0.0} for name in new]
+        promised = read_bounded(self._database, lambda connection: self._read(connection, now))
+        self.unknown = promised.unknown
+        if promised.new:
+            values = [{"name": name, "at": now, "value": 0.0} for name in promised.new]
             put = self._database.dialect.insert(gauges).on_conflict_do_nothing()
             self._database.write(lambda connection: connection.execute(put, values))
         found = read_bounded(
-            self._database, lambda connection: {one.subject.name: self._due(connection, one, now) for one in promises}
+            self._database,
+            lambda connection: {one.subject.ident: self._due(connection, one, now) for one in promised.kept_by},
         )
-        given_up = [*free, *(name for name, due in found.items() if due is None)]
+        given_up = [*promised.free, *(ident for ident, due in found.items() if due is None)]
         return [due for due in found.values() if due is not None], given_up
 
     # ── what is promised ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, connection: Connection, now: datetime) -> tuple[list[_Promise], list[str], list[str]]:
-        """What is promised; who promises nothing; and the names under which what is set is to be remembered.
-
-        What is set holds before what a program says, and only from when it was first seen here.
-        """
-        known = {row.name: row for row in connection.execute(select(pipelines))}
+    def _read(self, connection: Connection, now: datetime) -> _Promised:
+        """What is set holds before what a program says, and only from when it was first seen here."""
+        known = {_subject(row): row for row in connection.execute(select(pipelines))}
         set_here = [_noted(name, own.sla) for name, own in self._settings.pipelines.items() if own.sla is not None]
         noted = select(gauges.c.name, gauges.c.at).where(gauges.c.name.in_(set_here))
         seen: Mapping[str, datetime] = {row.name: row.at for row in connection.execute(noted)} if set_here else {}
-        found, free = [], []
-        for name in sorted({*known, *self._settings.pipelines}):
-            row, own = known.get(name), self._settings.pipelines.get(name)
+        flows = {subject.name for subject in known if subject.kind == "flow"}
+        found = _Promised(new=[name for name in set_here if name not in seen])
+        named = {Subject(kind="pipeline", name=name) for name in self._settings.pipelines}
+        for subject in sorted({*known, *named}, key=lambda one: one.ident):
+            row, own = known.get(subject), self._settings.pipelines.get(subject.name)
             days = None if own is None else own.days
-            if own is not None and own.sla is not None:
+            if row is None and subject.name in flows:
+                found.free.append(subject.ident)  # what is set means the flow, which had not run yet
+            elif own is not None and own.sla is not None:
                 # Nothing is known of one that never ran: it is waited for every day.
                 days = _EVERY_DAY if days is None and row is None else days
-                found.append(_promise(name, row, own.sla, days, seen.get(_noted(name, own.sla), now)))
+                since = seen.get(_noted(subject.name, own.sla), now)
+                found.kept_by.append(_promise(subject, row, own.sla, days, since))
             elif row is not None and row.sla is not None:
-                found.append(_promise(name, row, Daily.of("sla", row.sla), days, row.first_seen))
+                try:
+                    sla = Daily.of("sla", row.sla)
+                except ValueError as error:  # whoever wrote it knew a time zone that this machine does not
+                    found.unknown[f"due:{subject.ident}"] = why(error)
+                else:
+                    found.kept_by.append(_promise(subject, row, sla, days, row.first_seen))
             else:
-                free.append(name)
-        return found, free, [name for name in set_here if name not in seen]
+                found.free.append(subject.ident)
+        return found
 
     # ── whether it was kept ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _due(self, connection: Connection, promise: _Promise, now: datetime) -> DueRun | None:
         deadline = self._deadline(connection, promise, now)
-        if deadline is None:
+        if deadline.at is None:
             return None
-        kept = self._kept.get(promise.subject.name)
-        if kept is not None and kept.sla == deadline and kept.subject == promise.subject:
+        kept = self._kept.get(promise.subject)
+        if kept is not None and kept.sla == deadline.at:
             return kept
-        due = _looked_up(connection, promise, deadline)
+        due = _looked_up(connection, promise, deadline.at, deadline.counts_from)
         if due.done_at is not None:
-            self._kept[promise.subject.name] = due
+            self._kept[promise.subject] = due
         return due
 
-    def _deadline(self, connection: Connection, promise: _Promise, now: datetime) -> datetime | None:
-        name, last = promise.subject.name, last_deadline(promise.sla, now)
-        if name not in self._deadlines or self._deadlines[name][:2] != (last, promise.since):
-            self._deadlines[name] = (last, promise.since, self._last_expected(connection, promise, last))
-        return self._deadlines[name][2]
-
-    def _last_expected(self, connection: Connection, promise: _Promise, last: datetime) -> datetime | None:
-        """A day on which it does not run hides nothing: what was missed on the day before is missed still."""
-        starts = _starts(connection, promise, last)
-        deadline = last
-        for _ in range(_WEEK):
-            if is_expected(promise.sla, promise.days, starts, promise.since, deadline):
-                return deadline
-            deadline = last_deadline(promise.sla, deadline - _MOMENT)
-        return None
+    def _deadline(self, connection: Connection, promise: _Promise, now: datetime) -> _Deadline:
+        last, known = last_deadline(promise.sla, now), self._deadlines.get(promise.subject)
+        if known is None or (known.last, known.since) != (last, promise.since):
+            known = self._deadlines[promise.subject] = _deadline(connection, promise, last)
+        return known
 
 
-def _starts(connection: Connection, promise: _Promise, last: datetime) -> list[datetime]:
+def _deadline(connection: Connection, promise: _Promise, last: datetime) -> _Deadline:
+    sla = promise.sla
+    turns = meant(sla, promise.days, _turns(connection, promise, last), promise.since)
+    ran = {day_of(sla, deadline) for _, deadline in turns}
+    at = last_expected(sla, promise.days, ran, promise.since, last)
+    begins = last_deadline(sla, (last if at is None else at) - _MOMENT)
+    made_up = [turn.at + _MOMENT for turn, deadline in turns if deadline <= begins <= turn.at]
+    return _Deadline(last=last, since=promise.since, at=at, counts_from=max([begins, *made_up]))
+
+
+def _turns(connection: Connection, promise: _Promise, last: datetime) -> list[Turn]:
     """When it began in the weeks before; of one that runs every few minutes, once for each deadline."""
-    began = promise.table.c.started_at
-    since = last - KNOWN - timedelta(days=_WEEK)
-    newest = select(began).where(promise.ours, began >= since).order_by(began.desc()).limit(_MANY)
-    starts = list(connection.execute(newest).scalars())
-    if len(starts) < _MANY:
-        return starts
-    starts, deadline = [], last
-    while deadline > since:
-        before = last_deadline(promise.sla, deadline - _MOMENT)
-        once = select(began).where(promise.ours, began >= before, began < deadline).order_by(began).limit(1)
-        starts += connection.execute(once).scalars()
-        deadline = before
-    return starts
+    table, began = promise.table, promise.table.c.started_at
+    since = last - KNOWN - timedelta(days=BACK)
+    columns = select(began, table.c.ended_at, table.c.status).where(promise.ours)
+    found = connection.execute(columns.where(began >= since).order_by(began.desc()).limit(_MANY)).all()
+    if len(found) >= _MANY:
+        found, deadline = [], last
+        while deadline > since:
+            before = last_deadline(promise.sla, deadline - _MOMENT)
+            once = columns.where(began >= before, began < deadline).order_by(began).limit(1)
+            found += connection.execute(once).all()
+            deadline = before
+    turns = [Turn(row.started_at, row.ended_at if row.status == _COMPLETE else None) for row in found]
+    again = promise.last_started  # which may be when an earlier run was gone on with
+    if again is not None and again >= since and all(turn.at != again for turn in turns):
+        turns.append(Turn(again))
+    return turns
 
 
-def _looked_up(connection: Connection, promise: _Promise, deadline: datetime) -> DueRun:
+def _looked_up(connection: Connection, promise: _Promise, deadline: datetime, counts_from: datetime) -> DueRun:
     table, newest_first = promise.table, promise.table.c.started_at.desc()
-    begins = last_deadline(promise.sla, deadline - _MOMENT)  # a run has the next deadline after its start
     complete = select(table.c.run_id, table.c.ended_at).where(promise.ours, table.c.status == _COMPLETE)
     last = connection.execute(complete.order_by(newest_first).limit(1)).first()
     kept = connection.execute(
-        complete.where(table.c.started_at >= begins).order_by(table.c.started_at).limit(1)
+        complete.where(table.c.started_at >= counts_from).order_by(table.c.started_at).limit(1)
     ).first()
-    again = promise.last_started is not None and promise.last_started >= begins
+    again = promise.last_started is not None and promise.last_started >= counts_from
     if kept is None and again:  # one of an earlier day, that was gone on with
         gone_on = complete.where(table.c.ended_at >= promise.last_started).order_by(newest_first)
         kept = connection.execute(gone_on.limit(1)).first()
     newest = connection.execute(select(table).where(promise.ours).order_by(newest_first).limit(1)).first()
-    started = kept is not None or again or (newest is not None and newest.started_at >= begins)
+    started = kept is not None or again or (newest is not None and newest.started_at >= counts_from)
     shown = kept or (newest if started else None)
     return DueRun(
         subject=promise.subject,
@@ -167,14 +202,16 @@ def _looked_up(connection: Connection, promise: _Promise, deadline: datetime) ->
     )
 
 
-def _promise(name: str, row: Row[Any] | None, sla: Daily, days: frozenset[int] | None, since: datetime) -> _Promise:
+def _promise(
+    subject: Subject, row: Row[Any] | None, sla: Daily, days: frozenset[int] | None, since: datetime
+) -> _Promise:
     return _Promise(
-        subject=Subject(kind="pipeline" if row is None else row.kind, name=name),
-        sla=sla,
-        days=days,
-        since=since,
-        last_started=None if row is None else row.last_started,
+        subject=subject, sla=sla, days=days, since=since, last_started=None if row is None else row.last_started
     )
+
+
+def _subject(row: Row[Any]) -> Subject:
+    return Subject(kind=row.kind, name=row.name)
 
 
 def _noted(name: str, sla: Daily) -> str:

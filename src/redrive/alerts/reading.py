@@ -44,6 +44,7 @@ _KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {
     "pagerduty": addresses.pagerduty,
 }
 _KIND_NAMES = (*_KINDS, "command", "log")
+_SLOWEST = 60.0  # seconds: no service takes longer to take a message in
 _CHANNEL_KEYS = (*_KIND_NAMES, "timeout")
 _PIPELINE_KEYS = ("sla", "days", "runbook", "links", "routes")
 _LONGEST_KEPT = 3_650
@@ -192,7 +193,7 @@ def _channel(name: str, at: Located, *, on: bool) -> Channel:
         if kind == "apprise" and on:
             addresses.check_installed(found[kind])
     made = Channel(name=name, kind=kind, target=target)
-    return replace(made, timeout=duration(found["timeout"])) if "timeout" in found else made
+    return replace(made, timeout=duration(found["timeout"], most=_SLOWEST)) if "timeout" in found else made
 
 
 def _must_be_true(at: Located) -> None:
@@ -303,8 +304,8 @@ def _named(tables: Tables, group: str, known: Collection[str]) -> dict[str, Loca
 
 def _with_names(found: dict[str, Located]) -> dict[str, Located]:
     for name, one in found.items():
-        if not name.strip():
-            raise one.wrong("has an empty name")
+        if not name.strip() or not name.isprintable():
+            raise one.wrong("has an empty name" if not name.strip() else "has a name that cannot be shown")
     return found
 
 

@@ -87,8 +87,9 @@ def facts_of(
 def stale(one: RunPicture | DueRun, sla: datetime | None, zone: tzinfo | None, now: datetime) -> str:
     """Which data is stale since when, and which promise is at stake."""
     what = one.target or f"what {one.subject.name} makes"
-    done = isinstance(one, RunPicture) and one.status == "complete"
-    since = (one.ended_at or now) if isinstance(one, RunPicture) and done else one.last_complete
+    since = one.last_complete
+    if isinstance(one, RunPicture):
+        since = (one.ended_at or now) if one.status == "complete" else one.last_of_all
     said = f"{what} has never been complete" if since is None else f"{what} is as of {whole(since)}"
     if sla is None:
         return said

@@ -28,12 +28,13 @@ HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIG
 does a row's fault that ended a whole run, and memory that does not suffice for the smallest batch."""
 
 _COUNTED = ("complete", "aborted")
+_TIERS = {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}
 
 
 def errors(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
     """A run that failed, or a flow of which tasks failed whose retries are spent."""
     if run.status == "complete":
-        return _judged(f"run:{run.subject.name}:failed", f"level:lost:{run.subject.name}")
+        return _judged(f"run:{run.ident}:failed", f"level:lost:{run.ident}")
     if run.status != "failed" and not run.failed:
         return Judgement()
     if run.ended_at is not None and run.last_complete is not None and run.last_complete > run.ended_at:
@@ -60,8 +61,8 @@ def _broken(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
         Subject(kind="service", name=service) if refused and service is not None else run.subject,
         f"{name} has failed, {what}: {_why(run)}",
         facts,
-        key=f"service:{service}:auth" if refused and service is not None else f"run:{run.subject.name}",
-        evidence=f"run:{run.subject.name}:failed",
+        key=f"service:{service}:auth" if refused and service is not None else f"run:{run.ident}",
+        evidence=f"run:{run.ident}:failed",
         since=run.ended_at,
     )
 
@@ -83,8 +84,8 @@ def _spent(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
         run.subject if service is None else Subject(kind="service", name=service),
         title,
         replace(facts_of(run, settings, now, next_step=step, commands=commands), error=_why(run)),
-        key=f"run:{run.subject.name}" if service is None else f"service:{service}:down",
-        evidence=f"run:{run.subject.name}:failed",
+        key=f"run:{run.ident}" if service is None else f"service:{service}:down",
+        evidence=f"run:{run.ident}:failed",
         since=run.ended_at,
         persist=settings.recovery,
     )
@@ -97,13 +98,13 @@ def _why(run: RunPicture) -> str:
 
 def late(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
     """Whether it kept its deadline. That it was late is said once it is certain, and is over when it is complete."""
-    evidence, complete = f"sla:{run.subject.name}", run.status == "complete"
+    evidence, complete = f"sla:{run.subject.ident}", run.status == "complete"
     sla, name = due_by(run, settings), short(run.subject.name)
     if sla is None:
         return _judged(evidence) if complete else Judgement()
     limit = sla + timedelta(seconds=settings.thresholds.sla_grace)
     done = (run.ended_at or now) if complete else now
-    others = run.last_complete
+    others = run.last_of_all
     if complete and (done <= limit or (others is not None and others > sla)):
         return _judged(evidence)
     if done <= limit or (others is not None and others > (run.ended_at or run.started_at)):
@@ -136,9 +137,9 @@ def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
     """What its gate says of the rejected rows, at the end."""
     if run.subject.kind == "flow":
         return Judgement()
-    evidence = f"run:{run.subject.name}:gate"
+    evidence = f"run:{run.subject.ident}:gate"
     stopped = run.status == "aborted"
-    condition = "gate_abort" if stopped else {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}.get(run.tier)
+    condition = "gate_abort" if stopped else _TIERS.get(run.tier)
     if condition is None:
         return _judged(evidence)
     rate = run.rejected / run.read if run.read else 0.0
@@ -166,7 +167,7 @@ def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
         run.subject,
         title,
         replace(facts, impact=f"{counted(run.pending or run.rejected, 'row')} short: {facts.impact}"),
-        key=f"letters:{run.subject.name}",
+        key=f"letters:{run.subject.ident}",
         evidence=evidence,
         since=run.ended_at,
     )
@@ -186,7 +187,7 @@ def growing(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
     """Whether more and more rows are rejected from run to run."""
     if run.subject.kind == "flow":
         return Judgement()
-    evidence, limits = f"run:{run.subject.name}:growing", settings.thresholds
+    evidence, limits = f"run:{run.subject.ident}:growing", settings.thresholds
     runs = max(2, limits.growing_runs)
     past = [one.rejected for one in run.history if one.status in _COUNTED]
     counts = [*reversed(past[: runs - 1]), run.rejected]
@@ -207,7 +208,7 @@ def growing(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
             sql=sql_of_letters(run.run_id),
             measured={"rising over runs": runs, "threshold": limits.growing_runs},
         ),
-        key=f"growing:{run.subject.name}",
+        key=f"growing:{run.subject.ident}",
         evidence=evidence,
         since=run.ended_at,
     )
@@ -216,10 +217,10 @@ def growing(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
 
 def took(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
     """How long it took, beside what is usual; and that it does not run any more."""
-    level = f"level:duration:{run.subject.name}"
+    level = f"level:duration:{run.subject.ident}"
     if run.status != "complete":
         return _judged(level)
-    evidence = f"run:{run.subject.name}:duration"
+    evidence = f"run:{run.subject.ident}:duration"
     finding = duration(run, settings, now, evidence=evidence, persist=0.0)
     return Judgement(findings=() if finding is None else (finding,), judged=frozenset({evidence, level}))
 
@@ -230,9 +231,7 @@ def duration(
     """Whether a run takes, or took, longer than is usual."""
     limits = settings.thresholds
     known = usual(run.history, limits.history_least)
-    # The clock of a flow goes on while it waits for a person, or for somebody who goes on with it.
-    waited = run.subject.kind == "flow" and run.failures > 0
-    if known is None or waited or run.seconds < limits.duration_least:
+    if known is None or run.seconds < limits.duration_least:
         return None
     if run.seconds > limits.too_long * known.p95:
         condition, limit, past = "too_long", limits.too_long * known.p95, f"95 % of its runs took {span(known.p95)}"
@@ -254,7 +253,7 @@ def duration(
             next_step="it goes on until it is done" if runs else "it is complete: nothing is left to do but to see why",
             measured={"seconds": run.seconds, "threshold": limit},
         ),
-        key=f"duration:{run.subject.name}",
+        key=f"duration:{run.subject.ident}",
         evidence=evidence,
         since=None if runs else run.ended_at,
         persist=persist,
@@ -266,7 +265,7 @@ def dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
     if run.subject.kind != "flow":
         return Judgement()
     findings = () if run.status == "abandoned" else tuple(_dead(run, settings, now))
-    return Judgement(findings=findings, judged=frozenset({f"dead:{run.run_id}:*"}))
+    return Judgement(findings=findings, judged_under=frozenset({f"dead:{run.run_id}:"}))
 
 
 def _dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Iterator[Finding]:
@@ -297,7 +296,7 @@ def _dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Iterator[F
             run.subject,
             f"{short(run.subject.name)}: {short(tasks)}{many} waits for a person: {all_of_it[0].reason}",
             replace(facts, error=all_of_it[0].reason, cause=cause, letters=count),
-            key=f"task:{run.subject.name}:{cause}",
+            key=f"task:{run.subject.ident}:{cause}",
             evidence=f"dead:{run.run_id}:{cause}",
             since=run.ended_at,
         )

@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 from redrive.alerts.dispatch import LOG, Deliver, Dispatch
 from redrive.alerts.outbox import Outbox
@@ -24,6 +24,9 @@ LONGEST_PAUSE = 60.0
 """Seconds between two tries to reach a store that is lost."""
 
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()
+"""All that somebody has, or whose thread still runs. Who forgets a store without closing it has it no more."""
+_closed_at_exit: set[int] = set()
+"""The processes that close them when they end: this one, and those it was forked from."""
 
 
 class Sender:
@@ -49,8 +52,6 @@ class Sender:
         self._foreground = Dispatch(self._outbox, self._settings, self._deliver)
         self._turn = threading.Lock()
         self._ends_at: float | None = None
-        self._ends_with: int | None = None
-        self._finalizer: Any = None
 
     def ring(self) -> None:
         """There may be something to send. Takes no time, and never fails."""
@@ -62,7 +63,7 @@ class Sender:
                     self._thread = threading.Thread(target=self._run, name="redrive-alerts", daemon=True)
                     self._thread.start()
                 self._background.bell.put(None)
-            self._stop_at_exit()
+            _close_at_exit()
         except Exception as error:  # no thread can be started: a run must not fail by that
             self._thread = None
             LOG.warning("messages wait for another process: %s", mask(str(error)))
@@ -90,25 +91,20 @@ class Sender:
 
     def close(self) -> None:
         """Wait for what is due now, `exit_wait` seconds at most, and end."""
+        self._wind_up()()
+
+    def _wind_up(self) -> Callable[[], None]:
+        """Begin to end; how to wait for that."""
         with self._lock:
             thread = self._thread
-            self._ends_at = time.monotonic() + self._settings.exit_wait
+            ends_at = self._ends_at = time.monotonic() + self._settings.exit_wait
             self._background.bell.put(None)
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(self._settings.exit_wait)
-        atexit.unregister(self.close)
-        if self._finalizer is not None:
-            self._finalizer.cancel()
-        self._ends_with = None
 
-    def _stop_at_exit(self) -> None:
-        if self._ends_with == os.getpid():
-            return
-        self._ends_with = os.getpid()
-        atexit.register(self.close)
-        # A worker of multiprocessing ends without what `atexit` has, but with this.
-        if (finalizers := sys.modules.get("multiprocessing.util")) is not None:
-            self._finalizer = finalizers.Finalize(None, self.close, exitpriority=0)
+        def wait() -> None:
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, ends_at - time.monotonic()))
+
+        return wait
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -142,6 +138,22 @@ class Sender:
             self._background.let_go()
             self._thread = None
             return True
+
+
+def _close_at_exit() -> None:
+    if os.getpid() in _closed_at_exit:
+        return
+    _closed_at_exit.add(os.getpid())
+    atexit.unregister(_close_all)  # a forked child has it of its parent
+    atexit.register(_close_all)
+    # A worker of multiprocessing ends without what `atexit` has, but with this.
+    if (finalizers := sys.modules.get("multiprocessing.util")) is not None:
+        finalizers.Finalize(None, _close_all, exitpriority=0)
+
+
+def _close_all() -> None:
+    for wait in [sender._wind_up() for sender in list(_senders)]:  # all at once: their channels may all hang
+        wait()
 
 
 def _after_fork() -> None:

@@ -223,4 +223,4 @@ def _judgement(
 ) -> Judgement:
     names = [service.name for service in picture.services]
     judged = picture.judged("services", f"level:{what}:", names, leaving=leaving or ())
-    return Judgement(findings=tuple(findings), judged=judged)
+    return Judgement(findings=tuple(findings)) + judged

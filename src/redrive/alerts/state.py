@@ -9,11 +9,15 @@ Pure: every step takes what was, and gives what is now and what is to be told. `
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from redrive.alerts import conditions
 from redrive.alerts.picture import Judgement
+from redrive.alerts.sentences import short
 from redrive.alerts.settings import AlertSettings
 from redrive.notices import Alert, AlertStatus, Facts, Finding, Subject, Urgency, What
 
@@ -23,6 +27,10 @@ RECOVERED = "recovered"
 UNTOLD = 0
 """The number of an alert that the store has not given one yet."""
 NO_LONGER = "it no longer holds"
+
+# How the ident of a run of a flow begins, and how it ends where the run was given parameters.
+_FLOW = "flow/"
+_VARIANT = re.compile(r"#[0-9a-f]{8}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,8 @@ class Change:
     case: Case | None
     """None: it is forgotten."""
     told: tuple[What, ...] = ()
-    recovered: tuple[Finding, ...] = ()
-    """What it turns into where it was over before anybody was told."""
+    recovered: tuple[Witness, ...] = ()
+    """Who said that a run had failed, and was answered by a good end before anybody was told."""
 
 
 def found(case: Case | None, finding: Finding, now: datetime) -> Change:
@@ -96,14 +104,14 @@ def withdrawn(
 ) -> Change:
     """Witnesses do not say so any more.
 
-    recovered  the names of pipelines and flows of which a run has come to a good end
+    recovered  the idents of pipelines and flows of which a run has come to a good end
     """
     gone = [one for one in case.witnesses if one.evidence in evidence]
     left = tuple(one for one in case.witnesses if one.evidence not in evidence)
     if not gone:
         return Change(case)
     if case.alert.status is AlertStatus.WAITING:
-        turned = tuple(_recovered(one) for one in gone if failed_run(one.evidence) in recovered)
+        turned = tuple(one for one in gone if failed_run(one.evidence) in recovered)
         rest = _weighed(replace(case, witnesses=left), now) if left else Change(None)
         return replace(rest, recovered=turned)
     if left:
@@ -170,16 +178,15 @@ def judged(
     is_known  whether people know already what a momentary finding tells
     """
     steps = _Steps(cases)
-    # The most urgent first: who is told that it is a P1 need not be told first that it is a P3.
-    lasting = sorted((one for one in judgement.findings if not one.momentary), key=lambda one: one.urgency.value)
-    for finding in lasting:
+    lasting = _lasting(judgement, cases)
+    for finding in lasting.values():
         steps.add(finding.key, found(steps.case(finding.key), finding, now))
-    standing = {(one.key, one.evidence) for one in judgement.findings}
+    standing = {*lasting, *((one.key, one.evidence) for one in judgement.findings if one.momentary)}
     for key, case in cases.items():
         names = {one.evidence for one in case.witnesses}
         gone = {one for one in names if judgement.weighed(one) and (key, one) not in standing}
         if gone:
-            well = {name for name in map(failed_run, gone) if name is not None and _ended_well(name, judgement)}
+            well = {ident for ident in map(failed_run, gone) if ident is not None and _ended_well(ident, judgement)}
             steps.add(key, withdrawn(steps.case(key) or case, gone, now, settings, recovered=well))
     for finding in list(_momentary(judgement, cases, steps.changes.values())):
         if not is_known(finding):
@@ -205,11 +212,42 @@ class _Steps:
         self.changes[key] = change
 
 
-def _ended_well(name: str, judgement: Judgement) -> bool:
+def _lasting(judgement: Judgement, cases: Mapping[str, Case]) -> dict[tuple[str, str], Finding]:
+    """What holds and goes on, by the alert it belongs to and who says so."""
+    heard: defaultdict[str, list[tuple[Case, Witness]]] = defaultdict(list)
+    for case in cases.values():
+        for witness in case.witnesses:
+            heard[witness.evidence].append((case, witness))
+    # The most urgent first: who is told that it is a P1 need not be told first that it is a P3.
+    lasting = sorted((one for one in judgement.findings if not one.momentary), key=lambda one: one.urgency.value)
+    found: dict[tuple[str, str], Finding] = {}
+    for finding in lasting:
+        placed = _placed(finding, heard[finding.evidence])
+        found.setdefault((placed.key, placed.evidence), placed)
+    return found
+
+
+def _placed(finding: Finding, heard: Collection[tuple[Case, Witness]]) -> Finding:
+    """The finding, at the alert that its witness speaks for.
+
+    A run that fails again and again may blame now this service, now that one. It has failed for as long as it has,
+    whomever it blames. And an alert that people know of stays the one in which they hear of it: else each change of
+    mind would end one alert and open another.
+
+    heard  what the same witness has said before, and of which alerts
+    """
+    if not heard or any(case.alert.key == finding.key for case, _ in heard):
+        return finding
+    known = next((case.alert.key for case, _ in heard if case.is_told), finding.key)
+    began = min(witness.since for _, witness in heard)
+    return replace(finding, key=known, since=began if finding.since is None else min(began, finding.since))
+
+
+def _ended_well(ident: str, judgement: Judgement) -> bool:
     """Whether a run of it was looked at, and has not failed."""
-    evidence = f"run:{name}:failed"
+    evidence = f"run:{ident}:failed"
     return judgement.weighed(evidence) and not any(
-        one.evidence == evidence or (one.condition == "gate_abort" and one.subject.name == name)
+        one.evidence == evidence or (one.condition == "gate_abort" and one.evidence == f"run:{ident}:gate")
         for one in judgement.findings
     )
 
@@ -218,17 +256,20 @@ def _momentary(judgement: Judgement, cases: Mapping[str, Case], changes: Iterabl
     """What is told once. Of a run that recovered, one message: the rule's own, or what a waiting alert turned into;
     and none where people know that it had failed, for they are told that this is over."""
     told = {failed_run(one.evidence) for case in cases.values() if case.is_told for one in case.witnesses}
-    for finding in (*judgement.findings, *(one for change in changes for one in change.recovered)):
-        if finding.momentary and finding.condition == RECOVERED:
-            if finding.subject.name not in told:
-                told.add(finding.subject.name)
-                yield finding
-        elif finding.momentary:
+    judged = {ident for ident in map(failed_run, judgement.judged) if ident is not None}
+    for finding in judgement.findings:
+        if finding.momentary and (finding.condition != RECOVERED or told.isdisjoint(judged)):
             yield finding
+    if any(one.condition == RECOVERED for one in judgement.findings):
+        told |= judged
+    for witness in (one for change in changes for one in change.recovered):
+        if failed_run(witness.evidence) not in told:
+            told.add(failed_run(witness.evidence))
+            yield _recovered(witness)
 
 
 def failed_run(evidence: str) -> str | None:
-    """The pipeline or flow of which this says that its run failed or was lost."""
+    """The ident of the pipeline or flow of which this says that its run failed or was lost."""
     if evidence.startswith("run:") and evidence.endswith(":failed"):
         return evidence.removeprefix("run:").removesuffix(":failed")
     return evidence.removeprefix("level:lost:") if evidence.startswith("level:lost:") else None
@@ -326,18 +367,25 @@ def _told_once(case: Case | None, finding: Finding, now: datetime) -> Change:
 
 def _recovered(witness: Witness) -> Finding:
     """A run failed and is complete now; nobody was told that it had failed, and nobody had to be."""
-    finding = witness.finding
-    name = failed_run(witness.evidence) or finding.subject.name
-    own = finding.subject.kind in ("pipeline", "flow")
-    key = f"recovered:{finding.facts.run_id or name}"
-    return Finding(
+    finding, subject = witness.finding, _runs(witness)
+    key = f"recovered:{finding.facts.run_id or subject.ident}"
+    return conditions.found(
+        RECOVERED,
+        subject,
+        f"{short(subject.name)} recovered by itself after it had failed",
+        replace(finding.facts, status="complete", next_step="nothing: the run is complete"),
         key=key,
-        condition=RECOVERED,
-        urgency=Urgency.P3,
-        subject=finding.subject if own else Subject(kind="pipeline", name=name),
-        title=f"{name} recovered by itself after it had failed",
-        facts=replace(finding.facts, status="complete", next_step="nothing: the run is complete"),
         evidence=key,
         since=witness.since,
         momentary=True,
     )
+
+
+def _runs(witness: Witness) -> Subject:
+    """What has run: the finding's own subject, or, where a service was to blame, the one that said so."""
+    subject, ident = witness.finding.subject, failed_run(witness.evidence)
+    if ident is None or subject.kind in ("pipeline", "flow"):
+        return subject
+    if not ident.startswith(_FLOW):
+        return Subject(kind="pipeline", name=ident)
+    return Subject(kind="flow", name=_VARIANT.sub("", ident.removeprefix(_FLOW)))

@@ -31,6 +31,8 @@ def columns_of(case: Case) -> dict[str, Any]:
         "status": alert.status.value,
         "subject_kind": alert.subject.kind,
         "subject": alert.subject.name,
+        "run_id": alert.facts.run_id,
+        "witnesses": sorted({one.evidence for one in case.witnesses}),
         "facts": alert.facts.document(),
         "evidence": {
             "peak": None if case.peak is None else case.peak.value,
@@ -55,7 +57,7 @@ def alert_of(row: Row[Any]) -> Alert:
         status=AlertStatus(row.status),
         subject=Subject(kind=row.subject_kind, name=row.subject),
         facts=Facts.of(row.facts),
-        evidence=frozenset(document["evidence"] for document in row.evidence["witnesses"]),
+        evidence=frozenset(row.witnesses),
     )
 
 

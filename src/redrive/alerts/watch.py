@@ -21,10 +21,10 @@ from sqlalchemy import Connection
 
 from redrive.alerts.desk import Desk
 from redrive.alerts.errands import why
-from redrive.alerts.ledger import OPEN, WATCH, AlertError
+from redrive.alerts.ledger import OPEN, WATCH
 from redrive.alerts.levels import Levels
 from redrive.clock import Clock
-from redrive.errors import StoreError
+from redrive.errors import AlertError, StoreError
 from redrive.model import Kind
 from redrive.notices import Alert, AlertStatus
 from redrive.stopping import Stopping
@@ -105,9 +105,10 @@ class Watch:
         self._every = desk.settings.every if every is None else every
         self._clock = clock
         self._purges, self._beside = (desk.purge, *purges), beside or {}
-        self._news = news
+        self._tell = news
         self._owner = ourselves()
         self._leader: str | None = None
+        self._runs = False
         self._known: dict[int, Alert] | None = None
         self._told_until: datetime | None = None
         self._standing: dict[str, str] = {}
@@ -121,7 +122,7 @@ class Watch:
 
     def run(self) -> None:
         """Look until told to stop: by `stop`, SIGTERM or Ctrl-C."""
-        due = time.monotonic()
+        due, self._runs = time.monotonic(), True
         with self._stopping.heeding_sigterm(), self._stopping.heeding_sigint():
             try:
                 while self._stopping.reason() is None:
@@ -174,13 +175,20 @@ class Watch:
             "judge runs that ended": self._desk.judge_ended,
             "look at levels": self._look_at_levels,
             "let time pass": self._desk.pass_time,
-            "send messages": self._desk.send_due,
+            "send messages": self._send,
             "forget what is old": self._purge,
             "see what changed": self._tell_what_changed,
         }
         for what, step in steps.items():
             if not self._can(what, step) and _is_down(self.failed[-1]):
                 return  # every further step would wait for the store as long as this one has
+
+    def _send(self) -> None:
+        """By a thread: a channel that does not answer must not keep the watch from looking, nor from leading on."""
+        if self._runs:
+            self._desk.sender.ring()
+        else:
+            self._desk.send_due()
 
     def _look_at_levels(self) -> None:
         picture = self._levels.picture(self._now())
@@ -189,7 +197,11 @@ class Watch:
         measured = {f"{_MEASURE}{name}" for name in picture.unknown}
         for what in [one for one in self._standing if one.startswith(_MEASURE) and one not in measured]:
             self._is_over(what)
-        self._desk.look(picture)
+        self._desk.look(picture, only_if=self._still_leads)
+
+    def _still_leads(self, connection: Connection) -> bool:
+        """Who stood still for a while may have seen what is not so any more, and another one leads meanwhile."""
+        return lease.holder(connection, self._database.dialect, WATCH, now=self._now()) == self._owner
 
     def _purge(self) -> None:
         def is_due(connection: Connection) -> bool:
@@ -200,8 +212,9 @@ class Watch:
             return lease.take(connection, dialect, _PURGE, self._owner, _DAY, now=now)
 
         if self._database.write(is_due):
-            for purge in self._purges:
-                purge()
+            done = [self._can(f"forget what is old ({place + 1})", one) for place, one in enumerate(self._purges)]
+            if not all(done):  # it is tried again at the next look
+                self._database.write(lambda connection: lease.give_back(connection, _PURGE, self._owner))
 
     def _do_beside(self) -> None:
         for what, step in self._beside.items():
@@ -236,6 +249,10 @@ class Watch:
         if lease.take(connection, dialect, WATCH, self._owner, LEASE, now=now):
             return self._owner
         return lease.holder(connection, dialect, WATCH, now=now)
+
+    def _news(self, news: News) -> None:
+        with suppress(OSError):  # whoever looked on is gone; that is no reason not to look any more
+            self._tell(news)
 
     def _tell_who_leads(self) -> None:
         if self._leader == self._owner:

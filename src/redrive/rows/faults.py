@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from redrive.calls.blame import story_of
 from redrive.classify.classifier import Classifier
-from redrive.dlq.prepare import error_text
+from redrive.dlq.prepare import error_text, storable
 from redrive.errors import PipelineError, RedriveError
 from redrive.masking import mask
 from redrive.model import Kind, Scope
@@ -29,7 +29,8 @@ class Fault:
         """What this error was."""
         stated = getattr(error, "kind", None) if isinstance(error, RedriveError) else None
         story = story_of(error)
-        return cls(stated or kind_of(error), type(error).__name__, None if story is None else story.service)
+        service = None if story is None else storable(story.service)
+        return cls(stated or kind_of(error), storable(type(error).__name__), service)
 
 
 def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
@@ -42,6 +43,6 @@ def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
 
 
 def sentence(error: BaseException) -> str:
-    """What a person is told; our own errors are sentences already."""
+    """What a person is told, as a text that can be stored; our own errors are sentences already."""
     text = str(error) if isinstance(error, RedriveError) else error_text(error)
-    return mask(text).strip().splitlines()[0] if text.strip() else type(error).__name__
+    return storable(mask(text).strip().splitlines()[0] if text.strip() else type(error).__name__)

@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
+from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
 from redrive.model import Kind, in_words
 from redrive.policy.daily import Daily
@@ -51,6 +52,15 @@ class Begun:
     """What the gate has judged and need not judge again."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A run that could not begin."""
+
+    run_id: uuid.UUID
+    at: datetime
+    sla: datetime | None
+
+
 class Ledger:
     """One process's claim on one pipeline."""
 
@@ -71,7 +81,7 @@ class Ledger:
             now = self._database.dialect.now(connection)
             standing = self._claim(connection, identity, now)
             note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
-            last = None if standing is None else _run(connection, standing.run_id)
+            last, failures = None if standing is None else _run(connection, standing.run_id), 0
             if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
                 if last.rows_read and not restart:
                     return self._resume(connection, source, standing, last, sink)
@@ -81,16 +91,39 @@ class Ledger:
                     .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now)
                 )
                 connection.execute(delete(run_keys).where(run_keys.c.run_id == last.run_id))
+                # Who dies before the first row dies as often as who dies behind it.
+                failures = 0 if restart else _failures(last)
             kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
             if kept is not None and standing is not None:
                 has = "has a watermark of another source"
                 self._same(source, standing.identity, has, "go back to that source")
                 self._same_sink(last, sink)
-            return self._anew(connection, source, identity, kept, sink=sink, sla=sla, now=now)
+            return self._anew(connection, source, identity, kept, sink=sink, sla=sla, now=now, failures=failures)
 
         begun = self._database.write(work, done=lambda connection, _: self._is_ours(connection))
         self.run_id = begun.run_id
         return begun
+
+    def refuse(self, source: Source, *, sink: str, sla: Daily | None, reason: str, fault: Fault) -> Refusal | None:
+        """Note a run that could not begin, beside one that is not finished; None where others are at the pipeline.
+
+        It is nobody's checkpoint: what is to be gone on with is so as before.
+        """
+        run_id = uuid.uuid4()
+
+        def work(connection: Connection) -> Refusal | None:
+            now = self._database.dialect.now(connection)
+            mine = checkpoints.c.pipeline_name == self._pipeline
+            standing = connection.execute(select(checkpoints).where(mine)).first()
+            if standing is not None and _is_held(standing, now):
+                return None
+            note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
+            row = self._new(run_id, source, sink=sink, sla=sla, now=now)
+            ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **_fault(fault)}
+            connection.execute(runs.insert(), {**row, **ended})
+            return Refusal(run_id=run_id, at=now, sla=row["sla"])
+
+        return self._database.write(work, done=lambda connection, _: _run(connection, run_id) is not None)
 
     def release(self) -> None:
         """Let go of the claim in this process: what is left of it in the store is nobody's."""
@@ -148,9 +181,7 @@ class Ledger:
                 .values(
                     status=status,
                     reason=reason,
-                    error_kind=None if fault is None else fault.kind,
-                    error_type=None if fault is None else fault.name,
-                    error_service=None if fault is None else fault.service,
+                    **_fault(fault),
                     ended_at=now,
                     updated_at=now,
                     seconds=seconds,
@@ -200,7 +231,7 @@ class Ledger:
         standing = connection.execute(select(checkpoints).where(mine).with_for_update()).one()
         if standing.owner == self._owner:
             return None  # there was none before
-        if standing.owner is not None and standing.owner_until > now and not is_dead(standing.owner):
+        if _is_held(standing, now):
             who = json.loads(standing.owner)
             wait = in_words((standing.owner_until - now).total_seconds())
             raise RunStopped(
@@ -222,8 +253,7 @@ class Ledger:
                 reason=None,
                 ended_at=None,
                 judged_at=None,
-                # Who left it running has died.
-                failures=last.failures + int(last.status in (RunStatus.FAILED, RunStatus.RUNNING)),
+                failures=_failures(last),
             )
         )
         counts = counts_of(last)
@@ -247,7 +277,7 @@ class Ledger:
             )
 
     def _same_sink(self, last: Row[Any] | None, sink: str) -> None:
-        if last is not None and last.sink != sink:
+        if last is not None and last.sink != storable(sink):
             raise PipelineError(
                 f"pipeline {self._pipeline!r} has written to {last.sink} so far, and would go on in {sink}, where the "
                 "rows before would be missing: go back to that sink, or begin anew with run(restart=True) or "
@@ -264,27 +294,46 @@ class Ledger:
         sink: str,
         sla: Daily | None,
         now: datetime,
+        failures: int,
     ) -> Begun:
         """A new run: behind the last one where the source goes on from there, else at its start."""
-        due = None if sla is None else sla.after(now)
-        connection.execute(
-            runs.insert(),
-            {
-                "run_id": self.run_id,
-                "pipeline_name": self._pipeline,
-                "status": RunStatus.RUNNING,
-                "source": source.name,
-                "sink": sink,
-                "started_at": now,
-                "updated_at": now,
-                "sla": due,
-            },
-        )
+        row = self._new(self.run_id, source, sink=sink, sla=sla, now=now)
+        connection.execute(runs.insert(), {**row, "failures": failures})
         # Where it really begins may be earlier, for rows that come late; that is no reason to move the checkpoint back.
         self._move(connection, run_id=self.run_id, identity=identity, position=kept, updated_at=now)
         position = source.start_of_next_run(kept) if isinstance(source, Continues) and kept is not None else None
-        return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=due)
+        return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
+
+    def _new(self, run_id: uuid.UUID, source: Source, *, sink: str, sla: Daily | None, now: datetime) -> dict[str, Any]:
+        return {
+            "run_id": run_id,
+            "pipeline_name": self._pipeline,
+            "status": RunStatus.RUNNING,
+            "source": storable(source.name),
+            "sink": storable(sink),
+            "started_at": now,
+            "updated_at": now,
+            "sla": None if sla is None else sla.after(now),
+        }
 
 
 def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
+
+
+def _is_held(standing: Row[Any], now: datetime) -> bool:
+    """Whether a process that lives has the pipeline in hand."""
+    return standing.owner is not None and standing.owner_until > now and not is_dead(standing.owner)
+
+
+def _failures(last: Row[Any]) -> int:
+    """How often this run, which is not finished, has failed so far: who left it running has died."""
+    return int(last.failures) + int(last.status in (RunStatus.FAILED, RunStatus.RUNNING))
+
+
+def _fault(fault: Fault | None) -> dict[str, Any]:
+    return {
+        "error_kind": None if fault is None else fault.kind,
+        "error_type": None if fault is None else fault.name,
+        "error_service": None if fault is None else fault.service,
+    }

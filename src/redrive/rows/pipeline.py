@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from redrive.calls.announce import Announcer, Hook
 from redrive.dlq.prepare import checked_pipeline
+from redrive.errors import RunStopped, StoreError
 from redrive.letters import Letter
 from redrive.opening import Store, connect
 from redrive.policy import checks
@@ -17,10 +18,10 @@ from redrive.policy.daily import Daily
 from redrive.rows.checks.check import check_of
 from redrive.rows.gate import Gate
 from redrive.rows.job import Job
-from redrive.rows.ledger import Ledger
+from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.reprocess import reprocess
-from redrive.rows.run import Run
+from redrive.rows.run import Run, tell_of_refusal
 from redrive.rows.sinks.sink import Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import transform_of
@@ -135,7 +136,7 @@ class Pipeline:
         ledger = Ledger(opened.database, self.name)
         self._stopping = stopping = Stopping(limit)
         try:
-            begun = ledger.begin(self.source, sink=self.sink.name, sla=self._sla, restart=restart)
+            begun = self._begun(job, ledger, restart=restart)
             writer = Writer(job, opened, ledger, begun)
             with stopping.heeding_sigterm():
                 return Run(job, begun, ledger, writer, stopping=stopping, watch=watch).go()
@@ -143,6 +144,15 @@ class Pipeline:
             ledger.release()
             self._stopping = None
             self.sink.close()
+
+    def _begun(self, job: Job, ledger: Ledger, *, restart: bool) -> Begun:
+        try:
+            return ledger.begin(self.source, sink=self.sink.name, sla=self._sla, restart=restart)
+        except (RunStopped, StoreError):
+            raise  # another process has it in hand, or nothing can be noted
+        except Exception as error:
+            tell_of_refusal(job, ledger, sla=self._sla, error=error)
+            raise
 
     def stop(self, reason: str = "it was asked to") -> None:
         """End the run that is under way behind its batch; from another thread."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.model import Kind
+from redrive.policy.daily import Daily
 from redrive.rows.batch import Batch
 from redrive.rows.columns import Columns
 from redrive.rows.faults import Fault, kind_of, sentence
@@ -266,11 +267,7 @@ class Run:
             if error is None and status is RunStatus.COMPLETE:
                 raise self._unsaved(lost) from lost
         report = self._report(status, reason, ended)
-        self._job.announcer.event(
-            RunEnded(report=report)
-            if fault is None
-            else RunEnded(report=report, error=fault.name, kind=fault.kind, service=fault.service)
-        )
+        self._job.announcer.event(_ending(report, fault))
         return report
 
     def _unsaved(self, lost: StoreError | RunStopped) -> RunStopped:
@@ -302,3 +299,35 @@ class Run:
     def _close(self) -> None:
         if self._reading is not None:
             self._reading.close()
+
+
+def tell_of_refusal(job: Job, ledger: Ledger, *, sla: Daily | None, error: Exception) -> None:
+    """Note and announce that a run could not begin: its file is not there, its checkpoint is of another source.
+
+    Nobody would hear of it otherwise but who has started it, which may be a scheduler.
+    """
+    fault, reason = Fault.of(error), sentence(error)
+    try:
+        refusal = ledger.refuse(job.source, sink=job.sink.name, sla=sla, reason=reason, fault=fault)
+    except StoreError:
+        return  # its caller has the error itself
+    if refusal is not None:
+        report = Report(
+            pipeline=job.pipeline,
+            run_id=refusal.run_id,
+            status=RunStatus.FAILED,
+            source=job.source.name,
+            sink=job.sink.name,
+            started_at=refusal.at,
+            seconds=0.0,
+            reason=reason,
+            sla=refusal.sla,
+            ended_at=refusal.at,
+        )
+        job.announcer.event(_ending(report, fault))
+
+
+def _ending(report: Report, fault: Fault | None) -> RunEnded:
+    if fault is None:
+        return RunEnded(report=report)
+    return RunEnded(report=report, error=fault.name, kind=fault.kind, service=fault.service)

@@ -79,8 +79,11 @@ class Writer:
 
     @property
     def tier(self) -> Tier:
-        """What the gate says so far."""
-        return self._job.gate.judge(self.judged.rejected, self.judged.read)
+        """What the gate says so far; what it stopped the run for before stays a matter for the day."""
+        gate = self._job.gate
+        tier = gate.judge(self.judged.rejected, self.judged.read)
+        whole = gate.judge(self.counts.rejected, self.counts.read)
+        return Tier.P3 if tier is Tier.LOG and whole is not Tier.LOG else tier
 
     def write(self, prepared: Prepared) -> Written:
         """Write one batch."""

@@ -24,6 +24,6 @@ def note_start(
     new = known.excluded
     connection.execute(
         known.on_conflict_do_update(
-            index_elements=["name"], set_={"kind": new.kind, "sla": new.sla, "last_started": new.last_started}
+            index_elements=["kind", "name"], set_={"sla": new.sla, "last_started": new.last_started}
         )
     )

@@ -328,12 +328,13 @@ task_executors = Table(
     sqlite_autoincrement=True,  # a number is never given twice: tasks are fenced by it
 )
 
-# What has ever run here, and when it is to be done: so that a run which never began is missed.
+# What has ever run here, and when it is to be done: so that a run which never began is missed. A flow may have the name
+# of a pipeline, which one of its tasks runs.
 pipelines = Table(
     "pipelines",
     metadata,
+    Column("kind", Text, primary_key=True),  # pipeline or flow
     Column("name", Text, primary_key=True),
-    Column("kind", Text, nullable=False),  # pipeline or flow
     Column("sla", Text),  # "06:30 Asia/Kolkata"
     Column("first_seen", Moment, nullable=False),
     Column("last_started", Moment, nullable=False),
@@ -430,6 +431,9 @@ alerts = Table(
     Column("subject_kind", Text, nullable=False),
     Column("subject", Text, nullable=False),
     Column("title", Text, nullable=False),
+    Column("run_id", RunId),
+    # The names of those who speak for it, by which it is found; what they say is in `evidence`.
+    Column("witnesses", Value, nullable=False, server_default=text("'[]'")),
     Column("facts", Value, nullable=False),
     Column("evidence", Value, nullable=False),
     Column("since", Moment, nullable=False),
@@ -446,8 +450,12 @@ alerts = Table(
     Column("resolved_at", Moment),
     Column("resolution", Text),
     Index("alerts_last_seen", "last_seen"),
+    Index("alerts_run_id", "run_id"),
     sqlite_autoincrement=True,
 )
+# In words of its own, not by a parameter: only so is the index made use of.
+ALERT_IS_OPEN = alerts.c.status != text("'resolved'")
+Index("alerts_open", alerts.c.id, sqlite_where=ALERT_IS_OPEN, postgresql_where=ALERT_IS_OPEN)
 ALERT_OPEN_MARK = case((alerts.c.status != "resolved", text("1")))
 Index("alerts_key", alerts.c.key, ALERT_OPEN_MARK, unique=True)
 

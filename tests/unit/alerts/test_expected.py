@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.alerts.expected import KNOWN, is_expected, last_deadline
+from redrive.alerts.expected import KNOWN, Turn, day_of, is_expected, last_deadline, last_expected, meant
 from redrive.policy.daily import Daily
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -25,8 +25,12 @@ def days_before(day, *numbers):
     return [on(day - timedelta(days=number)) for number in numbers]
 
 
+def ran_for(starts):
+    return {day_of(SLA, SLA.after(start)) for start in starts}
+
+
 def expected(day, starts, *, days=None, first_seen=LONG_AGO):
-    return is_expected(SLA, days, starts, first_seen, SLA.on(day))
+    return is_expected(SLA, days, ran_for(starts), first_seen, SLA.on(day))
 
 
 @pytest.mark.parametrize(
@@ -107,8 +111,8 @@ def test_weekdays_are_those_of_the_place():
     sla = Daily(0, 30, ZoneInfo("Pacific/Auckland"))
     deadline = sla.on(MONDAY)
     assert deadline.weekday() == 6
-    assert is_expected(sla, frozenset({0}), [], LONG_AGO, deadline)
-    assert not is_expected(sla, frozenset({6}), [], LONG_AGO, deadline)
+    assert is_expected(sla, frozenset({0}), set(), LONG_AGO, deadline)
+    assert not is_expected(sla, frozenset({6}), set(), LONG_AGO, deadline)
 
 
 # ── weekdays that are set ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,6 +150,96 @@ def test_what_came_before_it_was_first_seen_was_not_missed(seconds, found, days)
     assert expected(MONDAY, days_before(MONDAY, 7), days=days, first_seen=first) is found
 
 
+# ── what a run is for ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+HOUR = timedelta(hours=1)
+TUESDAY = MONDAY + timedelta(days=1)
+
+
+def done(day, at=time(5, 0), *, took=HOUR):
+    return Turn(on(day, at), on(day, at) + took)
+
+
+def failed(day, at=time(5, 0)):
+    return Turn(on(day, at))
+
+
+def usual(*, until=MONDAY, at=time(5, 0), weekdays=range(7)):
+    days = (until - timedelta(days=number) for number in range(1, 22))
+    return [done(day, at) for day in days if day.weekday() in weekdays]
+
+
+def days_meant(turns, *, days=None):
+    """For each turn, in its order, the day of its deadline."""
+    return [day_of(SLA, deadline) for _, deadline in meant(SLA, days, turns, LONG_AGO)]
+
+
+def test_what_begins_behind_a_missed_deadline_makes_up_for_it():
+    turns = [*usual(), failed(MONDAY), failed(MONDAY, time(7, 30)), done(MONDAY, time(8, 0)), done(TUESDAY)]
+    assert days_meant(turns)[-4:] == [MONDAY, MONDAY, MONDAY, TUESDAY]
+
+
+def test_where_nothing_was_missed_what_begins_early_is_for_the_next_one():
+    assert days_meant([*usual(), done(MONDAY), done(MONDAY, time(7, 30))])[-2:] == [MONDAY, TUESDAY]
+
+
+def test_what_has_made_up_for_it_once_need_not_do_so_again():
+    assert days_meant([*usual(), done(MONDAY, time(7, 30)), done(MONDAY, time(9, 0))])[-2:] == [MONDAY, TUESDAY]
+
+
+def test_what_still_runs_has_not_made_up_for_anything():
+    slow = done(MONDAY, took=4 * HOUR)  # it failed, and is gone on with at half past seven
+    assert days_meant([*usual(), slow, Turn(on(MONDAY, time(7, 30)))])[-2:] == [MONDAY, MONDAY]
+
+
+def test_one_that_always_begins_the_day_before_is_not_taken_for_one_that_makes_up():
+    turns = [*usual(at=time(10, 0)), failed(MONDAY, time(10, 0)), done(TUESDAY, time(10, 0))]
+    assert days_meant(turns)[-2:] == [TUESDAY, TUESDAY + timedelta(days=1)]
+
+
+def test_one_that_begins_earlier_from_now_on_is_understood_on_the_third_day():
+    # Monday's has failed, and from then on it begins the evening before.
+    evenings = [done(MONDAY + timedelta(days=more), time(22, 0)) for more in range(5)]
+    found = days_meant([*usual(), failed(MONDAY), *evenings])[-5:]
+    assert found == [MONDAY + timedelta(days=more) for more in (0, 1, 3, 4, 5)]
+
+
+def test_what_is_missed_on_friday_is_made_up_for_on_saturday_and_nobody_waits_for_that_day():
+    friday, saturday = MONDAY + timedelta(days=4), MONDAY + timedelta(days=5)
+    for made_up in (done(friday, time(7, 30)), done(saturday, time(12, 0))):
+        turns = [*usual(until=friday, weekdays=range(5)), made_up]
+        found = days_meant(turns)
+        assert found[-1] == friday
+        for more in (1, 2, 8, 9):  # this weekend, and the next
+            day = friday + timedelta(days=more)
+            assert not is_expected(SLA, None, set(found), LONG_AGO, SLA.on(day))
+
+
+def test_the_last_one_that_was_expected_is_looked_for_a_week_back():
+    ran = ran_for(days_before(MONDAY, 7, 14))
+    found = [
+        last_expected(SLA, None, ran, LONG_AGO, SLA.on(MONDAY + timedelta(days=more))) == SLA.on(MONDAY)
+        for more in range(9)
+    ]
+    assert found == [True] * 7 + [False] * 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.times(), st.booleans()), max_size=15),
+    st.none() | st.frozensets(st.integers(0, 6)),
+)
+def test_every_turn_is_for_the_next_deadline_or_for_a_missed_one_of_the_week_before(some, days):
+    turns = [(done if well else failed)(MONDAY + timedelta(days=day), at) for day, at, well in some]
+    found = meant(SLA, days, turns, LONG_AGO)
+    assert [turn for turn, _ in found] == sorted(turns, key=lambda one: one.at)
+    for number, (turn, deadline) in enumerate(found):
+        if deadline == SLA.after(turn.at):
+            continue
+        assert timedelta(0) <= turn.at - deadline < timedelta(days=7, hours=1)
+        kept = [one for one, its in found[:number] if its >= deadline and one.done_at and one.done_at <= turn.at]
+        assert kept == []
+
+
 # ── always ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))
@@ -154,10 +248,10 @@ MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.
 @given(st.lists(MOMENTS, max_size=20), MOMENTS, MOMENTS, st.none() | st.frozensets(st.integers(0, 6)))
 def test_there_is_an_answer_for_any_history_and_it_needs_no_more_than_is_asked_for(starts, first, now, days):
     deadline = last_deadline(SLA, now)
-    found = is_expected(SLA, days, starts, first, deadline)
+    found = is_expected(SLA, days, ran_for(starts), first, deadline)
     # A start on the very edge may be on either side of it by an hour, where clocks are set in between.
     recent = [start for start in starts if start >= deadline - KNOWN - timedelta(hours=1)]
-    assert is_expected(SLA, days, recent, first, deadline) is found
+    assert is_expected(SLA, days, ran_for(recent), first, deadline) is found
 
 
 @given(st.lists(st.integers(0, 40), max_size=20), st.integers(0, 40))

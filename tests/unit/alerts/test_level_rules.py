@@ -20,6 +20,7 @@ from tests.unit.alerts.pictures import (
     a_flow,
     a_run,
     conditions,
+    judged,
     levels,
     looked,
     past,
@@ -27,6 +28,7 @@ from tests.unit.alerts.pictures import (
     with_thresholds,
 )
 
+DEAD = DeadTasks(task="settle", cause="ValueError@jobs:42", reason="no such merchant", count=1)
 SETTLEMENT = Subject(kind="flow", name="settlement")
 
 
@@ -44,9 +46,9 @@ def due(ago=1.0, **told):
 def test_a_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
     judgement = looked(due(past_it + grace), with_thresholds(sla_grace=grace))
     assert conditions(judgement) == (["sla_missed"] if found else [])
-    assert judgement.weighed("sla:settlement")
+    assert judgement.weighed("sla:flow/settlement")
     for finding in judgement.findings:
-        assert (finding.key, finding.evidence) == ("sla:settlement", "sla:settlement")
+        assert (finding.key, finding.evidence) == ("sla:flow/settlement", "sla:flow/settlement")
         assert (finding.urgency, finding.persist) == (Urgency.P1, 0.0)
         assert finding.since == NOW - timedelta(seconds=1)
 
@@ -93,9 +95,16 @@ def test_of_a_run_that_has_begun_it_is_told_how_it_stands(run, said):
 
 def test_only_what_is_due_and_what_nobody_waits_for_any_more_is_weighed():
     judgement = looked(levels(due=due().due, given_up=("retired",)))
-    assert judgement.weighed("sla:settlement")
+    assert judgement.weighed("sla:flow/settlement")
     assert judgement.weighed("sla:retired")
     assert not judgement.weighed("sla:weekly")
+
+
+def test_the_deadline_of_a_flow_is_not_that_of_a_pipeline_of_its_name():
+    flow, pipeline = due().due[0], due(subject=Subject(kind="pipeline", name="settlement"), done_at=NOW).due[0]
+    judgement = looked(levels(due=(flow, pipeline)))
+    assert the_one(judgement).key == "sla:flow/settlement"
+    assert judgement.weighed("sla:settlement")
 
 
 # ── runs under way ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,6 +123,36 @@ def test_a_run_that_nobody_is_behind_has_time_to_be_taken_up(lost, found):
 
 
 @pytest.mark.parametrize(
+    ("failures", "found"), [(0, []), (2, []), (3, ["retries_exhausted"]), (1_000, ["retries_exhausted"])]
+)
+def test_a_run_that_dies_again_and_again_is_as_good_as_lost_while_it_runs_once_more(failures, found):
+    judgement = looked(levels(running=(a_run("running", failures=failures, written=12_000),)))
+    assert conditions(judgement) == found
+    assert judgement.weighed("level:lost:vendor")
+    for finding in judgement.findings:
+        assert (finding.key, finding.evidence) == ("run:vendor", "level:lost:vendor")
+        assert (finding.urgency, finding.persist) == (Urgency.P2, 600.0)
+        assert (
+            finding.title == f"vendor has failed or died {failures:,} times, and runs once more (12,000 rows written)"
+        )
+        assert finding.facts.measured["failures"] == failures
+
+
+def test_a_crash_loop_is_one_finding_whether_it_runs_or_lies_dead_and_is_over_when_it_is_complete():
+    alive, dead = (a_run("running", failures=3, lost=lost) for lost in (False, True))
+    one, other = (the_one(looked(levels(running=(run,)))) for run in (alive, dead))
+    assert (one.key, one.evidence) == (other.key, other.evidence)
+    complete = judged(a_run("complete", failures=3))
+    assert complete.weighed(one.evidence)
+    assert conditions(complete) == ["recovered"]
+
+
+@pytest.mark.parametrize("status", ["held", "stopped"])
+def test_a_flow_that_waits_for_somebody_is_not_lost_however_often_it_died(status):
+    assert looked(levels(running=(a_flow(status, failures=9),))).findings == ()
+
+
+@pytest.mark.parametrize(
     ("seconds", "condition"),
     [(150.0, None), (150.1, "slow"), (200.0, "slow"), (200.1, "too_long")],
 )
@@ -128,19 +167,36 @@ def test_a_run_is_too_long_while_it_still_runs(seconds, condition):
         assert "is not done" in finding.title
 
 
-@pytest.mark.parametrize("told", [{"status": "held"}, {"status": "running", "lost": True}])
+@pytest.mark.parametrize("told", [{"status": "held"}, {"status": "stopped"}, {"status": "running", "lost": True}])
 def test_a_run_that_does_not_run_takes_no_time(told):
     run = a_flow(**told, seconds=9_000.0, history=past(*[100.0] * 9))
     assert not {"slow", "too_long"} & set(conditions(looked(levels(running=(run,)))))
 
 
 def test_dead_tasks_of_all_flows_are_told_and_those_that_are_not_there_are_withdrawn():
-    dead = DeadTasks(task="settle", cause="ValueError@jobs:42", reason="no such merchant", count=1)
-    judgement = looked(levels(running=(a_flow("held", dead=(dead,)), a_flow("running", run_id=UUID(int=7)))))
+    judgement = looked(levels(running=(a_flow("held", dead=(DEAD,)), a_flow("running", run_id=UUID(int=7)))))
     finding = the_one(judgement)
-    assert (finding.key, finding.evidence) == ("task:settlement:ValueError@jobs:42", f"dead:{RUN}:ValueError@jobs:42")
+    assert finding.key == "task:flow/settlement:ValueError@jobs:42"
+    assert finding.evidence == f"dead:{RUN}:ValueError@jobs:42"
     assert finding.urgency is Urgency.P1
     assert judgement.weighed(f"dead:{UUID(int=9)}:KeyError@jobs:1")
+
+
+def test_a_task_that_is_dead_stays_so_while_its_flow_is_stopped():
+    judgement = looked(levels(running=(a_flow("stopped", dead=(DEAD,), seconds=9e9, history=past(*[100.0] * 9)),)))
+    assert the_one(judgement).evidence == f"dead:{RUN}:ValueError@jobs:42"
+
+
+def test_flows_of_other_parameters_and_a_pipeline_of_the_name_are_lost_each_for_itself():
+    pipeline = Subject(kind="pipeline", name="settlement")
+    lost = (
+        a_run("running", lost=True, subject=pipeline),
+        *(a_flow("running", lost=True, variant=v) for v in ("", "5e1f")),
+    )
+    findings = looked(levels(running=lost)).findings
+    idents = ["settlement", "flow/settlement", "flow/settlement#5e1f"]
+    assert [one.evidence for one in findings] == [f"level:lost:{ident}" for ident in idents]
+    assert [one.key for one in findings] == [f"run:{ident}" for ident in idents]
 
 
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -333,7 +389,7 @@ def test_deadlines_that_could_not_be_read_are_not_judged():
     picture = levels(due=due().due, given_up=("retired",), unknown={"due": "no answer in time"})
     judgement = looked(picture)
     assert judgement.findings == ()
-    assert not judgement.weighed("sla:settlement")
+    assert not judgement.weighed("sla:flow/settlement")
     assert not judgement.weighed("sla:retired")
 
 
@@ -345,6 +401,15 @@ def test_one_thing_that_could_not_be_measured_leaves_the_others_judged():
     assert not judgement.weighed("level:rows:orders")
     assert not judgement.weighed("level:rows:gone")
     assert judgement.weighed("level:slot:cdc")
+
+
+@pytest.mark.parametrize("name", ["*", "or*", "orders*"])
+def test_a_name_is_never_read_as_a_pattern(name):
+    tables = (TableRows(name=name, rows=9, week_ago=9), TableRows(name="refunds", rows=9, week_ago=9))
+    judgement = looked(levels(tables=tables, unknown={"tables:orders": "permission denied"}))
+    assert judgement.weighed(f"level:rows:{name}")
+    assert not judgement.weighed("level:rows:orders")
+    assert not judgement.weighed("level:rows:orders_old")
 
 
 def test_the_statements_for_letters_are_such_as_the_table_of_the_letters_answers():

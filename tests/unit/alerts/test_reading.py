@@ -360,6 +360,8 @@ REFUSED = {
     "[channels.team]\nlog = false\n": "line 2: channels.team.log must be true",
     "[channels.log]\nslack = '$SLACK'\n": "line 1: channels.log must have another name: 'log' is always the log",
     "[channels.team]\nlog = true\ntimeout = 0\n": "line 3: channels.team.timeout must be more than 0 seconds",
+    "[channels.team]\nlog = true\ntimeout = '2min'\n": "line 3: channels.team.timeout must be at most 60 seconds",
+    '[channels."a\\u0000b"]\nlog = true\n': "line 1: channels.'a\\x00b' has a name that cannot be shown",
     "[channels.on.call]\nlog = true\n": (
         "line 1: channels.on.call means nothing here; a name with a dot is quoted: [channels.'on.call']"
     ),

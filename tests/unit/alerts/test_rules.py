@@ -8,7 +8,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from typer.main import get_command
 
@@ -150,7 +150,17 @@ SECONDS = st.floats(0, 1e9) | st.sampled_from([0.0, 59.9, 60.0, 600.0])
 COUNTS = st.integers(0, 10**7)
 FEW = st.integers(0, 30)
 TEXTS = st.text(max_size=40) | st.sampled_from(
-    ["vendor", "shipfast", "a\nb\x1b[31m", "password=hunter2", "x" * 400, "%s {0} '; DROP TABLE", "\ud800"]
+    [
+        "vendor",
+        "vendor*",
+        "*",
+        "shipfast",
+        "a\nb\x1b[31m",
+        "password=hunter2",
+        "x" * 400,
+        "%s {0} '; DROP TABLE",
+        "\ud800",
+    ]
 )
 NAMES = TEXTS.filter(bool)
 DAILIES = st.builds(
@@ -160,6 +170,7 @@ MAYBE = st.none()
 RUNS = st.builds(
     RunPicture,
     subject=st.builds(Subject, kind=st.sampled_from(["pipeline", "flow"]), name=NAMES),
+    variant=st.sampled_from(["", "5e1f0a2b"]),
     run_id=st.uuids(),
     status=st.sampled_from([*RunStatus, *FlowStatus]).map(str) | TEXTS,
     lost=st.booleans(),
@@ -200,6 +211,7 @@ RUNS = st.builds(
         max_size=8,
     ).map(tuple),
     last_complete=MAYBE | MOMENTS,
+    any_complete=MAYBE | MOMENTS,
 )
 THRESHOLDS = st.builds(
     Thresholds,
@@ -337,6 +349,13 @@ def test_any_run_can_be_judged_and_whatever_is_said_of_it_is_fit_to_be_told(run,
         check(finding, judgement)
     pairs = [(finding.key, finding.evidence) for finding in judgement.findings]
     assert len(set(pairs)) == len(pairs)
+
+
+@given(RUNS, RUNS, SETTINGS, MOMENTS)
+def test_no_run_speaks_of_another_pipeline_or_flow_whatever_their_names_are(one, other, settings, now):
+    assume(one.subject.ident != other.subject.ident and one.run_id != other.run_id)
+    judgement = of_run(one, settings, now=now)
+    assert not any(judgement.weighed(finding.evidence) for finding in of_run(other, settings, now=now).findings)
 
 
 @given(PICTURES, SETTINGS)

@@ -103,6 +103,10 @@ def test_rows_of_a_run_that_goes_on_are_judged_when_it_is_complete(status):
     assert "rejected" not in conditions(judgement)
 
 
+def test_a_run_that_has_read_nothing_tells_of_no_letters():
+    assert judged(a_run(read=0, written=0, tier="log", pending=3)).findings == ()
+
+
 # ── growing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -217,9 +221,13 @@ def test_a_duration_is_told_beside_what_is_usual():
     assert (finding.facts.seconds, finding.facts.usual_seconds) == (7_800, 3_000)
 
 
-def test_a_flow_that_waited_for_somebody_to_go_on_with_it_did_not_take_so_long():
-    assert conditions(judged(a_flow(seconds=10_000, history=USUAL))) == ["too_long"]
-    assert conditions(judged(a_flow(seconds=10_000, history=USUAL, failures=1))) == ["recovered"]
+@pytest.mark.parametrize("failures", [0, 1])
+@pytest.mark.parametrize(("seconds", "found"), [(110.0, []), (10_000.0, ["too_long"])])
+def test_a_flow_takes_as_long_as_it_is_at_work_whether_it_was_gone_on_with_or_not(failures, seconds, found):
+    flow = a_flow(seconds=seconds, history=USUAL, failures=failures)
+    assert conditions(judged(flow)) == [*found, *["recovered"] * failures]
+    for finding in judged(flow).findings[: len(found)]:
+        assert (finding.key, finding.evidence) == ("duration:flow/settlement", "run:flow/settlement:duration")
 
 
 # ── dead tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -232,7 +240,7 @@ def test_dead_tasks_are_one_p1_for_each_cause_however_many_there_are(status, cou
     judgement = judged(a_flow(status, dead=dead))
     assert conditions(judgement) == ["dead_task"] * bool(count)
     for finding in judgement.findings:
-        assert finding.key == "task:settlement:ValueError@jobs:42"
+        assert finding.key == "task:flow/settlement:ValueError@jobs:42"
         assert finding.evidence == f"dead:{RUN}:ValueError@jobs:42"
         assert (finding.urgency, finding.persist) == (Urgency.P1, 0.0)
 
@@ -244,7 +252,7 @@ def test_tasks_that_died_of_one_cause_under_two_names_are_one_finding():
         "settlement: settle, report (4 tasks, 2 of them not tried) waits for a person: ValueError: no such merchant"
     )
     assert first.facts.letters == 4
-    assert second.key == "task:settlement:KeyError@jobs:7"
+    assert second.key == "task:flow/settlement:KeyError@jobs:7"
 
 
 def test_a_dead_task_is_told_with_the_commands_that_send_it_back_or_accept_it():

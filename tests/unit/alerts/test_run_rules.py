@@ -133,8 +133,8 @@ def test_tasks_whose_retries_are_spent_are_told_while_the_flow_still_runs():
     assert "send its tasks back first" in ended.facts.next_step
     for finding in (running, ended):
         assert finding.facts.commands[0] == f"redrive tasks retry --run {RUN} TASK"
-        assert (finding.condition, finding.key) == ("retries_exhausted", "run:settlement")
-        assert (finding.evidence, finding.persist) == ("run:settlement:failed", 600.0)
+        assert (finding.condition, finding.key) == ("retries_exhausted", "run:flow/settlement")
+        assert (finding.evidence, finding.persist) == ("run:flow/settlement:failed", 600.0)
 
 
 def test_a_failure_that_is_judged_late_is_no_news_where_a_run_was_complete_since():
@@ -215,6 +215,48 @@ def test_every_look_at_a_flow_says_which_of_its_tasks_are_dead(status):
     assert not judgement.weighed(f"dead:{UUID(int=1)}:ValueError@jobs:42")
 
 
+def test_a_flow_and_a_pipeline_of_one_name_neither_speak_for_nor_against_each_other():
+    pipeline = Subject(kind="pipeline", name="settlement")
+    failed = {"error_kind": "permanent", "sla": NOW - HOUR, "failed": ("settle: no answer",)}
+    told = {"seconds": 9_000.0, "history": past(*[100.0] * 9)}
+    of_flow = [*judged(a_flow("failed", **failed)).findings, *judged(a_flow(**told)).findings]
+    of_pipeline = [
+        *judged(a_run("failed", **failed, subject=pipeline)).findings,
+        *judged(a_run(**told, subject=pipeline)).findings,
+    ]
+    assert len(of_flow) == len(of_pipeline) == 3
+    assert not {one.key for one in of_flow} & {one.key for one in of_pipeline}
+    assert not any(judged(a_run(subject=pipeline)).weighed(one.evidence) for one in of_flow)
+    assert not any(judged(a_flow()).weighed(one.evidence) for one in of_pipeline)
+    assert all(judged(a_flow()).weighed(one.evidence) for one in of_flow)
+
+
+def test_a_flow_that_is_complete_with_other_parameters_has_mended_nothing():
+    failed = a_flow("failed", variant="5e1f0a2b", failed=("settle: no answer",))
+    finding = the_one(judged(failed))
+    assert (finding.key, finding.evidence) == ("run:flow/settlement#5e1f0a2b", "run:flow/settlement#5e1f0a2b:failed")
+    assert finding.title.startswith("settlement has failed")
+    for variant, mended in (("5e1f0a2b", True), ("00c0ffee", False), ("", False)):
+        complete = judged(a_flow(variant=variant))
+        assert complete.weighed(finding.evidence) is mended
+        assert complete.weighed("level:lost:flow/settlement#5e1f0a2b") is mended
+
+
+def test_the_deadline_and_the_pace_of_a_flow_are_those_of_all_its_parameters():
+    complete = judged(a_flow(variant="5e1f0a2b"))
+    for evidence in ("sla:flow/settlement", "run:flow/settlement:duration", "level:duration:flow/settlement"):
+        assert complete.weighed(evidence)
+
+
+@pytest.mark.parametrize("name", ["*", "vendor*", "ven*"])
+def test_a_name_that_looks_like_a_pattern_is_a_name(name):
+    subject = Subject(kind="pipeline", name=name)
+    complete = judged(a_run(subject=subject))
+    assert complete.weighed(f"run:{name}:failed")
+    assert {evidence for evidence in OF_VENDOR if complete.weighed(evidence)} == set()
+    assert not complete.weighed("level:lost:vendor_b")
+
+
 # ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -260,6 +302,20 @@ def test_an_old_run_that_was_gone_on_with_is_not_late_where_another_was_complete
     assert conditions(judged(a_run(**held_for_days, last_complete=NOW - 3 * DAY))) == ["sla_missed"]
     assert judged(a_run(**held_for_days, last_complete=NOW - 2 * DAY)).findings == ()
     assert judged(a_run(**held_for_days, last_complete=NOW - 2 * DAY)).weighed("sla:vendor")
+
+
+def test_a_flow_of_an_older_day_is_not_late_where_that_of_a_later_day_was_complete_since():
+    monday = a_flow(variant="5e1f0a2b", sla=NOW - 3 * DAY, started_at=NOW - 4 * DAY)
+    assert conditions(judged(monday)) == ["sla_missed"]
+    assert judged(replace(monday, any_complete=NOW - 2 * DAY)).findings == ()
+
+
+def test_what_a_flow_makes_is_as_of_its_last_complete_run_with_whatever_parameters():
+    failed = a_flow("failed", failed=("settle: no answer",), variant="5e1f0a2b", last_complete=NOW - 3 * DAY)
+    assert the_one(judged(replace(failed, any_complete=NOW - DAY))).facts.impact == (
+        "what settlement makes is as of 2026-11-14 12:00 UTC"
+    )
+    assert the_one(judged(failed)).facts.impact == "what settlement makes is as of 2026-11-12 12:00 UTC"
 
 
 def test_a_deadline_that_another_run_has_kept_meanwhile_is_not_missed_by_one_that_is_stuck():

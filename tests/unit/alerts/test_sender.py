@@ -1,9 +1,6 @@
 """Messages go out beside the work: whatever a channel does, a run neither waits nor fails, and no message is lost."""
 
 import gc
-import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -214,6 +211,27 @@ def test_after_a_failure_a_channel_is_left_alone_whatever_else_is_due_to_it(send
     assert len(tries) == 5
 
 
+def test_how_long_a_channel_rests_is_no_matter_of_the_databases_clock(sending, store, monkeypatch):
+    monkeypatch.setattr(dispatch, "REST", 0.01)
+    now = type(store.database.dialect).now
+    slow = lambda dialect, connection: now(dialect, connection) - timedelta(minutes=10)  # noqa: E731
+    monkeypatch.setattr(type(store.database.dialect), "now", slow)
+    recorder, failures = Recorder(), iter([DeliveryFailed("503")])
+
+    def deliver(channel, message):
+        for failure in failures:
+            raise failure
+        recorder(channel, message)
+
+    ledger, sender = sending(settings("slack"), deliver=deliver)
+    ledger.apply(judgement(*many(1)))
+    sender.ring()
+    eventually(lambda: ledger.sends(1)[0].attempts == 1)
+    ledger.apply(judgement(*many(1, start=1)))
+    sender.ring()
+    eventually(lambda: ("opened", "slot:1") in recorder.said())
+
+
 def test_what_is_left_behind_may_come_back_late_and_changes_nothing(sending):
     recorder, gate = Recorder(), Gate()
     recorder.failing = {"slack": gate}
@@ -316,6 +334,28 @@ def test_what_was_delivered_while_the_store_was_lost_is_marked_later_and_not_sen
     assert len(recorder.messages) == 2
 
 
+@pytest.mark.parametrize("mark", ["sent", "failed"])
+def test_a_message_that_cannot_be_marked_holds_up_no_other(sending, monkeypatch, mark):
+    really, recorder = getattr(Outbox, mark), Recorder()
+
+    def refuses_one(outbox, claim, *arguments, **options):
+        if claim.told[0][1].key == "slot:0":
+            raise OverflowError("a bug")
+        really(outbox, claim, *arguments, **options)
+
+    def deliver(channel, message):
+        recorder(channel, message)
+        if mark == "failed" and message.key == "slot:0":
+            raise DeliveryFailed("no", permanent=True)
+
+    monkeypatch.setattr(Outbox, mark, refuses_one)
+    ledger, sender = sending(settings("slack"), deliver=deliver)
+    ledger.apply(judgement(*many(3)), now=after(0))
+    sender.send_due(now=after(0))
+    assert recorder.said() == [("opened", f"slot:{number}") for number in range(3)]
+    assert [send.alert_id for send in ledger.unsent()] == [1]
+
+
 def test_a_store_that_stays_lost_is_an_error_for_who_sends_by_hand_and_for_nobody_else(sending, monkeypatch):
     ledger, sender = sending(settings("slack"), deliver=Recorder())
     ledger.apply(judgement(finding()))
@@ -352,87 +392,13 @@ def test_a_sender_that_was_closed_and_is_kept_by_nobody_is_gone(store):
     assert reference() is None
 
 
-# ── the end of a program, and forks ───────────────────────────────────────────────────────────────────────────────────
-
-PROGRAM = """
-import os, sys, threading, time, redrive
-sys.path.insert(0, {root!r})
-from redrive.alerts.ledger import AlertLedger
-from redrive.alerts.sender import Sender
-from tests.contract.alert_stage import finding, judgement, many, settings
-
-chosen = settings("slack", exit_wait={exit_wait})
-store = redrive.connect(sys.argv[1])
-ledger = AlertLedger(store.database, chosen)
-log = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-def deliver(channel, message):
-    {deliver}
-    os.write(log, (message.key + chr(10)).encode())
-
-sender = Sender(store.database, chosen, deliver=deliver)
-ledger.apply(judgement(*many(3)))
-{work}
-"""
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-
-
-@pytest.fixture
-def run(url, tmp_path):
-    def run(work, *, deliver="pass", exit_wait=LONG, expect=0):
-        program = PROGRAM.format(root=ROOT, work=work, deliver=deliver, exit_wait=exit_wait)
-        log = tmp_path / "delivered"
-        command = [sys.executable, "-W", "error", "-c", program, url, log]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * LONG)
-        assert done.returncode == expect, done.stderr
-        return sorted(log.read_text().split()), done.stderr
-
-    return run
-
-
-def test_a_program_that_ends_sends_what_is_due_first(run, store):
-    said, errors = run("sender.ring()")
-    assert said == ["slot:0", "slot:1", "slot:2"]
-    assert errors == ""
-    assert AlertLedger(store.database, AlertSettings()).unsent() == []
-
-
-def test_a_program_that_fails_sends_what_is_due_all_the_same(run):
-    said, errors = run("sender.ring(); raise SystemExit(3)", expect=3)
-    assert said == ["slot:0", "slot:1", "slot:2"]
-    assert errors == ""
-
-
-def test_a_program_does_not_wait_for_a_channel_that_hangs_and_the_next_one_sends_its_messages(run, store):
-    said, _ = run("sender.ring()", deliver="time.sleep(1_000)", exit_wait=0.1)
-    assert said == []
-    recorder = Recorder()
-    later = Sender(store.database, settings("slack"), deliver=recorder)
-    assert later.send_due() == 3
-
-
-FORKS = """
-begun, go = threading.Event(), os.pipe()
-def deliver(channel, message):
-    begun.set()
-    os.read(go[0], 1)
-    os.write(log, (message.key + chr(10)).encode())
-sender._deliver = deliver
-sender._begin_anew()
-sender.ring()
-assert begun.wait(60)
-child = os.fork()
-if child == 0:
-    assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+def test_who_forgets_a_store_that_has_told_something_without_closing_it_has_it_no_more(url):
+    recorder, chosen = Recorder(), settings("slack")
+    store = redrive.connect(url)
+    sender = Sender(store.database, chosen, deliver=recorder)
+    AlertLedger(store.database, chosen).apply(judgement(finding()))
     sender.ring()
-    sender.close()
-    sys.exit(0)
-os.write(go[1], b"123")
-_, status = os.waitpid(child, 0)
-assert os.waitstatus_to_exitcode(status) == 0
-"""
-
-
-def test_a_forked_child_has_none_of_its_parents_threads_and_sends_nothing_twice(run):
-    said, _ = run(FORKS)
-    assert said == ["slot:0", "slot:1", "slot:2"]
+    eventually(lambda: recorder.messages)
+    kept = [weakref.ref(sender), weakref.ref(store.database)]
+    del sender, store
+    eventually(lambda: gc.collect() is not None and [one() for one in kept] == [None, None])

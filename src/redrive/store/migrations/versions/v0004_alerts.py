@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.types import Moment, Value
+from redrive.store.types import Moment, RunId, Value
 
 revision = "0004"
 down_revision = "0003"
@@ -41,8 +41,8 @@ def _runs(schema: str | None) -> None:
         )
     op.create_table(
         "pipelines",
+        sa.Column("kind", sa.Text, primary_key=True),
         sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("kind", sa.Text, nullable=False),
         sa.Column("sla", sa.Text),
         sa.Column("first_seen", Moment, nullable=False),
         sa.Column("last_started", Moment, nullable=False),
@@ -97,6 +97,8 @@ def _alerts(schema: str | None) -> None:
             sa.Column(name, sa.Text, nullable=False)
             for name in ("key", "condition", "urgency", "status", "subject_kind", "subject", "title")
         ),
+        sa.Column("run_id", RunId),
+        sa.Column("witnesses", Value, nullable=False, server_default=sa.text("'[]'")),
         sa.Column("facts", Value, nullable=False),
         sa.Column("evidence", Value, nullable=False),
         sa.Column("since", Moment, nullable=False),
@@ -116,6 +118,9 @@ def _alerts(schema: str | None) -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("alerts_last_seen", "alerts", ["last_seen"], schema=schema)
+    op.create_index("alerts_run_id", "alerts", ["run_id"], schema=schema)
+    is_open = sa.text("status != 'resolved'")
+    op.create_index("alerts_open", "alerts", ["id"], schema=schema, sqlite_where=is_open, postgresql_where=is_open)
     # One alert that is not over for each cause; those that are over are in the index with a NULL that equals no other.
     mark = sa.text("(CASE WHEN status != 'resolved' THEN 1 END)")
     op.create_index("alerts_key", "alerts", ["key", mark], unique=True, schema=schema)

@@ -1,0 +1,75 @@
+"""Alerts without a store: what was found, what became of it, and what was told."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from redrive.alerts import state
+from redrive.alerts.picture import Judgement
+from redrive.alerts.settings import AlertSettings
+from redrive.notices import Finding, Subject, Urgency
+
+NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
+SETTINGS = AlertSettings()
+P1, P2, P3 = Urgency.P1, Urgency.P2, Urgency.P3
+
+
+def after(seconds):
+    return NOON + timedelta(seconds=seconds)
+
+
+def finding(evidence="run:vendor:failed", urgency=P2, *, key="run:vendor", **options):
+    options.setdefault("condition", "retries_exhausted")
+    options.setdefault("subject", Subject(kind="pipeline", name="vendor"))
+    options.setdefault("title", f"{evidence} says {urgency}")
+    return Finding(key=key, evidence=evidence, urgency=urgency, **options)
+
+
+class Books:
+    """Alerts as a store would keep them, and everything that was told."""
+
+    def __init__(self, settings=SETTINGS):
+        self.settings = settings
+        self.cases, self.over, self.told = {}, [], []
+        self._serial = 0
+
+    def judge(self, *findings, judged=(), under=(), at=0.0):
+        judged = frozenset({*judged, *(one.evidence for one in findings)})
+        judgement = Judgement(findings=findings, judged=judged, judged_under=frozenset(under))
+        now = after(at)
+        changes = state.judged(self.cases, judgement, now, self.settings, is_known=self._is_known)
+        return self._take(changes, now)
+
+    def pass_time(self, at):
+        now = after(at)
+        return self._take({key: state.passed(case, now, self.settings) for key, case in self.cases.items()}, now)
+
+    def decide(self, key, step, at, **options):
+        now = after(at)
+        return self._take({key: step(self.cases[key], now, **options)}, now)
+
+    def _is_known(self, found):
+        same = (found.key, found.condition, found.facts.run_id)
+        return found.key not in self.cases and any(
+            (one.key, one.condition, one.facts.run_id) == same for one in self.over
+        )
+
+    def _take(self, changes, now):
+        told = []
+        for key, change in changes.items():
+            case = change.case
+            self.cases.pop(key, None)
+            if case is None:
+                continue
+            if case.alert.id == state.UNTOLD:
+                self._serial += 1
+                case = replace(case, alert=replace(case.alert, id=self._serial))
+            if case.alert.is_over:
+                self.over.append(case.alert)
+            else:
+                self.cases[key] = case
+            told += [(case.alert.id, what, now) for what in change.told]
+        self.told += told
+        return [what for _, what, _ in told]
+
+    def alert(self, key="run:vendor"):
+        return self.cases[key].alert
