@@ -10,12 +10,17 @@ from uuid import UUID
 
 from redrive.errors import StoreError
 from redrive.masking import mask
-from redrive.notices import AlertStatus
+from redrive.notices import AlertStatus, Urgency
 
 if TYPE_CHECKING:
     from redrive.cli.output import Output
     from redrive.opening import Store
 
+_WHAT = {
+    Urgency.P1: "alert P1, a person is needed now",
+    Urgency.P2: "alert P2, a person is needed within an hour",
+    Urgency.P3: "alert P3, somebody should look within a day",
+}
 _SHOWN = 5
 _LOOKED_AT = 50
 
@@ -32,11 +37,11 @@ def say_alerts(out: Output, store: Store, run_id: UUID, *, named: str | None) ->
     with suppress(StoreError):  # the run has its report; what cannot be asked now can be later
         found = [
             alert
-            for alert in store.alerts.find(limit=_LOOKED_AT)
+            for alert in store.alerts.find(status="open", limit=_LOOKED_AT)
             if alert.facts.run_id == run_id and alert.status is not AlertStatus.WAITING
         ]
         where = "" if named is None else f" --store {shlex.quote(mask(named))}"
         for alert in found[:_SHOWN]:
-            out.say(f"alert {alert.urgency}: {alert.title} (redrive alerts show {alert.id}{where})")
+            out.say(f"{_WHAT[alert.urgency]}: redrive alerts show {alert.id}{where}")
         if len(found) > _SHOWN:
-            out.say(f"and {len(found) - _SHOWN} more alerts: redrive alerts ls{where}")
+            out.say(f"and {len(found) - _SHOWN} more: redrive alerts ls{where}")

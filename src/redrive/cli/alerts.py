@@ -28,7 +28,8 @@ app = noun("Alerts: what people were told, what became of it, and whether they c
 _LATELY = timedelta(days=7)
 _SPANS = (("d", 86_400), ("h", 3_600), ("min", 60))
 _MARKS = {SendStatus.SENT: "✓", SendStatus.FAILED: "✗", SendStatus.WAITING: "…"}
-_Ids = Annotated[list[int], typer.Argument(metavar="ID", help="The alerts.", show_default=False)]
+_LARGEST = 2**63 - 1  # that a database can have
+_Ids = Annotated[list[int], typer.Argument(metavar="ID", help="The alerts.", show_default=False, min=1, max=_LARGEST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def ls(
     subject: Annotated[
         str | None, typer.Option(metavar="NAME", help="About this pipeline, flow, service, table, slot or consumer.")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1, max=1_000_000)] = 50,
 ) -> None:
     """Alerts that are not over, the most urgent first; and those with messages that could not be delivered."""
     tier = None if urgency is None else _urgency(urgency)
@@ -87,7 +88,8 @@ def ls(
 
 @command(app)
 def show(
-    session: Session, alert_id: Annotated[int, typer.Argument(metavar="ID", help="The alert.", show_default=False)]
+    session: Session,
+    alert_id: Annotated[int, typer.Argument(metavar="ID", help="The alert.", show_default=False, min=1, max=_LARGEST)],
 ) -> None:
     """One alert: everything that was told of it, and what became of each message."""
     from redrive.alerts.message import compose
@@ -193,7 +195,7 @@ def _decide(session: Session, ids: Iterable[int], decide: Callable[[Desk, int, s
 @contextmanager
 def _in_a_sentence() -> Iterator[None]:
     """An alert that is not there, or is over, is a slip of who typed the command."""
-    from redrive.alerts.ledger import AlertError
+    from redrive.errors import AlertError
 
     try:
         yield
@@ -216,7 +218,7 @@ def _in_marks(results: Iterable[str]) -> str:
 
 
 _COLUMNS = (
-    Column(title="id", right=True),
+    Column(title="id", show=str, right=True),
     Column(title="urgency"),
     Column(title="status"),
     Column(title="since", show=ago),

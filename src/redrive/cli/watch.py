@@ -107,7 +107,10 @@ def _seconds(said: str) -> float:
     from redrive.config.kinds import DAY, duration
     from redrive.config.located import Located
 
-    value: str | float = float(said) if said.strip().isdecimal() else said
+    try:
+        value: str | float = float(said)
+    except ValueError:
+        value = said
     return duration(Located(value, ("--every",)), most=DAY)
 
 

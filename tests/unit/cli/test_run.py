@@ -167,6 +167,7 @@ def test_on_a_terminal_the_report_is_for_people(terminal, deliver):
         "rejected      30  3.0%, P3",
         "took",
         f"the rejected rows by cause: redrive dlq causes --run {run_id}",
+        "alert P3, somebody should look within a day: redrive alerts show 1",
     ]
 
 
@@ -213,10 +214,11 @@ def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn, deliver):
     deliver(1_000, bad=500)
     done = spawn("run", "vendor.py:pipeline")
     assert done.returncode == 65
-    first, hint, again, last = done.stderr.splitlines()
+    first, hint, again, alert, last = done.stderr.splitlines()
     assert first == "importing vendor"
     assert hint.startswith("the rejected rows by cause: ")
     assert again.startswith("running it again goes on from its checkpoint")
+    assert alert == "alert P1, a person is needed now: redrive alerts show 1"
     assert last.startswith("redrive: the gate stopped it: ")
 
 

@@ -134,7 +134,7 @@ def test_as_json_the_report_is_one_document_with_its_causes(run):
 def test_a_bad_end_says_what_went_wrong_and_every_command_that_leads_on(run, here):
     answer = run("run", *DAY)
     assert answer.code == 70
-    *_, wrong, tasks, one, mended, again, last = answer.err.splitlines()
+    *_, wrong, tasks, one, mended, again, alert, last = answer.err.splitlines()
     found = re.fullmatch(
         r"settle: 1 task: LookupError: Cipla has no account, api_key=\*\*\* \(cause (LookupError@\S+)\)", wrong
     )
@@ -145,6 +145,7 @@ def test_a_bad_end_says_what_went_wrong_and_every_command_that_leads_on(run, her
     assert one == f"one of them in full: redrive tasks show 'settle[2]' --run {run_id}"
     assert mended == f"when that is mended: redrive tasks retry --cause {found[1]} --run {run_id}"
     assert again == "and then, to go on from there: redrive run settlement.py:flow --param day=2026-11-16"
+    assert alert == "alert P1, a person is needed now: redrive alerts show 1"
     (here / "mended").touch()
     assert run("tasks", "ls", "--run", run_id).code == 0
     assert run("tasks", "show", "settle[2]", "--run", run_id).code == 0
@@ -157,12 +158,13 @@ def test_the_commands_name_a_store_that_is_not_the_usual_one(run, here):
     answer = run("run", "settlement.py", "--store", "other.db")
     assert answer.code == 70
     commands = [line for line in answer.err.splitlines() if ": redrive " in line]
-    assert len(commands) == 4
+    assert len(commands) == 5
     assert all(line.endswith(" --store other.db") for line in commands)
     (here / "apart.py").write_text(SETTLEMENT.replace('"settlement",', '"settlement", store="flows.db",'))
     answer = run("run", "apart.py")
     assert "--store flows.db\n" in answer.err
-    assert answer.err.splitlines()[-2].endswith(": redrive run apart.py")
+    assert answer.err.splitlines()[-3].endswith(": redrive run apart.py")
+    assert answer.err.splitlines()[-2].endswith(": redrive alerts show 1 --store flows.db")
 
 
 def test_a_restart_is_not_said_again(run):
