@@ -246,6 +246,10 @@ def _check_types(
 ) -> None:
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"a Service needs a name, a non-empty string, not {name!r}")
+    if not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"a Service needs a name of at most {_LONGEST_NAME} characters that can be shown: {name[:50]!r}"
+        )
     if idempotent not in (True, False, "key"):
         raise ValueError(f'idempotent must be True, False or "key", not {idempotent!r}')
     for option, value, method in (("clock", clock, "monotonic"), ("random", random, "uniform")):
@@ -258,6 +262,8 @@ def _check_types(
             names = " or ".join(cls.__name__ for cls in _TYPES[option])
             raise TypeError(f"{option} must be a {names} or None, not {type(value).__name__}")
 
+
+_LONGEST_NAME = 200
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "retry": (Retry,),

@@ -57,6 +57,9 @@ def number(at: Located, *, zero: bool = False) -> float:
     return found
 
 
+_LONGEST = {DAY: "a day", YEAR: "a year"}
+
+
 def duration(at: Located, *, zero: bool = False, most: float = YEAR) -> float:
     """Seconds, of a number or of a span such as "5min"."""
     found = _plain(at) if not isinstance(at.value, str) else _sum(at.value, _TIME_UNITS)
@@ -65,7 +68,7 @@ def duration(at: Located, *, zero: bool = False, most: float = YEAR) -> float:
     if found < 0 or (found == 0 and not zero):
         raise at.wrong(f"must be {'0 seconds or more' if zero else 'more than 0 seconds'}")
     if found > most:
-        raise at.wrong(f"must be at most {'a day' if most == DAY else 'a year'}")
+        raise at.wrong(f"must be at most {_LONGEST.get(most, f'{most:g} seconds')}")
     return found
 
 

@@ -499,6 +499,10 @@ def test_our_errors_survive_pickling(service, flaky):
     [
         ({"name": ""}, ValueError, "a Service needs a name"),
         ({"name": None}, ValueError, "a Service needs a name"),
+        ({"name": "a\x00b"}, ValueError, "that can be shown"),
+        ({"name": "a\ud800b"}, ValueError, "that can be shown"),
+        ({"name": "a\nb"}, ValueError, "that can be shown"),
+        ({"name": "x" * 201}, ValueError, "at most 200 characters"),
         ({"retry": 3}, TypeError, "retry must be a Retry or None, not int"),
         ({"breaker": "on"}, TypeError, "breaker must be a Breaker or None, not str"),
         ({"budget": 0.1}, TypeError, "budget must be a RetryBudget or None, not float"),
