@@ -432,6 +432,28 @@ def test_an_old_run_that_is_judged_late_opens_nothing_that_is_over(store, vendor
     assert alerts(store) == []
 
 
+def test_a_start_that_was_refused_is_over_when_the_unfinished_run_is_complete(store, vendor, tmp_path):
+    def stops():
+        yield from rows(20)
+        pipeline.stop("a deploy")
+        yield from rows(80)[20:]
+
+    pipeline = vendor(stops, batch=20)
+    with pytest.raises(RunStopped):
+        pipeline.run()
+    missing = redrive.Pipeline(
+        "vendor",
+        source=redrive.rows.csv(tmp_path / "missing.csv"),
+        sink=redrive.rows.parquet_dataset(tmp_path / "vendor", key="id"),
+        store=store,
+    )
+    with pytest.raises(redrive.PipelineError):
+        missing.run()
+    assert alerts(store, status="open") == [("P1", "permanent_error", "open")]
+    vendor(rows(80), batch=20).run()  # goes on with the first one
+    assert alerts(store, status="open") == []
+
+
 def test_a_run_that_nobody_judged_is_judged_with_the_next_one_of_any_pipeline(store, vendor, unheard):
     unheard(vendor(rows(bad=14)))
     vendor(rows(), name="another").run()

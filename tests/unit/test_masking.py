@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import string
+from urllib.parse import quote
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from redrive.masking import MASK, last_four, mask
+from redrive import masking
+from redrive.masking import MASK, last_four, mask, mask_all, remember
 
 SHAPES = [
     "Authorization: Bearer {}",
@@ -29,6 +32,23 @@ SHAPES = [
     '{{"message": "{{\\"password\\": \\"{}\\"}}"}}',
     "X-Api-Key: {}",
     'cut off: {{"password": "{}',
+    "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
+    "Cookie: theme=dark; session={}",
+    "Set-Cookie: a=1; sid={}; Path=/",
+    "Authorization: Token k1-{}",
+    "[(b'Authorization', b'Token {}')]",
+    "('X-Api-Key', '{}')",
+    "X-Goog-Api-Key: k1-{}",
+    "Ocp-Apim-Subscription-Key: k1-{}",
+    "password: k1-{}",
+    "DB_PASS={}",
+    "SharedAccessSignature={}",
+    "auth=('etl', '{}')",
+    "curl --password {}",
+    "https://hooks.slack.com/services/T0123ABC/B0123ABC/{}",
+    "Max retries exceeded with url: /services/T0123ABC/B0123ABC/{}",
+    "https://discord.com/api/webhooks/123456789/{}",
+    "https://acme.webhook.office.com/webhookb2/one@two/IncomingWebhook/{}",
 ]
 
 secrets = st.text(string.ascii_letters + string.digits + "-_", min_size=12, max_size=60).filter(
@@ -103,6 +123,12 @@ def test_a_private_key_is_masked_to_its_end():
         "source_key=123 sort_key=9",
         "max_tokens=5",
         "password: field required",
+        "authorization: Field required",
+        "api_key: Input should be a valid string",
+        "routing_key=orders.created",
+        "redrive dlq ls --key D-00000017",
+        "GET /services/Travel/Budget",
+        "['api_key', 'city'] are missing",
         "fee: Input should be a valid number",
         "see https://example.com/docs?page=2",
         "mail to etl@example.com",
@@ -124,6 +150,11 @@ def test_masking_twice_changes_nothing_more(text):
     assert mask(mask(text)) == mask(text)
 
 
+@pytest.mark.parametrize("shape", ["routing_key={}", '{{"routing_key": "{}"}}', "integration key: {}"])
+def test_the_routing_key_of_pagerduty_is_masked(shape):
+    assert mask(shape.format("0123456789abcdef" * 2)) == shape.format(MASK)
+
+
 def test_of_a_key_the_last_four_characters_may_be_shown():
     assert last_four("sk-abcdef1234") == "1234"
 
@@ -140,3 +171,229 @@ def test_of_a_key_the_last_four_characters_may_be_shown():
 def test_the_cheap_look_that_comes_first_misses_nothing(text):
     assert "hunter2" not in mask(text)
     assert "11ABCDEFG" not in mask(text)
+
+
+# ── payment cards ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_digit(payload: str) -> str:
+    """The digit that makes it a number as cards have it, reckoned as one does by hand."""
+    total = 0
+    for place, digit in enumerate(reversed(payload)):
+        doubled = int(digit) * 2 if place % 2 == 0 else int(digit)
+        total += doubled - 9 if doubled > 9 else doubled
+    return str(-total % 10)
+
+
+ISSUED = [
+    *(("4", length) for length in (13, 16, 19)),
+    *((begins, 16) for begins in ("51", "55", "2221", "2720", "2345")),
+    *((begins, 15) for begins in ("34", "37")),
+    *((begins, 14) for begins in ("300", "305", "36", "38", "39")),
+    *((begins, length) for begins in ("3528", "3589", "6011", "644", "65", "62", "2202") for length in (16, 19)),
+    *((begins, length) for begins in ("5018", "6304", "6759") for length in (13, 16, 19)),
+    *((begins, 16) for begins in ("508", "60", "81", "82", "9792")),
+]
+GROUPS = {
+    13: [(4, 4, 4, 1), (4, 3, 3, 3), (4, 4, 5)],
+    14: [(4, 6, 4), (4, 4, 4, 2)],
+    15: [(4, 6, 5), (4, 4, 4, 3)],
+    16: [(4, 4, 4, 4), (8, 8)],
+    19: [(4, 4, 4, 4, 3), (6, 13)],
+}
+GAPS = [" ", "-", "+", "%20", "\u00a0"]
+
+
+@st.composite
+def cards(draw, *, valid=True):
+    """The digits of a card."""
+    begins, length = draw(st.sampled_from(ISSUED))
+    free = length - len(begins) - 1
+    payload = begins + draw(st.text(string.digits, min_size=free, max_size=free))
+    digit = check_digit(payload)
+    return payload + (digit if valid else draw(st.sampled_from([other for other in string.digits if other != digit])))
+
+
+@st.composite
+def written(draw, numbers):
+    """A number as people write it, in groups or without, and its digits."""
+    digits = draw(numbers)
+    sizes = draw(st.sampled_from([(len(digits),), *GROUPS[len(digits)]]))
+    groups, rest = [], digits
+    for size in sizes:
+        groups.append(rest[:size])
+        rest = rest[size:]
+    return digits, draw(st.sampled_from(GAPS)).join(groups)
+
+
+around = st.lists(
+    st.sampled_from([*"0123456789", "17", "2024-01-31", "4111", " ", "-", "'", "=", ",", "key=", "bearer ", "a", "\n"])
+    | st.text(max_size=5),
+    max_size=6,
+).map("".join)
+
+
+@given(card=written(cards()), before=around, after=around, left=st.sampled_from(" '\"=,;:(|\t\n#_>"))
+def test_every_card_in_any_usual_grouping_is_masked(card, before, after, left):
+    digits, as_written = card
+    shown = mask(f"{before}{left}{as_written};{after}")
+    assert as_written not in shown
+    assert digits not in shown
+
+
+@given(card=written(cards()), other=st.integers(0, 9999), gap=st.sampled_from(" -"))
+def test_a_card_is_found_among_other_numbers(card, other, gap):
+    _, as_written = card
+    shown = mask(f"{other}{gap}{as_written}{gap}{other}")
+    assert as_written not in shown
+    assert MASK in shown
+
+
+@given(card=written(cards()), space=st.sampled_from(["\t", "\n", "\f", "\0", "\u00a0", "\u2003", "\ufeff"]))
+def test_a_card_that_is_shown_with_escapes_is_masked(card, space):
+    digits, as_written = card
+    for shown in (repr(space + digits), ascii(space + digits), json.dumps(space + digits), quote(space + digits)):
+        assert digits not in mask(shown)
+    assert as_written not in mask(quote(space) + as_written)
+
+
+@given(written(cards(valid=False)))
+def test_a_number_that_no_card_can_have_stays(card):
+    assume(not any(mask(card[0][:length]) != card[0][:length] for length in range(13, len(card[0]))))
+    assert mask(f"order {card[0]}.") == f"order {card[0]}."
+
+
+@pytest.mark.parametrize("gap", ["", " ", "-", "+", "%20", "\u00a0"])
+def test_of_a_card_the_last_four_digits_stay(gap):
+    card = gap.join(["4242", "4242", "4242", "4242"])
+    assert mask(f"declined: {card} (row 5)") == f"declined: {MASK}4242 (row 5)"
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "378282246310005",
+        "3782 822463 10005",
+        "3056-930902-5904",
+        "5555 5555 5555 4444",
+        "2223003122003222",
+        "6011111111111117",
+        "3530111333300000",
+        "4222222222222",
+        "6304000000000000",
+        "6205500000000000004",
+    ],
+)
+def test_the_numbers_that_issuers_give_for_tests_are_masked(card):
+    assert mask(f'{{"pan": "{card}"}}') == f'{{"pan": "{MASK}{card[-4:]}"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "order 4111111111111112",  # its check digit is wrong
+        "at 1706702400123, 1706702400123456 and 1706702400123456789",
+        "at 20240131120000 or 20240131120000123",
+        "order 1234567890128",  # no issuer begins so
+        "run 41111111-1111-4111-8111-111111111111",
+        "run 4242424a-4242-4242-4242-424242424242",
+        "run abcd4242-4242-4242-4242-aabbccddeeff",
+        "run 17 1bcd4242-4242-4242-4242-4242aabbccdd",
+        "sha a4242424242424242 and 4242424242424242beef",
+        "trace 0x4242424242424242",
+        "0.4242424242424242 of 4242424242424242.5",
+        "4242424242424242424242 rows",  # longer than any card
+        "4242 4242\n4242 4242",
+        "4242.4242.4242.4242",
+    ],
+)
+def test_a_number_that_is_no_card_stays(text):
+    assert mask(text) == text
+
+
+def test_a_card_that_became_a_float_is_masked():
+    assert mask(str(float("4242424242424242"))) == f"{MASK}4242.0"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@given(card=written(cards()), after=around)
+def test_a_card_in_the_place_of_a_credential_is_hidden_in_all_its_groups(shape, card, after):
+    digits, as_written = card
+    shown = mask(shape.format(as_written) + "\n" + after.replace(as_written, "").replace(digits, ""))
+    assert as_written not in shown
+    assert as_written[4:] not in shown
+
+
+@given(st.lists(written(cards()).map(lambda card: card[1]) | around | st.sampled_from(SHAPES), max_size=6))
+def test_masking_cards_and_credentials_twice_changes_nothing_more(parts):
+    text = " ".join(parts)
+    assert mask(mask(text)) == mask(text)
+    assert mask(mask("".join(parts))) == mask("".join(parts))
+
+
+# ── what is known to be secret, and documents ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def _forgetting(monkeypatch):
+    """Nothing is remembered, and nothing will have been."""
+    monkeypatch.setattr(masking, "_known", {})
+    monkeypatch.setattr(masking, "_known_forms", ())
+
+
+@pytest.mark.usefixtures("_forgetting")
+@given(secret=st.text(string.printable, min_size=16, max_size=40).filter(lambda secret: secret.strip() == secret))
+def test_a_secret_that_is_remembered_is_masked_wherever_it_stands(secret):
+    remember(secret)
+    for form in (secret, quote(secret), quote(secret, safe=""), repr(secret)[1:-1]):
+        assert form not in mask(f"nobody knows {form}, sorry")
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_of_a_secret_that_is_remembered_the_last_four_characters_stay():
+    remember("plain-as-can-be-0123")
+    assert mask("the key plain-as-can-be-0123 is refused") == f"the key {MASK}0123 is refused"
+
+
+@pytest.mark.usefixtures("_forgetting")
+@pytest.mark.parametrize("word", ["orders", "customer", "a-key-1"])
+def test_what_could_be_a_common_word_is_not_remembered(word):
+    remember(word)
+    assert mask(f"see {word}") == f"see {word}"
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_a_secret_that_no_url_can_hold_is_remembered_all_the_same():
+    remember("half-a-character-\udc80")
+    assert mask("see half-a-character-\udc80") == f"see {MASK}er-\udc80"
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_of_very_many_secrets_the_latest_are_remembered():
+    for number in range(1_000):
+        remember(f"many-of-them-{number:04}")
+    assert mask("many-of-them-0999") == f"{MASK}0999"
+    assert mask("many-of-them-0000") == "many-of-them-0000"
+
+
+def test_a_document_is_masked_by_its_values_and_by_the_names_they_stand_under():
+    document = {
+        "id": 17,
+        "key": "D-17",
+        "password": "hunter2",
+        "api_key": "",
+        "pan": 4242424242424242,
+        "float": 4242424242424242.0,
+        "nested": [{"url": "https://etl:hunter2@db/lake", "client_secret": "hunter2"}, None, True, 1.5],
+        "pair": ("4242 4242 4242 4242", b"raw"),
+    }
+    assert mask_all(document) == {
+        "id": 17,
+        "key": "D-17",
+        "password": MASK,
+        "api_key": "",
+        "pan": f"{MASK}4242",
+        "float": f"{MASK}4242.0",
+        "nested": [{"url": f"https://etl:{MASK}@db/lake", "client_secret": MASK}, None, True, 1.5],
+        "pair": [f"{MASK}4242", b"raw"],
+    }

@@ -288,10 +288,10 @@ def _variant(params: str) -> str:
 
 
 def _has_successor(connection: Connection, table: Table, same: Any, row: Row[Any]) -> bool:
-    """Whether a run has ended that began after this one."""
-    later = select(table.c.run_id).where(
-        same, table.c.started_at > row.started_at, table.c.ended_at.is_not(None), table.c.status != "abandoned"
-    )
+    """Whether another run has ended since this one did."""
+    if row.ended_at is None:
+        return False
+    later = select(table.c.run_id).where(same, table.c.ended_at > row.ended_at, table.c.status != "abandoned")
     return connection.execute(later.limit(1)).first() is not None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.cli.output import Column, Output
 from redrive.cli.wording import at, counted, in_a_line
 from redrive.flows import FlowStatus, State
-from redrive.masking import mask
+from redrive.masking import mask, mask_all
 from redrive.model import in_words
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ _IN_ITS_COUNTS = (FlowStatus.HELD, FlowStatus.FAILED)  # why it ended so is what
 
 def document(report: FlowReport, causes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """A report for programs; told apart from that of a pipeline by its kind."""
-    from redrive.cli.tasks.view import without_secrets
-
-    whole = report.document()
-    return {"kind": "flow", **whole, "params": without_secrets(whole["params"]), "causes": list(causes)}
+    return {"kind": "flow", **report.document(), "causes": list(causes)}
 
 
 def show_data(out: Output, report: FlowReport, causes: Sequence[dict[str, Any]] = ()) -> None:
@@ -78,9 +75,7 @@ def _params(report: FlowReport) -> str | None:
 
 def _given(report: FlowReport) -> list[str]:
     """The parameters of a run, each as `--param` takes it."""
-    from redrive.cli.tasks.view import without_secrets
-
-    return [f"{name}={_as_said(value)}" for name, value in without_secrets(dict(report.params)).items()]
+    return [f"{name}={_as_said(value)}" for name, value in mask_all(report.params).items()]
 
 
 def _as_said(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Letters as they may be shown: the fields that are to be masked are, here and nowhere else."""
+"""Letters as they may be shown: fields that are to be masked are, and so is what looks like a secret."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.cli.output import iso
 from redrive.letters import AuditEntry, Cause, Letter
-from redrive.masking import MASK
+from redrive.masking import MASK, mask, mask_all
 from redrive.store.encoding import encode
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class LetterView:
             elif one.name in _TEXTS and value is not None:
                 shown[one.name] = self.text(value, letter)
             else:
-                shown[one.name] = plain(value)
+                shown[one.name] = mask_all(plain(value))
         if not letter.edited:
             del shown["edited_record"]
         return shown
@@ -48,7 +48,12 @@ class LetterView:
 
     def record(self, record: Any) -> Any:
         """A record as JSON has it."""
-        return json.loads(encode(self._redactor.record(record)))
+        return mask_all(json.loads(encode(self._redactor.record(record))))
+
+    def content(self, record: bytes) -> bytes | str:
+        """What may be shown of bytes: a word instead of them where fields are to be masked, which they may hold."""
+        shown = self._redactor.record(record)
+        return mask(shown.decode("latin-1")).encode("latin-1") if isinstance(shown, bytes) else str(shown)
 
     def changes(self, before: Any, after: Any) -> list[tuple[str, str, str]]:
         """What an edit changed: the path, and the value before and after as short JSON."""

@@ -17,7 +17,7 @@ from redrive.cli.session import Session
 from redrive.cli.wording import ago, at, counted, in_a_line
 from redrive.errors import PipelineError
 from redrive.flows import FlowReport, FlowStatus, State
-from redrive.masking import mask
+from redrive.masking import mask, mask_all
 from redrive.model import in_words
 from redrive.runs import Report, RunStatus, Tier
 
@@ -274,7 +274,7 @@ _SUPERSEDED = "superseded by another row with the same key"
 
 
 def _show_to_people(out: Output, report: Report) -> None:
-    checkpoint = None if report.checkpoint is None else json.dumps(report.checkpoint, ensure_ascii=False)
+    checkpoint = None if report.checkpoint is None else json.dumps(mask_all(report.checkpoint), ensure_ascii=False)
     if checkpoint is not None and len(checkpoint) > _LONGEST:
         checkpoint = f"{checkpoint[:_LONGEST]}… ({len(checkpoint):,} characters; --json shows all)"
     done = report.status is RunStatus.COMPLETE

@@ -16,6 +16,7 @@ from redrive.dlq.filters import Filter
 from redrive.dlq.prepare import storable
 from redrive.errors import LetterError
 from redrive.letters import OPEN, Changed, Status
+from redrive.masking import mask
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letter_claims, letters
 
@@ -43,8 +44,8 @@ def checked_note(note: str | None, action: str) -> str:
 
 
 def as_note(note: str) -> str:
-    """A note that both databases can hold."""
-    return storable(note.strip()[:_LONGEST_NOTE])
+    """A note that both databases can hold, without secrets: it is shown wherever the letter is."""
+    return storable(mask(note.strip())[:_LONGEST_NOTE])
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
+from traceback import format_exc
 from types import TracebackType
 from typing import Any, Self
 
@@ -136,7 +137,7 @@ class _Listener(socketserver.ThreadingTCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who asked has gone, or was too slow: nobody needs to hear of it."""
-        _log.debug("a request ended early", exc_info=True)
+        _log.debug("a request ended early\n%s", mask(format_exc()))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -175,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self.server.ask(self.path.partition("?")[0], self.headers.get("Accept", ""))
         except Exception as error:
-            _log.exception("a request failed")
+            _log.error("a request failed\n%s", mask(format_exc()))
             answer = Answer.sentence(500, f"this could not be answered: {type(error).__name__}: {error}")
         self._send(answer)
 

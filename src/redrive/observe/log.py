@@ -9,7 +9,7 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.masking import mask
+from redrive.masking import mask, mask_all
 
 # What every record has by itself; the rest was passed as `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -27,7 +27,7 @@ class JsonFormatter(logging.Formatter):
             "message": mask(record.getMessage()),
         }
         extra = {name: value for name, value in vars(record).items() if name not in _OWN and name not in line}
-        line.update(_shown(extra))
+        line.update(mask_all(_shown(extra)))
         if record.exc_info:
             line["traceback"] = mask(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)

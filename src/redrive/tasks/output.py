@@ -9,6 +9,7 @@ from redrive.tasks.fingerprint import storable
 
 KEPT = 16 << 10
 """Bytes of the beginning, and as many of the end."""
+_LONGEST_LINE = 4 << 10
 _CHUNK = 1 << 16
 _AT_ONCE = 1 << 18  # bytes read before it is somebody else's turn
 
@@ -39,11 +40,15 @@ class Output:
         """What is kept of it, without secrets."""
         if not self._total:
             return ""
-        tail = self._tail[-KEPT:]
-        left_out = self._total - len(self._head) - len(tail)
-        if left_out <= 0:
-            return _readable(self._head + tail)
-        return f"{_readable(self._head)}\n… {left_out:,} bytes left out …\n{_readable(tail)}"
+        head, tail = self._head, self._tail[-KEPT:]
+        if len(head) + len(tail) >= self._total:
+            return _readable(head + tail)
+        # Cut between lines, unless they are very long: half a secret would not be recognised as one.
+        head = head[: head.rfind(b"\n", len(head) - _LONGEST_LINE) + 1] or head
+        tail = tail[tail.find(b"\n", 0, _LONGEST_LINE) + 1 :]
+        left_out = self._total - len(head) - len(tail)
+        beginning = _readable(head).removesuffix("\n")
+        return f"{beginning}\n… {left_out:,} bytes left out …\n{_readable(tail)}"
 
 
 def _readable(data: bytearray) -> str:

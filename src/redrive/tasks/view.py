@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from traceback import format_exc
 from typing import TYPE_CHECKING
 
 from redrive.calls.announce import EVENTS
 from redrive.flows import FlowProgress, RunningTask, State
+from redrive.masking import mask
 
 if TYPE_CHECKING:
     from redrive.tasks.pool import Pool
@@ -75,5 +77,5 @@ class View:
         try:
             self._watch(progress)
         except Exception:  # who watches must not end what is watched
-            EVENTS.exception("the watch of a run failed, and is not called any more")
+            EVENTS.error("the watch of a run failed, and is not called any more\n%s", mask(format_exc()))
             self._watch, self.show_at = None, math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
@@ -79,6 +80,9 @@ def _of_url(url: str) -> Iterator[str]:
     except ValueError:
         return
     yield from _long_enough([*found, *map(unquote, found)])
+    if parts.username is not None:  # as it is sent, and as a receiver may repeat it
+        words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        yield base64.b64encode(words.encode()).decode()
     yield from _telling(parts.netloc.split("."))  # some receivers are known by a name that nobody can guess
 
 

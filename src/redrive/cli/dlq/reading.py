@@ -13,6 +13,7 @@ from redrive.cli.output import Column
 from redrive.cli.selecting import Selection
 from redrive.cli.session import Session
 from redrive.cli.wording import ago, bars, counted, in_a_line
+from redrive.masking import mask
 
 if TYPE_CHECKING:
     from redrive.cli.letter_view import LetterView
@@ -156,8 +157,8 @@ def _letter_row(letter: Letter, view: LetterView) -> list[Any]:
         letter.error_type,
         letter.fingerprint,
         None if letter.key is None else view.text(letter.key, letter),
-        letter.position,
-        letter.source,
+        None if letter.position is None else mask(letter.position),
+        None if letter.source is None else mask(letter.source),
         letter.seen,
         letter.rejected_at,
         letter.last_seen,
@@ -183,7 +184,8 @@ def history(
         events = [(one, letters[one.letter_id]) for one in found.events if one.letter_id in letters]
         if session.out.json:
             shown = [view.letter(one) for one in found.letters]
-            session.out.document({"key": key, "letters": shown, "events": [view.entry(*event) for event in events]})
+            told = [view.entry(*event) for event in events]
+            session.out.document({"key": mask(key), "letters": shown, "events": told})
             return
         happened: list[tuple[Any, ...]] = [
             (one.rejected_at, one.id, "rejected", "pending", None, view.text(one.error_message, one))

@@ -13,6 +13,7 @@ from redrive.cli.dlq.noun import app
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
 from redrive.cli.wording import at, hexdump, one_line
+from redrive.masking import mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,8 +86,8 @@ def _show_to_people(out: Output, view: LetterView, letter: Letter, audit: Iterab
         "cause": letter.fingerprint,
         "rejected": f"{at(letter.rejected_at)}{again}",
         "key": None if letter.key is None else view.text(letter.key, letter),
-        "source": letter.source,
-        "position": letter.position,
+        "source": None if letter.source is None else mask(letter.source),
+        "position": None if letter.position is None else mask(letter.position),
         "run": letter.run_id,
         "attempts": letter.attempts if letter.attempts > 1 else None,
         "replays": f"{letter.reprocess_count}, last {at(letter.last_reprocess)}" if letter.reprocess_count else None,
@@ -125,12 +126,13 @@ def _size(record: Any) -> str:
 
 def _record(view: LetterView, record: Any, *, full: bool) -> str:
     """A record for reading; a long one is cut, with a word that says so."""
-    if isinstance(record, bytes):
-        shown = record if full else record[: _LONGEST // 16]
-        text, cut = hexdump(shown), len(record) - len(shown)
+    content = view.content(record) if isinstance(record, bytes) else None
+    if isinstance(content, bytes):
+        shown = content if full else content[: _LONGEST // 16]
+        text, cut = hexdump(shown), len(content) - len(shown)
         unit = "bytes"
     else:
-        document = view.record(record)
+        document = content or view.record(record)
         whole = json.dumps(document if full else _with_short_texts(document), ensure_ascii=False, indent=2)
         text = whole if full else whole[:_LONGEST]
         cut, unit = len(whole) - len(text), "characters"

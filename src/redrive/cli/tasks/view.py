@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from redrive.cli.letter_view import plain
-from redrive.masking import MASK, mask
+from redrive.masking import mask, mask_all
 from redrive.store.encoding import encode
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class TaskView:
 
     def value(self, value: Any) -> Any:
         """What a task was given or has returned, as JSON has it."""
-        return without_secrets(json.loads(encode(self._redactor.record(value))))
+        return mask_all(json.loads(encode(self._redactor.record(value))))
 
     def _text(self, text: str | None, given: Any) -> str | None:
         return None if text is None else self._redactor.text(text, given)
@@ -110,18 +110,3 @@ class TaskView:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
-
-
-def without_secrets(value: Any) -> Any:
-    """A document without what looks like a credential, by its own look or by the name it stands under."""
-    if isinstance(value, dict):
-        return {name: _under(name, one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [without_secrets(one) for one in value]
-    return mask(value) if isinstance(value, str) else value
-
-
-def _under(name: str, value: Any) -> Any:
-    if isinstance(value, str) and value and mask(f"{name}=x") != f"{name}=x":
-        return MASK
-    return without_secrets(value)
