@@ -137,7 +137,7 @@ _PATTERNS: tuple[tuple[tuple[tuple[str, ...], ...], re.Pattern[str], str], ...] 
     # --password abc
     (
         (("--",), _SECRET_WORDS),
-        re.compile(rf"""(?<![\w-])(--{_TELLING}\s+)(?!--)(?:'[^']*'|"[^"]*"|[^\s'"]+)""", re.IGNORECASE),
+        re.compile(rf"""(?<![\w-])(--{_TELLING}\s+)(?:'[^']*'|"[^"]*"|[^\s'"]+)""", re.IGNORECASE),
         rf"\1{MASK}",
     ),
     # PagerDuty's routing key; RabbitMQ has one, too, which is no secret and looks different
