@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redrive.calls.announce import Announcer
+from redrive.dlq.prepare import storable
 from redrive.rows.gate import Gate
 from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.sinks.sink import Sink
@@ -25,3 +26,13 @@ class Job:
     batch: int
     gate: Gate
     announcer: Announcer
+
+    @property
+    def source_name(self) -> str:
+        """The source as it is told of: a file's name need not be text."""
+        return storable(self.source.name)
+
+    @property
+    def sink_name(self) -> str:
+        """The sink as it is told of."""
+        return storable(self.sink.name)
