@@ -33,6 +33,26 @@ settings.register_profile(
 )
 settings.load_profile("redrive")
 
+MEMORY = Path("/dev/shm")
+ROOM = 6 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files in memory, where there is room: tests make thousands of databases, and most of their time is a disk's."""
+    if hasattr(config, "workerinput") or config.option.basetemp is not None or not MEMORY.is_dir():
+        return
+    for left in MEMORY.glob("redrive-tests-*"):  # by a run that was killed
+        if not Path(f"/proc/{left.name.rpartition('-')[2]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    if shutil.disk_usage(MEMORY).free > ROOM:
+        config.option.basetemp = str(MEMORY / f"redrive-tests-{os.getpid()}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(MEMORY / f"redrive-tests-{os.getpid()}", ignore_errors=True)
+
+
 PASSWORD = "correct-horse"
 
 
