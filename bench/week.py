@@ -42,7 +42,7 @@ from redrive.testing import FakeClock
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)  # of the week that counts
 WEEK = timedelta(days=7)
-CALM, CLOSE = timedelta(minutes=30), timedelta(minutes=1)  # between two looks of the watch
+CALM, CLOSE = timedelta(hours=1), timedelta(minutes=1)  # between two looks of the watch
 ON_CALL = timedelta(minutes=20)  # until somebody says that he is at it
 ROWS, CALLS = 600, 120
 

@@ -33,6 +33,10 @@ settings.register_profile(
 )
 settings.load_profile("redrive")
 
+# Who is started in the background of a shell ignores Ctrl-C, and so do all of its children: ours are not to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 MEMORY = Path("/dev/shm")
 ROOM = 6 << 30
 
