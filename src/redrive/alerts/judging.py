@@ -22,7 +22,7 @@ from redrive.store.encoding import encode
 from redrive.store.owner import is_dead
 from redrive.store.registry import Runnable
 from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_executors, task_runs, tasks
-from redrive.store.task_log import causes_of, counts_of
+from redrive.store.task_log import anybody_at, causes_of, counts_of
 
 _REMEMBERED = 60  # runs that say what is usual
 _SAMPLED = 10_000  # letters of a run that are looked at for what they have in common
@@ -211,7 +211,7 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
         subject=Subject(kind="flow", name=row.flow_name),
         run_id=row.run_id,
         status=row.status,
-        lost=row.status == FlowStatus.RUNNING and not _anybody_at(connection, row.run_id, now),
+        lost=row.status == FlowStatus.RUNNING and not anybody_at(connection, row.run_id, now),
         started_at=row.started_at,
         ended_at=row.ended_at,
         seconds=_at_work(connection, [row.run_id], now).get(row.run_id, 0.0),
@@ -243,13 +243,6 @@ def _kind_of_all(kinds: Iterable[str | None]) -> str | None:
     if not found:
         return None
     return found.pop() if len(found) == 1 else str(Kind.PERMANENT)
-
-
-def _anybody_at(connection: Connection, run_id: UUID, now: datetime) -> bool:
-    there = select(task_executors.c.owner).where(
-        task_executors.c.run_id == run_id, task_executors.c.ended_at.is_(None), task_executors.c.until > now
-    )
-    return any(not is_dead(row.owner) for row in connection.execute(there))
 
 
 def _past_flow(connection: Connection, row: Row[Any], now: datetime) -> Iterator[PastRun]:

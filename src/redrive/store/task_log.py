@@ -17,8 +17,9 @@ from redrive.flows import FlowReport, FlowStatus, State
 from redrive.store.database import Database
 from redrive.store.encoding import decode
 from redrive.store.listed import among
+from redrive.store.owner import is_dead
 from redrive.store.run_log import is_run, of_run
-from redrive.store.schema import task_attempts, task_changes, task_runs, tasks
+from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
 
 _NO_TEXT = r"\0\ud800-\udfff"  # what no database holds in a text
 _NAMED = re.compile(rf"(?P<name>[^\[\]{_NO_TEXT}]+)(?:\[(?P<child>\d+)\])?")
@@ -343,6 +344,14 @@ def counts_of(connection: Connection, run_id: UUID) -> dict[State, int]:
     )
     found = {State(row.state): row.tasks for row in connection.execute(grouped)}
     return {state: found[state] for state in State if state in found}
+
+
+def anybody_at(connection: Connection, run_id: UUID, now: datetime) -> bool:
+    """Whether an executor is at work on a run, as far as can be told."""
+    there = select(task_executors.c.owner).where(
+        task_executors.c.run_id == run_id, task_executors.c.ended_at.is_(None), task_executors.c.until > now
+    )
+    return any(not is_dead(row.owner) for row in connection.execute(there))
 
 
 def report_of(connection: Connection, run_id: UUID, *, resumed: bool = False) -> FlowReport:

@@ -27,7 +27,7 @@ from redrive.store.encoding import decode, encode
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import note_start
 from redrive.store.schema import task_executors, task_runs, tasks
-from redrive.store.task_log import report_of
+from redrive.store.task_log import anybody_at, report_of
 from redrive.tasks.graph import Shape
 from redrive.tasks.place import Place
 from redrive.tasks.steady import SteadyTime
@@ -134,7 +134,9 @@ class Ledger(Place):
                 f"run with the flow as it was, or {ANEW}"
             )
         if standing.status != FlowStatus.COMPLETE:  # what is complete remains so: there is nothing left to do
-            died = standing.status == FlowStatus.RUNNING and not self._anybody_at(connection, standing.run_id)
+            died = standing.status == FlowStatus.RUNNING and not anybody_at(
+                connection, standing.run_id, self.database.dialect.now(connection)
+            )
             connection.execute(
                 update(task_runs)
                 .where(task_runs.c.run_id == standing.run_id)
@@ -147,15 +149,6 @@ class Ledger(Place):
                 )
             )
         return Begun(run_id=standing.run_id, started_at=standing.started_at, resumed=True, sla=standing.sla)
-
-    def _anybody_at(self, connection: Connection, run_id: uuid.UUID) -> bool:
-        """Whether an executor is at work on it; the one that begins is not there yet."""
-        there = select(task_executors.c.owner).where(
-            task_executors.c.run_id == run_id,
-            task_executors.c.ended_at.is_(None),
-            task_executors.c.until > self.database.dialect.now(connection),
-        )
-        return any(not is_dead(row.owner) for row in connection.execute(there))
 
     def _abandon(self, connection: Connection, params: str, now: datetime) -> None:
         connection.execute(
