@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redrive.alerts.desk import Desk
     from redrive.alerts.settings import AlertSettings
 
-app = noun("Alerts: what people were told, what became of it, and whether they can be told.")
+app = noun("Alerts: what people were told, what became of it, and whether they can be told.", bare="ls")
 
 _LATELY = timedelta(days=7)
 _SPANS = (("d", 86_400), ("h", 3_600), ("min", 60))

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 import redrive
 from redrive.cli.exits import on_broken_pipe
@@ -47,10 +48,33 @@ def root(app: typer.Typer) -> None:
     app.callback(invoke_without_command=True)(_with_options(start, [_Root]))
 
 
-def noun(help: str) -> typer.Typer:
-    """A group of commands about one thing."""
-    app = typer.Typer(help=help, rich_markup_mode=None, add_completion=False)
-    app.callback(invoke_without_command=True)(_with_options(_help_where_nothing_is_asked, [Common]))
+class _Noun(TyperGroup):
+    """A group of commands, each told of in a whole sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands; a line that is too long goes on below."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, (one.help or "").partition("\n\n")[0]) for name, one in found if one is not None]
+            )
+
+
+def noun(help: str, *, bare: str | None = None) -> typer.Typer:
+    """A group of commands about one thing. The noun alone asks for the command `bare`, or for help."""
+    if bare is not None:
+        help = f"{help}\n\nAlone, it does `{bare}`."
+    app = typer.Typer(cls=_Noun, help=help, rich_markup_mode=None, add_completion=False)
+
+    def start(ctx: typer.Context, **given: Any) -> None:
+        if bare is None or ctx.invoked_subcommand is not None:
+            _help_where_nothing_is_asked(ctx)
+            return
+        meant = cast("TyperGroup", ctx.command).commands[bare]
+        with meant.make_context(bare, [], parent=ctx) as context:
+            meant.invoke(context)
+
+    app.callback(invoke_without_command=True)(_with_options(start, [Common]))
     return app
 
 

@@ -6,14 +6,21 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections import Counter
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from redrive.cli.exits import BrokenModule, NotThere
+from redrive.cli.wording import counted
 
 _FORMS = "write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline or jobs.vendor:pipeline"
+
+
+def load_target(wanted: str) -> Any:
+    """The object that is meant; without a name, the only pipeline or flow there."""
+    return load(wanted) if ":" in wanted else _only_one(wanted, _loaded(wanted))
 
 
 def load(wanted: str) -> Any:
@@ -21,16 +28,50 @@ def load(wanted: str) -> Any:
     where, colon, name = wanted.rpartition(":")
     if not (colon and where and all(part.isidentifier() for part in name.split("."))):
         raise NotThere(f"{wanted!r} does not say what to load; {_FORMS}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    module = _file(Path(where)) if where.endswith(".py") or os.sep in where else _module(where)
-    found: Any = module
+    found: Any = _loaded(where)
     for part in name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             raise NotThere(f"{where} has no name {part!r}{_suggestion(found, part)}") from None
     return found
+
+
+def _loaded(where: str) -> ModuleType:
+    if not where:
+        raise NotThere(f"'' does not say what to load; {_FORMS}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return _file(Path(where)) if where.endswith(".py") or os.sep in where else _module(where)
+
+
+def _only_one(where: str, module: ModuleType) -> Any:
+    found = {id(value): (name, value) for name, value in reversed(vars(module).items()) if can_run(value)}
+    if not found:
+        raise NotThere(
+            f"there is no pipeline or flow in {where}; make one with redrive.Pipeline(…) or redrive.Flow(…), or say "
+            f"what else is meant: {where}:NAME"
+        )
+    if len(found) > 1:
+        kinds = Counter("flow" if is_flow(value) else "pipeline" for _, value in reversed(found.values()))
+        several = " and ".join(counted(number, kind) for kind, number in kinds.items())
+        listed = ", ".join(f"{where}:{name}" for name, _ in reversed(found.values()))
+        raise NotThere(f"there are {several} in {where}; say which one: {listed}")
+    ((_, only),) = found.values()
+    return only
+
+
+def can_run(value: Any) -> bool:
+    """Whether it is one of ours, or made of one: a module, a web application or a process has a `run`, too."""
+    ours = any(one.__module__.split(".")[0] == "redrive" for one in type(value).__mro__)
+    return ours and callable(getattr(value, "run", None))
+
+
+def is_flow(value: Any) -> bool:
+    """Whether it is a flow, not a pipeline."""
+    from redrive.tasks.flow import Flow
+
+    return isinstance(value, Flow)
 
 
 def _file(path: Path) -> ModuleType:

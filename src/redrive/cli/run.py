@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -16,15 +13,12 @@ import typer
 from redrive.cli.command import command
 from redrive.cli.exits import NotThere, Refused
 from redrive.cli.session import Session
-from redrive.cli.wording import counted
+from redrive.cli.spans import seconds
 
 if TYPE_CHECKING:
     from redrive.errors import RedriveError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?")
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 
 
 class Ending(Protocol):
@@ -72,7 +66,7 @@ def run(
     Rows that are bad go to the dead letters, and the run goes on; so do tasks, and what comes after them is held.
     SIGTERM and a deadline let it finish its batch, or the tasks that are running; the next run goes on from there.
     """
-    options: dict[str, Any] = {} if deadline is None else {"deadline": _seconds(deadline)}
+    options: dict[str, Any] = {} if deadline is None else {"deadline": seconds("--deadline", deadline)}
     if restart:
         options["restart"] = True
     of_flows: dict[str, Any] = {} if not param else {"params": _params(param)}
@@ -90,8 +84,9 @@ def run(
 
 def _run(session: Session, found: Any, options: dict[str, Any], of_flows: dict[str, Any], *, quiet: bool) -> Ending:
     from redrive.cli import run_flow, run_rows
+    from redrive.cli.loading import is_flow
 
-    if _is_flow(found):
+    if is_flow(found):
         return run_flow.run(session, found, options | of_flows, quiet=quiet)
     if of_flows:
         option = "--param" if "params" in of_flows else "--run-id"
@@ -103,12 +98,10 @@ def _run(session: Session, found: Any, options: dict[str, Any], of_flows: dict[s
 
 
 def _found(wanted: str) -> Any:
-    from redrive.cli.loading import load
+    from redrive.cli.loading import can_run, load_target
 
-    if ":" not in wanted:
-        return _only_one(wanted, load(f"{wanted}:__dict__"))
-    found = load(wanted)
-    if not _can_run(found):
+    found = load_target(wanted)
+    if not can_run(found):
         raise NotThere(f"{wanted} is {_what(found)}, not a pipeline or a flow")
     return found
 
@@ -121,40 +114,7 @@ def _what(found: Any) -> str:
     return "a class" if isinstance(found, type) else f"a {type(found).__name__}"
 
 
-def _only_one(where: str, names: dict[str, Any]) -> Any:
-    found = {id(value): (name, value) for name, value in reversed(names.items()) if _can_run(value)}
-    if not found:
-        raise NotThere(f"there is no pipeline or flow in {where}; make one with redrive.Pipeline(…) or redrive.Flow(…)")
-    if len(found) > 1:
-        kinds = Counter("flow" if _is_flow(value) else "pipeline" for _, value in reversed(found.values()))
-        several = " and ".join(counted(number, kind) for kind, number in kinds.items())
-        listed = ", ".join(f"{where}:{name}" for name, _ in reversed(found.values()))
-        raise NotThere(f"there are {several} in {where}; say which one: {listed}")
-    ((_, only),) = found.values()
-    return only
-
-
-def _can_run(value: Any) -> bool:
-    """Whether it is one of ours, or made of one: a module, a web application or a process has a `run`, too."""
-    ours = any(one.__module__.split(".")[0] == "redrive" for one in type(value).__mro__)
-    return ours and callable(getattr(value, "run", None))
-
-
-def _is_flow(value: Any) -> bool:
-    from redrive.tasks.flow import Flow
-
-    return isinstance(value, Flow)
-
-
 # ── what was said ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _seconds(span: str) -> float:
-    found = _SPAN.fullmatch(span.strip().lower())
-    seconds = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
-    if not 0 < seconds < math.inf:
-        raise Refused(f"--deadline is a number of seconds or a span such as 90min or 2h, not {span!r}")
-    return seconds
 
 
 def _params(given: Sequence[str]) -> dict[str, Any]:

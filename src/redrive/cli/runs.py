@@ -24,7 +24,7 @@ from redrive.runs import Report, RunStatus, Tier
 if TYPE_CHECKING:
     from redrive.opening import Store
 
-app = noun("Runs: what pipelines and flows did, and how far they came.")
+app = noun("Runs: what pipelines and flows did, and how far they came.", bare="ls")
 
 _LONGEST = 400  # characters of a checkpoint that are shown to people
 _ENDED_BADLY = {RunStatus.ABORTED, RunStatus.FAILED}

@@ -27,9 +27,14 @@ class Grid(NamedTuple):
     pitch: int
     """Characters from one bar to the next."""
 
+    @property
+    def width(self) -> int:
+        """Characters of the whole day."""
+        return self.pitch * (DAY // timedelta(seconds=self.seconds))
 
-_HOURS = Grid(_HOUR, 2, 3)
-_QUARTERS = Grid(QUARTER, 1, 1)
+
+# The widest that fits is taken; the last one always is.
+_GRIDS = (Grid(QUARTER, 1, 1), Grid(_HOUR, 2, 3), Grid(_HOUR, 1, 2), Grid(_HOUR, 1, 1))
 
 
 def beginning(now: datetime, seconds: int = QUARTER) -> datetime:
@@ -41,7 +46,7 @@ def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> lis
     """Attempts, the share of them that failed, and the 95th percentile of the others, one below the other."""
     from redrive.store.service_log import together
 
-    grid = _QUARTERS if width >= _LABEL + DAY // timedelta(seconds=QUARTER) else _HOURS
+    grid = next((one for one in _GRIDS if width >= _LABEL + one.width), _GRIDS[-1])
     begins = beginning(now, grid.seconds)
     places: list[list[ServiceWindow]] = [[] for _ in range(DAY // timedelta(seconds=grid.seconds))]
     for one in windows:
@@ -59,7 +64,7 @@ def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> lis
         lines = bars(values, height=height, grid=grid)
         return [title, *(f"{label:>{_LABEL - 1}} {line}".rstrip() for label, line in zip(labels, lines, strict=True))]
 
-    by = "hour" if grid is _HOURS else "quarter of an hour"
+    by = "hour" if grid.seconds == _HOUR else "quarter of an hour"
     return [
         *row(f"attempts, by the {by}, in UTC", 4, lambda one: one.attempts, short),
         *row("failed, of these", 2, lambda one: None if one.success_rate is None else 1 - one.success_rate, share),

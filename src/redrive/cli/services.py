@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redrive.store.service_log import ServiceWindow
     from redrive.store.shared import ServiceState
 
-app = noun("Services: what they did of late, open circuits, used-up keys.")
+app = noun("Services: what they did of late, open circuits, used-up keys.", bare="ls")
 
 
 def _in_words(state: str) -> str:

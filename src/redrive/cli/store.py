@@ -8,7 +8,7 @@ from redrive.cli.session import Session
 from redrive.cli.wording import at, megabytes
 from redrive.errors import SchemaMismatch
 
-app = noun("The store: what it holds, and its schema.")
+app = noun("The store: what it holds, and its schema.", bare="info")
 
 
 @command(app)

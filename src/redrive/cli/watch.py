@@ -17,6 +17,7 @@ from redrive.cli.command import command
 from redrive.cli.exits import Refused
 from redrive.cli.output import Output, iso
 from redrive.cli.session import Session
+from redrive.cli.spans import seconds
 from redrive.cli.wording import one_line
 from redrive.model import in_words
 
@@ -76,9 +77,10 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
     from redrive.alerts.reading import check_channels
     from redrive.alerts.watch import Watch
     from redrive.cli.loading import load
+    from redrive.config.kinds import DAY
 
     settings = check_channels(session.settings)
-    seconds = settings.every if every is None else _seconds(every)
+    between = settings.every if every is None else seconds("--every", every, most=DAY)
     beside = {}
     if textfile is not None:
         from redrive.observe.prometheus import write_textfile
@@ -96,22 +98,11 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
         store.database,
         store.alerts,
         levels,
-        every=seconds,
+        every=between,
         purges=[lambda: store.services.purge(datetime.now(UTC) - kept)],
         beside=beside,
-        news=_Status(session.out, store, every=None if once else seconds).tell,
+        news=_Status(session.out, store, every=None if once else between).tell,
     )
-
-
-def _seconds(said: str) -> float:
-    from redrive.config.kinds import DAY, duration
-    from redrive.config.located import Located
-
-    try:
-        value: str | float = float(said)
-    except ValueError:
-        value = said
-    return duration(Located(value, ("--every",)), most=DAY)
 
 
 class _Status:

@@ -98,6 +98,17 @@ def test_an_object_with_reprocess_is_a_target(run, put):
     assert run("dlq", "replay", "--target", "targets.py:pipeline.reprocess").code == 0
 
 
+def test_the_only_pipeline_of_a_file_is_a_target_without_its_name(run, put, here):
+    put(2)
+    (here / "vendor.py").write_text(
+        "import redrive\n"
+        "pipeline = redrive.Pipeline('vendor', source=redrive.rows.records([]), validate=lambda record: record,\n"
+        "    sink=redrive.rows.table('sqlite:///warehouse.db', 'deliveries', key='id', create=True))\n"
+    )
+    answer = run("dlq", "replay", "--target", "vendor.py")
+    assert (answer.code, answer.rows[0]) == (0, ["selected", "2", ""])
+
+
 def test_a_target_that_cannot_rehearse_is_said_to(run, put):
     put(2)
     answer = run("dlq", "replay", "--target", "targets.py:cannot_rehearse")
@@ -165,7 +176,7 @@ def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, 
     [
         (["--target", "nowhere.py:load"], 64, "there is no file nowhere.py"),
         (["--target", "targets.py:laod"], 64, "targets.py has no name 'laod'; did you mean 'load'?"),
-        (["--target", "targets.py"], 64, "'targets.py' does not say what to load; write FILE:NAME"),
+        (["--target", "targets.py"], 64, "there is no pipeline or flow in targets.py; make one with"),
         (
             ["--target", "broken.py:load"],
             70,

@@ -463,9 +463,9 @@ def test_a_service_that_is_down_is_69_and_one_that_asks_for_patience_is_75(stopp
         (["broken.py:pipeline"], 70, "broken.py cannot be imported: ZeroDivisionError: division by zero"),
         (["wrong.py:pipeline"], 70, "wrong.py cannot be imported: TypeError: source must be one of redrive's"),
         (["vendor.py:pipeline"], 70, "there is no file deliveries.csv"),
-        (["vendor.py:pipeline", "--deadline", "soon"], 64, "--deadline is a number of seconds or a span such as"),
-        (["vendor.py:pipeline", "--deadline", "0"], 64, "--deadline is a number of seconds or a span such as"),
-        (["vendor.py:pipeline", "--deadline", "9" * 400], 64, "--deadline is a number of seconds or a span such as"),
+        (["vendor.py:pipeline", "--deadline", "soon"], 64, "--deadline must be a span such as"),
+        (["vendor.py:pipeline", "--deadline", "0"], 64, "--deadline must be more than 0 seconds"),
+        (["vendor.py:pipeline", "--deadline", "9" * 400], 64, "--deadline must be"),
         (["vendor.py:pipeline", "--param", "x=1"], 64, "--param is for flows, and vendor is a pipeline: leave it out"),
         (["vendor.py:pipeline", "--run-id", "x"], 64, "--run-id is for flows, and vendor is a pipeline: leave it out"),
         (["vendor.py:pipeline", "--store", "mysql://x/y"], 64, "a store is SQLite or PostgreSQL, not mysql"),
@@ -505,10 +505,6 @@ def test_a_deadline_is_seconds_or_a_span(run, here, span, seconds):
 # ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
-
-
-def test_every_command_of_the_page_about_runs_does_what_the_page_shows(follow):
-    assert len(follow("Run a pipeline")) == 3
 
 
 def test_every_exit_code_is_on_the_page():

@@ -54,6 +54,14 @@ def test_the_hours_of_a_day_fit_eighty_columns_and_each_stands_below_its_bar():
     assert lines[0] == "attempts, by the hour, in UTC"
 
 
+@pytest.mark.parametrize("width", [79, 60, 56, 55, 32])
+def test_the_hours_of_a_day_fit_a_narrow_terminal(width):
+    lines = chart([window(15 * n) for n in range(96)], NOW, width=width)
+    assert max(map(len, lines)) <= width
+    assert lines[4].count("█") == 24
+    assert lines[-1].split()[0] == "13"
+
+
 def test_a_wide_terminal_shows_quarters_of_an_hour():
     lines = chart([window(0), window(45)], NOW, width=104)
     assert lines[0] == "attempts, by the quarter of an hour, in UTC"

@@ -34,7 +34,8 @@ def replay(
         str,
         typer.Option(
             metavar="FILE_OR_MODULE:NAME",
-            help="What takes the records: a function, or an object with `reprocess`.",
+            help="What takes the records: a function, or an object with `reprocess`, such as a pipeline; without a "
+            "name, the only pipeline there.",
             show_default=False,
         ),
     ],
@@ -57,7 +58,7 @@ def replay(
     target can tell. A letter that passes becomes reprocessed, one that fails again is escalated with the new reason.
     Safe to kill and run again.
     """
-    from redrive.cli.loading import load
+    from redrive.cli.loading import load_target
 
     options: dict[str, Any] = {
         "canary": canary,
@@ -69,7 +70,7 @@ def replay(
         options["batch"] = batch
     # What the target prints is not our answer.
     with redirect_stdout(sys.stderr):
-        loaded = load(target)
+        loaded = load_target(target)
         report, stopped = _replay(session, selection, loaded, dry_run=not go, **options)
     if report is not None:
         _show(session, report)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from redrive.flows import FlowReport
     from redrive.opening import Store
 
-app = noun("Tasks of flows: where they stand, what went wrong, and what becomes of it.")
+app = noun("Tasks of flows: where they stand, what went wrong, and what becomes of it.", bare="ls")
 
 RunOption = Annotated[
     str | None,
