@@ -14,11 +14,13 @@ LAYERS = [
     {"model", "letters", "runs", "flows", "notices", "errors", "clock", "config", "masking", "extras", "stopping"},
     {"classify", "policy"},
     {"calls", "store"},
-    {"dlq", "observe"},
+    {"dlq", "observe", "explain", "simulate"},
     {"alerts"},
     {"opening"},
     {"rows", "tasks", "streams", "engines"},
-    {"cli", "console", "testing"},
+    {"testing"},
+    {"demo"},
+    {"cli", "console"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 PURE = {"classify", "policy"}

@@ -208,8 +208,7 @@ class Call:
         return classifier.judge(outcome.value, now=now)
 
     def _blames_the_service(self, trial: Trial, verdict: Verdict) -> bool:
-        its_kind = verdict.kind in _SERVICE_FAULTS or (verdict.status or 0) >= 500
-        return its_kind and not trial.belongs_elsewhere(self._core.name)
+        return is_a_fault(verdict) and not trial.belongs_elsewhere(self._core.name)
 
     def _report(self, trial: Trial, verdict: Verdict | None, fault: bool) -> None:
         circuit, permit = self._core.circuit, trial.permit
@@ -397,6 +396,11 @@ class Call:
 
     def _left(self) -> float:
         return self._retry.within - self._elapsed()
+
+
+def is_a_fault(verdict: Verdict) -> bool:
+    """Whether the service is to blame, and the breaker is to be told."""
+    return verdict.kind in _SERVICE_FAULTS or (verdict.status or 0) >= 500
 
 
 def _circuit_open(retry_in: float) -> Stop:

@@ -96,6 +96,8 @@ class Service:
                 checks.seconds(option, value, above=0)
         self.name = name
         self.retry = retry or Retry(attempts=1)
+        self.breaker = breaker
+        self.budget = budget
         for concern in self.retry.concerns(timeout=timeout, round_trip=round_trip, sla=sla):
             checks.warn(f"service {name!r}: {concern}")
         clock = SystemClock() if clock is None else clock
@@ -146,8 +148,10 @@ class Service:
     ) -> Service:
         """The same service, sharing all its state, with other settings for some of its calls.
 
+        timeout          seconds of one attempt
         endpoint         the name in logs and errors
         idempotency_key  the key of one logical call; a view kept for another call would send the same
+        fallback         a value, or a function of the same arguments, for when the call fails
         """
         changes: dict[str, Any] = {}
         for name, text in {"endpoint": endpoint, "idempotency_key": idempotency_key}.items():
@@ -174,7 +178,10 @@ class Service:
         return cast("Callable[P, R]", guarded)
 
     def call(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
-        """Call a function through the service."""
+        """Call a function through the service.
+
+        function  what is called; the other arguments are its own
+        """
         last = self._last
         if last.function is not function:  # a loop calls the same function again and again
             refuse_unless_callable(function)
@@ -183,7 +190,10 @@ class Service:
         return result
 
     def acall(self, function: Callable[..., Awaitable[R]], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, R]:
-        """Call an async function through the service; await the result."""
+        """Call an async function through the service; await the result.
+
+        function  what is called; the other arguments are its own
+        """
         last = self._alast
         if last.function is not function:
             refuse_unless_callable(function)

@@ -1,0 +1,207 @@
+"""The command `redrive explain`: finds out what is asked about, and answers."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.exits import NotThere, Refused
+from redrive.cli.session import Session
+from redrive.cli.spans import seconds
+
+if TYPE_CHECKING:
+    from redrive.explain.policy import Policy
+    from redrive.explain.reading import Reading
+    from redrive.explain.standing_in import Given
+    from redrive.model import Scope
+
+    Asked = Policy | Reading
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_STDIN = "-"
+_MOST_BYTES = 16_000_000
+_USAGE = "say what to explain, such as `redrive explain 503`, or give a traceback on stdin"
+
+
+@command(app)
+def explain(
+    session: Session,
+    *,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WHAT",
+            help="An exception (httpx.ReadTimeout), a status (503), a SQLSTATE (40P01), an errno (ECONNREFUSED), a "
+            "FILE.py:NAME of an exception or a policy; - or nothing for a traceback on stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="FILE:NAME", help="The service, or the Retry, that would meet the error."),
+    ] = None,
+    scope: Annotated[
+        str | None, typer.Option(metavar="SCOPE", help="What was being done: a call, a row or a task. [default: all]")
+    ] = None,
+    sla: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="How long a call may take in all: 90 (seconds), 5min …")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="How long one attempt takes, where the policy does not say.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(metavar="METHOD", help="The request's method, such as POST.")] = None,
+    retry_after: Annotated[
+        str | None, typer.Option(metavar="VALUE", help="The answer's Retry-After: seconds, or an HTTP date.")
+    ] = None,
+    body: Annotated[str | None, typer.Option(metavar="TEXT", help="The answer's body.")] = None,
+) -> None:
+    """Say what redrive would do with an error, or what a policy amounts to.
+
+    For an error: the verdict, the rule it is by, and what follows in a call, a row and a task. For a policy: when its
+    attempts are made, and how long a call takes at best, on average and at worst. Nothing is called or sent.
+    """
+    from redrive.cli.explain.view import show
+    from redrive.explain.policy import DEFAULT
+    from redrive.explain.standing_in import Given
+    from redrive.explain.unclear import Unclear
+
+    given = Given(method=_method(method), retry_after=_patience(retry_after), body=body)
+    limit = None if timeout is None else seconds("--timeout", timeout)
+    promised = None if sla is None else seconds("--sla", sla)
+    try:
+        # What the user's modules print when they are imported is not our answer.
+        with redirect_stdout(sys.stderr):
+            guard = DEFAULT if policy is None else _policy(policy)
+            asked = _asked(what or [], given)
+        show(session.out, asked, guard, scope=_scope(scope), timeout=limit, sla=promised)
+    except Unclear as error:
+        raise Refused(str(error)) from None
+
+
+# ── what is asked about ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _asked(words: list[str], given: Given) -> list[Asked]:
+    from redrive.explain.reading import phrases
+
+    if not words and sys.stdin.isatty():
+        raise Refused(_USAGE)
+    asked: list[Asked] = []
+    for phrase in phrases(words) or [_STDIN]:
+        asked += [_traceback(given)] if phrase == _STDIN else _found(phrase, given)
+    return asked
+
+
+def _found(phrase: str, given: Given) -> list[Asked]:
+    from redrive.explain.reading import is_coded, read
+    from redrive.explain.traceback_errors import of_traceback
+    from redrive.explain.traceback_text import parse
+    from redrive.explain.unclear import Unclear
+
+    if ": " in phrase and (chain := parse(phrase)):
+        return [of_traceback(chain, given)]  # a line of a log
+    if ":" in phrase and not is_coded(phrase):
+        return [_loaded(phrase, given)]
+    try:
+        return [*read(phrase, given)]
+    except Unclear:
+        module, _, name = phrase.rpartition(".")
+        if not module:
+            raise
+        try:
+            return [_loaded(f"{module}:{name}", given)]
+        except NotThere:
+            pass
+        raise
+
+
+def _loaded(target: str, given: Given) -> Asked:
+    """What a FILE:NAME is: an exception, or a policy."""
+    from redrive.cli.loading import load
+    from redrive.explain.policy import Policy
+    from redrive.explain.reading import of_class, of_error
+
+    found = load(target)
+    if isinstance(found, type) and issubclass(found, BaseException):
+        return of_class(target, found, given)
+    if isinstance(found, Exception):
+        return of_error(target, found)
+    policy = Policy.of(found)
+    if policy is None:
+        raise Refused(f"{target} is {_what(found)}; name an exception, a Service or a Retry")
+    return policy
+
+
+def _policy(target: str) -> Policy:
+    from redrive.cli.loading import load
+    from redrive.explain.policy import Policy
+
+    found = load(target)
+    policy = Policy.of(found)
+    if policy is None:
+        raise Refused(f"--policy {target} is {_what(found)}; name a Service or a Retry")
+    return policy
+
+
+def _what(found: Any) -> str:
+    if isinstance(found, type):
+        return f"the class {found.__name__}"
+    ours = type(found).__name__ if type(found).__module__.startswith("redrive.") else None
+    if ours == "Task":
+        return "a task, which is tried by the retry= it was given"
+    if ours in ("Flow", "Pipeline"):
+        return f"a {ours.lower()}, which has no policy of its own but calls services that do"
+    if callable(found):
+        return "a function, guarded perhaps by a service that has a name of its own"
+    return f"of the type {type(found).__name__}"
+
+
+def _traceback(given: Given) -> Reading:
+    from redrive.explain.traceback_errors import of_traceback
+    from redrive.explain.traceback_text import parse
+
+    chain = parse(_stdin())
+    if not chain:
+        raise Refused("there is no traceback on stdin; pass what Python prints: `python job.py 2>&1 | redrive explain`")
+    return of_traceback(chain, given)
+
+
+def _stdin() -> str:
+    data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        most = f"{_MOST_BYTES // 1_000_000} MB"
+        raise Refused(f"stdin has more than {most}; pass its end: `tail -n 1000 job.log | redrive explain`")
+    if not data.strip():
+        raise Refused(f"stdin is empty; {_USAGE}")
+    if b"\0" in data:
+        raise Refused("stdin is no text; pass a traceback as Python prints it")
+    return data.decode("utf-8", "replace")
+
+
+# ── what is known beside it ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _scope(scope: str | None) -> Scope | None:
+    if scope not in (None, "call", "row", "task"):
+        raise Refused(f"--scope is call, row or task, not {scope!r}")
+    return cast("Scope | None", scope)
+
+
+def _method(method: str | None) -> str | None:
+    if method is not None and not method.isalpha():
+        raise Refused(f"--method is the method of a request, such as GET or POST, not {method!r}")
+    return None if method is None else method.upper()
+
+
+def _patience(value: str | None) -> str | None:
+    from redrive.classify.retry_after import parse_retry_after
+
+    if value is not None and parse_retry_after(value, datetime.now(UTC)) is None:
+        raise Refused(f"--retry-after is a number of seconds or an HTTP date, as the header has it, not {value!r}")
+    return value

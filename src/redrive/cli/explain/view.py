@@ -1,0 +1,184 @@
+"""How an explanation looks: one error as a list of facts, several as a table, a policy with its attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redrive.cli.output import Column, Output
+from redrive.cli.wording import in_a_line
+from redrive.explain import policy_words
+from redrive.explain.explanation import SCOPES, Explanation, document, explain, lasting
+from redrive.explain.policy import DEFAULT, Policy
+from redrive.explain.policy_words import PolicyExplanation, explain_policy, fits
+from redrive.masking import mask, mask_all
+from redrive.model import in_words
+
+if TYPE_CHECKING:
+    from redrive.explain.reading import Reading
+    from redrive.explain.schedule import Schedule, Span
+    from redrive.model import Scope
+
+_SURE = 0.995  # what a percentage shows as 100
+_FACTS = (Column(title="what"), Column(title="value", least=20, wrap=True))
+_ERRORS = (
+    Column(title="what", least=20),
+    Column(title="read as", least=20, drop=3),
+    Column(title="kind"),
+    Column(title="in a row", drop=1),
+    Column(title="in a task", drop=2),
+    Column(title="rule", least=20, drop=4),
+    Column(title="reason", least=24, drop=5),
+)
+
+
+def show(
+    out: Output,
+    asked: Sequence[Policy | Reading],
+    policy: Policy,
+    *,
+    scope: Scope | None,
+    timeout: float | None,
+    sla: float | None,
+) -> None:
+    """Answer all that was asked, errors first."""
+    found = [
+        explain_policy(one, timeout=timeout, sla=sla)
+        if isinstance(one, Policy)
+        else explain(one, policy, scope=scope or "call", timeout=timeout)
+        for one in asked
+    ]
+    if out.json:
+        out.document([mask_all(_document(one)) for one in found])
+        return
+    errors = [one for one in found if isinstance(one, Explanation)]
+    if len(errors) == 1:
+        out.table(_FACTS, _facts(errors[0], (scope,) if scope else SCOPES, sla))
+    elif errors:
+        out.table(_ERRORS, [_row(one) for one in errors])
+    for one in found:
+        if isinstance(one, PolicyExplanation):
+            _show_policy(out, one)
+
+
+def _document(found: Explanation | PolicyExplanation) -> dict[str, Any]:
+    return document(found) if isinstance(found, Explanation) else policy_words.document(found)
+
+
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _row(found: Explanation) -> list[Any]:
+    verdict = found.verdict
+    kinds = [str(found.verdicts[scope].kind) for scope in ("row", "task")]
+    cells = [found.reading.what, found.reading.read_as, str(verdict.kind), *kinds, verdict.rule, verdict.reason]
+    return [mask(in_a_line(cell)) for cell in cells]
+
+
+def _facts(found: Explanation, scopes: Sequence[Scope], sla: float | None) -> list[tuple[str, str]]:
+    verdict, reading = found.verdict, found.reading
+    whose = "built in" if found.built_in else f"of {found.policy.name}"
+    rows = [
+        ("asked", reading.what),
+        ("read as", reading.read_as),
+        ("note", reading.note or ""),
+        ("kind", str(verdict.kind)),
+        ("reason", verdict.reason),
+        ("said", verdict.detail or ""),
+        ("rule", f"{verdict.rule}, {whose}"),
+        ("by the policy", "" if found.policy is DEFAULT else found.policy.name),
+        *((f"in a {scope}", _does(found, scope)) for scope in scopes),
+        ("in the SLA", _kept(found, sla) if "call" in scopes else ""),
+        ("breaker", found.breaker if "call" in scopes else ""),
+        ("people", found.people),
+        ("do", found.advice),
+        ("to change it", found.change),
+    ]
+    return [(name, mask(in_a_line(value))) for name, value in rows if value]
+
+
+def _does(found: Explanation, scope: Scope) -> str:
+    kind = found.verdicts[scope].kind
+    return found.does(scope) if kind is found.verdict.kind else f"{kind}: {found.does(scope)}"
+
+
+def _kept(found: Explanation, sla: float | None) -> str:
+    if sla is None or found.schedule is None:
+        return ""
+    return f"{fits(found.schedule.total, sla)}, where it is {in_words(sla)}"
+
+
+# ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _between(wait: Span) -> str:
+    if wait.worst == 0:
+        return ""
+    return lasting(wait.best) if wait.best == wait.worst else f"{lasting(wait.best)} to {lasting(wait.worst)}"
+
+
+_ATTEMPTS = (
+    Column(title="attempt", right=True),
+    Column(title="wait before it", show=_between),
+    Column(title="earliest", show=lasting, right=True),
+    Column(title="mean", show=lasting, right=True),
+    Column(title="latest", show=lasting, right=True),
+    Column(title="made", show=lambda chance: "" if chance is None else f"{chance:.0%}", right=True, drop=1),
+)
+
+
+def _show_policy(out: Output, found: PolicyExplanation) -> None:
+    facts = _policy_facts(found)
+    if not out.terminal:
+        starts = found.schedule.starts if _tells_of_retries(found) else ()
+        out.table(_FACTS, [*facts, *((f"attempt {one.attempt}", _numbers(one.at)) for one in starts)])
+        return
+    out.table(_FACTS, facts)
+    certain = all(one.chance > _SURE for one in found.schedule.starts)
+    if len(found.schedule.starts) > 1 and _tells_of_retries(found):
+        out.table(
+            _ATTEMPTS,
+            [
+                (one.attempt, one.wait, one.at.best, one.at.mean, one.at.worst, None if certain else one.chance)
+                for one in found.schedule.starts
+            ],
+        )
+
+
+def _tells_of_retries(found: PolicyExplanation) -> bool:
+    return not found.policy.is_part or found.policy.name == "Retry"
+
+
+def _policy_facts(found: PolicyExplanation) -> list[tuple[str, Any]]:
+    policy, limit = found.policy, found.timeout
+    parts = {
+        "Retry": ("retry", policy_words.of_retry(policy.retry)),
+        "Breaker": ("breaker", policy_words.of_breaker(policy.breaker)),
+        "RetryBudget": ("budget", policy_words.of_budget(policy.budget)),
+        "KeyPool": ("credentials", policy_words.of_keys(policy)),
+        "Token": ("credentials", policy_words.of_keys(policy)),
+        "Classifier": ("rules", policy_words.of_rules(policy)),
+    }
+    rows = [("policy", policy.name), *([parts[policy.name]] if policy.is_part else dict(parts.values()).items())]
+    if not policy.is_part:
+        rows.append(("effects", policy_words.of_effects(policy)))
+    if _tells_of_retries(found):
+        rows += [
+            ("timeout", "" if limit is None else f"{lasting(limit)} for each attempt"),
+            ("fails at once", _total(found.at_once, found.sla)),
+            ("times out", "" if found.timed_out is None else _total(found.timed_out, found.sla)),
+            *(("note", note) for note in found.notes),
+            ("to fit the SLA", ", or ".join(found.changes)),
+        ]
+    return [(name, mask(value)) for name, value in rows if value]
+
+
+def _total(planned: Schedule, sla: float | None) -> str:
+    total = planned.total
+    ways = f"{lasting(total.best)} at best, {lasting(total.mean)} on average, {lasting(total.worst)} at worst"
+    said = f"over after {ways}"
+    return said if sla is None else f"{said}; within the SLA of {in_words(sla)} {fits(total, sla)}"
+
+
+def _numbers(span: Span) -> list[float]:
+    return [round(number, 3) for number in (span.best, span.mean, span.worst)]

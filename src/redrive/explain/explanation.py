@@ -1,0 +1,168 @@
+"""The answer to a question about an error: the verdict, the rule, and what follows in a call, a row and a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from redrive.calls.advice import ADVICE
+from redrive.explain.policy import Policy
+from redrive.explain.reading import Reading
+from redrive.explain.rehearse import Rehearsal, rehearse
+from redrive.explain.schedule import Schedule, schedule
+from redrive.explain.unclear import Unclear
+from redrive.explain.words import ROWS, TASKS, people
+from redrive.model import Kind, Scope, Verdict, in_words
+
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What redrive would do with a failure."""
+
+    reading: Reading
+    scope: Scope
+    """What was being done; what the verdict is about."""
+    verdicts: Mapping[Scope, Verdict]
+    built_in: bool
+    """Whether the rule is one of redrive's own, and not of the policy's classifier."""
+    call: Rehearsal
+    schedule: Schedule | None
+    """The attempts of a call; None where it makes one, or none that follow a schedule."""
+    policy: Policy
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict in the scope that was asked for."""
+        return self.verdicts[self.scope]
+
+    def does(self, scope: Scope) -> str:
+        """What follows, in words."""
+        if scope == "call":
+            return in_a_call(self.call, self.schedule)
+        return (ROWS if scope == "row" else TASKS)[self.verdicts[scope].kind]
+
+    @property
+    def breaker(self) -> str:
+        """Whether it counts against the breaker, in words."""
+        options = self.policy.breaker
+        if options is None:
+            return "there is none"
+        if not self.call.faults:
+            return "not counted: it says nothing about whether the service is up"
+        rate = f", if they are {options.rate * 100:g} % of the attempts," if options.rate else ""
+        opens = f"{options.failures} within {in_words(options.window)}{rate} open the circuit"
+        return f"counted: {opens} for about {in_words(options.cooldown)}"
+
+    @property
+    def people(self) -> str:
+        """Who would be told."""
+        found = self.verdict
+        return people(found.kind, self.scope, fault=bool(self.call.faults), status=found.status)
+
+    @property
+    def advice(self) -> str:
+        """What a person should do."""
+        return self.call.advice if self.scope == "call" else ADVICE[self.verdict.kind]
+
+    @property
+    def change(self) -> str:
+        """How to have it judged otherwise, as code."""
+        other = Kind.PERMANENT if self.verdict.kind in self.policy.retry.on else Kind.TRANSIENT
+        return f'redrive.Classifier().rule({self.reading.condition}, kind="{other}")'
+
+
+def explain(reading: Reading, policy: Policy, *, scope: Scope = "call", timeout: float | None = None) -> Explanation:
+    """Ask the classifier, and let a call go through it."""
+    classifier = policy.classifier
+    try:
+        verdicts = {one: classifier.classify(reading.failure, one) for one in SCOPES}
+    except (TypeError, ValueError) as error:
+        raise Unclear(f"{error}: redrive hands it on as it is") from None
+    found = verdicts["call"]
+    if found.rule == "unknown" and "sqlstate=" in reading.condition:
+        raise Unclear(
+            f"no rule knows {reading.read_as}, so that the class of the driver's error decides: ask by that, such as "
+            "psycopg.OperationalError"
+        )
+    inside = timeout if timeout is not None else policy.timeout or 0.0
+    call = rehearse(policy, reading.failure, inside=inside)
+    repeats = found.kind in policy.retry.on and call.attempts > 1
+    return Explanation(
+        reading=reading,
+        scope=scope,
+        verdicts=verdicts,
+        built_in=verdicts[scope].rule not in {rule.name for rule in classifier.rules},
+        call=call,
+        schedule=schedule(policy.retry, found, inside=inside, most=call.attempts) if repeats else None,
+        policy=policy,
+    )
+
+
+def in_a_call(call: Rehearsal, planned: Schedule | None) -> str:
+    """What a call does, in words."""
+    if call.attempts == 0:
+        return f"nothing is sent: {call.ends}"
+    if call.attempts == 1:
+        return f"not repeated: {call.ends}"
+    repeats = "once" if call.attempts == 2 else f"up to {call.attempts - 1} times"
+    how = []
+    if call.refreshed:
+        how.append("with a fresh token")
+    elif call.keys > 1:
+        how.append(f"with {call.keys} keys, one after the other")
+    if planned is not None:
+        how.append(f"over {_from_to(planned)}")
+    return f"repeated {repeats}{' ' + ', '.join(how) if how else ''}; then the error is the caller's: {call.ends}"
+
+
+def _from_to(planned: Schedule) -> str:
+    total = planned.total
+    best, mean, worst = (lasting(length) for length in (total.best, total.mean, total.worst))
+    took = f", if an attempt takes {lasting(planned.inside)}" if planned.inside else ""
+    return f"{worst if best == worst else f'{best} to {worst} ({mean} on average)'}{took}"
+
+
+def lasting(length: float) -> str:
+    """A span that is compared with others: not rounded to minutes before it has many."""
+    return f"{length:.1f} s" if length < 600 else in_words(length)
+
+
+def document(found: Explanation) -> dict[str, Any]:
+    """The answer as JSON has it."""
+    verdict, reading = found.verdict, found.reading
+    planned = found.schedule
+    return {
+        "about": "error",
+        "what": reading.what,
+        "read_as": reading.read_as,
+        "note": reading.note,
+        "scope": found.scope,
+        "kind": str(verdict.kind),
+        "reason": verdict.reason,
+        "rule": verdict.rule,
+        "built_in": found.built_in,
+        "detail": verdict.detail,
+        "status": verdict.status,
+        "retry_after": verdict.retry_after,
+        "does": {
+            scope: {"kind": str(one.kind), "rule": one.rule, "what": found.does(scope)}
+            for scope, one in found.verdicts.items()
+        },
+        "policy": found.policy.name,
+        "attempts": found.call.attempts,
+        "ends": found.call.ends,
+        "counts_against_breaker": found.call.faults > 0,
+        "opens_circuit": found.call.opened,
+        "seconds": None if planned is None else seconds(planned.total),
+        "alerts": found.people,
+        "advice": found.advice,
+        "change": found.change,
+    }
+
+
+def seconds(span: Any) -> dict[str, float]:
+    """A span as JSON has it."""
+    return {name: round(getattr(span, name), 3) for name in ("best", "mean", "worst")}

@@ -1,0 +1,232 @@
+"""What a policy amounts to: when its attempts are made, how long a call can take, and each part of it in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redrive.classify.classifier import Classifier
+from redrive.explain.explanation import seconds
+from redrive.explain.policy import Policy
+from redrive.explain.rehearse import rehearse
+from redrive.explain.schedule import TRANSIENT, Schedule, Span, schedule
+from redrive.model import Kind, Verdict, in_words
+from redrive.policy.breaker import Breaker
+from redrive.policy.budget import RetryBudget
+from redrive.policy.keys import KeyPool, name_of
+from redrive.policy.retry import REPEATABLE, Retry
+
+FITS = ("always", "on average", "at best", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyExplanation:
+    """A policy, and what it comes to where nothing heals."""
+
+    policy: Policy
+    timeout: float | None
+    """Seconds that one attempt may take; None where nobody says."""
+    sla: float | None
+    at_once: Schedule
+    """Where attempts fail as soon as they are made,"""
+    timed_out: Schedule | None
+    """and where each runs into its limit."""
+    notes: tuple[str, ...]
+    """What will hurt, one sentence each."""
+    changes: tuple[str, ...]
+    """What would make it fit the SLA."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The longer of the two."""
+        return self.timed_out or self.at_once
+
+
+def explain_policy(policy: Policy, *, timeout: float | None = None, sla: float | None = None) -> PolicyExplanation:
+    """Reckon what a policy comes to."""
+    limit = policy.timeout if timeout is None else timeout
+    retry = policy.retry
+    verdict = _repeated(retry)
+    at_once = schedule(retry, verdict)
+    timed_out = None if limit is None else schedule(retry, verdict, inside=limit)
+    longest = timed_out or at_once
+    changes = () if sla is None or longest.total.worst <= sla else tuple(_changes(retry, limit, sla))
+    return PolicyExplanation(
+        policy=policy,
+        timeout=limit,
+        sla=sla,
+        at_once=at_once,
+        timed_out=timed_out,
+        notes=(*retry.concerns(timeout=limit, sla=sla), *_notes(policy, at_once, longest)),
+        changes=changes,
+    )
+
+
+def _repeated(retry: Retry) -> Verdict:
+    """A verdict that the policy repeats for as long as it repeats anything."""
+    usual = (Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.RETRY_NOW)
+    return replace(TRANSIENT, kind=next((kind for kind in usual if kind in retry.on), Kind.TRANSIENT))
+
+
+def fits(total: Span, sla: float) -> str:
+    """How often a call that never succeeds is over in time."""
+    held = (total.worst, total.mean, total.best, 0.0)
+    return next(word for word, length in zip(FITS, held, strict=True) if length <= sla)
+
+
+def _notes(policy: Policy, at_once: Schedule, longest: Schedule) -> Iterator[str]:
+    """What the parts do to each other, as a rehearsal shows it."""
+    kind = _repeated(policy.retry).kind
+    made = rehearse(replace(policy, classifier=Classifier(unknown=kind)), Exception("an error that the policy repeats"))
+    if made.attempts < len(at_once.starts):
+        yield (f"a call that fails alone makes {made.attempts} of its {len(at_once.starts)} attempts: {made.ends}")
+    elif made.opened:
+        yield "one call that fails in all its attempts is enough to open the circuit"
+    if longest.cut:
+        within, most, made_at_most = f"within={policy.retry.within:g}", policy.retry.attempts, len(longest.starts)
+        if made_at_most < most:
+            yield f"{within} leaves time for {made_at_most} of the {most} attempts at most"
+        if (cut_short := 1 - longest.starts[-1].chance) > 0:
+            yield f"{within} ends {cut_short * 100:.1f} % of such calls before attempt {made_at_most}"
+
+
+def _changes(retry: Retry, limit: float | None, sla: float) -> Iterator[str]:
+    """Changes that make the worst case fit, each of them tried."""
+    inside = limit or 0.0
+
+    def worst(other: Retry) -> float:
+        return schedule(other, _repeated(other), inside=inside).total.worst
+
+    if inside > sla:
+        yield f"a timeout below the SLA: one attempt alone may take {in_words(inside)}"
+        return
+    fewer = next((n for n in range(min(retry.attempts, 50) - 1, 0, -1) if worst(_quietly(retry, attempts=n)) <= sla), 0)
+    if fewer:
+        yield f"attempts={fewer}"
+    if (left := sla - inside) > 0 and worst(_quietly(retry, within=left)) <= sla:
+        yield f"within={left:g}"
+    if limit is not None and (waits := schedule(retry, _repeated(retry)).total.worst) < sla:
+        shorter = int((sla - waits) / retry.attempts * 10) / 10
+        if shorter > 0 and schedule(retry, _repeated(retry), inside=shorter).total.worst <= sla:
+            yield f"timeout={shorter:g}"
+
+
+def _quietly(retry: Retry, **changes: Any) -> Retry:
+    """The same with a change; what it warns of was said when the policy was made."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return replace(retry, **changes)
+
+
+# ── each part in a sentence ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_retry(retry: Retry) -> str:
+    """Attempts and waits."""
+    if retry.attempts == 1:
+        return "one attempt, no repeats"
+    grows = f"{retry.base:g} s, {retry.multiplier:g} times as long each time, at most {retry.cap:g} s"
+    waits = {
+        "full": f"waits from 0 up to {grows}",
+        "equal": f"waits in the upper half of {grows}",
+        "decorrelated": f"waits from {retry.base:g} s up to three times the last one, at most {retry.cap:g} s",
+        "none": f"waits of {grows}, the same for all",
+        "fixed": f"waits of {retry.base:g} s, the same for all",
+    }[retry.jitter]
+    kinds = "" if retry.on == REPEATABLE else f", for {', '.join(sorted(map(str, retry.on))) or 'nothing'} only"
+    return f"up to {retry.attempts} attempts{kinds}; {waits}; all within {in_words(retry.within)}"
+
+
+def of_breaker(breaker: Breaker | None) -> str:
+    """When the circuit opens, and what that costs."""
+    if breaker is None:
+        return "none: a service that is down is called on"
+    rate = f", if they are {breaker.rate * 100:g} % of the attempts" if breaker.rate else ""
+    low, high = breaker.cooldown * (1 - breaker.jitter), breaker.cooldown * (1 + breaker.jitter)
+    rest = in_words(low) if low == high else f"{in_words(low)} to {in_words(high)}"
+    probes = "one probe that succeeds closes" if breaker.probes == 1 else f"{breaker.probes} that succeed close"
+    slow = f"; a success of {in_words(breaker.slow)} counts as a failure" if breaker.slow is not None else ""
+    return (
+        f"opens after {breaker.failures} failures within {in_words(breaker.window)}{rate}; then calls fail at once "
+        f"for {rest}, and probes go out one at a time, of which {probes} it{slow}"
+    )
+
+
+def of_budget(budget: RetryBudget | None) -> str:
+    """How many repeats there may be."""
+    if budget is None:
+        return "none: every call may use all its attempts"
+    return (
+        f"repeats are at most {budget.ratio * 100:g} % of the calls of the last {in_words(budget.window)}, and "
+        f"{budget.reserve} more"
+    )
+
+
+def of_keys(policy: Policy) -> str:
+    """The keys, by what may be shown of them."""
+    keys: KeyPool | None = policy.keys
+    if keys is None:
+        return "none"
+    shown = [name_of(key, service=policy.name, place=place).key_id for place, key in enumerate(keys.keys)]
+    listed = ", ".join(one if one.startswith("token") else f"…{one}" for one in shown)
+    if all(one.startswith("token") for one in shown):
+        return f"{listed}; fetched anew after a 401, once per call"
+    rest = f"until {keys.resets}" if isinstance(keys.resets, str) else f"for {in_words(_length(keys.resets))}"
+    return f"{listed}; one that is used up rests {rest}, and another repeats the call at once"
+
+
+def _length(resets: Any) -> float:
+    return resets if isinstance(resets, int | float) else float(resets.total_seconds())
+
+
+def of_effects(policy: Policy) -> str:
+    """Which requests are repeated."""
+    if policy.idempotent is True:
+        return "every request may be repeated"
+    if policy.idempotent == "key":
+        return "every request is sent with an Idempotency-Key, and may be repeated"
+    return "a POST or PATCH is not repeated once it may have reached the server"
+
+
+def of_rules(policy: Policy) -> str:
+    """The user's own rules."""
+    rules = policy.classifier.rules
+    unknown = "" if policy.classifier.unknown is None else f"unknown errors are {policy.classifier.unknown}"
+    named = ", ".join(f"{rule.name} → {rule.kind}" for rule in rules)
+    return "; ".join(filter(None, (named, unknown))) or "the built-in table"
+
+
+def document(found: PolicyExplanation) -> dict[str, Any]:
+    """The answer as JSON has it."""
+    policy, sla = found.policy, found.sla
+    return {
+        "about": "policy",
+        "policy": policy.name,
+        "retry": of_retry(policy.retry),
+        "breaker": of_breaker(policy.breaker),
+        "budget": of_budget(policy.budget),
+        "credentials": of_keys(policy),
+        "effects": of_effects(policy),
+        "rules": of_rules(policy),
+        "timeout": found.timeout,
+        "sla": sla,
+        "attempts": [
+            {"attempt": one.attempt, "wait": seconds(one.wait), "at": seconds(one.at), "chance": round(one.chance, 4)}
+            for one in found.schedule.starts
+        ],
+        "at_once": _total(found.at_once, sla),
+        "timed_out": None if found.timed_out is None else _total(found.timed_out, sla),
+        "notes": list(found.notes),
+        "changes": list(found.changes),
+    }
+
+
+def _total(planned: Schedule, sla: float | None) -> dict[str, Any]:
+    return {
+        **seconds(planned.total),
+        "fits": None if sla is None else fits(planned.total, sla),
+        "simulated_calls": planned.calls,
+    }

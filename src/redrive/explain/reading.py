@@ -1,0 +1,220 @@
+"""What a word of the user's means: a status, a code, the name of an exception. How it was taken is always said."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from redrive.classify.signals import is_stop_type
+from redrive.classify.tables.services import AWS, GRPC, KAFKA
+from redrive.classify.tables.sql import MYSQL
+from redrive.explain import names
+from redrive.explain.standing_in import (
+    Answered,
+    DatabaseError,
+    Given,
+    aws_error,
+    class_of,
+    grpc_error,
+    instance_of,
+    kafka_error,
+    mysql_error,
+    sqlite_error,
+)
+from redrive.explain.unclear import Unclear
+
+_STATUS = re.compile(r"(?:HTTP(?:/[\d.]+)?[\s_-]*)?([1-9]\d\d)", re.IGNORECASE)
+_ERRNO = re.compile(r"errno[\s=]*(\d{1,6})", re.IGNORECASE)
+_SQLSTATE = re.compile(r"(?:SQLSTATE[\s=]*)?((?=\w*\d)[0-9A-Z]{5})", re.IGNORECASE)
+_MYSQL = re.compile(r"(?:MySQL[\s=]*)?(\d{4})", re.IGNORECASE)
+_CODED = re.compile(r"(?:botocore\.(?:exceptions\.)?)?ClientError:(\w+)")
+_TAGGED = re.compile(r"(grpc|kafka|aws)[\s:]+(?:StatusCode\.)?(\w+)", re.IGNORECASE)
+_TAGS = frozenset({"http", "sqlstate", "errno", "mysql", "grpc", "kafka", "aws"})
+_SERVICES = {"grpc": GRPC, "kafka": KAFKA, "aws": AWS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A question, and the failure it is about."""
+
+    what: str
+    """As it was asked."""
+    read_as: str
+    """What that was taken for."""
+    failure: object
+    """What `classify` is given."""
+    condition: str
+    """What `Classifier.rule` would be given for it, as code."""
+    note: str | None = None
+    """What else to know about the answer."""
+
+
+def phrases(words: Sequence[str]) -> list[str]:
+    """Several questions of one line: `HTTP 429` is one of them, `429 503` are two."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1].lower() in _TAGS:
+            found[-1] = f"{found[-1]} {word}"
+        else:
+            found.append(word)
+    return found
+
+
+def is_coded(text: str) -> bool:
+    """Whether it is an error of AWS with its code, `ClientError:SlowDown`, and no FILE:NAME."""
+    return _CODED.fullmatch(text) is not None
+
+
+def read(text: str, given: Given | None = None) -> list[Reading]:
+    """What a question may mean; several, where a name is that of several things."""
+    text, given = text.strip(), given or Given()
+    found = _numbered(text, given) or [*_of_services(text)] or _named(text, given)
+    if not found:
+        raise Unclear(_no_idea(text))
+    return found
+
+
+# ── numbers and codes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _numbered(text: str, given: Given) -> list[Reading]:
+    if found := _STATUS.fullmatch(text):
+        return [_status(text, int(found[1]), given)]
+    if found := _ERRNO.fullmatch(text):
+        return [_errno(text, int(found[1]))]
+    if text.upper() in errno.errorcode.values() or text.upper() == "EWOULDBLOCK":
+        return [_errno(text, getattr(errno, text.upper()))]
+    if (found := _SQLSTATE.fullmatch(text)) and text.upper() not in GRPC:
+        return [sqlstate(text, found[1].upper())]
+    if (found := _MYSQL.fullmatch(text)) and (int(found[1]) in MYSQL or not text[0].isdigit()):
+        number = int(found[1])
+        condition = f"pymysql.MySQLError, when=lambda error: error.args[0] == {number}"
+        return [_reading(text, f"MySQL error {number}", mysql_error(number), condition)]
+    if text.upper().startswith("SQLITE_"):
+        name = text.upper()
+        condition = f'sqlite3.Error, when=lambda error: getattr(error, "sqlite_errorname", "") == "{name}"'
+        return [_reading(text, f"SQLite's {name}", sqlite_error(name), condition)]
+    return []
+
+
+def _reading(text: str, read_as: str, failure: object, condition: str, note: str | None = None) -> Reading:
+    return Reading(what=text, read_as=read_as, failure=failure, condition=condition, note=note)
+
+
+def _status(text: str, status: int, given: Given) -> Reading:
+    if status > 599:
+        raise Unclear(f"{status} is no HTTP status: they go from 100 to 599")
+    method = "" if given.method is None else f" to a {given.method}"
+    condition = f"status={status}"
+    if given.body is not None and given.body:
+        condition += f", body={given.body!r}"
+    return _reading(text, f"HTTP status {status}{method}", Answered(status, given), condition)
+
+
+def _errno(text: str, number: int) -> Reading:
+    name = errno.errorcode.get(number)
+    if name is None:
+        raise Unclear(f"this system has no error number {number}; ask by the name, such as ECONNREFUSED")
+    return _reading(text, f"errno {number}, {name}", OSError(number, ""), f"errno=errno.{name}")
+
+
+def sqlstate(text: str, code: str) -> Reading:
+    """A code that databases give."""
+    return _reading(text, f"SQLSTATE {code}", DatabaseError(code), f'sqlstate="{code}"')
+
+
+def _of_services(text: str) -> Iterator[Reading]:
+    """Codes of gRPC, Kafka and AWS, with or without the name of who gives them."""
+    tagged, coded = _TAGGED.fullmatch(text), _CODED.fullmatch(text)
+    wanted, code = (tagged[1].lower(), tagged[2]) if tagged else ("aws", coded[1]) if coded else (None, text)
+    code = code.removeprefix("StatusCode.")
+    for service, table in _SERVICES.items():
+        known = next((one for one in table if one.lower() == code.lower()), None)
+        if wanted in (None, service) and known is not None:
+            yield _of_service(text, service, known)
+    if wanted is not None and not any(one.lower() == code.lower() for one in _SERVICES[wanted]):
+        raise Unclear(f"no rule names {code!r} of {wanted}; ask for the status, or for the exception, beside it")
+
+
+def _of_service(text: str, service: str, code: str) -> Reading:
+    if service == "grpc":
+        condition = f'grpc.RpcError, when=lambda error: error.code().name == "{code}"'
+        return _reading(text, f"gRPC's {code}", grpc_error(code), condition)
+    if service == "kafka":
+        condition = f'confluent_kafka.KafkaException, when=lambda error: error.args[0].name() == "{code}"'
+        return _reading(text, f"Kafka's {code}", kafka_error(code), condition)
+    condition = f'botocore.exceptions.ClientError, when=lambda error: error.response["Error"]["Code"] == "{code}"'
+    return _reading(text, f"{code} of AWS", aws_error(code), condition)
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _named(text: str, given: Given) -> list[Reading]:
+    if not names.is_name(text):
+        return []
+    others = names.known_as(text)
+    if "." not in text and (cls := names.builtin(text)):
+        beside = [one for one in others if one != text]
+        note = f"the builtin is meant; there are also {', '.join(beside)}" if beside else None
+        return [of_class(text, cls, given, note)]
+    if "." in text:
+        cls = names.find_class(text)
+        return [of_class(text, cls, given)] if cls else [_absent(text, one, given) for one in others]
+    found = [_installed_or_not(text, one, given) for one in others]
+    return found or [_installed_or_not(text, one, given) for one in names.find_everywhere(text)]
+
+
+def _installed_or_not(text: str, name: str, given: Given) -> Reading:
+    cls = names.find_class(name)
+    return _absent(text, name, given) if cls is None else of_class(text, cls, given)
+
+
+def of_class(text: str, cls: type[BaseException], given: Given, note: str | None = None) -> Reading:
+    """An exception class, of which one is made without asking what it wants."""
+    if is_stop_type(cls):
+        raise Unclear(f"{cls.__name__} is a signal to stop: redrive lets it pass and never judges it")
+    return Reading(
+        what=text,
+        read_as=f"exception {names.path_of(cls)}",
+        failure=instance_of(cls, given=given),
+        condition=names.path_of(cls),
+        note=note,
+    )
+
+
+def of_error(text: str, error: Exception) -> Reading:
+    """An exception that somebody has made already."""
+    path = names.path_of(type(error))
+    return Reading(what=text, read_as=f"exception {path}", failure=error, condition=path)
+
+
+def _absent(text: str, name: str, given: Given) -> Reading:
+    """A class of a library that is not here, known by its name alone."""
+    library = name.partition(".")[0]
+    note = f"{library} is not installed here; judged by the name"
+    error = instance_of(class_of(name), given=given)
+    return Reading(what=text, read_as=f"exception {name}", failure=error, condition=name, note=note)
+
+
+def _no_idea(text: str) -> str:
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    close = names.near(text)
+    if close:
+        return f"nothing is known of {shown!r}; did you mean {_either(close)}?"
+    if text.isdigit():
+        return f"{shown!r} may be many things; say `errno {text}`, `MySQL {text}` or `SQLSTATE {text}`"
+    if "." in text and names.is_name(text) and not names.is_installed(text):
+        library = text.partition(".")[0]
+        return f"{library!r} is not installed here, and no rule names {shown!r}; ask by its code, or its FILE.py:NAME"
+    return (
+        f"nothing is known of {shown!r}; ask for an exception (httpx.ReadTimeout), a status (503), a SQLSTATE (40P01), "
+        "an errno (ECONNREFUSED), a FILE.py:NAME, or give a traceback on stdin"
+    )
+
+
+def _either(close: Iterable[str]) -> str:
+    *others, last = close
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,193 @@
+"""What a call does that meets the same failure again and again: the real flow, on a clock that does not wait.
+
+Nothing is sent, no token is fetched, nothing is logged and nobody is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redrive.calls.announce import Announcer
+from redrive.calls.circuit import Circuit
+from redrive.calls.core import Core
+from redrive.calls.credentials import Credentials
+from redrive.calls.flow import Call
+from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
+from redrive.explain.policy import Policy
+from redrive.model import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed
+from redrive.policy.breaker import State
+from redrive.policy.budget import Ledger
+from redrive.policy.keys import KeyPool
+from redrive.policy.token import Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """How such a call goes."""
+
+    attempts: int
+    ends: str
+    """Why there is no further attempt."""
+    advice: str
+    faults: int
+    """How many attempts count against the breaker."""
+    opened: bool
+    """Whether this one call opens a circuit that was closed and had nothing to count."""
+    refreshed: int
+    """How often a token is fetched anew."""
+    keys: int
+    """How many keys are used."""
+
+
+def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> Rehearsal:
+    """Let a call fail in this way for as long as the policy goes on; each attempt takes `inside` seconds."""
+    clock, news, faults = _Clock(), _News(), _Faults()
+    core = _core(policy, clock, news)
+    core.tally.recorder = faults
+    call = Call(
+        core,
+        policy.name,
+        began=clock.monotonic(),
+        timeout=policy.timeout,
+        returns_responses=True,  # as an HTTP adapter has it: nothing stands before the answer itself
+        idempotent=policy.idempotent is not False,
+        has_fallback=False,
+    )
+    outcome = Raised(failure) if isinstance(failure, Exception) else Returned(failure)
+    _perform(call, outcome, clock, inside)
+    failed = news.failure
+    grants = {attempt.key_id for attempt in failed.attempts if attempt.key_id is not None}
+    return Rehearsal(
+        attempts=len(failed.attempts),
+        ends=failed.why,
+        advice=failed.advice,
+        faults=faults.counted,
+        opened=any(isinstance(one, BreakerChanged) and one.after == State.OPEN for one in news.events),
+        refreshed=max(0, sum(isinstance(one, TokenRefreshed) for one in news.events) - _tokens(policy.keys)),
+        keys=len(grants),
+    )
+
+
+def _core(policy: Policy, clock: _Clock, news: _News) -> Core:
+    """A service of the same policies that has not seen anything yet."""
+    name, random, told = policy.name, _Middle(), news.event
+    pool = None if policy.keys is None else _pool(policy.keys)
+    return Core(
+        name=name,
+        retry=policy.retry,
+        classifier=policy.classifier,
+        circuit=Circuit(policy.breaker, service=name, clock=clock, random=random, announce=told)
+        if policy.breaker
+        else None,
+        ledger=Ledger(policy.budget) if policy.budget else None,
+        credentials=Credentials(pool, name, clock, told) if pool else None,
+        announcer=news,
+        clock=clock,
+        random=random,
+        idempotent=policy.idempotent,
+        slice_seconds=1.0,
+    )
+
+
+def _pool(keys: KeyPool) -> KeyPool:
+    """As many keys and tokens, none of them the real one."""
+    made = [
+        Token(_fetching(place)) if isinstance(key, Token) else f"rehearsed-key-{place:04}"
+        for place, key in enumerate(keys.keys)
+    ]
+    return KeyPool(made, resets=keys.resets)
+
+
+def _fetching(place: int) -> Any:
+    return lambda: f"rehearsed-token-{place:04}"
+
+
+def _tokens(keys: KeyPool | None) -> int:
+    """Tokens that are fetched because they are used for the first time."""
+    return 1 if keys is not None and isinstance(keys.keys[0], Token) else 0
+
+
+def _perform(call: Call, outcome: Raised | Returned, clock: _Clock, inside: float) -> None:
+    steps, reply = call.run(None), None
+    while True:
+        try:
+            step = steps.send(reply)
+        except StopIteration:
+            return
+        reply = None
+        if isinstance(step, Invoke):
+            clock.seconds += inside
+            reply = outcome
+        elif isinstance(step, Wait):
+            clock.seconds += step.seconds
+        elif isinstance(step, Refresh):
+            step.keeper.refresh(step.seen, step.patience)
+
+
+class _Clock:
+    """Time that passes where it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return self._began + timedelta(seconds=self.seconds)
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    async def asleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+class _Middle:
+    """Chance that does nothing unusual."""
+
+    def uniform(self, low: float, high: float, /) -> float:
+        return (low + high) / 2
+
+
+class _News(Announcer):
+    """Keeps what would be announced to itself."""
+
+    __slots__ = ("events",)
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.events: list[Event] = []
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def attempt(self, attempt: Attempt) -> None:
+        self.events.append(attempt)
+
+    @property
+    def failure(self) -> Failure:
+        return next(one.failure for one in self.events if isinstance(one, CallFailed))
+
+
+@dataclass(slots=True)
+class _Faults:
+    """Counts what is laid at the service's door."""
+
+    counted: int = field(default=0)
+
+    def succeeded(self, latencies: Sequence[float]) -> float:
+        return 1.0
+
+    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+        self.counted += fault
+
+    def refused(self, outcome: str) -> None:
+        """Nothing was sent, and nobody is to blame."""
+
+    def ended(self, *how: str) -> None:
+        """How the call ended is known otherwise."""

@@ -1,0 +1,170 @@
+"""Failures made for the sake of the question: an answer nobody sent, an error nobody raised.
+
+`classify` knows foreign classes by their names, so that one of the same name will do where the library is not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from email.message import Message
+from io import BytesIO
+from typing import Any
+from urllib.response import addinfourl
+
+from redrive.explain.unclear import Unclear
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The request behind a failure, as far as anybody asks about it."""
+
+    method: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What else is known about a failure."""
+
+    method: str | None = None
+    retry_after: str | None = None
+    body: str | None = None
+
+
+class Answered(addinfourl):
+    """A response of the standard library's, with a body that was read."""
+
+    def __init__(self, status: int, given: Given) -> None:
+        headers = Message()
+        if given.retry_after is not None:
+            headers["Retry-After"] = given.retry_after
+        super().__init__(BytesIO(), headers, "", status)
+        self._content = given.body or ""
+        if given.method is not None:
+            self.request = Sent(given.method)
+
+
+def class_of(name: str) -> type[Exception]:
+    """A class of that name, `library.Class`, with nothing in it; the real one where the program has it loaded."""
+    module, _, bare = name.rpartition(".")
+    real = getattr(sys.modules.get(module), bare, None)
+    if isinstance(real, type) and issubclass(real, Exception):
+        return real
+    return type(bare, (Exception,), {"__module__": module or "builtins", "__qualname__": bare})
+
+
+def instance_of(cls: type[BaseException], message: str = "", given: Given | None = None) -> BaseException:
+    """An exception of a class, whatever its `__init__` asks for: none but redrive's own is called."""
+    if cls.__module__.partition(".")[0] == "redrive":
+        error: BaseException = cls(message) if message else _ours(cls)
+    else:
+        cls = _with_code(cls)
+        try:
+            error = cls.__new__(cls)
+        except Exception:  # some classes can only be made by the library itself
+            error = _named_like(cls)
+        if message:
+            put(error, args=(message,))
+    if given is not None and given.method is not None:
+        put(error, request=Sent(given.method))
+    return error
+
+
+def _with_code(cls: type[BaseException]) -> type[BaseException]:
+    """psycopg2 gives its errors their SQLSTATE when it raises them, where others have it in the class."""
+    states: dict[str, type] = getattr(sys.modules.get("psycopg2._psycopg"), "sqlstate_errors", {})
+    code = next((state for state, of in states.items() if of is cls), None)
+    if code is None:
+        return cls
+    return type(cls.__name__, (cls,), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "pgcode": code})
+
+
+def _ours(cls: type[BaseException]) -> BaseException:
+    try:
+        return cls()
+    except TypeError:
+        return cls("as an example")
+
+
+def _named_like(cls: type[BaseException]) -> Exception:
+    copied = type(cls.__name__, (Exception,), {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    made: Exception = copied()
+    return made
+
+
+def put(error: BaseException, **values: Any) -> None:
+    """Set attributes, as far as the class lets them be set."""
+    for name, value in values.items():
+        try:
+            setattr(error, name, value)
+        except Exception:  # a class may refuse; it is explained without
+            continue
+
+
+# ── by code ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class DatabaseError(Exception):
+    """Stands for the error of any driver that carries a SQLSTATE."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__()
+        self.sqlstate = sqlstate
+
+
+def mysql_error(number: int, said: str = "") -> Exception:
+    """As the MySQL drivers raise it."""
+    return class_of("pymysql.err.OperationalError")(number, said)
+
+
+def sqlite_error(name: str, message: str = "") -> Exception:
+    """As sqlite3 raises it: SQLITE_BUSY, SQLITE_CONSTRAINT_UNIQUE …"""
+    import sqlite3
+
+    code = getattr(sqlite3, name, None)
+    if not isinstance(code, int):
+        raise Unclear(f"{name} is no result code of SQLite; they are such as SQLITE_BUSY")
+    error = sqlite3.OperationalError(message)
+    put(error, sqlite_errorcode=code, sqlite_errorname=name)
+    return error
+
+
+def grpc_error(status: str, details: str = "") -> Exception:
+    """As a call of gRPC raises it."""
+    base = class_of("grpc.RpcError")
+    cls = type(
+        "RpcError",
+        (base,),
+        {"__module__": "grpc", "code": lambda _: _Named(status), "details": lambda _: details},
+    )
+    error: Exception = cls()
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    name: str
+
+
+def kafka_error(name: str, said: str = "") -> Exception:
+    """As confluent-kafka raises it."""
+    told = {"name": name, "str": said, "retriable": False, "fatal": False}
+    body: dict[str, Any] = {method: _telling(value) for method, value in told.items()}
+    reason = type("KafkaError", (), {"__module__": "confluent_kafka", **body})()
+    error = instance_of(class_of("confluent_kafka.KafkaException"))
+    put(error, args=(reason,))
+    assert isinstance(error, Exception)
+    return error
+
+
+def _telling(value: object) -> Any:
+    return lambda _: value
+
+
+def aws_error(code: str, message: str = "") -> Exception:
+    """As botocore raises it."""
+    error = instance_of(class_of("botocore.exceptions.ClientError"))
+    put(error, response={"Error": {"Code": code, "Message": message}})
+    assert isinstance(error, Exception)
+    return error

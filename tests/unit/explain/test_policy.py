@@ -1,0 +1,107 @@
+"""What a policy amounts to, in words that are true of it."""
+
+import warnings
+
+import pytest
+
+import redrive
+from redrive.explain.policy import DEFAULT, Policy
+from redrive.explain.policy_words import document, explain_policy, fits, of_breaker, of_budget, of_keys, of_retry
+from redrive.explain.schedule import Span, schedule
+
+
+def test_a_service_is_taken_as_it_was_made():
+    service = redrive.Service(
+        "bank",
+        retry=redrive.Retry(attempts=3),
+        breaker=redrive.Breaker(failures=7),
+        budget=None,
+        credentials=redrive.KeyPool(["first-key-a1b2", "other-key-c3d4"]),
+        timeout=4.0,
+        idempotent="key",
+    )
+    found = Policy.of(service)
+    assert (found.name, found.retry.attempts, found.breaker.failures) == ("bank", 3, 7)
+    assert (found.budget, found.timeout, found.idempotent) == (None, 4.0, "key")
+    assert of_keys(found) == "…a1b2, …c3d4; one that is used up rests for 60 min, and another repeats the call at once"
+    assert Policy.of(service.with_options(timeout=2)).timeout == 2
+
+
+@pytest.mark.parametrize("part", [redrive.Breaker(), redrive.RetryBudget(), redrive.Retry(), redrive.Classifier()])
+def test_a_part_is_explained_by_itself(part):
+    found = Policy.of(part)
+    assert found.is_part
+    assert found.name == type(part).__name__
+
+
+def test_what_is_no_policy_is_none():
+    assert Policy.of(object()) is None
+    assert Policy.of(redrive.Flow("x")) is None
+
+
+def test_the_parts_are_in_words():
+    assert of_retry(redrive.Retry(attempts=1)) == "one attempt, no repeats"
+    assert "for transient only" in of_retry(redrive.Retry(on=["transient"]))
+    assert of_breaker(None).startswith("none")
+    assert "5 failures within 60 s" in of_breaker(redrive.Breaker())
+    assert "for 24 s to 36 s" in of_breaker(redrive.Breaker())
+    assert of_budget(redrive.RetryBudget()) == "repeats are at most 10 % of the calls of the last 60 s, and 10 more"
+
+
+def test_tokens_are_told_by_their_place():
+    policy = Policy.of(redrive.Service("bank", credentials=redrive.Token(lambda: "secret-token")))
+    assert of_keys(policy) == "token 1; fetched anew after a 401, once per call"
+
+
+def test_an_sla_is_kept_always_on_average_at_best_or_never():
+    total = Span(10, 20, 30)
+    assert [fits(total, sla) for sla in (30, 29, 20, 19, 10, 9)] == [
+        *("always", "on average", "on average", "at best", "at best", "never")
+    ]
+
+
+@pytest.mark.parametrize("sla", [5.0, 20.0, 45.0, 60.0])
+@pytest.mark.parametrize("timeout", [None, 3.0, 10.0])
+def test_each_change_that_is_proposed_makes_it_fit(sla, timeout):
+    found = explain_policy(DEFAULT, timeout=timeout, sla=sla)
+    inside = timeout or 0.0
+    assert bool(found.changes) == (found.schedule.total.worst > sla)
+    for change in found.changes:
+        if change.startswith("a timeout below"):
+            assert inside > sla
+            continue
+        options = eval(f"dict({change})")
+        limit = options.pop("timeout", inside)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert schedule(redrive.Retry(**options), inside=limit).total.worst <= sla
+
+
+def test_a_breaker_that_ends_the_call_before_its_attempts_is_said():
+    policy = Policy.of(redrive.Service("bank", retry=redrive.Retry(attempts=8, within=1_000)))
+    assert "a call that fails alone makes 5 of its 8 attempts: the circuit opened" in explain_policy(policy).notes
+
+
+def test_a_budget_without_a_reserve_is_said():
+    policy = Policy.of(redrive.Service("bank", budget=redrive.RetryBudget(reserve=0)))
+    (note,) = explain_policy(policy).notes
+    assert note == "a call that fails alone makes 1 of its 5 attempts: the service's retry budget is spent"
+
+
+def test_time_that_ends_before_the_attempts_do_is_said():
+    policy = Policy.of(redrive.Service("bank", retry=redrive.Retry(within=15), timeout=6.0))
+    notes = explain_policy(policy).notes
+    assert "within=15 leaves time for 3 of the 5 attempts at most" in notes
+
+
+def test_a_policy_that_repeats_only_rate_limits_has_a_schedule_all_the_same():
+    policy = Policy.of(redrive.Retry(on=["rate_limited"]))
+    assert len(explain_policy(policy).at_once.starts) == 5
+
+
+def test_the_document_is_of_plain_values():
+    import json
+
+    found = document(explain_policy(DEFAULT, timeout=10, sla=60))
+    assert json.loads(json.dumps(found)) == found
+    assert found["timed_out"] == {"best": 50.0, "mean": 57.5, "worst": 65.0, "fits": "on average", "simulated_calls": 0}

@@ -1,0 +1,221 @@
+"""What people type is taken for what they mean, and judged as the real thing would be."""
+
+import errno
+import json
+import sqlite3
+
+import botocore.exceptions
+import confluent_kafka
+import grpc
+import httpx
+import psycopg
+import psycopg2
+import psycopg2.errors
+import pymysql
+import pytest
+
+import redrive
+from redrive.classify.tables.types import TYPES
+from redrive.explain import names
+from redrive.explain.explanation import explain
+from redrive.explain.policy import DEFAULT
+from redrive.explain.reading import of_class, phrases, read
+from redrive.explain.standing_in import Given
+from redrive.explain.unclear import Unclear
+
+
+def only(text, **given):
+    (found,) = read(text, Given(**given))
+    return found
+
+
+def judged(text, **given):
+    verdict = redrive.classify(only(text, **given).failure)
+    return verdict.kind, verdict.rule
+
+
+def unavailable():
+    class Failed(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self):
+            return ""
+
+    return Failed()
+
+
+def busy():
+    with sqlite3.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE one (id PRIMARY KEY)")
+        connection.execute("INSERT INTO one VALUES (1)")
+        try:
+            connection.execute("INSERT INTO one VALUES (1)")
+        except sqlite3.IntegrityError as error:
+            return error
+        finally:
+            connection.rollback()
+    raise AssertionError
+
+
+REAL = {
+    "503": lambda: httpx.Response(503),
+    "HTTP 429": lambda: httpx.Response(429),
+    "http/1.1 404": lambda: httpx.Response(404),
+    "40P01": lambda: psycopg.errors.DeadlockDetected("x"),
+    "SQLSTATE 23505": lambda: psycopg.errors.UniqueViolation("x"),
+    "sqlstate 57p03": lambda: psycopg.errors.CannotConnectNow("x"),
+    "ECONNREFUSED": lambda: OSError(errno.ECONNREFUSED, "x"),
+    "errno 28": lambda: OSError(errno.ENOSPC, "x"),
+    "1213": lambda: pymysql.err.OperationalError(1213, "x"),
+    "MySQL 1062": lambda: pymysql.err.IntegrityError(1062, "x"),
+    "SQLITE_CONSTRAINT_PRIMARYKEY": busy,
+    "UNAVAILABLE": unavailable,
+    "grpc StatusCode.UNAVAILABLE": unavailable,
+    "kafka _TRANSPORT": lambda: confluent_kafka.KafkaException(
+        confluent_kafka.KafkaError(confluent_kafka.KafkaError._TRANSPORT)
+    ),
+    "ThrottlingException": lambda: botocore.exceptions.ClientError(
+        {"Error": {"Code": "ThrottlingException"}}, "PutItem"
+    ),
+    "botocore.exceptions.ClientError:SlowDown": lambda: botocore.exceptions.ClientError(
+        {"Error": {"Code": "SlowDown"}}, "PutObject"
+    ),
+    "TimeoutError": lambda: TimeoutError(),
+    "httpx.ReadTimeout": lambda: httpx.ReadTimeout("x"),
+    "json.JSONDecodeError": lambda: json.JSONDecodeError("x", "{", 1),
+    "json.decoder.JSONDecodeError": lambda: json.JSONDecodeError("x", "{", 1),
+    "psycopg.errors.DeadlockDetected": lambda: psycopg.errors.DeadlockDetected("x"),
+    "redrive.RateLimited": lambda: redrive.RateLimited(),
+    "redrive.errors.CircuitOpen": lambda: redrive.CircuitOpen(),
+    "MemoryError": lambda: MemoryError(),
+}
+
+
+@pytest.mark.parametrize("text", list(REAL))
+def test_a_word_is_judged_as_the_real_thing_is(text):
+    real = redrive.classify(REAL[text]())
+    assert judged(text) == (real.kind, real.rule)
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_every_name_of_the_table_can_be_asked_about(name):
+    kind, rule = judged(name)
+    assert kind in redrive.Kind
+    assert not rule.startswith("unknown")
+
+
+def test_what_has_a_code_only_when_it_is_raised_has_it_here():
+    (found,) = [one for one in read("DeadlockDetected") if "psycopg2" in one.read_as]
+    assert redrive.classify(found.failure).rule == "sqlstate.40P01"
+    assert isinstance(found.failure, psycopg2.errors.DeadlockDetected)
+
+
+def test_a_name_of_several_things_is_all_of_them():
+    assert {one.read_as for one in read("ReadTimeout")} == {
+        "exception httpx.ReadTimeout",
+        "exception requests.ReadTimeout",
+    }
+    assert {one.read_as for one in read("UNKNOWN")} == {"gRPC's UNKNOWN", "Kafka's UNKNOWN"}
+
+
+def test_a_builtin_is_itself_and_tells_of_its_namesakes():
+    found = only("ConnectionError")
+    assert found.read_as == "exception ConnectionError"
+    assert "requests.ConnectionError" in found.note
+
+
+def test_a_library_that_is_not_here_is_judged_by_the_name():
+    found = only("MySQLdb.OperationalError")
+    assert "MySQLdb is not installed here" in found.note
+    assert redrive.classify(found.failure).rule == "type.MySQLdb.OperationalError"
+
+
+def test_what_is_known_beside_a_status_counts():
+    assert judged("503", retry_after="30") == ("rate_limited", "http.503.retry_after")
+    assert judged("403") == ("permanent", "http.4xx")
+    assert judged("403", body='{"error": "quotaExceeded"}') == ("quota", "http.403.quota")
+
+
+def test_a_class_is_explained_whatever_it_is_made_of():
+    class Demanding(Exception):
+        def __init__(self, code, *, of):
+            raise AssertionError("never called")
+
+    class Unmade(Exception):
+        def __new__(cls, *args):
+            raise RuntimeError("only the library makes these")
+
+    for cls in (Demanding, Unmade):
+        verdict = redrive.classify(of_class("x", cls, Given()).failure)
+        assert (verdict.kind, verdict.reason) == ("permanent", f"unknown error {cls.__name__}")
+
+
+REFUSED = {
+    "TimeotError": "did you mean TimeoutError?",
+    "httpx.ReadTimout": "did you mean httpx.ReadTimeout",
+    "nonsense": "ask for an exception",
+    "28": "say `errno 28`",
+    "999": "no HTTP status",
+    "errno 99999": "no error number 99999",
+    "SQLITE_NONSENSE": "no result code of SQLite",
+    "grpc NONSENSE": "no rule names 'NONSENSE' of grpc",
+    "KeyboardInterrupt": "a signal to stop",
+    "asyncio.CancelledError": "a signal to stop",
+    "nowhere.at.All": "'nowhere' is not installed here",
+    "": "nothing is known of ''",
+    "\x1b[31mred": "nothing is known of",
+    "x" * 100_000: "nothing is known of",
+}
+
+
+@pytest.mark.parametrize("text", list(REFUSED), ids=lambda text: text[:20])
+def test_what_cannot_be_understood_is_said_in_one_sentence(text):
+    with pytest.raises(Unclear) as caught:
+        read(text)
+    assert REFUSED[text] in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("200", "status 200 is not a failure"), ("99999", "no rule knows SQLSTATE 99999")]
+)
+def test_what_is_no_failure_or_known_to_nobody_is_said(text, said):
+    with pytest.raises(Unclear, match=said):
+        explain(only(text), DEFAULT)
+
+
+def test_several_questions_stand_in_one_line():
+    assert phrases(["HTTP", "429", "503", "SQLSTATE", "40P01", "errno", "28"]) == [
+        *("HTTP 429", "503", "SQLSTATE 40P01", "errno 28")
+    ]
+
+
+def test_only_libraries_of_the_table_are_imported(tmp_path, monkeypatch):
+    (tmp_path / "dangerous.py").write_text("raise SystemExit('it ran')\nclass Broken(Exception): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert names.find_class("dangerous.Broken") is None
+
+
+CHANGED = [text for text in REAL if not text.startswith("redrive.")]
+
+
+@pytest.mark.parametrize("text", CHANGED)
+def test_the_line_that_changes_the_verdict_does(text):
+    found = explain(only(text), DEFAULT)
+    modules = {name: __import__(name) for name in ("httpx", "psycopg", "pymysql", "grpc", "json", "sqlite3", "errno")}
+    modules |= {"redrive": redrive, "confluent_kafka": confluent_kafka, "botocore": botocore}
+    classifier = eval(found.change, modules)
+    wanted = "permanent" if found.verdict.kind in redrive.Retry().on else "transient"
+    real = REAL[text]()
+    assert classifier.classify(real).kind == wanted
+    assert classifier.classify(RuntimeError("another error")).rule == "unknown"
+
+
+def test_the_policys_own_rules_decide_and_are_named():
+    from redrive.explain.policy import Policy
+
+    service = redrive.Service("bank", classifier=redrive.Classifier().rule(status=409, kind="row", name="taken"))
+    found = explain(only("409"), Policy.of(service))
+    assert (found.verdict.kind, found.verdict.rule, found.built_in) == ("row", "taken", False)
+    assert explain(only("503"), Policy.of(service)).built_in

@@ -1,0 +1,99 @@
+"""A rehearsal is the real flow: what a Service does on a clock that does not wait, and nothing else happens."""
+
+import errno
+import logging
+import random
+import re
+
+import pytest
+
+import redrive
+from redrive.explain.policy import DEFAULT, Policy
+from redrive.explain.rehearse import rehearse
+from redrive.explain.standing_in import Answered, Given
+from redrive.testing import FakeClock
+
+FAILURES = [
+    lambda: Answered(503, Given()),
+    lambda: Answered(429, Given(retry_after="30")),
+    lambda: Answered(500, Given()),
+    lambda: Answered(404, Given()),
+    lambda: Answered(401, Given()),
+    lambda: Answered(403, Given(body="quotaExceeded")),
+    lambda: TimeoutError("too slow"),
+    lambda: OSError(errno.ENOSPC, "full"),
+    lambda: ValueError("no"),
+]
+POLICIES = [
+    {},
+    {"retry": redrive.Retry(attempts=8, base=1, cap=60, within=180)},
+    {"retry": None},
+    {"breaker": None, "budget": None},
+    {"budget": redrive.RetryBudget(ratio=0, reserve=1)},
+    {"credentials": redrive.KeyPool(["first-key-1111", "other-key-2222"])},
+    {"credentials": redrive.Token(lambda: "a-token")},
+    {"classifier": redrive.Classifier().rule(status=404, kind="transient").rule(ValueError, kind="ambiguous")},
+]
+
+
+def in_earnest(options, failure):
+    """The same call by a real service, as its error or its answer tells of it."""
+    service = redrive.Service("real", clock=FakeClock(), random=random.Random(5), **options)
+
+    def fail(*, credential=None):
+        if isinstance(failure, Exception):
+            raise failure
+        return failure
+
+    try:
+        answer = service.call(fail)
+    except Exception as error:
+        return error.redrive
+    return answer.redrive
+
+
+@pytest.mark.parametrize("options", POLICIES)
+@pytest.mark.parametrize("make", FAILURES)
+def test_a_rehearsal_ends_as_a_real_call_does(options, make):
+    real = in_earnest(options, make())
+    found = rehearse(Policy.of(redrive.Service("real", **options)), make())
+    assert found.attempts == len(real.attempts)
+    # The moment of a reset, and waits that are drawn, differ from call to call.
+    assert re.sub(r"[\d.:-]+", "N", found.ends) == re.sub(r"[\d.:-]+", "N", real.why)
+
+
+def test_a_request_with_an_effect_is_not_repeated():
+    assert rehearse(DEFAULT, Answered(503, Given(method="POST"))).attempts == 1
+    assert rehearse(DEFAULT, Answered(503, Given(method="GET"))).attempts == 5
+    keyed = Policy.of(redrive.Service("bank", idempotent="key"))
+    assert rehearse(keyed, Answered(503, Given(method="POST"))).attempts == 5
+
+
+def test_what_counts_against_the_breaker_is_counted():
+    assert rehearse(DEFAULT, Answered(503, Given())).faults == 5
+    assert rehearse(DEFAULT, Answered(503, Given())).opened
+    assert rehearse(DEFAULT, Answered(429, Given())).faults == 0
+    assert not rehearse(DEFAULT, Answered(429, Given())).opened
+
+
+def test_keys_are_rotated_and_tokens_refreshed_without_the_real_ones():
+    def never() -> str:
+        raise AssertionError("a rehearsal fetches nothing")
+
+    tokens = Policy.of(redrive.Service("partner", credentials=redrive.Token(never)))
+    assert rehearse(tokens, Answered(401, Given())).refreshed == 1
+    keys = Policy.of(redrive.Service("partner", credentials=redrive.KeyPool(["first-1111", "other-2222"])))
+    assert rehearse(keys, Answered(403, Given(body="quotaExceeded"))).keys == 2
+
+
+def test_nobody_hears_of_a_rehearsal(caplog):
+    heard = []
+    stop = redrive.on_event(heard.append)
+    with caplog.at_level(logging.DEBUG):
+        service = redrive.Service("quiet", on_event=heard.append)
+        rehearse(Policy.of(service), TimeoutError())
+    stop()
+    assert heard == []
+    assert caplog.records == []
+    assert service.stats().calls == 0
+    assert service.circuit == "closed"

@@ -1,0 +1,98 @@
+"""The words about rows, tasks and people are true of the runtimes that lie above."""
+
+import random
+import re
+
+import pytest
+
+import redrive
+from redrive.alerts.conditions import CONDITIONS
+from redrive.alerts.run_rules import HEALS as HEALS_IN_ALERTS
+from redrive.explain.words import HEALS, ROWS, TASKS, people
+from redrive.flows import State
+from redrive.model import Kind, Verdict
+from redrive.rows.run import SMALLEST
+from redrive.tasks.decide import Past, decide
+from redrive.tasks.work import Ended, Outcome
+
+
+def after(kind, failures):
+    """The states of a task that fails again and again, always at the same place."""
+    flow = redrive.Flow("words")
+    flow.task(name="one")(lambda: None)
+    node, past, states = flow.graph.nodes["one"], Past(), []
+    for _ in range(failures):
+        verdict = Verdict(kind, "it broke", "test")
+        outcome = Outcome(ticket=1, ended=Ended.RAISED, seconds=0.1, verdict=verdict, fingerprint="here")
+        found = decide(node, past, outcome, random.Random(1))
+        states.append(found.state)
+        past = Past(found.failures, found.same, found.fingerprint, found.wait)
+        if found.state not in (State.RETRYING, State.READY):
+            break
+    return states
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_task_becomes_what_the_words_say(kind):
+    said = re.findall(r"[A-Z_]{4,}", TASKS[kind])
+    became = [str(state) for state in dict.fromkeys(after(kind, 5))]
+    assert became == said
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_there_are_words_for_every_kind(kind):
+    assert ROWS[kind]
+    for scope in ("call", "row", "task"):
+        assert people(kind, scope, fault=True, status=500)
+
+
+def test_what_heals_is_what_alerts_take_for_healing():
+    assert HEALS == HEALS_IN_ALERTS
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("scope", ["call", "row", "task"])
+def test_every_alert_that_is_named_exists_and_is_as_urgent(kind, scope):
+    for fault, status in ((True, 503), (False, 404), (False, None)):
+        for urgency, name in re.findall(r"(P\d) (\w+)", people(kind, scope, fault=fault, status=status)):
+            assert CONDITIONS[name].urgency == urgency
+
+
+ROWS_IN_ALL = 4 * SMALLEST
+RAISED = {
+    Kind.ROW: redrive.Reject,
+    Kind.DISCARD: redrive.Discard,
+    Kind.PERMANENT: redrive.Permanent,
+    Kind.TRANSIENT: redrive.Transient,
+    Kind.RATE_LIMITED: redrive.RateLimited,
+    Kind.AMBIGUOUS: lambda text: OSError(5, text),
+    Kind.RESOURCE: MemoryError,
+}
+
+
+@pytest.mark.parametrize("kind", list(RAISED))
+def test_a_row_goes_where_the_words_say(kind, tmp_path):
+    met = []
+
+    def check(record):
+        if record["id"] == 2 and not (met and kind is Kind.RESOURCE):
+            met.append(record)
+            raise RAISED[kind]("this one")
+        return record
+
+    pipeline = redrive.Pipeline(
+        "words",
+        source=redrive.rows.records([{"id": number} for number in range(ROWS_IN_ALL)]),
+        validate=check,
+        sink=redrive.rows.parquet_dataset(tmp_path / "rows", key="id"),
+        gate=redrive.Gate(warn=1, page=1, abort=1),
+        store=tmp_path / "store.db",
+    )
+    if "stops the run" in ROWS[kind]:
+        with pytest.raises(redrive.RunStopped):
+            pipeline.run()
+        return
+    report = pipeline.run()
+    expected = {"dead letter": (ROWS_IN_ALL - 1, 1), "dropped": (ROWS_IN_ALL - 1, 0), "halved": (ROWS_IN_ALL, 0)}
+    told = next(word for word in expected if word in ROWS[kind])
+    assert (report.written, report.rejected) == expected[told]
