@@ -1,0 +1,80 @@
+"""`redrive demo`: a bad day from end to end, played with real programs in a directory that stays."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from contextlib import chdir
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.exits import FAILED, Refused
+from redrive.cli.session import Session
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_FEWEST, _MOST = 1_000, 10_000_000
+
+
+@command(app)
+def demo(
+    session: Session,
+    *,
+    directory: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where it is played; made anew where an earlier demo has made it.")
+    ] = Path("redrive-demo"),
+    rows: Annotated[
+        int, typer.Option(metavar="N", min=_FEWEST, max=_MOST, help="Rows of the vendor's file.")
+    ] = 180_000,
+) -> None:
+    """See it all at work on a bad day: a partner's API, a vendor's file, a settlement.
+
+    Partner and bank are servers on this machine that fail as they are told to; nothing else is asked, and nothing
+    outside the directory is touched. It takes half a minute. What it leaves there is yours to look at: the programs,
+    the store, the warehouse, what people were told.
+    """
+    from redrive.cli.demo_play import Play, set_aside
+    from redrive.cli.demo_story import Story
+    from redrive.demo.stage import NoStage, set_up
+    from redrive.extras import needs
+
+    if session.url is not None:
+        raise Refused("the demo keeps a store of its own, so that yours is not touched; leave --store out")
+    with needs("rows,http"):
+        import duckdb  # noqa: F401
+        import httpx  # noqa: F401
+        import polars  # noqa: F401
+        import pydantic  # noqa: F401
+    began = monotonic()
+    story = Story(session.out, directory, typed=as_typed(directory))
+    try:
+        with set_up(directory, rows=rows), set_aside(), chdir(directory):
+            story.begin()
+            came_to = Play(session, story, rows=rows).go()
+    except NoStage as error:
+        raise Refused(str(error)) from error
+    story.end(came_to, seconds=monotonic() - began)
+    if not came_to.is_right:
+        raise typer.Exit(FAILED)
+
+
+def as_typed(directory: Path) -> str:
+    """The program as it must be typed in the demo's directory: by its path, where the shell finds no or another one."""
+    from redrive.opening import DEFAULT
+
+    script, found = Path(sysconfig.get_path("scripts"), "redrive"), shutil.which("redrive")
+    if not script.exists():
+        typed = f"{shlex.quote(sys.executable)} -m redrive.cli"
+    elif found is not None and os.path.isabs(found) and os.path.samefile(found, script):
+        typed = "redrive"
+    else:
+        typed = shlex.quote(min(os.path.relpath(script, directory), str(script), key=len))
+    # Where the shell names a store, that one would be asked.
+    return f"{typed} --store {DEFAULT}" if os.environ.get("REDRIVE_STORE", "").strip() else typed

@@ -1,0 +1,252 @@
+"""What `redrive demo` tells while it plays, and in the end: sentences around what the store and the reports say."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from difflib import unified_diff
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redrive.cli.runs import share
+from redrive.cli.wording import counted, in_a_line, one_line
+from redrive.demo.happened import FLOW, Happened, Told
+from redrive.flows import FlowReport, State
+from redrive.model import in_words
+from redrive.notices import Urgency
+
+if TYPE_CHECKING:
+    from redrive.cli.demo_play import CameTo
+    from redrive.cli.output import Output
+    from redrive.letters import Cause, ReplayReport
+    from redrive.runs import Report
+
+_LABEL = 10  # columns for what stands before a line of the summary
+_TIERS = {Urgency.P1: "bold red", Urgency.P2: "red", Urgency.P3: "yellow"}
+_CALLS = {
+    "transient": "503s, torn connections and a hang: tried again after a moment, each at a time of its own",
+    "rate_limited": "429s: waited for as long as the partner asked",
+    "auth": "an expired token: fetched anew, once for all callers",
+    "quota": "a used-up account: it rests until its reset, and the other one took over",
+}
+_MEND = """'{**record, "weight_kg": record["weight_kg"].replace(",", ".")}'"""
+
+
+class Story:
+    """Says what happens, on stdout, line by line; with --json nothing but one document in the end."""
+
+    def __init__(self, out: Output, directory: Path, *, typed: str) -> None:
+        self._out = out
+        self._directory = directory
+        self._typed = typed
+        self._known: set[int] = set()  # alerts that were told of
+
+    # ── the acts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """The scene."""
+        self._line("A bad day of a data team, played on this machine: real programs, real servers, real failures.")
+        self._line(f"Everything is in {self._directory}, and stays there to be looked at.")
+
+    def act_one(self) -> None:
+        """Before the partner's pages are fetched."""
+        self._title("1  A partner's API: deliveries page by page, into DuckDB  (partner.py)")
+        self._line("   It answers 503 and 429, tears connections, hangs, lets a token expire, uses an account up.")
+
+    def partner(self, report: Report, so_far: Happened) -> None:
+        """And after."""
+        self._line(f"   {_outcome(report)}.")
+        failed = sum(so_far.calls.values())
+        self._line(f"   {counted(failed, 'attempt')} failed, {_lost(so_far.calls_lost)}:")
+        for kind, count in so_far.calls.items():
+            self._line(f"   {count:6,}  {_CALLS.get(kind, kind)}")
+        for key in [key for service in so_far.services for key in service.drained]:
+            self._line(f"           ({key.key_id} rests until {key.until:%H:%M} UTC)")
+        self._kept(so_far, report.pipeline)
+        self._alerts(so_far, otherwise="nobody was told: failures have healed, and so few rows wake nobody")
+
+    def act_two(self, rows: int) -> None:
+        """Before the file is read."""
+        self._title(f"2  A vendor's weekly file: {rows:,} rows, into DuckDB  (vendor.py)")
+        self._line('   For some of the deliveries the vendor writes "N/A" where the fee should be.')
+
+    def vendor(self, report: Report, so_far: Happened) -> None:
+        """And after."""
+        self._line(f"   {_outcome(report)}.")
+        self._kept(so_far, report.pipeline)
+        self._alerts(so_far)
+
+    def act_three(self, merchants: int) -> None:
+        """Before merchants are paid."""
+        self._title(f"3  A settlement: {merchants} merchants, each paid in a task of its own  (settlement.py)")
+        self._line("   The bank is busy at times, of one payment it never says what became of it, and one account is")
+        self._line("   malformed.")
+
+    def settlement(self, report: FlowReport, so_far: Happened) -> None:
+        """And after."""
+        done, held = report.counts.get(State.SUCCESS, 0), report.counts.get(State.PENDING, 0)
+        self._line(f"   {done} of {counted(report.total, 'task')} done in {in_words(report.seconds)}.")
+        if busy := so_far.attempts.get("transient", 0):
+            self._line(f"   {busy:6,}  attempts met a bank that was busy (503): tried again, and paid")
+        for task in so_far.killed:
+            self._line(f"   {1:6,}  {task} hung: killed at its limit, tried again, and paid once all the same")
+        for cause in _of(so_far, FLOW):
+            self._line(f"   {cause.count:6,}  {_shown(cause)}: twice at the same place, so there is no third try;")
+            self._line(f"           {counted(held, 'task')} after it waits for a person")
+        self._alerts(so_far)
+
+    def what_happened(self, so_far: Happened) -> None:
+        """The three together, before anybody has done anything."""
+        self._title("What happened")
+        self._entry("failed", f"{counted(so_far.failed, 'attempt')} of calls and tasks")
+        self._entry("healed", f"{so_far.healed:,} of them by themselves: waited, renewed, changed over")
+        self._entry("killed", f"{counted(len(so_far.killed), 'task')} that would have hung for ever")
+        self._entry("kept", f"{counted(so_far.letters, 'letter')} of {counted(len(so_far.causes), 'cause')}:")
+        for cause in so_far.causes:
+            self._entry("", f"{cause.count:6,}  {', '.join(cause.pipelines)}: {_shown(cause)}")
+        self._entry("told", f"{counted(so_far.messages, 'message')}:")
+        for one in so_far.told:
+            self._entry("", *self._told(one))
+        few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.told))
+        rows = f"{counted(few, 'row')} among thousands of good ones"
+        self._entry("not told", f"{so_far.healed:,} failures that healed, and {rows};")
+        self._entry("", f"one message for each error would have been {so_far.errors:,}")
+
+    # ── the fix and the redrive ───────────────────────────────────────────────────────────────────────────────────────
+
+    def mended(self, name: str, before: str, after: str) -> None:
+        """A file was changed by hand."""
+        self._title(f"The fix: {name}")
+        for line in unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""):
+            if not line.startswith(("---", "+++", "@@")):
+                self._line(f"   {line}", "red" if line.startswith("-") else "green")
+
+    def command(self, words: str) -> None:
+        """What a person would type to have done what is done now."""
+        self._line(f"   $ redrive {words}", "cyan")
+
+    def rehearsed(self, report: ReplayReport) -> None:
+        """What would pass now."""
+        self._line(f"   A dry run: {report.reprocessed:,} of {counted(report.selected)} would pass.")
+
+    def redriven(self, report: ReplayReport, *, sent: int, rows: int, keys: int) -> None:
+        """And did; whether all rows that the vendor has sent are in the table, and once."""
+        self._line(f"   {report.reprocessed:,} reprocessed, {report.failed_again:,} failed again.")
+        self._line(f"   In the table: {rows:,} rows, {keys:,} different keys: {_judged(rows == keys == sent)}.")
+
+    def settled(self, report: FlowReport, said: str, *, asked: int, paid: int) -> None:
+        """The flow went on."""
+        self._line(f"   The same run goes on, and is {report.status}: {said}.")
+        self._line(f"   The bank was asked {asked} times, and has paid {paid} merchants, each once.")
+
+    def end(self, came_to: CameTo, *, seconds: float) -> None:
+        """What is left, and where to look."""
+        commands = self._next(came_to.after)
+        if self._out.json:
+            typed = [words for words, _ in commands]
+            self._out.document(
+                {
+                    "directory": str(self._directory),
+                    "seconds": round(seconds, 1),
+                    **came_to.document(),
+                    "commands": typed,
+                }
+            )
+            return
+        after = came_to.after
+        over = sum(one.alert.is_over for one in after.told)
+        self._title("In the end")
+        self._line(
+            f"   {over} of {counted(len(after.told), 'alert')} resolved, and who was told of them was told that."
+        )
+        left = sum(cause.by_status.get("pending", 0) for cause in after.causes)
+        self._line(f"   {counted(left)} left for you. All of it took {in_words(seconds)}.")
+        if not came_to.is_right:
+            self._line("   That is not what should have come out: please tell us, with redrive.log.", "bold red")
+        self._title("Look around")
+        width = max(len(words) for words, what in commands if what) + 2
+        for words, what in commands:
+            self._line(f"   {words:<{width}}{what}".rstrip())
+
+    def _next(self, after: Happened) -> list[tuple[str, str]]:
+        """Commands that work when they are typed, and what they show."""
+        redrive = self._typed
+        hung = [(f"{redrive} tasks show {shlex.quote(task)}", "the one that hung") for task in after.killed[:1]]
+        return [
+            (f"cd {shlex.quote(str(self._directory))}", "the programs, the warehouse, what people were told, the log"),
+            (f"{redrive} dlq causes --status any", "what was quarantined, by cause"),
+            (f"{redrive} runs ls", "what ran"),
+            (f"{redrive} runs show vendor", "one run"),
+            (f"{redrive} tasks ls", "the settlement, task by task"),
+            *hung,
+            (f"{redrive} services", "the partner, and its used-up account"),
+            (f"{redrive} alerts ls --all", "who was told what, and that it is over"),
+            (f"{redrive} dlq ls", "what is left for you: the partner writes 2,5 for 2.5"),
+            (f"{redrive} dlq edit --pipeline partner --expr {_MEND} --go", ""),
+            (f"{redrive} dlq replay --pipeline partner --target partner.py:pipeline --go", ""),
+        ]
+
+    # ── how it is said ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _kept(self, so_far: Happened, pipeline: str) -> None:
+        for cause in _of(so_far, pipeline):
+            self._line(f"   {cause.count:6,}  rows: {_shown(cause)}: kept as they came, to be sent back")
+
+    def _alerts(self, so_far: Happened, *, otherwise: str = "nobody was told") -> None:
+        """Those that are new since it was last asked."""
+        new = [one for one in so_far.told if one.alert.id not in self._known]
+        for one in new:
+            text, style = self._told(one)
+            self._line(f"   → {text}", style)
+        if not new:
+            self._line(f"   → {otherwise}")
+        self._known |= {one.alert.id for one in new}
+
+    def _told(self, one: Told) -> tuple[str, str]:
+        alert = one.alert
+        return f"{alert.urgency} to {', '.join(one.channels)}: {in_a_line(alert.title)}", _TIERS[alert.urgency]
+
+    def _title(self, text: str) -> None:
+        self._line("")
+        self._line(text, "bold")
+
+    def _entry(self, label: str, text: str, style: str = "") -> None:
+        self._line(f"   {label:<{_LABEL}}{text}", style)
+
+    def _line(self, text: str, style: str = "") -> None:
+        if self._out.json:
+            return
+        if self._out.terminal and style:
+            from rich.console import Console
+            from rich.text import Text
+
+            Console(file=sys.stdout, highlight=False, soft_wrap=True).print(Text(one_line(text), style=style))
+        else:
+            self._out.text(text)
+        sys.stdout.flush()  # who reads it in a pipe is to see it grow, too
+
+
+def _outcome(report: Report) -> str:
+    rejected = f"{report.rejected:,} rejected ({share(report.rate)})" if report.rejected else "none rejected"
+    pages = f" of {report.checkpoint['pages']:,} pages" if "pages" in (report.checkpoint or {}) else ""
+    return f"{report.written:,} of {report.read:,} rows{pages} written, {rejected}, in {in_words(report.seconds)}"
+
+
+def _lost(calls: int) -> str:
+    return f"and {counted(calls, 'call')} came to nothing" if calls else "and not one call came to nothing"
+
+
+def _of(so_far: Happened, pipeline: str) -> list[Cause]:
+    return [one for one in so_far.causes if pipeline in one.pipelines]
+
+
+def _shown(cause: Cause) -> str:
+    return in_a_line(cause.message)
+
+
+def _is_about(told: Told, cause: Cause) -> bool:
+    return told.alert.subject.name in cause.pipelines
+
+
+def _judged(right: bool) -> str:
+    return "none lost, none twice" if right else "NOT what it should be"

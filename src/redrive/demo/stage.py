@@ -1,0 +1,85 @@
+"""The directory in which the demo is played: made, recognised, made anew, and nobody else's ever touched."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from redrive.demo import world
+from redrive.errors import RedriveError
+
+NAME = "redrive-demo"
+MARKER = ".redrive-demo"
+PROGRAMS = ("partner.py", "vendor.py", "settlement.py", "redrive.toml")
+DELIVERIES, ACCOUNTS, LOG = "deliveries.csv", "accounts.json", "redrive.log"
+_MADE = (
+    *PROGRAMS,
+    *(DELIVERIES, ACCOUNTS, LOG, f"payouts-{world.DAY}.csv"),
+    *("warehouse.duckdb", "warehouse.duckdb.wal", "pager.txt", "team.txt", ".redrive", "__pycache__"),
+)
+
+
+class NoStage(RedriveError):
+    """The demo cannot be played there."""
+
+
+@contextmanager
+def set_up(directory: Path, *, rows: int) -> Iterator[None]:
+    """Make the directory, with its programs and their files, and keep other demos out of it meanwhile."""
+    with ExitStack() as around:
+        try:
+            _claim(directory)
+            around.enter_context(_alone(directory))
+            _clear(directory)
+            _furnish(directory, rows)
+        except OSError as error:
+            where, why = error.filename or directory, error.strerror
+            raise NoStage(f"{where} cannot be written: {why}; name another place with --directory") from error
+        yield
+
+
+def _claim(directory: Path) -> None:
+    if not _is_free(directory):
+        raise NoStage(f"{directory} was not made by a demo, and is left alone; name another place with --directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARKER).touch()
+
+
+def _is_free(directory: Path) -> bool:
+    if not directory.is_dir():
+        return not os.path.lexists(directory)
+    return (directory / MARKER).is_file() or not any(directory.iterdir())
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    with (directory / MARKER).open("r+") as marker:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NoStage(f"a demo is under way in {directory}; name another place with --directory") from None
+        yield
+
+
+def _clear(directory: Path) -> None:
+    """Remove what an earlier demo has made, and nothing that somebody has put beside it."""
+    for name in _MADE:
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _furnish(directory: Path, rows: int) -> None:
+    programs = files("redrive.demo") / "programs"
+    for name in PROGRAMS:
+        (directory / name).write_text((programs / name).read_text(encoding="utf-8"), encoding="utf-8")
+    world.write_vendor_file(directory / DELIVERIES, rows)
+    world.write_payouts(directory / f"payouts-{world.DAY}.csv")
+    world.write_accounts(directory / ACCOUNTS)

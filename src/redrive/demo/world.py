@@ -1,0 +1,114 @@
+"""The world around the programs, on its bad day: a partner, a vendor and a bank.
+
+Partner and bank are real HTTP servers on this machine, which fail at chosen pages and for chosen merchants, the same
+ones each time. How many callers meet an expired token or a drained account before they know better is chance.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from redrive.testing import Answer, FaultyServer, Request
+
+ROWS = 180_000
+"""Deliveries in the vendor's file; three in a hundred have "N/A" for their fee."""
+DAY = "2026-11-15"
+MERCHANTS = 24
+MALFORMED = "M-17"
+"""The merchant to whose account nothing can be paid."""
+
+_CITIES = ("Pune", "Delhi", "Chennai", "Jaipur")
+_PER_PAGE = 50
+_QUOTA = {"error": {"code": 403, "errors": [{"reason": "quotaExceeded"}]}}
+
+
+class Partner:
+    """Two accounts, tokens that expire, and a plan of what goes wrong at which page."""
+
+    def __init__(self, server: FaultyServer) -> None:
+        self._faults: dict[int, Answer | str] = {
+            **{page: Answer(503) for page in (57, 83, 119, 146, 171, 204, 229, 266, 301, 338, 352, 377)},
+            **{page: Answer(json={"deliveries": ["half a page"]}, reset="mid-body") for page in (97, 188, 315)},
+            **{page: Answer(429, retry_after=1) for page in (133, 290)},
+            158: "the token expires",
+            215: Answer(hang=True),
+            250: "the account is used up",
+        }
+        self._with_a_comma = frozenset({31, 72, 140, 199, 244, 308, 391})  # pages with a weight that is no number
+        self._tokens = 0
+        self._expired: set[str] = set()
+        self._used_up: set[str] = set()
+        server.on("/token", self._log_in, method="POST")
+        server.on("/deliveries/*", self._page)
+
+    def _log_in(self, request: Request) -> Answer:
+        self._tokens += 1
+        return Answer(json={"token": f"{request.json()['account']}-token-{self._tokens:04}"})
+
+    def _page(self, request: Request) -> Answer:
+        token = (request.headers.get("Authorization") or "").removeprefix("Bearer ")
+        account = token.partition("-")[0]
+        page = int(request.path.rpartition("/")[2])
+        fault = None if token in self._expired or account in self._used_up else self._faults.pop(page, None)
+        if fault == "the token expires":
+            self._expired.add(token)
+        elif fault == "the account is used up":
+            self._used_up.add(account)
+        if account in self._used_up:
+            return Answer(403, json=_QUOTA)
+        if token in self._expired:
+            return Answer(401)
+        return fault if isinstance(fault, Answer) else Answer(json={"deliveries": self._items(page)}, delay=0.01)
+
+    def _items(self, page: int) -> list[dict[str, str]]:
+        numbers = range((page - 1) * _PER_PAGE, page * _PER_PAGE)
+        items = [{"delivery_id": f"P-{n:06}", "city": _CITIES[n % 4], "weight_kg": f"{n % 90}.5"} for n in numbers]
+        if page in self._with_a_comma:
+            items[page % _PER_PAGE]["weight_kg"] = f"{page % 90},5"
+        return items
+
+
+class Bank:
+    """Pays each key once. For three merchants it is busy at first, and of one it never says what became of it."""
+
+    def __init__(self, server: FaultyServer) -> None:
+        self.asked = 0
+        self.paid: dict[str, int] = {}
+        """Cents, by the key of the payment."""
+        self._faults = {"M-03": Answer(503), "M-08": Answer(503), "M-21": Answer(503), "M-12": Answer(hang=True)}
+        server.on("/payments", self._pay, method="POST")
+
+    def _pay(self, request: Request) -> Answer:
+        self.asked += 1
+        payment: dict[str, Any] = request.json()
+        fault = self._faults.pop(payment["merchant"], None)
+        if fault is None or fault.hang:  # it has paid where it hangs, and nobody heard of it
+            self.paid[request.headers["Idempotency-Key"]] = payment["cents"]
+        return fault or Answer(json={"cents": payment["cents"]}, delay=0.1)
+
+
+def write_vendor_file(path: Path, rows: int) -> None:
+    """The vendor's weekly file, the same for the same number of rows."""
+    chance = random.Random(2026)
+    unpriced = set(chance.sample(range(rows), rows * 3 // 100))
+    with path.open("w") as file:
+        file.write("delivery_id,city,delivered_at,fee\n")
+        for number in range(rows):
+            fee = "N/A" if number in unpriced else f"{number * 37 % 90_000 / 100:.2f}"
+            moment = f"2026-11-{number % 14 + 1:02}T{number % 24:02}:00:00Z"
+            file.write(f"D-{number:06},{_CITIES[number % 4]},{moment},{fee}\n")
+
+
+def write_payouts(path: Path) -> None:
+    """What is to be paid to whom."""
+    lines = "".join(f"M-{n:02},{1_000 + 137 * n}\n" for n in range(1, MERCHANTS + 1))
+    path.write_text(f"merchant,cents\n{lines}")
+
+
+def write_accounts(path: Path, **corrected: str) -> None:
+    """The merchants' accounts, one of them malformed unless it is corrected."""
+    accounts = {f"M-{n:02}": f"DE{8_800 + n}" for n in range(1, MERCHANTS + 1)}
+    path.write_text(json.dumps(accounts | {MALFORMED: "DE88-unknown"} | corrected, indent=1) + "\n")
