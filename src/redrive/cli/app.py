@@ -19,6 +19,8 @@ from redrive.cli.wording import in_a_line, one_line
 VERBS = {
     "run": "Run a pipeline or a flow, or go on where it stopped.",
     "watch": "Look after all pipelines, flows and services of a store, and tell people.",
+    "explain": "Say what redrive would do with an error, or what a policy amounts to.",
+    "demo": "See it all at work on a bad day: a partner's API, a vendor's file, a settlement.",
 }
 NOUNS = {
     "runs": "Runs: what pipelines and flows did, and how far they came.",
@@ -27,6 +29,7 @@ NOUNS = {
     "alerts": "Alerts: what people were told, what became of it, and whether they can be told.",
     "services": "Services: open circuits and exhausted keys that processes share.",
     "store": "The store: what it holds, and its schema.",
+    "simulate": "Simulations: what a policy does to a service that is contended, or comes back.",
 }
 COMMANDS = VERBS | NOUNS
 

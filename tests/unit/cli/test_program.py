@@ -35,7 +35,8 @@ def test_help_imports_nothing_heavy(words):
 
 
 @pytest.mark.parametrize(
-    "words", [["dlq", "--help"], ["dlq", "replay", "--help"], ["services"], ["store", "-h"], ["tasks", "ls", "-h"]]
+    "words",
+    [["dlq", "--help"], ["dlq", "replay", "--help"], ["services", "-h"], ["store", "-h"], ["tasks", "ls", "-h"]],
 )
 def test_the_help_of_a_command_imports_neither_the_database_nor_the_tables(words):
     # typer itself brings pydantic as soon as an option takes a value
@@ -53,8 +54,8 @@ def test_help_lists_every_noun_with_what_it_is_for(run):
         assert all(text in " ".join(answer.out.split()) for text in NOUNS.values())
 
 
-def test_a_noun_alone_shows_its_commands(run):
-    answer = run("dlq")
+def test_the_help_of_a_noun_shows_its_commands(run):
+    answer = run("dlq", "--help")
     assert answer.code == 0
     for name in [
         "causes",
@@ -71,6 +72,28 @@ def test_a_noun_alone_shows_its_commands(run):
         "import",
     ]:
         assert f"\n  {name} " in answer.out
+
+
+@pytest.mark.parametrize(
+    ("noun", "meant"),
+    [
+        ("dlq", "causes"),
+        ("runs", "ls"),
+        ("tasks", "ls"),
+        ("services", "ls"),
+        ("alerts", "ls"),
+        ("store", "info"),
+        ("simulate", "--help"),
+    ],
+)
+def test_a_noun_alone_does_what_is_asked_of_it_most(run, store, noun, meant):
+    for options in ([], ["--json"]):
+        assert run(noun, *options) == run(noun, *options, meant)
+
+
+def test_the_help_of_a_noun_tells_of_its_commands_in_whole_sentences(run):
+    for noun in NOUNS:
+        assert "..." not in run(noun, "--help").out.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize(

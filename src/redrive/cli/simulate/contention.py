@@ -1,0 +1,183 @@
+"""`redrive simulate contention`: many clients, one row, and what their waits do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.exits import Refused
+from redrive.cli.output import Column
+from redrive.cli.session import Session
+from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
+from redrive.cli.wording import counted
+from redrive.model import in_words
+from redrive.policy.checks import shown
+
+if TYPE_CHECKING:
+    from redrive.simulate.contention import Result, Study
+
+# What an ordinary machine simulates in a second, to tell people how long they will wait.
+_WRITES_PER_SECOND = 200_000
+_WORTH_A_WORD, _TOO_LONG = 60.0, 3_600.0  # seconds
+
+
+@command(app)
+def contention(
+    session: Session,
+    *,
+    clients: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N,N,…", help="Numbers of clients; may be repeated. [default: 10,50,100]"),
+    ] = None,
+    repetitions: Annotated[int, typer.Option(metavar="N", help="Contests of each kind; their mean is shown.")] = 100,
+    seed: Seed = 1,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="none, exponential, equal, full, decorrelated; may be repeated. [all]"),
+    ] = None,
+    base: Annotated[float, typer.Option(metavar="SECONDS", help="The first wait.")] = 0.005,
+    cap: Annotated[float, typer.Option(metavar="SECONDS", help="The longest wait.")] = 2.0,
+    hop: Annotated[float, typer.Option(metavar="SECONDS", help="How long a message takes, in the mean.")] = 0.010,
+    deviation: Annotated[float, typer.Option(metavar="SECONDS", help="Its standard deviation.")] = 0.002,
+    plot: Plot = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Begin, even if it takes hours.")] = False,
+) -> None:
+    """Let clients contend for one row: the completion time and the writes, by the way they wait.
+
+    Each client must commit one version-checked write. It reads the version, writes with it, and fails if another was
+    faster; then it waits by its strategy and reads anew.
+    """
+    from redrive.simulate.contention import STRATEGIES, Network, Study, figures, hold
+
+    check(plot)
+    with refusing():
+        study = Study(
+            network=Network(base=base, cap=cap, hop=hop, deviation=deviation),
+            strategies=tuple(dict.fromkeys(strategy or STRATEGIES)),
+            clients=_numbers(clients) if clients else Study().clients,
+            repetitions=repetitions,
+            seed=seed,
+        )
+    out = session.out
+    _weigh(session, study, yes=yes)
+    with out.progress("simulating", of="share") as bar:
+        results = hold(study, lambda share: bar(round(1_000 * share), 1_000))
+    rows = [_document(one, results) for one in results]
+    if out.json:
+        out.document(rows)
+    elif out.terminal:
+        out.text(_premise(study))
+        out.table(_COLUMNS, [_row(one) for one in rows])
+        if conclusion := _conclusion(results):
+            out.text(f"\n{conclusion}")
+    else:
+        out.table([Column(title=name) for name in rows[0]], [[*one.values()] for one in rows])
+    show(out, figures(study, results), plot)
+
+
+def _numbers(given: Sequence[str]) -> tuple[int, ...]:
+    words = [word.strip() for one in given for word in one.split(",")]
+    try:
+        return tuple(dict.fromkeys(int(word) for word in words))
+    except ValueError:
+        raise Refused(f"--clients is a whole number, or several as 10,50,100, not {shown(','.join(given))}") from None
+
+
+def _weigh(session: Session, study: Study, *, yes: bool) -> None:
+    """Say beforehand what takes long, and begin what takes hours only for who wants that."""
+    from redrive.simulate.contention import expect
+
+    expected = expect(study)
+    writes = sum(expected.values())
+    seconds = writes / _WRITES_PER_SECOND
+    if seconds < _WORTH_A_WORD:
+        return
+    said = f"this takes about {_many(writes)} writes, some {in_words(seconds)}"
+    if len(expected) > 1:
+        clients, strategy = max(expected, key=lambda one: expected[one])
+        said += f", and {_many(expected[clients, strategy])} of them are for {clients:,} clients with {strategy!r}"
+    if seconds > _TOO_LONG and not yes:
+        raise Refused(f"{said}; ask for less with --clients, --repetitions or --strategy, or begin with --yes")
+    session.out.say(said)
+
+
+def _many(number: float) -> str:
+    """A number that is no more than about right."""
+    million = number / 1e6
+    return f"{million / 1e3:,.1f} billion" if million >= 1_000 else f"{million:,.0f} million"
+
+
+# ── the answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _document(one: Result, results: Sequence[Result]) -> dict[str, Any]:
+    from redrive.simulate.contention import spread, unjittered
+
+    against = unjittered(one, results)
+    return {
+        "strategy": one.strategy,
+        "clients": one.clients,
+        "repetitions": len(one.times),
+        **spread("time_ms", [1_000 * time for time in one.times], digits=3),
+        **spread("writes", one.writes, digits=3),
+        "time_ratio": None if against is None else round(one.time / against.time, 4),
+        "writes_ratio": None if against is None else round(one.write_count / against.write_count, 4),
+    }
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f} ×"
+
+
+def _milliseconds(time: float) -> str:
+    return f"{time:,.0f} ms"
+
+
+_COLUMNS = (
+    Column(title="clients", right=True),
+    Column(title="strategy"),
+    Column(title="time", show=_milliseconds, right=True),
+    Column(title="p95", show=_milliseconds, right=True, drop=2),
+    Column(title="of exponential", show=_ratio, right=True, drop=4),
+    Column(title="writes", show=lambda mean: f"{mean:,.0f}", right=True),
+    Column(title="p95", show=lambda count: f"{count:,.0f}", right=True, drop=3),
+    Column(title="of exponential", show=_ratio, right=True, drop=1),
+)
+
+
+def _row(one: dict[str, Any]) -> list[Any]:
+    return [
+        *(one["clients"], one["strategy"]),
+        *(one["time_ms"], one["time_ms_p95"], one["time_ratio"]),
+        *(one["writes"], one["writes_p95"], one["writes_ratio"]),
+    ]
+
+
+def _premise(study: Study) -> str:
+    network = study.network
+    return (
+        "each client commits one version-checked write to the same row, and all begin at once\n"
+        f"a hop takes |normal({_ms(network.hop)}, {_ms(network.deviation)})| ms; "
+        f"waits begin at {_ms(network.base)} ms and end at {_ms(network.cap)} ms\n"
+        f"means of {counted(study.repetitions, 'repetition')}, seed {study.seed}\n"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1_000 * seconds:,.10g}"
+
+
+def _conclusion(results: Sequence[Result]) -> str:
+    """What the greatest number of clients shows; with few there is little to choose between."""
+    most = max(one.clients for one in results)
+    there = [one for one in results if one.clients == most]
+    if len(there) == 1:
+        return ""
+    first, fewest = min(there, key=lambda one: one.time), min(there, key=lambda one: one.write_count)
+    return (
+        f"with {counted(most, 'client')}, {first.strategy} is done first, after {_milliseconds(1_000 * first.time)}, "
+        f"and {fewest.strategy} writes least, {fewest.write_count:,.0f} times"
+    )

@@ -1,0 +1,230 @@
+"""`redrive simulate herd`: what the clients of a service do to it when it comes back."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.exits import NotThere
+from redrive.cli.output import Column
+from redrive.cli.session import Session
+from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
+from redrive.cli.wording import counted
+from redrive.model import in_words
+
+if TYPE_CHECKING:
+    from redrive.calls.service import Service
+    from redrive.simulate.herd import Scenario
+    from redrive.simulate.herd_report import Result
+
+_DEFAULT = "redrive's default policy"
+
+
+def _seconds(help: str) -> Any:
+    return typer.Option(metavar="SECONDS", help=help)
+
+
+@command(app)
+def herd(
+    session: Session,
+    *,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE:NAME",
+            help="Your own redrive.Service, such as vendor.py:shipfast. [default: redrive's default]",
+        ),
+    ] = None,
+    clients: Annotated[int, typer.Option(metavar="N", help="Processes that call the service.")] = 5_000,
+    every: Annotated[float, _seconds("How often each makes a call, on average.")] = 30.0,
+    latency: Annotated[float, _seconds("How long the service takes to answer.")] = 20.0,
+    capacity: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PER_SECOND", help="Requests it can take up in a second. [default: twice the normal rate]"
+        ),
+    ] = None,
+    queue: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Requests that may wait; others get a 503. [default: for 5 s]"),
+    ] = None,
+    timeout: Annotated[float, _seconds("How long a client waits, unless its policy says.")] = 60.0,
+    outage: Annotated[float, _seconds("How long the service is away.")] = 120.0,
+    outage_kind: Annotated[
+        str, typer.Option(metavar="KIND", help="How that shows: refused (connections), 503, or hang.")
+    ] = "refused",
+    retry_after: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="What every 503 asks for.", show_default=False)
+    ] = None,
+    again: Annotated[
+        float, _seconds("A call that failed is made again when its error says so, else after this, on average.")
+    ] = 5.0,
+    fixed: Annotated[float, _seconds("The delay of the clients to compare with, who ask until answered.")] = 30.0,
+    warmup: Annotated[float, _seconds("How long all is well before.")] = 60.0,
+    watch: Annotated[float, _seconds("How long to look on after.")] = 180.0,
+    bucket: Annotated[float, _seconds("In which requests are counted.")] = 1.0,
+    repetitions: Annotated[int, typer.Option(metavar="N", help="Of several, the worst of each figure is shown.")] = 1,
+    seed: Seed = 1,
+    plot: Plot = None,
+) -> None:
+    """Let a service go away and come back, and see what reaches it then: under your policy, and under others.
+
+    Each client makes one call after another. The peak is what the service must live through once it is back.
+    """
+    from redrive.calls.service import Service
+    from redrive.simulate.herd import Scenario, check_fit, strategies
+    from redrive.simulate.herd_clients import Policy
+    from redrive.simulate.herd_report import figures, hold
+
+    check(plot)
+    with refusing():
+        scenario = Scenario(
+            clients=clients,
+            every=every,
+            latency=latency,
+            capacity=capacity,
+            queue=queue,
+            timeout=timeout,
+            outage=outage,
+            kind=outage_kind,  # type: ignore[arg-type]  # it says itself which there are
+            retry_after=retry_after,
+            again=again,
+            fixed=fixed,
+            warmup=warmup,
+            watch=watch,
+            bucket=bucket,
+        )
+        if repetitions < 1:
+            raise ValueError(f"repetitions must be a whole number of 1 or more, not {repetitions}")
+        name = _DEFAULT if policy is None else policy
+        service = Service("default") if policy is None else _service(policy)
+        asked = Policy.of(service, retry_after=retry_after)
+        check_fit(name, asked, scenario)
+    out = session.out
+    compared = strategies(name, asked, fixed=fixed)
+    with out.progress("simulating", of="share") as bar:
+        results = hold(
+            scenario,
+            compared,
+            seed=seed,
+            repetitions=repetitions,
+            tell=lambda share: bar(round(1_000 * share), 1_000),
+        )
+    if out.json:
+        out.document([_document(scenario, one) for one in results])
+    elif out.terminal:
+        out.text(_premise(scenario, repetitions, seed))
+        out.table(_COLUMNS, [_row(one) for one in results])
+        out.text(f"\n{_conclusion(results)}")
+    else:
+        rows = [_facts(one) for one in results]
+        out.table([Column(title=title) for title in rows[0]], [[*one.values()] for one in rows])
+    show(out, figures(scenario, results), plot)
+
+
+def _service(wanted: str) -> Service:
+    from redrive.calls.service import Service
+    from redrive.cli.loading import load
+
+    # What the user's code prints is not our answer.
+    with redirect_stdout(sys.stderr):
+        found = load(wanted)
+    if not isinstance(found, Service):
+        kind = type(found).__name__
+        raise NotThere(f"{wanted} is of type {kind}, not a redrive.Service; name the service whose policy is meant")
+    return found
+
+
+# ── the answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _facts(one: Result) -> dict[str, Any]:
+    return {
+        "strategy": one.strategy,
+        "normal_per_s": round(one.normal, 3),
+        "peak_per_s": round(one.peak, 3),
+        "peak_ratio": round(one.peak_ratio, 3),
+        "peak_at_s": round(one.peak_at, 3),
+        "peak_while_down_per_s": round(one.peak_while_down, 3),
+        "recovered_after_s": None if math.isinf(one.recovered_after) else round(one.recovered_after, 3),
+        "requests": one.requests,
+        "in_vain": one.in_vain,
+        "calls_failed": one.calls_failed,
+        "lost": one.lost,
+        "probes_per_s": round(one.probe_peak, 3),
+    }
+
+
+def _document(scenario: Scenario, one: Result) -> dict[str, Any]:
+    from redrive.simulate.herd_report import per_second
+
+    books = one.books
+    series = {
+        "from_s": books.begins(0) + scenario.outage,
+        "bucket_s": books.width,
+        "requests_per_s": per_second(books, books.requests),
+        "probes_per_s": per_second(books, books.probes),
+        "calls_failed_per_s": per_second(books, books.calls_failed),
+    }
+    return {**_facts(one), "series": series}
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 or rate == round(rate) else f"{rate:.1f}"
+
+
+def _after(seconds: float) -> str:
+    return "not by then" if math.isinf(seconds) else in_words(seconds)
+
+
+# In a narrow terminal, what the service must live through matters most.
+_COLUMNS = (
+    Column(title="strategy", least=26, wrap=True),
+    Column(title="peak/s", show=_rate, right=True),
+    Column(title="× normal", show=lambda ratio: f"{ratio:.1f}", right=True),
+    Column(title="at", show=lambda at: f"+{at:.4g} s", right=True, drop=4),
+    Column(title="recovered", show=_after, right=True),
+    Column(title="while down/s", show=_rate, right=True, drop=3),
+    Column(title="probes/s", show=_rate, right=True, drop=2),
+    Column(title="requests", right=True, drop=5),
+    Column(title="in vain", right=True, drop=6),
+    Column(title="calls failed", right=True, drop=7),
+    Column(title="work lost", right=True, drop=1),
+)
+
+
+def _row(one: Result) -> list[Any]:
+    return [
+        *(one.strategy, one.peak, one.peak_ratio, one.peak_at, one.recovered_after, one.peak_while_down),
+        *(one.probe_peak, one.requests, one.in_vain, one.calls_failed, one.lost),
+    ]
+
+
+_HOW = {"refused": "refuses connections", "503": "answers 503", "hang": "lets its clients hang"}
+
+
+def _premise(scenario: Scenario, repetitions: int, seed: int) -> str:
+    under_way = scenario.normal * scenario.latency
+    asks = "" if scenario.retry_after is None else f"; a 503 asks for {in_words(scenario.retry_after)}"
+    drawn = f"the worst of {repetitions} repetitions, " if repetitions > 1 else ""
+    return (
+        f"{counted(scenario.clients, 'client')}, each with a call every {scenario.every:g} s that takes "
+        f"{scenario.latency:g} s: {_rate(scenario.normal)} requests/s, {under_way:,.0f} under way\n"
+        f"the service takes up {_rate(scenario.takes_up)} requests/s, {scenario.places:,} may wait; "
+        f"it {_HOW[scenario.kind]} for {scenario.outage:g} s{asks}\n"
+        f"{drawn}seed {seed}\n"
+    )
+
+
+def _conclusion(results: Sequence[Result]) -> str:
+    ours, worst = results[0], max(results[1:], key=lambda one: one.peak)
+    return (
+        f"once it is back, the service meets {ours.peak_ratio:.1f} × its normal rate with {ours.strategy}, "
+        f"{worst.peak_ratio:.1f} × with {worst.strategy}"
+    )

@@ -1,0 +1,68 @@
+"""The noun, and what its commands have in common: where the picture goes, and how figures are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redrive.cli.command import noun
+from redrive.cli.exits import Refused
+from redrive.cli.output import Output
+
+if TYPE_CHECKING:
+    from redrive.simulate.figure import Figure
+
+app = noun("Simulations: what a policy does to a service that is contended, or comes back.")
+
+Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Where chance begins; the same seed, the same answer.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the charts as a picture, too: .png or .svg.", show_default=False),
+]
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A number that a model cannot be made of is a sentence to who typed it."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def check(plot: Path | None) -> None:
+    """Whether the picture can be written, asked before the work begins."""
+    if plot is not None:
+        from redrive.simulate.plot import check
+
+        with refusing():
+            check(plot)
+
+
+def show(out: Output, figures: Sequence[Figure], plot: Path | None) -> None:
+    """The figures on a terminal, where there is a line to draw, and in the picture that was asked for."""
+    if out.terminal and any(len(series.points) > 1 for figure in figures for series in figure.series):
+        from redrive.cli.simulate.chart import chart
+
+        width = get_terminal_size().columns
+        for figure in figures:
+            out.text("\n" + "\n".join(chart(figure, width=width, ascii=not _shows("●·┤"))))
+    if plot is not None:
+        from redrive.simulate.plot import save
+
+        save(figures, plot)
+        out.say(f"the charts are in {plot}")
+
+
+def _shows(glyphs: str) -> bool:
+    try:
+        glyphs.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

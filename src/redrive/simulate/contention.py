@@ -1,0 +1,284 @@
+"""Many clients that each must commit one version-checked write to the same row, and what their waits do to it.
+
+It is the model of the well-known study of exponential backoff and jitter. A client reads the row's version and writes
+with the version it has seen; if another was faster it fails, waits by its strategy, and reads anew. Every message takes
+a hop on the network, and no two hops take the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from heapq import heapify, heappop, heapreplace
+from random import Random
+from statistics import fmean, stdev
+from typing import Any
+
+from redrive.policy import checks
+from redrive.policy.backoff import Jitter, wait
+from redrive.simulate.figure import Figure, Series
+
+# The waits are those that the library makes; to retry at once is to wait from a base of nothing.
+_JITTER: dict[str, Jitter] = {
+    "none": "none",
+    "exponential": "none",
+    "equal": "equal",
+    "full": "full",
+    "decorrelated": "decorrelated",
+}
+STRATEGIES = tuple(_JITTER)
+UNJITTERED = "exponential"
+"""What the others are measured against."""
+
+_SHIPPED = "full"
+"""What a policy does unless it is told otherwise."""
+
+_WIDE = 100  # numbers of clients so far apart are drawn on a logarithmic axis
+MOST_CLIENTS = 1_000_000
+_LONGEST = 86_400.0
+_MULTIPLIER = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What all clients share, in seconds: the hop that a message takes, |normal(hop, deviation)|, and the backoff."""
+
+    base: float = 0.005
+    cap: float = 2.0
+    hop: float = 0.010
+    deviation: float = 0.002
+
+    def __post_init__(self) -> None:
+        checks.seconds("base", self.base, above=0)
+        checks.seconds("cap", self.cap, above=0)
+        checks.seconds("hop", self.hop, above=0)
+        checks.seconds("deviation", self.deviation, least=0)
+        for name in ("cap", "hop", "deviation"):
+            if getattr(self, name) > _LONGEST:
+                raise ValueError(f"{name} must be a day or less, {_LONGEST:g} seconds, not {getattr(self, name):g}")
+        if self.cap < self.base:
+            raise ValueError(f"cap must be no less than base, {self.base:g} seconds, not {self.cap:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One contest: when the last client knew that it was done, in seconds, and the writes that reached the server."""
+
+    time: float
+    writes: int
+
+
+def contend(
+    network: Network,
+    strategy: str,
+    clients: int,
+    random: Random,
+    committed: Callable[[int], None] = lambda client: None,
+) -> Outcome:
+    """Let the clients contend from one moment on until each has committed; who does so is told at once.
+
+    Only what reaches the server is an event, and of a round that is the write alone: whether its version is stale
+    depends on nothing but whether a commit came after its read. Of a read and a commit at the same moment, the read
+    comes after.
+    """
+    hop, deviation, normal = network.hop, network.deviation, random.gauss
+    base = 0.0 if strategy == "none" else network.base
+    cap, jitter = network.cap, _JITTER[strategy]
+
+    def delay() -> float:
+        return abs(normal(hop, deviation))
+
+    writes, changed, done = 0, 0.0, 0.0
+    queue: list[tuple[float, int, float, int, float | None]] = []
+    for client in range(clients):
+        read = delay()
+        queue.append((read + delay() + delay(), client, read, 0, None))
+    heapify(queue)
+    while queue:
+        at, client, read, repeats, waited = queue[0]
+        writes += 1
+        if read >= changed:
+            heappop(queue)
+            changed = at
+            done = max(done, at + delay())
+            committed(client)
+        else:
+            repeats += 1
+            waited = wait(
+                repeats, base=base, multiplier=_MULTIPLIER, cap=cap, jitter=jitter, previous=waited, random=random
+            )
+            read = at + delay() + waited + delay()
+            heapreplace(queue, (read + delay() + delay(), client, read, repeats, waited))
+    return Outcome(done, writes)
+
+
+# ── over many of them ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Which contests are held: each strategy with each number of clients, so many times.
+
+    Each has a seed of its own that is made of all this, so that what else is asked for changes nothing.
+    """
+
+    network: Network = Network()
+    strategies: Sequence[str] = STRATEGIES
+    clients: Sequence[int] = (10, 50, 100)
+    repetitions: int = 100
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for strategy in self.strategies:
+            if strategy not in _JITTER:
+                raise ValueError(f"there is no strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
+        for clients in self.clients:
+            checks.count("clients", clients, least=1)
+            if clients > MOST_CLIENTS:
+                raise ValueError(f"clients must be {MOST_CLIENTS:,} or fewer, not {clients:,}")
+        checks.count("repetitions", self.repetitions, least=1)
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return ((clients, strategy) for clients in self.clients for strategy in self.strategies)
+
+    def chance(self, strategy: str, clients: int, repetition: int) -> Random:
+        """The dice of one contest."""
+        return Random(f"{self.seed} {strategy} {clients} {repetition}")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one strategy fared with one number of clients, over all repetitions."""
+
+    strategy: str
+    clients: int
+    times: Sequence[float]
+    """Seconds, in order of size."""
+    writes: Sequence[int]
+    """In order of size."""
+
+    @property
+    def time(self) -> float:
+        """The mean."""
+        return fmean(self.times)
+
+    @property
+    def write_count(self) -> float:
+        """The mean."""
+        return fmean(self.writes)
+
+
+def hold(study: Study, progress: Callable[[float], None] = lambda share: None) -> list[Result]:
+    """Hold all contests of a study; `progress` is told which share of the work is done."""
+    expected = expect(study)
+    told = _Progress(sum(expected.values()), progress)
+    results = []
+    for clients, strategy in study:
+        outcomes = []
+        for repetition in range(study.repetitions):
+            told.begin(clients, expected[clients, strategy] / study.repetitions)
+            chance = study.chance(strategy, clients, repetition)
+            outcomes.append(contend(study.network, strategy, clients, chance, told.committed))
+        times, writes = sorted(one.time for one in outcomes), sorted(one.writes for one in outcomes)
+        results.append(Result(strategy, clients, times, writes))
+    return results
+
+
+class _Progress:
+    """How far the work has come, told at each thousandth of it."""
+
+    _STEP = 0.001
+
+    def __init__(self, whole: float, tell: Callable[[float], None]) -> None:
+        self._whole, self._tell, self._told = whole, tell, 0.0
+        self._before = self._writes = 0.0
+        self._clients = self._left = 0
+
+    def begin(self, clients: int, writes: float) -> None:
+        """The next contest, and the writes that it is expected to take."""
+        self._before += self._writes
+        self._clients = self._left = clients
+        self._writes = writes
+
+    def committed(self, client: int) -> None:
+        """One more. Who is left writes again and again: what is left of the work shrinks with the square."""
+        self._left -= 1
+        share = (self._before + self._writes * (1 - (self._left / self._clients) ** 2)) / self._whole
+        if share - self._told >= self._STEP:
+            self._told = share
+            self._tell(share)
+
+
+# ── what is shown of them ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def unjittered(one: Result, results: Sequence[Result]) -> Result | None:
+    """What a result is measured against: as many clients with the ramp alone, where they were asked for."""
+    return next((other for other in results if (other.strategy, other.clients) == (UNJITTERED, one.clients)), None)
+
+
+def spread(name: str, values: Sequence[float], *, digits: int) -> dict[str, Any]:
+    """Numbers in order of size as their mean and what tells how far it can be trusted; one alone has no error."""
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return {
+        name: round(fmean(values), digits),
+        f"{name}_error": None if error is None else round(error, digits),
+        f"{name}_least": round(values[0], digits),
+        f"{name}_p95": round(values[math.ceil(0.95 * len(values)) - 1], digits),
+        f"{name}_most": round(values[-1], digits),
+    }
+
+
+def figures(study: Study, results: Sequence[Result]) -> list[Figure]:
+    """Completion time and writes by the number of clients."""
+
+    def lines(value: Callable[[Result], float]) -> list[Series]:
+        return [
+            Series(
+                strategy,
+                sorted((one.clients, value(one)) for one in results if one.strategy == strategy),
+                emphasis=strategy == _SHIPPED,
+            )
+            for strategy in study.strategies
+        ]
+
+    wide = max(study.clients) >= _WIDE * min(study.clients)
+    writes = "those that reached the server, mean"
+    # The ramp alone takes ten times as long as the others: on even steps these would lie on the ground.
+    return [
+        Figure("completion time", "clients", "seconds, mean", lines(lambda one: one.time), log_y=True, log_x=wide),
+        Figure("writes", "clients", writes, lines(lambda one: one.write_count), log_y=wide, log_x=wide),
+    ]
+
+
+# ── how much work it is ───────────────────────────────────────────────────────────────────────────────────────────────
+
+_SMALL = 100
+_ENOUGH = 20_000  # writes of a trial: some hundredths of a second
+
+
+def expect(study: Study) -> dict[tuple[int, str], float]:
+    """About how many writes each part of a study will take, to a factor of two or three."""
+    return {
+        (clients, strategy): study.repetitions * _writes(study.network, strategy, clients)
+        for clients, strategy in study
+    }
+
+
+def _writes(network: Network, strategy: str, clients: int) -> float:
+    """The writes of one contest, from trials with ever more clients.
+
+    The writes grow with the clients, in the end with their square; the trials tell how near to that they are.
+    """
+    size, power = min(_SMALL, clients), 2.0
+    while (writes := _trial(network, strategy, size)) < _ENOUGH and size * 3 <= clients:
+        size *= 3
+        power = math.log(_trial(network, strategy, size) / writes) / math.log(3)
+    return writes * math.pow(clients / size, (power + 2) / 2)
+
+
+@cache
+def _trial(network: Network, strategy: str, clients: int) -> int:
+    return contend(network, strategy, clients, Random(clients)).writes
