@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +16,9 @@ from sqlalchemy.exc import ArgumentError
 
 from redrive import config
 from redrive.calls.announce import Hook
+from redrive.dlq.filters import moment
 from redrive.dlq.queue import DeadLetters
-from redrive.errors import UnknownStore
+from redrive.errors import LetterError, UnknownStore
 from redrive.flows import FlowEnded, TaskFailed, TasksDead
 from redrive.letters import LettersChanged, LettersPurged, LettersReplayed, QueueSize
 from redrive.model import Event
@@ -32,6 +34,7 @@ from redrive.store.task_log import TaskLog
 if TYPE_CHECKING:
     from redrive.alerts.desk import Desk
     from redrive.alerts.settings import AlertSettings
+    from redrive.store.retention import StorePurged
 
 DEFAULT = ".redrive/redrive.db"
 _FOR_ALERTS = (RunEnded, FlowEnded, TasksDead, TaskFailed, LettersReplayed, LettersChanged, LettersPurged)
@@ -42,10 +45,15 @@ class StoreInfo:
     """What a store is and holds."""
 
     url: str
+    """Where it is, without a password."""
     database: str
+    """`sqlite` or `postgresql`."""
     schema_version: str | None
+    """The schema it has; None where it has none."""
     known_version: str
+    """The schema that this program knows."""
     size: QueueSize | None
+    """How full it is; None where its schema is another one."""
 
 
 class Store:
@@ -112,6 +120,36 @@ class Store:
         """Bring the schema up to date; the version before and after."""
         return self.database.migrate()
 
+    @property
+    def results(self) -> Path:
+        """The directory of results of flows that are too large for the store, unless `Flow(files=…)` names another."""
+        where = Path(DEFAULT) if self.database.dialect.is_remote else Path(self.database.name)
+        return where.parent / "results"
+
+    def purge(
+        self,
+        *,
+        older_than: timedelta | str | datetime,
+        dry_run: bool = False,
+        files: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> StorePurged:
+        """Remove finished work that ended longer ago than this: runs, flows with their tasks and results, alerts that
+        are over, figures of services. Letters have a purge of their own: `store.dlq.purge`.
+
+        What is unfinished, held or waited for stays, and the newest runs of each pipeline and flow, which alerts
+        compare with. Others may work meanwhile; who is killed in the middle may begin again.
+
+        older_than  how long ago at least: a timedelta, "90d", or the moment itself
+        dry_run     only say how much
+        files       the directory that `Flow(files=…)` names, where the results are there
+        progress    is called with how many runs were looked at, and of how many
+        """
+        from redrive.store.purge import purge
+
+        before, where = old_before(older_than), self.results if files is None else Path(files)
+        return purge(self.database, before=before, files=where, dry_run=dry_run, progress=progress)
+
     def close(self) -> None:
         """Let services that share this store go on alone, and close the connections; the store may be used again."""
         if "alerts" in vars(self):
@@ -119,6 +157,15 @@ class Store:
         self.services.close()
         self.shared.close()
         self.database.close()
+
+
+def old_before(older_than: timedelta | str | datetime) -> datetime:
+    """The moment before which what ended is old. One that is still to come is a slip: it would take everything."""
+    now = datetime.now(UTC)
+    before = moment(older_than, now, "older_than")
+    if before > now:
+        raise LetterError(f"older_than must lie in the past, not at {before:%Y-%m-%d %H:%M} UTC; nothing was changed")
+    return before
 
 
 def connect(
@@ -134,6 +181,7 @@ def connect(
     What is not given is taken from the environment (REDRIVE_STORE …), then from `redrive.toml`; the store is
     `.redrive/redrive.db` where nothing names another.
 
+    url             of the store
     migrate         bring an older schema up to date; by default on SQLite, and on PostgreSQL only where it is asked for
     redact          fields to mask in what people see, such as ["card_number", "*.ssn"]
     store_redacted  mask them in the stored record, too

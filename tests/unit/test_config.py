@@ -26,6 +26,10 @@ patience = 12
 [letters]
 redact = ["card_number", " *.ssn "]
 store_redacted = true
+
+[retention]
+runs = "90d"
+files = "results"
 """
 
 
@@ -41,6 +45,8 @@ def test_a_file_says_everything_there_is_to_say(write):
         patience=12.0,
         redact=("card_number", "*.ssn"),
         store_redacted=True,
+        keep_runs=90 * 86_400.0,
+        result_files=str(directory / "results"),
         file=directory / "redrive.toml",
     )
 
@@ -52,9 +58,17 @@ def test_the_environment_says_everything_there_is_to_say(tmp_path):
         "REDRIVE_STORE_PATIENCE": "0.5",
         "REDRIVE_LETTERS_REDACT": "card_number, *.ssn,",
         "REDRIVE_LETTERS_STORE_REDACTED": "1",
+        "REDRIVE_RETENTION_RUNS": "2w",
+        "REDRIVE_RETENTION_FILES": "/mnt/results",
     }
     assert load(environ=environ, directory=tmp_path) == Settings(
-        store="sqlite:///x.db", migrate=True, patience=0.5, redact=("card_number", "*.ssn"), store_redacted=True
+        store="sqlite:///x.db",
+        migrate=True,
+        patience=0.5,
+        redact=("card_number", "*.ssn"),
+        store_redacted=True,
+        keep_runs=14 * 86_400.0,
+        result_files="/mnt/results",
     )
 
 
@@ -117,8 +131,8 @@ def test_what_is_absolute_stays_as_it_is(write, url):
         (
             "url = 'x'\n",
             1,
-            "url means nothing here; there are [store], [letters], [alerts], [channels], [routes], [pipelines] and "
-            "[tables]",
+            "url means nothing here; there are [store], [letters], [retention], [alerts], [channels], [routes], "
+            "[pipelines] and [tables]",
         ),
         ("store = 'x'\n", 1, "store must be a table, [store], not a single value"),
         ("[[store]]\nurl = 'x'\n", 1, "store must be a table, [store], not a list"),
@@ -135,6 +149,10 @@ def test_what_is_absolute_stays_as_it_is(write, url):
         ("[store]\npatience = -1\n", 2, "store.patience must be 0 seconds or more"),
         ("[store]\npatience = '25h'\n", 2, "store.patience must be at most a day"),
         ("[letters]\nredact = 'ssn'\n", 2, "letters.redact must be a list of names of fields"),
+        ("[retention]\nruns = '12h'\n", 2, 'retention.runs must be at least a day, such as "90d"'),
+        ("[retention]\nruns = '11000d'\n", 2, "retention.runs must be at most ten years"),
+        ("[retention]\nruns = 'never'\n", 2, 'retention.runs must be a span such as "90s"'),
+        ("[retention]\nletters = '90d'\n", 2, "retention.letters means nothing here; retention has runs and files"),
         ("[letters]\nredact = [\n'ssn',\n3]\n", 2, "letters.redact must be a list of names of fields"),
     ],
 )

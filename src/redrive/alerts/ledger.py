@@ -23,6 +23,7 @@ from redrive.store import lease
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.owner import is_dead
+from redrive.store.retention import Retention
 from redrive.store.schema import ALERT_IS_OPEN, alert_sends, alerts
 
 WATCH = "watch"
@@ -263,16 +264,9 @@ class AlertLedger:
 
     def purge(self, *, older_than: timedelta, now: datetime | None = None) -> int:
         """Forget alerts that have been over for so long, and their messages; how many."""
-
-        def work(connection: Connection) -> int:
-            at = self._begin(connection, now)
-            old = select(alerts.c.id).where(
-                alerts.c.status == AlertStatus.RESOLVED.value, alerts.c.resolved_at < at - older_than
-            )
-            connection.execute(delete(alert_sends).where(alert_sends.c.alert_id.in_(old)))
-            return connection.execute(delete(alerts).where(alerts.c.id.in_(old))).rowcount
-
-        return self._database.write(work)
+        at = self._database.read(self._database.dialect.now) if now is None else now
+        before = at - older_than
+        return Retention(self._database, before=before, now=at).purge_alerts(before)
 
 
 def _at_once(judgement: Judgement) -> Judgement:

@@ -102,6 +102,7 @@ class Watch:
         news: Callable[[News], None] = lambda news: None,
     ) -> None:
         self._database, self._desk, self._levels = database, desk, levels
+        self._place = database.dialect.place()
         self._every = desk.settings.every if every is None else every
         self._clock = clock
         self._purges, self._beside = (desk.purge, *purges), beside or {}
@@ -121,12 +122,13 @@ class Watch:
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> None:
-        """Look until told to stop: by `stop`, SIGTERM or Ctrl-C."""
+        """Look until told to stop: by `stop`, SIGTERM or Ctrl-C; or until the store is another one."""
         due, self._runs = time.monotonic(), True
         with self._stopping.heeding_sigterm(), self._stopping.heeding_sigint():
             try:
                 while self._stopping.reason() is None:
                     self.failed = []
+                    self._see_that_it_is_the_same()
                     if not self._hold():
                         due = time.monotonic()  # who takes over looks at once
                     elif time.monotonic() >= due:
@@ -137,6 +139,15 @@ class Watch:
                     self._wait(min(_RENEWED, rest if rest > 0 else self._every))
             finally:
                 self.leave()
+
+    def _see_that_it_is_the_same(self) -> None:
+        """A file that was removed is still there for who has it open: he would watch what nobody writes to."""
+        place = self._database.dialect.place()
+        if place != self._place:
+            was = "removed" if place is None else "replaced by another file"
+            raise StoreError(
+                f"{self._database.name} was {was} while it was watched; start the watch again", kind=Kind.TRANSIENT
+            )
 
     def stop(self) -> None:
         """End `run`, from any thread."""

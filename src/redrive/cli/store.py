@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from redrive.cli.command import command, noun
+from redrive.cli.dlq.deciding import Yes, confirm
 from redrive.cli.output import Column
 from redrive.cli.session import Session
-from redrive.cli.wording import at, megabytes
+from redrive.cli.wording import at, counted, megabytes
 from redrive.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    from redrive.store.retention import StorePurged
 
 app = noun("The store: what it holds, and its schema.", bare="info")
 
@@ -64,3 +74,72 @@ def migrate(session: Session) -> None:
         out.document({"url": found.url, "schema_version": found.schema_version, "changed": changed})
     done = f"was brought to schema version {found.schema_version}" if changed else "is up to date"
     out.say(f"{found.url} {done}{'' if changed else f', at schema version {found.schema_version}'}")
+
+
+@command(app)
+def purge(
+    session: Session,
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="WHEN", help="Ended longer ago than this, or before this date.", show_default=False),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much.")] = False,
+    files: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where results of flows are, if Flow(files=…) names a directory.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Remove for good what was finished long ago.
+
+    Runs, flows with their tasks and results, alerts that are over, figures of services. What is unfinished, held or
+    waited for always stays, and so do the newest runs of each pipeline and flow. For letters there is `dlq purge`.
+    """
+    out = session.out
+    with session.opened() as store:
+        # Purging is by its nature bulk, and a schedule does it where nobody is there: only a person is asked.
+        if not dry_run and not yes and out.attended:
+            would = store.purge(older_than=older_than, dry_run=True, files=files)
+            if what := in_words(would):
+                confirm(session, f"remove {what} for good", would.runs + would.flows)
+        with out.progress("purging", of="runs") as tell:
+            purged = store.purge(older_than=older_than, dry_run=dry_run, files=files, progress=tell)
+        remote = store.database.dialect.is_remote
+    if out.json:
+        out.document(asdict(purged))
+    what = in_words(purged) or "nothing"
+    out.say(f"would remove {what}; nothing was changed" if purged.dry_run else f"removed {what}")
+    for sentence in beside(purged, remote=remote):
+        out.say(sentence)
+
+
+def in_words(purged: StorePurged) -> str:
+    """`3 runs, 1 run of flows with 12 tasks and 2 files`: what there is of it."""
+    flows = [counted(purged.flows, "run") + " of flows", counted(purged.tasks, "task"), counted(purged.files, "file")]
+    said = [
+        *([counted(purged.runs, "run") + " of pipelines"] if purged.runs else []),
+        *([f"{flows[0]} with {flows[1]} and {flows[2]}"] if purged.flows or purged.tasks else []),
+        *([counted(purged.alerts, "alert")] if purged.alerts else []),
+        *([f"{counted(purged.services, 'quarter')} of an hour of services"] if purged.services else []),
+    ]
+    return ", ".join(said)
+
+
+def beside(purged: StorePurged, *, remote: bool) -> Sequence[str]:
+    """What there is to know beside that."""
+    said = []
+    if purged.kept:
+        said.append(
+            f"{counted(purged.kept, 'run')} of that age stay{'s' if purged.kept == 1 else ''}: unfinished, waited for, "
+            "or needed to say what is usual"
+        )
+    if purged.elsewhere:
+        one = purged.elsewhere == 1
+        was = ("is" if one else "are") if purged.dry_run else ("was" if one else "were")
+        files = "a file that is" if one else "files that are"
+        said.append(
+            f"{counted(purged.elsewhere, 'result')} {was} in {files} not here; where Flow(files=…) names a directory, "
+            "say --files"
+        )
+    if not remote and not purged.dry_run and (purged.runs or purged.flows or purged.alerts):
+        said.append("the space is used again; the file itself does not shrink, unless by SQLite's VACUUM")
+    return said

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+_MOST_OF_A_LOOK = 20.0  # seconds for which old runs are removed each day: who looks must go on leading
 _PATIENCE_ONCE = 60.0  # seconds for which counts and probes are waited for, where there is no next look
 
 
@@ -99,10 +102,26 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
         store.alerts,
         levels,
         every=between,
-        purges=[lambda: store.services.purge(datetime.now(UTC) - kept)],
+        purges=[lambda: store.services.purge(datetime.now(UTC) - kept), *_forgetting_runs(session, store)],
         beside=beside,
         news=_Status(session.out, store, every=None if once else between).tell,
     )
+
+
+def _forgetting_runs(session: Session, store: Store) -> list[Callable[[], object]]:
+    """How runs are forgotten that are older than the settings keep them: nothing is, where they say nothing."""
+    from redrive.store.purge import purge_work
+
+    keep, files = session.settings.keep_runs, session.settings.result_files
+    if keep is None:
+        return []
+
+    def forget() -> None:
+        before = datetime.now(UTC) - timedelta(seconds=keep)
+        where = store.results if files is None else Path(files)
+        purge_work(store.database, before=before, files=where, within=_MOST_OF_A_LOOK)
+
+    return [forget]
 
 
 class _Status:

@@ -12,6 +12,10 @@ What is said by argument wins over the environment, that over the file, and that
     redact = ["card_number", "*.ssn"]       # REDRIVE_LETTERS_REDACT, with commas between
     store_redacted = false                  # REDRIVE_LETTERS_STORE_REDACTED
 
+    [retention]
+    runs = "90d"                            # REDRIVE_RETENTION_RUNS; kept for ever where nothing is said
+    files = "/mnt/share/results"            # REDRIVE_RETENTION_FILES, where `Flow(files=…)` names a directory
+
     [alerts]                                # REDRIVE_ALERTS=off for none; `redrive.alerts.reading` has the rest
 """
 

@@ -15,6 +15,7 @@ _SIZE_UNITS = {
 }
 DAY = 86_400.0
 YEAR = 366 * DAY
+DECADE = 10 * YEAR
 # Beyond that a date has no name any more, and neither has a count of anything that is kept here.
 _MOST = 10**15
 
@@ -57,7 +58,7 @@ def number(at: Located, *, zero: bool = False) -> float:
     return found
 
 
-_LONGEST = {DAY: "a day", YEAR: "a year"}
+_LONGEST = {DAY: "a day", YEAR: "a year", DECADE: "ten years"}
 
 
 def duration(at: Located, *, zero: bool = False, most: float = YEAR) -> float:
@@ -75,6 +76,14 @@ def duration(at: Located, *, zero: bool = False, most: float = YEAR) -> float:
 def duration_or_never(at: Located) -> float | None:
     """Seconds, or None for "never"."""
     return None if at.value == "never" else duration(at)
+
+
+def age(at: Located) -> float:
+    """Seconds, a day of them at least: what is younger is not old."""
+    found = duration(at, most=DECADE)
+    if found < DAY:
+        raise at.wrong('must be at least a day, such as "90d"')
+    return found
 
 
 def share(at: Located) -> float:

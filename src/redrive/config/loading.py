@@ -32,6 +32,10 @@ class Settings:
     """Fields to mask in what people see."""
     store_redacted: bool = False
     """Mask them in the stored record, too."""
+    keep_runs: float | None = None
+    """Seconds after their end for which runs are kept; None for ever."""
+    result_files: str | None = None
+    """The directory that `Flow(files=…)` names, where results go with their runs."""
     alerts_on: bool | None = None
     """What the environment says of alerts; None where it says nothing, and the file counts."""
     alerts: Mapping[str, Located] = field(default_factory=dict)
@@ -80,10 +84,12 @@ _KEYS = (
     ),
     _Key("letters", "redact", "redact", "REDRIVE_LETTERS_REDACT", partial(kinds.texts, of="names of fields"), _as_list),
     _Key("letters", "store_redacted", "store_redacted", "REDRIVE_LETTERS_STORE_REDACTED", kinds.switch, _as_switch),
+    _Key("retention", "runs", "keep_runs", "REDRIVE_RETENTION_RUNS", kinds.age, _as_number),
+    _Key("retention", "files", "result_files", "REDRIVE_RETENTION_FILES", kinds.text),
 )
 _ALERTS_ON = _Key("alerts", "enabled", "alerts_on", "REDRIVE_ALERTS", kinds.switch, _as_switch)
 _TABLES: Mapping[str, Mapping[str, _Key]] = {
-    table: {key.name: key for key in _KEYS if key.table == table} for table in ("store", "letters")
+    table: {key.name: key for key in _KEYS if key.table == table} for table in ("store", "letters", "retention")
 }
 
 
@@ -135,6 +141,8 @@ def _from_file(file: Path, environ: Mapping[str, str], *, overruled: Mapping[str
     if "store" in found and "store" not in overruled:
         # Only now: a variable that it names may well be missing where another store is given.
         found["store"] = beside(file, kinds.text(tables["store"].at("url").filled()))
+    if "result_files" in found:
+        found["result_files"] = str(file.parent / found["result_files"])
     return {**found, "alerts": {name: tables[name] for name in ALERTS if name in tables}}
 
 

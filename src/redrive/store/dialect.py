@@ -84,6 +84,9 @@ class Dialect(Protocol):
         undone when its process falls silent, and at the latest after so many seconds, where the server can do that.
         """
 
+    def place(self) -> object:
+        """What tells it from another database that has come under its name since; None where there is none any more."""
+
     def size(self, connection: Connection) -> int:
         """Bytes on disk."""
 

@@ -134,6 +134,9 @@ class PostgresDialect:
         moment: datetime = connection.execute(begin, bounds).scalar_one()
         return moment.astimezone(UTC)
 
+    def place(self) -> object:
+        return self.where  # who is connected knows when it goes away
+
     def size(self, connection: Connection) -> int:
         total = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relnamespace = 'pipeline'::regnamespace"
         return int(connection.execute(text(f"{total} AND relkind = 'r'")).scalar_one() or 0)

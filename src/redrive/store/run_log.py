@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from redrive.errors import PipelineError
 from redrive.runs import COUNTED, Counts, Report, RunStatus, Tier
 from redrive.store.database import Database
 from redrive.store.schema import checkpoints, runs
+from redrive.store.sense import making_sense
 
 _COLUMNS = {name: runs.c[name if name in {"batches", "retries"} else f"rows_{name}"] for name in COUNTED}
 _DIGITS = 32
@@ -23,6 +25,10 @@ class RunLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def _read(self, work: Callable[[Connection], list[Report]]) -> list[Report]:
+        with making_sense("runs"):
+            return self._database.read(work)
 
     def find(
         self,
@@ -40,7 +46,7 @@ class RunLog:
             wanted = wanted.where(runs.c.status == str(RunStatus(status)))
         if since is not None:
             wanted = wanted.where(runs.c.started_at >= since)
-        return self._database.read(lambda connection: [_report(row) for row in connection.execute(wanted)])
+        return self._read(lambda connection: [_report(row) for row in connection.execute(wanted)])
 
     def get(self, run_id: UUID | str) -> Report:
         """One run, by its id or the beginning of it; of a pipeline's name, its newest run."""
@@ -63,7 +69,7 @@ class RunLog:
             named = _selected().where(runs.c.pipeline_name == text).order_by(runs.c.started_at.desc()).limit(1)
             return [_report(row) for row in connection.execute(named)]
 
-        return self._database.read(work)
+        return self._read(work)
 
 
 def is_run(text: str) -> bool:

@@ -42,7 +42,9 @@ class ServiceWindow:
     at: datetime
     """When it begins."""
     calls: int = 0
+    """Logical calls."""
     attempts: int = 0
+    """Of all calls."""
     successes: int = 0
     retries: int = 0
     """Attempts after the first one of a call."""
@@ -222,7 +224,10 @@ class ServiceLog:
         )
 
     def purge(self, before: datetime) -> int:
-        """Forget windows that began before then, but for their sums, which `totals` still has; how many there were."""
+        """Forget windows that began before then, but for their sums, which `totals` still has; how many there were.
+
+        before  the moment up to which all is forgotten
+        """
 
         def purge_one(name: str) -> int:
             return self._database.write(

@@ -137,6 +137,13 @@ class SqliteDialect:
     def begin_bounded(self, connection: Connection, *, within: float = 600.0) -> datetime:
         return datetime.now(UTC)  # who writes is alone, and has waited for that only so long
 
+    def place(self) -> object:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino  # who has a file open keeps it, whatever its name leads to
+
     def size(self, connection: Connection) -> int:
         pages = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"))
         log = self._path.with_name(self._path.name + "-wal")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Row, case, func, select
@@ -20,6 +20,9 @@ from redrive.store.listed import among
 from redrive.store.owner import is_dead
 from redrive.store.run_log import is_run, of_run
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
+from redrive.store.sense import making_sense
+
+T = TypeVar("T")
 
 _NO_TEXT = r"\0\ud800-\udfff"  # what no database holds in a text
 _NAMED = re.compile(rf"(?P<name>[^\[\]{_NO_TEXT}]+)(?:\[(?P<child>\d+)\])?")
@@ -37,11 +40,13 @@ class TaskRow:
     """`settle`, or `settle[17]` for a child of a fan-out."""
     state: State
     attempts: int
+    """Those that were made."""
     error: str | None
     kind: str | None
     cause: str | None
     """The fingerprint of what went wrong."""
     due_at: datetime | None
+    """When its next attempt may begin."""
     started_at: datetime | None
     ended_at: datetime | None
     seconds: float | None
@@ -51,7 +56,9 @@ class TaskRow:
     remaining: int = 0
     """Of these, those that are under way or have not begun."""
     dead: int = 0
+    """Of the children, dead letters."""
     failed: int = 0
+    """Of the children, those whose retries are spent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +69,15 @@ class AttemptRow:
     started_at: datetime
     ended_at: datetime | None
     ended: str | None
+    """How: `returned`, `raised`, `died`, `timed_out`, `stopped` or `lost`; None while it goes on."""
     seconds: float | None
     kind: str | None
     error: str | None
     cause: str | None
     trace: str | None
+    """The traceback."""
     output: str | None
+    """The end of what it wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +86,11 @@ class ChangeRow:
 
     at: datetime
     before: State
+    """The state it left."""
     after: State
+    """The state it came to."""
     cause: str | None
+    """Why, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +99,15 @@ class TaskDetails:
 
     task: TaskRow
     input: Any
+    """What a child of a fan-out was made for; None for other tasks."""
     result: Any
+    """What it returned."""
     result_file: str | None
+    """The file that holds the result, where it is large."""
     attempts: tuple[AttemptRow, ...]
+    """The oldest first."""
     changes: tuple[ChangeRow, ...]
+    """How its state changed, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +119,9 @@ class TaskCause:
     error: str
     kind: str | None
     count: int
+    """Tasks that died of it, or failed."""
     untried: int
+    """Of these, siblings that were not tried any more."""
     sample: str
     """One of them, and one that was tried."""
 
@@ -111,6 +131,10 @@ class TaskLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        with making_sense("flows"):
+            return self._database.read(work)
 
     def runs(
         self,
@@ -128,13 +152,13 @@ class TaskLog:
             wanted = wanted.where(task_runs.c.status == str(FlowStatus(status)))
         if since is not None:
             wanted = wanted.where(task_runs.c.started_at >= since)
-        return self._database.read(
+        return self._read(
             lambda connection: [report_of(connection, row.run_id) for row in connection.execute(wanted).all()]
         )
 
     def run(self, run: UUID | str) -> FlowReport:
         """One run, by its id or the beginning of it; of a flow's name, its newest run."""
-        return self._database.read(lambda connection: report_of(connection, find_run(connection, run)))
+        return self._read(lambda connection: report_of(connection, find_run(connection, run)))
 
     def like(self, run: UUID | str) -> list[FlowReport]:
         """Runs that may be meant by this, two at most: by an id or the beginning of it, or a flow's name."""
@@ -142,7 +166,7 @@ class TaskLog:
         def work(connection: Connection) -> list[FlowReport]:
             return [report_of(connection, one) for one in _runs_like(connection, str(run))]
 
-        return self._database.read(work)
+        return self._read(work)
 
     def find(
         self,
@@ -159,11 +183,13 @@ class TaskLog:
         children  the children of fan-outs, too; who asks for a state or a cause is given them instead of the fan-out
         """
 
+        wanted_state = None if state is None else str(State(state))
+
         def work(connection: Connection) -> list[TaskRow]:
             run_id = find_run(connection, run)
             wanted = select(tasks).where(tasks.c.run_id == run_id).order_by(tasks.c.node, tasks.c.child).limit(limit)
-            if state is not None:
-                wanted = wanted.where(tasks.c.state == str(State(state)))
+            if wanted_state is not None:
+                wanted = wanted.where(tasks.c.state == wanted_state)
             if name is not None:
                 wanted = wanted.where(named(name))
             if cause is not None:
@@ -177,11 +203,11 @@ class TaskLog:
                 raise no_such_task(connection, run_id, name)
             return found
 
-        return self._database.read(work)
+        return self._read(work)
 
     def causes(self, run: UUID | str) -> list[TaskCause]:
         """What went wrong in a run, the most frequent first."""
-        return self._database.read(lambda connection: causes_of(connection, find_run(connection, run)))
+        return self._read(lambda connection: causes_of(connection, find_run(connection, run)))
 
     def get(self, run: UUID | str, name: str) -> TaskDetails:
         """One task with its attempts and changes: `settle`, or `settle[17]`."""
@@ -205,12 +231,12 @@ class TaskLog:
                 ),
             )
 
-        return self._database.read(work)
+        return self._read(work)
 
     def inputs(self, ids: Sequence[int]) -> dict[int, Any]:
         """What children of fan-outs were made for, by the ids of the tasks."""
         wanted = select(tasks.c.id, tasks.c.input).where(among(tasks.c.id, list(ids)), tasks.c.input.is_not(None))
-        return self._database.read(lambda connection: {row.id: decode(row.input) for row in connection.execute(wanted)})
+        return self._read(lambda connection: {row.id: decode(row.input) for row in connection.execute(wanted)})
 
 
 def find_run(connection: Connection, run: UUID | str) -> UUID:

@@ -247,8 +247,12 @@ class Flow:
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
         """Make a function a sensor: it is asked again and again until what it returns is true, its result.
 
-        every    seconds between two questions; none of them may take longer than that and a minute
-        timeout  seconds after which it has failed
+        every      seconds between two questions; none of them may take longer than that and a minute
+        timeout    seconds after which it has failed
+        after      tasks that must succeed first
+        retry      attempts and waits where the question itself fails; None for a single attempt
+        poison     consecutive failures of one cause that make it a dead letter
+        in_thread  ask in a thread of the executor: for what is short and can be trusted
         """
         checks.seconds("every", every, above=0)
         checks.seconds("timeout", timeout, above=0)
@@ -407,7 +411,10 @@ class Flow:
         cause: str | None = None,
         run: UUID | str | None = None,
     ) -> Decided:
-        """Take tasks that went wrong as done, with this result. The next `run()` goes on with what comes after them."""
+        """Take tasks that went wrong as done, with this result. The next `run()` goes on with what comes after them.
+
+        result  what the tasks after it are given
+        """
         from redrive.tasks import people
 
         names = [_shown(task) for task in tasks]

@@ -19,6 +19,7 @@ from redrive.opening import Store
 from redrive.store.encoding import encode
 from redrive.store.listed import among
 from redrive.store.schema import task_changes, task_runs, tasks
+from redrive.store.sense import making_sense
 from redrive.store.task_log import exactly, find_run, named, no_such_task, shown_name, whole_cause
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
@@ -37,6 +38,7 @@ class Decided:
     flow: str
     run_id: UUID
     tasks: tuple[str, ...]
+    """Those it was about."""
     freed: int
     """Tasks further down that may run now, or will, once they are reached."""
     upstream_failed: int
@@ -86,7 +88,8 @@ def concerned(
         found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause))
         return {state: found[state] for state in WRONG if found[state]}
 
-    return store.database.read(work)
+    with making_sense("flows"):
+        return store.database.read(work)
 
 
 def _must_say_which(names: Sequence[str], cause: str | None) -> None:
@@ -119,7 +122,8 @@ def _decide(
         place = Place.of(store, connection, run_id)
         return _Decision(place, connection, target, f"{note} ({actor()})", result).take(names, cause)
 
-    return store.database.write(work)
+    with making_sense("flows"):
+        return store.database.write(work)
 
 
 class _Decision:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select
 
 from redrive.errors import FlowError
 from redrive.flows import State
-from redrive.opening import DEFAULT, Store
+from redrive.opening import Store
 from redrive.store.encoding import decode
 from redrive.store.schema import tasks
 from redrive.store.task_log import exactly, find_run, shown_name
@@ -39,7 +39,7 @@ class Results:
 
     def __init__(self, place: Place, directory: Path | None) -> None:
         self._place = place
-        self._directory = (_beside_the_store(place) if directory is None else directory).absolute()
+        self._directory = (place.store.results if directory is None else directory).absolute()
         self._known: OrderedDict[int, Value] = OrderedDict()
         self._written: dict[str, str] = {}
 
@@ -187,9 +187,3 @@ def _file(path: str | Path, task: str) -> str:
 
 def _unreadable(path: str | Path, task: str, why: str) -> FlowError:
     return FlowError(f"the result of task {task!r} is in {path}, which cannot be read: {why}")
-
-
-def _beside_the_store(place: Place) -> Path:
-    database = place.database
-    where = Path(DEFAULT) if database.dialect.is_remote else Path(database.name)
-    return where.parent / "results"

@@ -13,6 +13,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from redrive.cli.store import beside, in_words
+from redrive.store import retention
+from tests.contract.retention_stage import left, ran
+
 READING = [
     ["dlq", "causes"],
     ["dlq", "ls"],
@@ -23,6 +27,7 @@ READING = [
     ["dlq", "discard", "1", "--note", "x"],
     ["dlq", "edit", "1", "--undo"],
     ["store", "info"],
+    ["store", "purge", "--older-than", "90d"],
     ["services", "ls"],
     ["services", "reset", "x"],
 ]
@@ -72,6 +77,67 @@ def test_migrate_makes_a_store_and_says_when_there_is_nothing_to_do(run, here):
     again = run("store", "migrate", "--json")
     assert json.loads(again.out)["changed"] is False
     assert again.err.startswith(".redrive/redrive.db is up to date, at schema version ")
+
+
+# ── purge ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def old_runs(store):
+    """Two more than it takes to learn what is usual."""
+    ran(store, *range(100, 102 + retention.NEWEST))
+
+
+def test_a_purge_says_what_it_would_remove_and_then_removes_it(run, store, old_runs):
+    would = run("store", "purge", "--older-than", "90d", "--dry-run")
+    assert (would.code, would.out) == (0, "")
+    assert would.err.splitlines() == [
+        "would remove 2 runs of pipelines; nothing was changed",
+        "60 runs of that age stay: unfinished, waited for, or needed to say what is usual",
+    ]
+    assert len(left(store)) == retention.NEWEST + 2
+    done = run("store", "purge", "--older-than", "90d", "--json")
+    assert json.loads(done.out) == {
+        **{"runs": 2, "flows": 0, "tasks": 0, "files": 0, "elsewhere": 0, "alerts": 0, "services": 0},
+        **{"kept": retention.NEWEST, "dry_run": False},
+    }
+    assert "the file itself does not shrink, unless by SQLite's VACUUM" in done.err
+    assert len(left(store)) == retention.NEWEST
+    again = run("store", "purge", "--older-than", "90d")
+    assert again.err.startswith("removed nothing\n")
+
+
+def test_a_person_is_asked_before_anything_is_removed(terminal, store, old_runs):
+    refused = terminal("store", "purge", "--older-than", "90d", keys="n\n")
+    assert "Remove 2 runs of pipelines for good?" in refused.out
+    assert (refused.code, len(left(store))) == (64, retention.NEWEST + 2)
+    agreed = terminal("store", "purge", "--older-than", "90d", keys="y\n")
+    assert (agreed.code, len(left(store))) == (0, retention.NEWEST)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "--older-than"),
+        (["--older-than", "soon"], 'older_than must be an age such as "2d"'),
+        (["--older-than", "9999-01-01"], "older_than must lie in the past"),
+    ],
+)
+def test_a_purge_is_told_how_old_is_old(run, store, words, says):
+    answer = run("store", "purge", *words)
+    assert answer.code == 64
+    assert says in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_what_is_gone_is_told_in_words():
+    purged = retention.StorePurged(runs=1, flows=1, tasks=1_200, files=3, elsewhere=1, alerts=2, services=4)
+    assert in_words(purged) == (
+        "1 run of pipelines, 1 run of flows with 1,200 tasks and 3 files, 2 alerts, 4 quarters of an hour of services"
+    )
+    assert beside(purged, remote=True) == [
+        "1 result was in a file that is not here; where Flow(files=…) names a directory, say --files"
+    ]
 
 
 def test_on_postgresql_the_schema_is_made_only_where_that_is_asked_for(run, server):

@@ -322,6 +322,33 @@ def test_what_makes_no_sense_is_refused_in_one_sentence_and_changes_nothing(
     assert states(store) == before
 
 
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("tasks", "state = 'DONE'"),
+        ("tasks", "input = '{'"),
+        ("task_runs", "status = 'well'"),
+        ("task_runs", "shape = ''"),
+    ],
+)
+def test_rows_that_were_changed_by_hand_to_what_makes_no_sense_are_said_to_be(run, settlement, store, table, change):
+    which = " WHERE child = 2" if table == "tasks" else ""
+    with store.database._engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {table} SET {change}{which}")
+    answers = [
+        run("tasks", "ls"),
+        run("tasks", "show", "settle[2]"),
+        run("tasks", "retry", "settle[2]", "--yes"),
+        run("runs", "ls"),
+    ]
+    failed = [answer for answer in answers if answer.code]
+    assert failed
+    for answer in failed:
+        assert answer.code == 70
+        assert answer.sentence.startswith("what the store holds of flows makes no sense (")
+        assert answer.sentence.endswith("if it was changed by hand, undo that")
+
+
 def test_a_few_letters_do_not_select_two_causes_by_accident(run, store):
     flow = redrive.Flow("several", store=store)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,9 +13,11 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 
-from redrive.store.schema import runs
+from redrive.store import retention
+from redrive.store.schema import leases, runs
+from tests.contract.retention_stage import left, ran
 
 PATIENCE = 60.0
 PROBES = """
@@ -128,6 +131,17 @@ def test_the_metrics_are_put_into_the_file_that_is_named(run, here, failed):
 # ── probes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_runs_are_forgotten_as_the_settings_say_and_else_never(run, store, settings):
+    ran(store, *range(100, 102 + retention.NEWEST))
+    assert run("watch", "--once").code == 0
+    assert len(left(store)) == retention.NEWEST + 2
+    settings('[retention]\nruns = "90d"\n')
+    tomorrow = delete(leases).where(leases.c.name == "purge")
+    store.database.write(lambda connection: connection.execute(tomorrow))
+    assert run("watch", "--once").code == 0
+    assert len(left(store)) == retention.NEWEST
+
+
 def test_probes_are_found_beside_the_settings_and_asked(run, store, settings, here, monkeypatch):
     (here / "probes.py").write_text(PROBES)
     settings('[alerts]\npersist = "1s"\nlags = ["probes.py:billing"]\n')
@@ -209,6 +223,21 @@ def test_it_goes_on_looking_and_tells_of_what_comes(watching, failed, store):
     assert process.wait(PATIENCE) == 0
 
 
+@pytest.mark.parametrize("replaced", [True, False])
+def test_it_ends_where_its_file_is_another_one_or_gone(watching, store, here, replaced):
+    process = watching("--every", "0.1")
+    assert process.stderr.readline().startswith("watching ")
+    file = here / ".redrive" / "redrive.db"
+    copy = file.rename(here / "moved.db")
+    if replaced:
+        shutil.copy(copy, file)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 75
+    # Who opens what is not there makes it, and an empty one is another one as well.
+    was = "replaced by another file" if replaced else "(removed|replaced by another file)"
+    assert re.search(f"redrive.db was {was} while it was watched; start the watch again\n", said)
+
+
 def test_a_second_one_says_that_it_stands_by(watching):
     first = watching("--every", "1")
     first.stderr.readline()
@@ -217,7 +246,3 @@ def test_a_second_one_says_that_it_stands_by(watching):
     assert second.stderr.readline() == (
         f"standing by: process {first.pid} on {host} leads; this one takes over when it ends\n"
     )
-
-
-def test_the_section_about_the_watch_does_what_it_shows(follow, store):
-    assert follow("The watch") == ["watch --once"]

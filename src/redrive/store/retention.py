@@ -1,0 +1,256 @@
+"""How long finished work is kept: runs, flows with their tasks and results, alerts that are over, figures of services.
+
+What somebody may still go on with, decide about or be told of stays, and so does what rules compare with. Everything
+goes in small transactions, each whole or not at all: others work meanwhile, and who is killed in between begins again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Column, ColumnElement, Connection, Table, delete, exists, func, or_, select
+
+from redrive.flows import FlowStatus
+from redrive.letters import Status
+from redrive.runs import RunStatus
+from redrive.store.database import Database
+from redrive.store.listed import among
+from redrive.store.schema import (
+    ALERT_IS_OPEN,
+    alert_sends,
+    alerts,
+    checkpoints,
+    gauges,
+    letters,
+    pipelines,
+    run_keys,
+    runs,
+    service_rollups,
+    task_executors,
+    task_runs,
+)
+from redrive.store.service_sums import EPOCH
+
+T = TypeVar("T")
+
+NEWEST = 60
+"""Runs of each pipeline and flow that stay whatever their age: what is usual is learned from so many."""
+LEARNED = timedelta(days=22)
+"""For so long all runs of what has a deadline stay: on which days it runs is learned from these."""
+UNTOLD = timedelta(days=7)
+"""For so long a run stays of which nobody was told yet, and an alert that is over: what was told is not told again."""
+COMPARED = timedelta(days=2)
+"""For so long figures of services stay: the last hour is compared with the day before."""
+BATCH = 500
+_LONGEST_PAUSE = 0.2  # seconds
+PURGING = "it is old, and is being purged"
+"""Why a run of a flow was given up of which a part may be gone already."""
+
+_COMPARED = (RunStatus.COMPLETE, RunStatus.ABORTED, RunStatus.FAILED)
+_UNSETTLED = (Status.PENDING, Status.ESCALATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePurged:
+    """What a purge of the store removed, or would remove."""
+
+    runs: int = 0
+    """Runs of pipelines."""
+    flows: int = 0
+    """Runs of flows."""
+    tasks: int = 0
+    """Their tasks, each with its attempts and changes."""
+    files: int = 0
+    """Files that held results and arguments of these tasks."""
+    elsewhere: int = 0
+    """Results in files that were not found where they were looked for."""
+    alerts: int = 0
+    """Alerts that were over, with their messages."""
+    services: int = 0
+    """Quarters of an hour of services; their sums stay."""
+    kept: int = 0
+    """Runs that began before then and stay: not finished, waited for, or needed to say what is usual."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Runs of one kind: of pipelines, or of flows."""
+
+    kind: str
+    table: Table
+    name: Column[str]
+    over: tuple[str, ...]
+    """The statuses of what nobody goes on with unasked."""
+
+
+PIPELINES = Work("pipeline", runs, runs.c.pipeline_name, tuple(set(RunStatus) - {RunStatus.RUNNING}))
+FLOWS = Work("flow", task_runs, task_runs.c.flow_name, (FlowStatus.COMPLETE, FlowStatus.FAILED, FlowStatus.ABANDONED))
+
+
+class Retention:
+    """What of a store is old enough to go.
+
+    before  the moment before which it must have ended
+    now     by the database's clock
+    enough  asked between two transactions whether to leave the rest for another time
+    """
+
+    def __init__(
+        self, database: Database, *, before: datetime, now: datetime, enough: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.database, self.before, self.now, self.enough = database, before, now, enough
+
+    # ── what may go ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def groups(self, work: Work) -> list[list[ColumnElement[bool]]]:
+        """The conditions by which old runs are found: of each pipeline or flow, and of each status, on their own."""
+        column = work.table.c
+        old = select(work.name, column.status).where(column.status.in_(work.over), column.ended_at < self.before)
+        found = self.database.read(lambda connection: connection.execute(old.distinct()).all())
+        return [one for name, status in found if (one := self._group(work, name, status)) is not None]
+
+    def _group(self, work: Work, name: str, status: str) -> list[ColumnElement[bool]] | None:
+        column = work.table.c
+        same = [work.name == name, column.status == status]
+        newest = NEWEST if status in _COMPARED else 1
+        last = select(column.started_at).where(*same).order_by(column.started_at.desc()).offset(newest - 1).limit(1)
+        until: datetime | None = self.database.read(lambda connection: connection.execute(last).scalar())
+        if until is None:
+            return None
+        if (work.kind, name) in self._promised or any(one.startswith(f"promise:{name}:") for one in self._set):
+            until = min(until, self.now - LEARNED)
+        return [*same, column.started_at < until, *self._nobody_waits_for(work)]
+
+    def _nobody_waits_for(self, work: Work) -> list[ColumnElement[bool]]:
+        column = work.table.c
+        rules = [
+            column.ended_at < self.before,
+            column.judged_at.is_not(None) | (column.ended_at < self.now - UNTOLD),
+            ~exists().where(letters.c.run_id == column.run_id, letters.c.status.in_(_UNSETTLED)),
+            ~exists().where(alerts.c.run_id == column.run_id, ALERT_IS_OPEN),
+        ]
+        if work is PIPELINES:  # the run that the next one goes on from, or goes on with
+            return [*rules, ~exists().where(checkpoints.c.run_id == column.run_id)]
+        at_work = (task_executors.c.run_id == column.run_id) & task_executors.c.ended_at.is_(None)
+        at_work &= task_executors.c.until > self.now
+        return [*rules, column.reason.is_distinct_from(PURGING), ~exists().where(at_work)]
+
+    @cached_property
+    def _promised(self) -> set[tuple[str, str]]:
+        """What has promised to be done by a time of day, as its program says."""
+        wanted = select(pipelines.c.kind, pipelines.c.name).where(pipelines.c.sla.is_not(None))
+        return {(row.kind, row.name) for row in self.database.read(lambda connection: connection.execute(wanted).all())}
+
+    @cached_property
+    def _set(self) -> list[str]:
+        """The same, as settings say, which the watch has noted: `promise:NAME:TIME`."""
+        noted = select(gauges.c.name).distinct().where(gauges.c.name.startswith("promise:"))
+        return self.database.read(lambda connection: list(connection.execute(noted).scalars()))
+
+    def count(self, work: Work) -> int:
+        """How many runs there are to go."""
+        column = work.table.c
+        counted = [select(func.count(column.run_id)).where(*group) for group in self.groups(work)]
+        return self.database.read(lambda connection: sum(connection.execute(one).scalar_one() for one in counted))
+
+    def pages(self, work: Work, size: int) -> Iterator[tuple[list[UUID], list[ColumnElement[bool]]]]:
+        """The runs that are to go, so many at a time, and why: whoever removes them looks again whether it still holds.
+
+        Each is met once. What another one has in hand or what has changed meanwhile is not waited for.
+        """
+        at, run_id = work.table.c.started_at, work.table.c.run_id
+        for group in self.groups(work):
+            page = first = select(at, run_id).where(*group).order_by(at, run_id).limit(size)
+            while not self.enough() and (rows := self._read_page(page)):
+                yield [row.run_id for row in rows], group
+                last = rows[-1]
+                page = first.where(at >= last.started_at, or_(at > last.started_at, run_id > last.run_id))
+
+    def _read_page(self, page: Any) -> Sequence[Any]:
+        return self.database.read(lambda connection: connection.execute(page).all())
+
+    def remove(self, column: Column[T], work: Callable[[Connection], list[T]]) -> list[T]:
+        """Remove in one transaction, and say what: also where the answer to the commit was lost."""
+
+        def is_done(connection: Connection, gone: list[T]) -> bool:
+            left = select(column).where(column.in_(gone)).limit(1)
+            return bool(gone) and connection.execute(left).first() is None
+
+        def bounded(connection: Connection) -> list[T]:
+            self.database.dialect.begin_bounded(connection)
+            return work(connection)
+
+        began = time.monotonic()
+        removed = self.database.write(bounded, done=is_done)
+        if not self.database.dialect.is_remote:
+            # SQLite has one writer at a time, and who waits only looks now and then whether it is his turn.
+            time.sleep(min(time.monotonic() - began, _LONGEST_PAUSE))
+        return removed
+
+    # ── what goes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def purge_runs(self, tell: Callable[[int], None]) -> int:
+        """Remove runs of pipelines; how many."""
+        removed = 0
+        for ids, group in self.pages(PIPELINES, BATCH):
+
+            def work(connection: Connection, ids: list[UUID] = ids, why: Sequence[Any] = group) -> list[UUID]:
+                still = select(runs.c.run_id).where(runs.c.run_id.in_(ids), *why).with_for_update(skip_locked=True)
+                gone = list(connection.execute(still).scalars())
+                connection.execute(delete(run_keys).where(run_keys.c.run_id.in_(gone)))
+                connection.execute(delete(runs).where(runs.c.run_id.in_(gone)))
+                return gone
+
+            removed += len(self.remove(runs.c.run_id, work))
+            tell(len(ids))
+        return removed
+
+    def purge_alerts(self, before: datetime) -> int:
+        """Remove alerts that were over before then, and their messages; how many."""
+        old = select(alerts.c.id).where(~ALERT_IS_OPEN, alerts.c.resolved_at < before)
+        some = old.order_by(alerts.c.id).limit(BATCH)
+
+        def work(connection: Connection) -> list[int]:
+            gone = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
+            connection.execute(delete(alert_sends).where(among(alert_sends.c.alert_id, gone)))
+            connection.execute(delete(alerts).where(among(alerts.c.id, gone)))
+            return gone
+
+        removed = 0
+        while gone := self.remove(alerts.c.id, work):
+            removed += len(gone)
+        return removed
+
+    def rest(self) -> StorePurged:
+        """How much beside the runs is to go."""
+        windows = service_rollups.c.at
+        over = select(func.count(alerts.c.id)).where(~ALERT_IS_OPEN, alerts.c.resolved_at < self.alerts_before)
+        past = select(func.count(windows)).where(windows > EPOCH, windows < self.services_before)
+        return self.database.read(
+            lambda connection: StorePurged(
+                alerts=connection.execute(over).scalar_one(), services=connection.execute(past).scalar_one()
+            )
+        )
+
+    @property
+    def alerts_before(self) -> datetime:
+        """The moment before which alerts were over that are to go."""
+        return min(self.before, self.now - UNTOLD)
+
+    @property
+    def services_before(self) -> datetime:
+        """The moment before which figures of services are summed up."""
+        return min(self.before, self.now - COMPARED)
+
+    def begun(self) -> int:
+        """Runs that began before the moment, and are there."""
+        began = [one.c.started_at for one in (runs, task_runs)]
+        wanted = [select(func.count(one)).where(one < self.before) for one in began]
+        return self.database.read(lambda connection: sum(connection.execute(one).scalar_one() for one in wanted))

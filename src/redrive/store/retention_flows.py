@@ -1,0 +1,172 @@
+"""Runs of flows, as they go: a run is marked first, so that nobody goes on with it, and its row goes last.
+
+A run may have a million tasks, which are not removed in one transaction. Whoever is killed in between leaves a run that
+is marked, and the next one goes on with removing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, delete, exists, func, select, update
+
+from redrive.errors import StoreError
+from redrive.flows import FlowStatus
+from redrive.model import Kind
+from redrive.store.listed import among
+from redrive.store.retention import FLOWS, PURGING, Retention, StorePurged
+from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
+
+RUNS = 100
+TASKS = 2_000
+
+
+class FlowRetention:
+    """Old runs of flows, and the directory in which their results are."""
+
+    def __init__(self, old: Retention, files: Path) -> None:
+        self._old, self._files = old, files
+        self._database = old.database
+        self._stuck: OSError | None = None
+
+    def would_remove(self) -> StorePurged:
+        """How many runs, tasks and files are to go."""
+        found = self._counted(self._marked())
+        for ids, _ in self._old.pages(FLOWS, RUNS):
+            found = _sum(found, self._counted(ids))
+        return found
+
+    def _counted(self, ids: Sequence[UUID]) -> StorePurged:
+        counted = select(func.count(tasks.c.id)).where(tasks.c.run_id.in_(ids))
+        return StorePurged(
+            flows=len(ids),
+            tasks=self._database.read(lambda connection: connection.execute(counted).scalar_one()) if ids else 0,
+            files=sum(len(_within(self._place(one))) for one in ids),
+            elsewhere=self._elsewhere(ids),
+        )
+
+    def purge(self, tell: Callable[[int], None]) -> StorePurged:
+        """Remove them; how many. What cannot be removed keeps nothing else from being so, and is said in the end."""
+        gone = self._finish(self._marked())
+        for ids, why in self._old.pages(FLOWS, RUNS):
+            gone = _sum(gone, self._finish(self._mark(ids, why)))
+            tell(len(ids))
+        if self._stuck is not None:
+            raise StoreError(
+                f"{self._stuck.filename} holds results of a run that is purged, and cannot be removed: "
+                f"{self._stuck.strerror}; see who owns it, and purge again: all else is done",
+                kind=Kind.PERMANENT,
+            )
+        return gone
+
+    # ── one part after the other ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _marked(self) -> list[UUID]:
+        """Runs that somebody began to remove."""
+        wanted = select(task_runs.c.run_id).where(
+            task_runs.c.status == FlowStatus.ABANDONED, task_runs.c.reason == PURGING
+        )
+        return self._database.read(lambda connection: list(connection.execute(wanted).scalars()))
+
+    def _mark(self, ids: Sequence[UUID], why: Sequence[Any]) -> list[UUID]:
+        """Keep everybody from going on with these runs; those of which that could be done."""
+
+        def work(connection: Connection) -> list[UUID]:
+            now = self._database.dialect.begin_bounded(connection)
+            still = select(task_runs.c.run_id).where(task_runs.c.run_id.in_(ids), *why)
+            ours = list(connection.execute(still.with_for_update(skip_locked=True)).scalars())
+            given_up = {"status": FlowStatus.ABANDONED, "reason": PURGING, "judged_at": now}
+            connection.execute(update(task_runs).where(task_runs.c.run_id.in_(ours)).values(given_up))
+            return ours
+
+        def is_done(connection: Connection, ours: list[UUID]) -> bool:
+            left = select(task_runs.c.run_id).where(task_runs.c.run_id.in_(ours), task_runs.c.reason != PURGING)
+            return bool(ours) and connection.execute(left.limit(1)).first() is None
+
+        return self._database.write(work, done=is_done)
+
+    def _finish(self, ids: Sequence[UUID]) -> StorePurged:
+        """Remove what is marked: its tasks, its files, and then its row."""
+        removed = StorePurged()
+        for start in range(0, len(ids), RUNS):
+            part = ids[start : start + RUNS]
+            elsewhere, gone = self._elsewhere(part), self._remove_tasks(part)
+            files = {one: self._remove_files(one) for one in part}
+            rows = self._remove_rows([one for one, count in files.items() if count is not None])
+            count = sum(one or 0 for one in files.values())
+            more = StorePurged(flows=len(rows), tasks=gone, files=count, elsewhere=elsewhere)
+            removed = _sum(removed, more)
+        return removed
+
+    def _remove_tasks(self, ids: Sequence[UUID]) -> int:
+        some = select(tasks.c.id).where(tasks.c.run_id.in_(ids)).order_by(tasks.c.id).limit(TASKS)
+
+        def work(connection: Connection) -> list[int]:
+            gone = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
+            connection.execute(delete(task_attempts).where(among(task_attempts.c.task_id, gone)))
+            connection.execute(delete(task_changes).where(among(task_changes.c.task_id, gone)))
+            connection.execute(delete(tasks).where(among(tasks.c.id, gone)))
+            return gone
+
+        removed = 0
+        while not self._old.enough() and (gone := self._old.remove(tasks.c.id, work)):
+            removed += len(gone)
+        return removed
+
+    def _remove_files(self, run_id: UUID) -> int | None:
+        """How many there were; None where they cannot be removed, and the run is left for the next time."""
+        place, removed = self._place(run_id), 0
+        try:
+            for file in _within(place):
+                with suppress(FileNotFoundError):  # another purge was quicker
+                    file.unlink()
+                    removed += 1
+            with suppress(FileNotFoundError):
+                place.rmdir()
+        except OSError as error:
+            self._stuck = self._stuck or error
+            return None
+        return removed
+
+    def _remove_rows(self, ids: Iterable[UUID]) -> list[UUID]:
+        def work(connection: Connection) -> list[UUID]:
+            # What another purge has in hand may still have tasks: it removes the row as well.
+            empty = select(task_runs.c.run_id).where(
+                task_runs.c.run_id.in_(ids), ~exists().where(tasks.c.run_id == task_runs.c.run_id)
+            )
+            gone = list(connection.execute(empty.with_for_update(skip_locked=True)).scalars())
+            connection.execute(delete(task_executors).where(task_executors.c.run_id.in_(gone)))
+            connection.execute(delete(task_runs).where(task_runs.c.run_id.in_(gone)))
+            return gone
+
+        return self._old.remove(task_runs.c.run_id, work)
+
+    # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _place(self, run_id: UUID) -> Path:
+        return self._files / str(run_id)
+
+    def _elsewhere(self, ids: Sequence[UUID]) -> int:
+        """Results of these runs that are in files, of which there are none here."""
+        lacking = [one for one in ids if not self._place(one).exists()]
+        wanted = select(func.count(tasks.c.id)).where(tasks.c.run_id.in_(lacking), tasks.c.result_file.is_not(None))
+        return self._database.read(lambda connection: connection.execute(wanted).scalar_one()) if lacking else 0
+
+
+def _within(place: Path) -> list[Path]:
+    with suppress(OSError):
+        return list(place.iterdir())
+    return []
+
+
+def _sum(one: StorePurged, other: StorePurged) -> StorePurged:
+    return StorePurged(
+        flows=one.flows + other.flows,
+        tasks=one.tasks + other.tasks,
+        files=one.files + other.files,
+        elsewhere=one.elsewhere + other.elsewhere,
+    )

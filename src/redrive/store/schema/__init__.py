@@ -1,0 +1,60 @@
+"""The tables, once for both databases. On PostgreSQL they live in the schema `pipeline`, on SQLite in the file."""
+
+from __future__ import annotations
+
+from redrive.store.schema.alert_tables import ALERT_IS_OPEN, ALERT_OPEN_MARK, alert_sends, alerts, gauges, leases
+from redrive.store.schema.base import SCHEMA, metadata
+from redrive.store.schema.letter_tables import (
+    PENDING_MARK,
+    STATUSES,
+    cause_hours,
+    causes,
+    letter_audit,
+    letter_claims,
+    letters,
+)
+from redrive.store.schema.run_tables import checkpoints, pipelines, run_keys, runs
+from redrive.store.schema.service_tables import (
+    OUTCOMES,
+    breakers,
+    credentials,
+    service_latencies,
+    service_minutes,
+    service_reporters,
+    service_rollups,
+)
+from redrive.store.schema.task_tables import task_attempts, task_changes, task_executors, task_runs, tasks
+
+__all__ = [
+    "ALERT_IS_OPEN",
+    "ALERT_OPEN_MARK",
+    "OUTCOMES",
+    "PENDING_MARK",
+    "SCHEMA",
+    "STATUSES",
+    "alert_sends",
+    "alerts",
+    "breakers",
+    "cause_hours",
+    "causes",
+    "checkpoints",
+    "credentials",
+    "gauges",
+    "leases",
+    "letter_audit",
+    "letter_claims",
+    "letters",
+    "metadata",
+    "pipelines",
+    "run_keys",
+    "runs",
+    "service_latencies",
+    "service_minutes",
+    "service_reporters",
+    "service_rollups",
+    "task_attempts",
+    "task_changes",
+    "task_executors",
+    "task_runs",
+    "tasks",
+]

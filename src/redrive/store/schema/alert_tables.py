@@ -1,0 +1,92 @@
+"""Whom to tell, who was told, and what the watch keeps for it."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, case, text
+
+from redrive.store.schema.base import Id, metadata
+from redrive.store.types import Moment, RunId, Value
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("key", Text, nullable=False),
+    Column("condition", Text, nullable=False),
+    Column("urgency", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("subject_kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("run_id", RunId),
+    # The names of those who speak for it, by which it is found; what they say is in `evidence`.
+    Column("witnesses", Value, nullable=False, server_default=text("'[]'")),
+    Column("facts", Value, nullable=False),
+    Column("evidence", Value, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("opened_at", Moment),
+    Column("last_seen", Moment, nullable=False),
+    Column("seen", BigInteger, nullable=False, server_default=text("1")),
+    Column("gone_since", Moment),
+    Column("persist", Float, nullable=False, server_default=text("0")),
+    Column("told_at", Moment),
+    Column("repeats", Integer, nullable=False, server_default=text("0")),
+    Column("acknowledged_at", Moment),
+    Column("acknowledged_by", Text),
+    Column("note", Text),
+    Column("resolved_at", Moment),
+    Column("resolution", Text),
+    Index("alerts_last_seen", "last_seen"),
+    Index("alerts_run_id", "run_id"),
+    sqlite_autoincrement=True,
+)
+# In words of its own, not by a parameter: only so is the index made use of.
+ALERT_IS_OPEN = alerts.c.status != text("'resolved'")
+Index("alerts_open", alerts.c.id, sqlite_where=ALERT_IS_OPEN, postgresql_where=ALERT_IS_OPEN)
+ALERT_OPEN_MARK = case((alerts.c.status != "resolved", text("1")))
+Index("alerts_key", alerts.c.key, ALERT_OPEN_MARK, unique=True)
+
+# Messages, each to one channel, kept until they are delivered.
+alert_sends = Table(
+    "alert_sends",
+    metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("alert_id", BigInteger, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("urgency", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("digest", Integer, nullable=False, server_default=text("0")),
+    Column("created_at", Moment, nullable=False),
+    Column("due_at", Moment, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    Column("sent_at", Moment),
+    # Who is sending it, and until when that is believed.
+    Column("owner", Text),
+    Column("owner_until", Moment),
+    Index("alert_sends_alert_id", "alert_id"),
+    Index("alert_sends_channel", "channel", "sent_at"),
+)
+_UNSENT = alert_sends.c.status == "waiting"
+Index("alert_sends_due", alert_sends.c.due_at, sqlite_where=_UNSENT, postgresql_where=_UNSENT)
+
+# What is held by one process of all that share the store, such as the leadership of those that watch.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("until", Moment, nullable=False),
+)
+
+# What was measured, to be compared with a week ago: the rows of a table.
+gauges = Table(
+    "gauges",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("value", Float, nullable=False),
+    PrimaryKeyConstraint("name", "at"),
+    sqlite_with_rowid=False,
+)

@@ -1,0 +1,103 @@
+"""Letters, their causes, and what was done about them."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, Table, Text, case, text
+
+from redrive.store.schema.base import Id, metadata
+from redrive.store.types import Digest, Moment, RunId, Value
+
+STATUSES = ("pending", "reprocessed", "discarded", "escalated")
+
+letters = Table(
+    "dead_letter_queue",
+    metadata,
+    # The core columns: a team's own SQL counts on these names, in this order.
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("pipeline_name", Text, nullable=False),
+    Column("run_id", RunId),
+    Column("error_type", Text, nullable=False),
+    Column("error_message", Text, nullable=False),
+    Column("raw_record", Value, nullable=False),
+    Column("source_table", Text),
+    Column("source_key", Text),
+    Column("rejected_at", Moment, nullable=False),
+    Column("reprocess_count", Integer, nullable=False, server_default=text("0")),
+    Column("last_reprocess", Moment),
+    Column("status", Text, nullable=False, server_default=text("'pending'")),
+    Column("resolution_note", Text),
+    # Ours.
+    Column("position", Text),
+    Column("fingerprint", Text, nullable=False, server_default=text("''")),
+    Column("identity", Digest, nullable=False),
+    Column("seen", Integer, nullable=False, server_default=text("1")),
+    Column("last_seen", Moment, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("1")),
+    Column("edited_record", Value),
+    Column("last_error", Text),
+    Column("settled_at", Moment),
+    sqlite_autoincrement=True,  # an id is never used again: the audit log refers to it
+)
+
+# One pending letter per identity. Resolved ones are in the index as well, each with a NULL that equals no other.
+PENDING_MARK = case((letters.c.status == "pending", text("1")))
+Index("dead_letter_queue_identity", letters.c.identity, PENDING_MARK, unique=True)
+Index("dead_letter_queue_selection", letters.c.pipeline_name, letters.c.status, letters.c.fingerprint)
+Index("dead_letter_queue_rejected_at", letters.c.rejected_at)
+Index("dead_letter_queue_run_id", letters.c.run_id)
+_KEYED = letters.c.source_key.is_not(None)
+Index("dead_letter_queue_source_key", letters.c.source_key, sqlite_where=_KEYED, postgresql_where=_KEYED)
+
+causes = Table(
+    "causes",
+    metadata,
+    Column("fingerprint", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("error_type", Text, nullable=False),
+    Column("template", Text, nullable=False),
+    Column("sample", Text, nullable=False),
+)
+
+# How many letters of each status were rejected in an hour, kept by the database itself (see the migrations), so that
+# it is right whoever changes a letter. `seen` counts repeats too, in the hour in which they happened.
+cause_hours = Table(
+    "cause_hours",
+    metadata,
+    Column("fingerprint", Text, nullable=False),
+    Column("pipeline_name", Text, nullable=False),
+    Column("hour", Moment, nullable=False),
+    Column("pending", BigInteger, nullable=False, server_default=text("0")),
+    Column("reprocessed", BigInteger, nullable=False, server_default=text("0")),
+    Column("discarded", BigInteger, nullable=False, server_default=text("0")),
+    Column("escalated", BigInteger, nullable=False, server_default=text("0")),
+    Column("seen", BigInteger, nullable=False, server_default=text("0")),
+    Column("first_seen", Moment, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+    PrimaryKeyConstraint("fingerprint", "pipeline_name", "hour"),
+    sqlite_with_rowid=False,
+)
+Index("cause_hours_hour", cause_hours.c.hour)
+
+letter_audit = Table(
+    "letter_audit",
+    metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("letter_id", BigInteger),
+    Column("at", Moment, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("status_before", Text),
+    Column("status_after", Text),
+    Column("actor", Text),
+    Column("note", Text),
+    Column("detail", Value),
+    Index("letter_audit_letter_id", "letter_id"),
+)
+
+# Which replay has a letter in hand, and until when it is believed to be alive.
+letter_claims = Table(
+    "letter_claims",
+    metadata,
+    Column("letter_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Text, nullable=False),
+    Column("until", Moment, nullable=False),
+)

@@ -1,0 +1,79 @@
+"""Runs of pipelines, where each stands, and what has ever run."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, text
+
+from redrive.store.schema.base import metadata
+from redrive.store.types import Digest, Moment, RunId, Value
+
+# One row per run of a pipeline, resumed parts included.
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_id", RunId, primary_key=True),
+    Column("pipeline_name", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("sink", Text, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Column("sla", Moment),
+    Column("seconds", Float, nullable=False, server_default=text("0")),
+    Column("rows_read", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_written", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_rejected", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_discarded", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_duplicates", BigInteger, nullable=False, server_default=text("0")),
+    Column("batches", BigInteger, nullable=False, server_default=text("0")),
+    Column("retries", BigInteger, nullable=False, server_default=text("0")),
+    Column("tier", Text, nullable=False, server_default=text("'log'")),
+    Column("reason", Text),
+    # What ended it, where that was an error: the verdict's kind, the class, and the service that is to blame.
+    Column("error_kind", Text),
+    Column("error_type", Text),
+    Column("error_service", Text),
+    # How often it was gone on with after it had failed or died, and when it was last judged for alerts.
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("judged_at", Moment),
+    Index("runs_pipeline_name", "pipeline_name", "started_at"),
+    Index("runs_started_at", "started_at"),
+)
+_UNJUDGED = runs.c.judged_at.is_(None)
+Index("runs_unjudged", runs.c.ended_at, sqlite_where=_UNJUDGED, postgresql_where=_UNJUDGED)
+
+# Where each pipeline stands, and which process has it in hand. The owner is a fence: who lost it can move nothing.
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("pipeline_name", Text, primary_key=True),
+    Column("run_id", RunId, nullable=False),
+    Column("identity", Value, nullable=False),
+    Column("position", Value),
+    Column("updated_at", Moment, nullable=False),
+    Column("owner", Text),
+    Column("owner_until", Moment),
+)
+
+# The keys a run has written, where it is to notice that one comes twice; gone when the run is complete.
+run_keys = Table(
+    "run_keys",
+    metadata,
+    Column("run_id", RunId, nullable=False),
+    Column("key_digest", Digest, nullable=False),
+    PrimaryKeyConstraint("run_id", "key_digest"),
+    sqlite_with_rowid=False,
+)
+
+# What has ever run here, and when it is to be done: so that a run which never began is missed. A flow may have the name
+# of a pipeline, which one of its tasks runs.
+pipelines = Table(
+    "pipelines",
+    metadata,
+    Column("kind", Text, primary_key=True),  # pipeline or flow
+    Column("name", Text, primary_key=True),
+    Column("sla", Text),  # "06:30 Asia/Kolkata"
+    Column("first_seen", Moment, nullable=False),
+    Column("last_started", Moment, nullable=False),
+)

@@ -1,0 +1,112 @@
+"""What processes share about services, and what services did."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, Integer, PrimaryKeyConstraint, Table, Text, text
+
+from redrive.store.schema.base import metadata
+from redrive.store.types import Moment
+
+# What each process last said of a service's circuit, by its own evidence (see `redrive.policy.fleet`); a reset by hand
+# is said by the host `*`. All times are by the database's clock.
+breakers = Table(
+    "breakers",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("process", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("retry_at", Moment),
+    Column("quorum", Integer, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    PrimaryKeyConstraint("service", "host", "process"),
+)
+
+# Keys are known by a digest and shown by their last four characters; the key itself is never stored.
+credentials = Table(
+    "credentials",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("key_digest", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("drained_until", Moment, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    PrimaryKeyConstraint("service", "key_digest"),
+)
+
+# Attempts by what came of them: `success` is in `successes`.
+OUTCOMES = (
+    "retry_now",
+    "transient",
+    "rate_limited",
+    "ambiguous",
+    "quota",
+    "auth",
+    "permanent",
+    "row",
+    "discard",
+    "resource",
+    "circuit_open",
+)
+
+# Sums over all processes, for each quarter of an hour. What was purged is kept as one row at the beginning of time, so
+# that totals only ever grow.
+service_rollups = Table(
+    "service_rollups",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    *(
+        Column(name, BigInteger, nullable=False, server_default=text("0"))
+        for name in (
+            "calls",
+            "attempts",
+            "successes",
+            "retries",
+            "fallbacks",
+            *OUTCOMES,
+            "calls_failed",  # calls that ended in an error for their caller
+            "failed_auth",  # of these, by a credential that was refused for good
+            "failed_4xx",  # of these, by an answer 4xx other than 401, 408, 425 and 429
+        )
+    ),
+    Column("success_seconds", Float, nullable=False, server_default=text("0")),
+    Column("open_seconds", Float, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("service", "at"),
+    sqlite_with_rowid=False,
+)
+
+# How long successful attempts took: how many at most so long, and longer than the bucket before.
+service_latencies = Table(
+    "service_latencies",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    PrimaryKeyConstraint("service", "at", "bucket"),
+    sqlite_with_rowid=False,
+)
+
+# The last hours by the minute: how many attempts there were, and how many failed by the service's fault (5xx, no
+# connection, no answer in time).
+service_minutes = Table(
+    "service_minutes",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("faults", BigInteger, nullable=False),
+    PrimaryKeyConstraint("service", "at"),
+    sqlite_with_rowid=False,
+)
+
+# Who has added to these sums. `beat` counts how often: so a process knows a commit whose answer was lost.
+service_reporters = Table(
+    "service_reporters",
+    metadata,
+    Column("process", Text, primary_key=True),
+    Column("beat", BigInteger, nullable=False),
+    Column("at", Moment, nullable=False),
+)

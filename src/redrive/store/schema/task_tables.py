@@ -1,0 +1,132 @@
+"""Runs of flows and their tasks."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, text
+
+from redrive.store.schema.base import Id, metadata
+from redrive.store.types import Moment, RunId
+
+# One row per run of a flow. `params` and `shape` are JSON text: compared as such, and read by us alone.
+task_runs = Table(
+    "task_runs",
+    metadata,
+    Column("run_id", RunId, primary_key=True),
+    Column("flow_name", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("params", Text, nullable=False),
+    Column("shape", Text, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Column("sla", Moment),
+    Column("reason", Text),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("judged_at", Moment),
+    Index("task_runs_flow_name", "flow_name", "started_at"),
+    Index("task_runs_started_at", "started_at"),
+)
+_UNJUDGED_FLOW = task_runs.c.judged_at.is_(None)
+Index("task_runs_unjudged", task_runs.c.ended_at, sqlite_where=_UNJUDGED_FLOW, postgresql_where=_UNJUDGED_FLOW)
+
+# One row per task, and one per child of a fan-out, whose own row has the child -1 and counts them.
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("run_id", RunId, nullable=False),
+    Column("node", Integer, nullable=False),
+    Column("child", Integer, nullable=False, server_default=text("-1")),
+    Column("name", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    # How many tasks it waits for; of a fan-out, how many children it has, and how many are under way, dead and failed.
+    Column("waiting", Integer, nullable=False, server_default=text("0")),
+    Column("children", Integer),
+    Column("remaining", Integer, nullable=False, server_default=text("0")),
+    Column("dead", Integer, nullable=False, server_default=text("0")),
+    Column("failed", Integer, nullable=False, server_default=text("0")),
+    # When it may be claimed, while it may; and who has claimed it, while somebody has.
+    Column("due_at", Moment),
+    Column("owner", BigInteger),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("same", Integer, nullable=False, server_default=text("0")),
+    Column("wait", Float),
+    Column("input", Text),
+    Column("result", Text),
+    Column("result_file", Text),
+    Column("kind", Text),
+    Column("fingerprint", Text),
+    Column("error", Text),
+    Column("note", Text),
+    Column("created_at", Moment, nullable=False),
+    Column("since", Moment),
+    Column("started_at", Moment),
+    Column("ended_at", Moment),
+    Column("seconds", Float),
+    Index("tasks_place", "run_id", "node", "child", unique=True),
+)
+Index(
+    "tasks_due",
+    tasks.c.run_id,
+    tasks.c.node,
+    tasks.c.due_at,
+    tasks.c.id,  # children of a fan-out are due at one moment: without it PostgreSQL sorts them all for every claim
+    sqlite_where=tasks.c.due_at.is_not(None),
+    postgresql_where=tasks.c.due_at.is_not(None),
+)
+Index(
+    "tasks_claimed",
+    tasks.c.run_id,
+    tasks.c.owner,
+    sqlite_where=tasks.c.owner.is_not(None),
+    postgresql_where=tasks.c.owner.is_not(None),
+)
+
+# Written when the attempt is claimed, before the work; completed when it ended.
+task_attempts = Table(
+    "task_attempts",
+    metadata,
+    Column("task_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("executor", BigInteger, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Column("ended", Text),
+    Column("seconds", Float),
+    Column("kind", Text),
+    Column("error", Text),
+    Column("fingerprint", Text),
+    Column("trace", Text),
+    Column("output", Text),
+    PrimaryKeyConstraint("task_id", "attempt"),
+    sqlite_with_rowid=False,
+)
+
+# Every change of a task's state.
+task_changes = Table(
+    "task_changes",
+    metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("task_id", BigInteger, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("after", Text, nullable=False),
+    Column("cause", Text),
+    Index("task_changes_task_id", "task_id"),
+)
+
+# The processes that run flows. `beat` counts what each has written: so it knows a commit whose answer was lost.
+task_executors = Table(
+    "task_executors",
+    metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("run_id", RunId, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("beat", BigInteger, nullable=False, server_default=text("0")),
+    Column("until", Moment, nullable=False),
+    Column("began_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Index("task_executors_run_id", "run_id"),
+    sqlite_autoincrement=True,  # a number is never given twice: tasks are fenced by it
+)
