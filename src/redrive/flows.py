@@ -14,14 +14,23 @@ class State(StrEnum):
     """Where a task stands."""
 
     PENDING = "PENDING"
+    """Waits for tasks above it; held, where one of them is a dead letter."""
     READY = "READY"
+    """May run as soon as there is a worker."""
     RUNNING = "RUNNING"
+    """A worker is at it."""
     SUCCESS = "SUCCESS"
+    """Done."""
     FAILED = "FAILED"
+    """Its retries are spent."""
     UPSTREAM_FAILED = "UPSTREAM_FAILED"
+    """Will not run, since a task above it failed."""
     RETRYING = "RETRYING"
+    """Waits for the time of its next attempt."""
     SENSING = "SENSING"
+    """A sensor that is asked from time to time."""
     DEAD_LETTER = "DEAD_LETTER"
+    """Waits for a person."""
 
 
 class FlowStatus(StrEnum):
@@ -32,11 +41,17 @@ class FlowStatus(StrEnum):
     """
 
     RUNNING = "running"
+    """Under way, or its process was killed."""
     COMPLETE = "complete"
+    """Every task succeeded."""
     STOPPED = "stopped"
+    """It was told to, or its deadline came."""
     HELD = "held"
+    """It waits for a person."""
     FAILED = "failed"
+    """A task failed, and all that could run has."""
     ABANDONED = "abandoned"
+    """Given up by `restart`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +65,11 @@ class FlowReport:
     seconds: float
     """From its beginning to its end, or until now."""
     params: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The values of its parameters."""
     counts: Mapping[State, int] = field(default_factory=dict)
     """Tasks by state; a fan-out is counted by its children."""
     attempts: int = 0
+    """Of all tasks."""
     resumed: bool = False
     reason: str | None = None
     """Why it ended before its time."""
@@ -208,6 +225,7 @@ class GroupHeld:
     run_id: UUID
     service: str
     held: bool
+    """Whether they wait now."""
     retry_in: float | None = None
 
 
@@ -238,6 +256,7 @@ class FlowProgress:
     """How far a run has come, for who watches it."""
 
     counts: Mapping[State, int]
+    """Tasks by state."""
     running: tuple[RunningTask, ...] = ()
     """The oldest first; not all of them where there are many."""
     retries: tuple[tuple[str, float], ...] = ()

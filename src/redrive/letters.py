@@ -14,23 +14,36 @@ class ErrorType(StrEnum):
     """Where in a pipeline a record was rejected."""
 
     VALIDATION = "validation"
+    """By a check: a model, a schema, a function."""
     TRANSFORM = "transform"
+    """By the transformation."""
     SCHEMA = "schema"
+    """By a column that is missing, or of another type."""
     PARSE = "parse"
+    """It could not be read at all."""
     SINK = "sink"
+    """By the database that it was to be written to."""
     PAGE = "page"
+    """A page of an API, as a whole."""
     MESSAGE = "message"
+    """A message of a stream."""
     TASK = "task"
+    """A task of a flow that is a dead letter."""
     BATCH = "batch"
+    """A batch that was bad as a whole."""
 
 
 class Status(StrEnum):
     """What has become of a letter."""
 
     PENDING = "pending"
+    """It waits to be mended and sent back."""
     REPROCESSED = "reprocessed"
+    """It was sent back, and accepted."""
     DISCARDED = "discarded"
+    """Somebody gave it up, and said why."""
     ESCALATED = "escalated"
+    """It failed again, or was handed to a person."""
 
 
 OPEN = (Status.PENDING, Status.ESCALATED)
@@ -72,13 +85,17 @@ class Letter:
     run_id: UUID | None
     error_type: str
     error_message: str
+    """What was wrong with it."""
     record: Any
     """As it was received."""
     source: str | None
     key: str | None
     rejected_at: datetime
+    """When it failed first."""
     reprocess_count: int
+    """How often it was sent back."""
     last_reprocess: datetime | None
+    """When it was last sent back."""
     status: Status
     note: str | None
     position: str | None
@@ -89,7 +106,9 @@ class Letter:
     last_seen: datetime
     attempts: int
     edited: bool = False
+    """Whether a person changed what a replay sends."""
     edited_record: Any = None
+    """What a replay sends, where it was edited."""
     last_error: str | None = None
     """Why the last replay failed, where it did."""
     settled_at: datetime | None = None
@@ -108,11 +127,15 @@ class AuditEntry:
     letter_id: int | None
     at: datetime
     action: str
+    """What was done: `edited`, `discarded`, `reopened` …"""
     status_before: str | None
+    """None where it was not there yet."""
     status_after: str | None
+    """None where it is not there any more."""
     actor: str | None
     note: str | None
     detail: Any = None
+    """What else there is to say, such as what was edited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +165,7 @@ class Stored:
     """What `put_many` did."""
 
     new: int = 0
+    """Letters that were not there before."""
     repeated: int = 0
     """Failures of a record that has a pending letter of the same cause: counted there."""
 
@@ -156,6 +180,7 @@ class Changed:
     """What became of the letters a change was asked for."""
 
     changed: int = 0
+    """Letters that are now as it was asked."""
     unfit: int = 0
     """Of another status than the change starts from, or standing again as another letter: left alone."""
     held: int = 0
@@ -170,6 +195,7 @@ class FailedCause:
     message: str
     count: int
     sample: str
+    """The error of one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +206,11 @@ class ReplayReport:
     selected: int
     """Letters that matched when it began."""
     attempted: int = 0
+    """Letters that were handed to the target."""
     reprocessed: int = 0
     """Accepted by the target; in a dry run: would be."""
     failed_again: int = 0
+    """Rejected by the target once more."""
     held: int = 0
     """In the hands of another replay that is alive: left to it."""
     seen_meanwhile: int = 0
@@ -192,7 +220,9 @@ class ReplayReport:
     stopped: str | None = None
     """Why it ended early."""
     by_cause: tuple[FailedCause, ...] = ()
+    """Why letters failed again, the most frequent first."""
     selected_by_cause: Mapping[str, int] = field(default_factory=dict)
+    """Letters that matched, by fingerprint."""
 
     @property
     def remaining(self) -> int:
@@ -205,11 +235,16 @@ class QueueSize:
     """How full the queue is."""
 
     letters: int
+    """All there are."""
     by_status: Mapping[str, int]
     pending_by_pipeline: Mapping[str, int]
+    """Those that are pending."""
     new_today_by_pipeline: Mapping[str, int]
+    """Those that were put today, in UTC."""
     oldest_pending: datetime | None
+    """When the oldest of these was rejected."""
     bytes: int
+    """What the database takes on disk."""
 
 
 class _Absent:
@@ -235,8 +270,11 @@ class Change:
     """One place where two records differ; the path of the record itself is empty."""
 
     path: str
+    """Such as `customer.zip`."""
     before: Any
+    """`ABSENT` where there was nothing."""
     after: Any
+    """`ABSENT` where nothing is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +283,11 @@ class Edit:
 
     id: int
     before: Any
+    """As it was received."""
     after: Any
+    """As it would be sent."""
     changes: tuple[Change, ...]
+    """What differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +296,11 @@ class EditReport:
 
     dry_run: bool
     selected: int
+    """Letters that matched."""
     changed: int
+    """Letters whose record is another one now."""
     unchanged: int
+    """Letters that were so already."""
     held: int = 0
     """In the hands of a replay: left alone."""
     failed: int = 0
@@ -272,6 +316,7 @@ class Purged:
     """What a purge removed, or would remove."""
 
     letters: int
+    """How many."""
     dry_run: bool
 
 
@@ -280,6 +325,7 @@ class Imported:
     """What an import did."""
 
     new: int = 0
+    """Letters that were taken in."""
     known: int = 0
     """Letters that were there already."""
 
@@ -290,7 +336,9 @@ class History:
 
     key: str
     letters: tuple[Letter, ...]
+    """The oldest first."""
     events: tuple[AuditEntry, ...]
+    """What was done to them, the oldest first."""
 
 
 # ── what is announced of letters ──────────────────────────────────────────────────────────────────────────────────────
@@ -307,6 +355,7 @@ class LettersPut:
     """None where each letter named its own."""
     run_id: UUID | str | None
     new: int
+    """Letters that were not there before."""
     repeated: int
     """Failures of records that have a pending letter of the same cause already."""
 

@@ -18,15 +18,25 @@ class Kind(StrEnum):
     """The bucket a failure falls into; it alone decides how redrive responds."""
 
     RETRY_NOW = "retry_now"
+    """Repeat almost at once: a deadlock, a serialization failure."""
     TRANSIENT = "transient"
+    """It will heal: back off and repeat."""
     RATE_LIMITED = "rate_limited"
+    """Wait as long as the other side asks, then repeat."""
     AMBIGUOUS = "ambiguous"
+    """It cannot be told: two repeats, then final."""
     QUOTA = "quota"
+    """This credential is used up: rest it, and take the next."""
     AUTH = "auth"
+    """Not let in: refresh a token once, and repeat once."""
     PERMANENT = "permanent"
+    """Repeating cannot help, or nobody knows the error."""
     ROW = "row"
+    """This record is bad, the rest is fine."""
     DISCARD = "discard"
+    """Nobody needs to look at this record."""
     RESOURCE = "resource"
+    """Out of memory: do less at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,9 @@ class Attempt:
     outcome: str
     """`success`, the verdict's kind, or `circuit_open`."""
     latency_ms: float
+    """How long it took, in milliseconds."""
     status: int | None = None
+    """The HTTP status, where there was one."""
     error: str | None = None
     """The class of the exception, where there was one."""
     key_id: str | None = None
@@ -106,7 +118,9 @@ class Failure:
     service: str
     endpoint: str
     attempts: tuple[Attempt, ...]
+    """All that were made."""
     elapsed: float
+    """Seconds from the beginning of the call."""
     verdict: Verdict
     why: str
     """Why there was no further attempt."""
@@ -132,7 +146,9 @@ class BreakerChanged:
 
     service: str
     before: str
+    """`closed`, `open` or `half_open`."""
     after: str
+    """Likewise."""
     retry_in: float | None = None
 
 
@@ -158,6 +174,7 @@ class TokenRefreshed:
     service: str
     key_id: str
     generation: int
+    """How often it has been fetched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,11 @@ class AlertStatus(StrEnum):
     WAITING = "waiting"
     """The condition holds, but not yet for long enough to tell anybody."""
     OPEN = "open"
+    """People were told, or are about to be."""
     ACKNOWLEDGED = "acknowledged"
     """A person is at it: it is not repeated any more."""
     RESOLVED = "resolved"
+    """It is over."""
 
 
 SubjectKind = Literal["pipeline", "flow", "service", "table", "slot", "consumer", "store"]
@@ -46,6 +48,7 @@ class Subject:
     """What an alert is about."""
 
     kind: SubjectKind
+    """`pipeline`, `flow`, `service` …"""
     name: str
 
     @property
@@ -72,14 +75,19 @@ class Facts:
     """Which data is stale since when, and which promise is at stake."""
     sla: datetime | None = None
     rows_done: int | None = None
+    """Rows that are in the sink."""
     rows_total: int | None = None
+    """Rows that were read."""
     checkpoint: str | None = None
     letters: int | None = None
+    """Records that were quarantined."""
     rate: float | None = None
+    """The share of rejected rows."""
     cause: str | None = None
     """What most of the letters have in common, in words."""
     seconds: float | None = None
     usual_seconds: float | None = None
+    """How long such a run usually takes."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """The figures the rule has judged, beside the threshold: {"5xx for": 312.0, "threshold": 300.0}."""
     affected: tuple[str, ...] = ()
@@ -139,12 +147,16 @@ class Alert:
 
     id: int
     key: str
+    """The cause: there is one open alert for it at most."""
     condition: str
+    """The rule that found it."""
     urgency: Urgency
     status: AlertStatus
     subject: Subject
     title: str
+    """One line that says what is wrong."""
     facts: Facts
+    """What a person needs to act."""
     since: datetime
     """When the condition began to hold."""
     opened_at: datetime | None = None
@@ -153,17 +165,23 @@ class Alert:
     seen: int = 1
     """How often it was found."""
     evidence: frozenset[str] = frozenset()
+    """Who says so; the alert is over when nobody does any more."""
     gone_since: datetime | None = None
     """Since when nothing speaks for it any more, while that has not lasted long enough to resolve it."""
     persist: float = 0.0
+    """Seconds for which it must hold before anybody is told."""
     told_at: datetime | None = None
     """When it was last sent, or put down to be sent."""
     repeats: int = 0
+    """How often it was said again."""
     acknowledged_at: datetime | None = None
+    """When a person said that somebody is at it."""
     acknowledged_by: str | None = None
+    """Who said so."""
     note: str | None = None
     """What the person said who acknowledged or closed it."""
     resolved_at: datetime | None = None
+    """When it was over."""
     resolution: str | None = None
     """Why it is over."""
 
@@ -188,20 +206,26 @@ class What(StrEnum):
     """What a message says of an alert."""
 
     OPENED = "opened"
+    """It is new."""
     ESCALATED = "escalated"
     """It has become more urgent."""
     REPEATED = "repeated"
+    """It is still open, and nobody is at it."""
     RESOLVED = "resolved"
+    """It is over."""
     ACKNOWLEDGED = "acknowledged"
     """Only for channels that keep state of their own, as PagerDuty does."""
     TEST = "test"
+    """Nothing is wrong: somebody tries the channels."""
 
 
 class SendStatus(StrEnum):
     """What has become of a message to one channel."""
 
     WAITING = "waiting"
+    """To be sent, or tried again."""
     SENT = "sent"
+    """The channel took it."""
     FAILED = "failed"
     """All tries are used; a person sees it in `redrive alerts ls`."""
 
@@ -215,9 +239,11 @@ class Send:
     channel: str
     """By its name in `redrive.toml`: its address, which may be a secret, is not in the store."""
     what: What
+    """What it says of the alert."""
     urgency: Urgency
     status: SendStatus
     created_at: datetime
+    """When it was put down to be sent."""
     due_at: datetime
     """When it may be sent: later than `created_at` in quiet hours, and after a try that failed."""
     digest: bool = False
@@ -226,6 +252,7 @@ class Send:
     error: str | None = None
     """Why the last try failed, secrets masked."""
     sent_at: datetime | None = None
+    """When the channel took it."""
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""

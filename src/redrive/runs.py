@@ -13,20 +13,30 @@ class Tier(StrEnum):
     """How much a share of rejected rows matters to people."""
 
     LOG = "log"
+    """A matter for the log."""
     P3 = "P3"
+    """A matter for the day."""
     P1 = "P1"
+    """Somebody is called."""
     ABORT = "abort"
+    """The run is stopped."""
 
 
 class RunStatus(StrEnum):
     """What has become of a run. All but `complete` and `abandoned` go on where they stopped."""
 
     RUNNING = "running"
+    """Under way, or its process was killed."""
     COMPLETE = "complete"
+    """The source was read to its end."""
     STOPPED = "stopped"
+    """It was told to, or its deadline came."""
     ABORTED = "aborted"
+    """The gate stopped it: too many rows were bad."""
     FAILED = "failed"
+    """An error ended it."""
     ABANDONED = "abandoned"
+    """Given up by `restart`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +84,7 @@ class Report:
     written: int = 0
     rejected: int = 0
     discarded: int = 0
+    """Rows that were dropped on purpose."""
     duplicates: int = 0
     batches: int = 0
     retries: int = 0
@@ -188,6 +199,7 @@ class BatchShrunk:
     pipeline: str
     run_id: UUID
     rows: int
+    """Rows of a batch from here on."""
     reason: str
 
 
@@ -198,6 +210,7 @@ class BatchQuarantined:
     pipeline: str
     run_id: UUID
     rows: int
+    """Rows that were in it."""
     reason: str
 
 
@@ -208,10 +221,13 @@ class GateJudged:
     pipeline: str
     run_id: UUID
     tier: Tier
+    """How much it matters."""
     rate: float
+    """The share of rejected rows."""
     rejected: int
     read: int
     final: bool = False
+    """Whether the run is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +251,9 @@ class Progress:
     """How far a run has come, for who watches it."""
 
     counts: Counts
+    """Rows, by what became of them."""
     done: int
+    """How much of the source was read."""
     total: int | None
     """In the source's own units: bytes of a file, pages, rows."""
     seconds: float

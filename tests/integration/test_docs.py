@@ -1,24 +1,61 @@
-"""The documentation runs: every Python block of a page, in order, in one interpreter; every example; every verdict."""
+"""The documentation is true: every page does what it shows, every example runs, every command and setting is there."""
 
 import builtins
 import errno
 import os
 import re
+import shlex
 import subprocess
 import sys
-from pathlib import Path
+from contextlib import ExitStack
 
 import httpx
 import psycopg
 import pytest
+from typer.main import get_command
 
 import redrive
+from redrive.alerts.reading import read
+from redrive.cli.app import app
+from redrive.config import load
+from tests.integration.docs_pages import PAGES, ROOT, chapters
+from tests.integration.docs_reader import Reader
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-QUERY = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+RUN = {"python", "sh", "console"}
+CHAPTERS = [chapter for page in PAGES for chapter in chapters(page).values()]
+BLOCKS = [block for chapter in CHAPTERS for block in chapter]
+# A stranger reads the quick start: test_stranger.py.
+FOLLOWED = [
+    chapter
+    for chapter in CHAPTERS
+    if RUN & {block.language for block in chapter} and chapter[0].page.name != "quickstart.md"
+]
+PROGRAMS = "redrive|python|pip|make|docker|kubectl|systemctl|psql|pg_dump|pg_restore|createdb|sqlite3|cp|curl|git"
+TYPED = re.compile(rf"(?:\$ )?((?:{PROGRAMS}) \S.*?)(?: +#.*)?")
+INLINE = re.compile(r"`redrive ([^`]+)`")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+OPERATIONS = "test_operations_page.py, with a server's own programs"
+
+# Commands that a page shows and no reader of ours types, each with who does, or why nobody can.
+UNTYPED = {
+    ("README.md", "make demo"): "it makes an environment first; what it then runs, test_demo.py runs",
+    ("README.md", "make test"): "you are looking at it",
+    ("docs/index.md", "pip install 'redrive[all]'"): "test_stranger.py, from the wheel",
+    ("docs/quickstart.md", "pip install 'redrive[all]'"): "test_stranger.py, from the wheel",
+    ("docs/quickstart.md", "python -m venv .venv && . .venv/bin/activate"): "test_stranger.py",
+    (
+        "docs/alerts.md",
+        "redrive watch --listen 127.0.0.1:9464",
+    ): "it goes on until it is stopped, as test_watch.py does",
+    (
+        "docs/operations.md",
+        'pg_dump --format=custom --schema=pipeline --file=redrive.dump "$REDRIVE_STORE"',
+    ): OPERATIONS,
+    ("docs/operations.md", 'pg_restore --clean --if-exists --dbname="$REDRIVE_STORE" redrive.dump'): OPERATIONS,
+    ("docs/command-line.md", "redrive services show shipfast"): "a day of a service takes a day; test_service_chart.py",
+}
 
 
 def run(*arguments, **options):
@@ -27,23 +64,65 @@ def run(*arguments, **options):
     )
 
 
-def as_program(block):
-    """A block that begins with the name of a file is that file, which a flow's workers import; it runs by itself."""
-    named = re.match(r"# (\w+\.py)\n", block)
-    if named is None:
-        return block
-    return (
-        "import pathlib, subprocess, sys\n"
-        f"pathlib.Path({named[1]!r}).write_text({block!r})\n"
-        f"subprocess.run([sys.executable, '-W', 'error', {named[1]!r}], check=True)\n"
-    )
+def named(page):
+    return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name)
-def test_the_code_of_a_page_runs_as_it_stands(page, tmp_path):
-    program = "\n".join(as_program(block) for block in BLOCK.findall(page.read_text()))
-    done = run("-W", "error", "-c", program, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def of(chapter):
+    return f"{named(chapter[0].page)} {chapter[0].directory}".strip()
+
+
+# ── what a page shows ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.timeout(300)  # as long as it takes to read a page
+@pytest.mark.parametrize("chapter", FOLLOWED, ids=of)
+def test_a_page_does_what_it_shows(chapter, tmp_path, new_store):
+    with ExitStack() as stack:
+        kinds = {block.store for block in chapter} - {"sqlite"}
+        stores = {kind: stack.enter_context(new_store(kind)) for kind in kinds}
+        for seen in Reader(tmp_path, stores=stores).follow(chapter):
+            seen.check()
+
+
+def test_no_command_of_a_page_stands_untyped_without_a_reason():
+    elsewhere = [block for block in BLOCKS if block.language not in RUN | {"toml", "py", "pycon"}]
+    untyped = {
+        (named(block.page), typed[1])
+        for block in elsewhere
+        for typed in map(TYPED.fullmatch, block.text.splitlines())
+        if typed
+    }
+    assert {one for one in untyped if one not in UNTYPED} == set()
+    assert {one for one in UNTYPED if one not in untyped} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_command_within_a_sentence_is_one_that_there_is(page):
+    program = get_command(app)
+    for said in INLINE.findall(FENCED.sub("", page.read_text())):
+        words = shlex.split(said.replace("…", "ETC"))
+        command = program
+        while words and not words[0].startswith("-") and hasattr(command, "commands"):
+            command = command.get_command(None, words.pop(0))
+            assert command is not None, said
+        options = {option for one in command.params for option in one.opts} | {"--help", "-h", "--install-completion"}
+        assert {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)} - options == set(), said
+
+
+@pytest.mark.parametrize("block", [one for one in BLOCKS if one.language == "toml"], ids=lambda block: block.place)
+def test_the_settings_of_a_page_can_be_used(block, tmp_path):
+    if block.text.startswith("# refused"):
+        return  # and in which words, the tests of the reader say
+    (tmp_path / "redrive.toml").write_text(block.text)
+    values = {"DATABASE_URL": "postgresql://h/d", "SLACK_URL": "https://h/x"}
+    environ = {name: values.get(name, "x") for name in re.findall(r"\$\{?(\w+)", block.text)}
+    settings = load(environ=environ, directory=tmp_path)
+    assert settings != load(environ={}, directory=tmp_path.parent)
+    read(settings)
+
+
+# ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
@@ -52,23 +131,23 @@ def test_an_example_runs(example, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_between_pages_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_the_queries_of_the_page_about_tasks_find_what_they_say(store_url, tmp_path):
-    text = (ROOT / "docs" / "tasks.md").read_text()
-    (fees,) = [block for block in BLOCK.findall(text) if block.startswith("# fees.py")]
-    (tmp_path / "fees.py").write_text(fees)
+    page = [block for block in BLOCKS if block.page.name == "tasks.md"]
+    (fees,) = [block for block in page if block.file == "fees.py"]
+    (tmp_path / "fees.py").write_text(fees.text)
     held = run(*("-c", "import fees; fees.flow.run()"), cwd=tmp_path, env={**os.environ, "REDRIVE_STORE": store_url})
     assert "redrive.errors.FlowStopped: flow 'fees' has 1 dead letter" in held.stderr
 
     def ask(connection):
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("SET LOCAL search_path TO pipeline")
-        return [connection.exec_driver_sql(query).all() for query in QUERY.findall(text)]
+        return [connection.exec_driver_sql(query.text).all() for query in page if query.language == "sql"]
 
     with redrive.connect(store_url) as store:
         wrong, slow, story = store.database.read(ask)

@@ -33,7 +33,13 @@ class Attempts:
 
 
 class Block:
-    """One attempt as a context manager; it swallows an error that will be repeated."""
+    """One attempt as a context manager; it swallows an error that will be repeated.
+
+    number           counted from 1
+    credential       the key or token in use, where the service has any
+    timeout          seconds that the attempt may take, where that is set
+    idempotency_key  the same for all attempts of the call
+    """
 
     __slots__ = ("_blocks", "_entered", "_mark", "credential", "idempotency_key", "number", "timeout")
 

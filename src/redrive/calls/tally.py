@@ -16,11 +16,14 @@ class Stats:
     """What a service did since the program began."""
 
     calls: int = 0
+    """Logical calls."""
     attempts: int = 0
+    """Of all calls."""
     successes: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     """Failed attempts by outcome."""
     repeats: int = 0
+    """Attempts after the first one of a call."""
     fallbacks: int = 0
     success_seconds: float = 0.0
     """Time spent inside successful attempts."""

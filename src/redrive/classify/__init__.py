@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def classify(failure: object, scope: Scope = "call", *, now: datetime | None = None) -> Verdict:
     """The verdict on an exception or a response, by what redrive knows without rules of the user's.
 
-    `scope` says what was being done: one "call", one "row", one "task". `now` is what an HTTP date is compared with
-    where the response has no Date of its own.
+    failure  an exception or a response
+    scope    what was being done: one "call", one "row", one "task"
+    now      what an HTTP date is compared with where the response has no Date of its own
     """
     from redrive.classify.classifier import Classifier
 

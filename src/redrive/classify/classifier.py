@@ -29,6 +29,7 @@ class Classifier:
     unknown: Kind | str | None = None
     """The kind of an error nobody knows; by default permanent, and in a task ambiguous."""
     rules: tuple[Rule, ...] = ()
+    """Made by `rule`."""
 
     def __repr__(self) -> str:
         unknown = "" if self.unknown is None else f"unknown={str(self.unknown)!r}"
@@ -58,6 +59,11 @@ class Classifier:
         the response's body contains, `when` a function of the exception or response. Among rules the most specific
         wins: more conditions, a longer SQLSTATE, a nearer class, the later one. A rule outranks the built-in table,
         except that a base class alone does not outrank a nearer class or a code, nor a short SQLSTATE a longer one.
+
+        error_type  a class of exceptions, or several
+        kind        what the failure is then
+        reason      why, in words; it is the verdict's
+        name        under which the verdict names the rule
         """
         added = make_rule(
             error_type,
@@ -75,7 +81,9 @@ class Classifier:
     def classify(self, failure: object, scope: Scope = "call", *, now: datetime | None = None) -> Verdict:
         """The verdict on an exception or a response.
 
-        `now` is what an HTTP date is compared with where the response has no Date of its own.
+        failure  an exception or a response
+        scope    what was being done: one "call", one "row", one "task"
+        now      what an HTTP date is compared with where the response has no Date of its own
         """
         if scope not in get_args(Scope):
             raise ValueError(f"scope must be one of {', '.join(get_args(Scope))}, not {scope!r}")
@@ -95,7 +103,11 @@ class Classifier:
         raise TypeError(f"only an exception or a response can be classified, not {type(failure).__name__}")
 
     def judge(self, result: object, *, now: datetime) -> Verdict | None:
-        """The verdict on what a function returned; None where that is no response, or one nobody objects to."""
+        """The verdict on what a function returned; None where that is no response, or one nobody objects to.
+
+        result  what the function returned
+        now     what an HTTP date is compared with where the response has no Date of its own
+        """
         answer = read_response(result) if is_response_type(type(result)) else None
         if answer is None:
             return None

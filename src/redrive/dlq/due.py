@@ -35,7 +35,10 @@ class Schedule:
             raise LetterError(f"factor must be from 1 to 100, not {self.factor!r}")
 
     def distance(self, tried: int) -> timedelta:
-        """How long after its last failure a letter that was tried so often is due."""
+        """How long after its last failure a letter that was tried so often is due.
+
+        tried  how often it was sent back
+        """
         return timedelta(seconds=min(self.first * self.factor**tried, _LONGEST))
 
     def due(self, now: datetime) -> ColumnElement[bool]:

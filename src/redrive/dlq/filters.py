@@ -28,18 +28,24 @@ _CAUSE = re.compile(rf"[0-9a-f]{{1,{_WHOLE_CAUSE}}}")
 class Filter:
     """A selection of letters; every condition that is given must hold.
 
-    ids            these letters
-    pipeline       the name
-    cause          a fingerprint, or the beginning of one
-    error_type     where they were rejected
-    status         one or several; None for all
-    run_id         one run; the beginning of its id is enough
-    source, key    where they came from; `position` likewise
-    since, until   rejected in this span: a datetime, a date, "today", or how long ago ("2d", "90min")
-    seen_since     failed (again) since
-    text           words of the error message, in any case
-    min_seen       failed at least so often
-    reprocessed_since, reprocess_count, edited, note    as the columns say
+    ids                these letters
+    pipeline           the name
+    cause              a fingerprint, or the beginning of one
+    error_type         where they were rejected
+    status             one or several; None for all
+    run_id             one run; the beginning of its id is enough
+    source             the table or file they came from
+    key                what identifies the record at its source
+    position           the line, offset or page they came from
+    since, until       rejected in this span: a datetime, a date, "today", or how long ago ("2d", "90min")
+    seen_since         failed (again) since
+    reprocessed_since  sent back since
+    text               words of the error message, in any case
+    min_seen           failed at least so often
+    attempts           tried so often before they were rejected
+    reprocess_count    sent back so often
+    edited             edited, or not
+    note               words of the note, in any case
     """
 
     ids: tuple[int, ...] | None = None

@@ -106,6 +106,8 @@ class DeadLetters:
 
         What a letter leaves out is taken from the arguments. A record that fails again for the same cause while its
         letter is pending is counted there, so that repeating a batch does no harm.
+
+        letters  the records, each with its error
         """
         preparer = self._preparer(pipeline=pipeline, run_id=run_id, source=source, error_type=error_type)
 
@@ -144,7 +146,10 @@ class DeadLetters:
     def find(
         self, *, limit: int = 100, after: int | None = None, newest_first: bool = True, **filters: Any
     ) -> list[Letter]:
-        """One page of letters. The next page begins `after` the id of the last one."""
+        """One page of letters. The next page begins `after` the id of the last one.
+
+        newest_first  or the oldest first
+        """
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
         chosen = Filter.of(_now(), filters)
@@ -171,7 +176,10 @@ class DeadLetters:
         return self._database.read(lambda connection: find_causes(connection, chosen, limit=limit, now=now))
 
     def history(self, source_key: str) -> History:
-        """Every letter of one source key, and what happened to each."""
+        """Every letter of one source key, and what happened to each.
+
+        source_key  the key that the record has at its source
+        """
         chosen = Filter.of(_now(), {"key": str(source_key)})
 
         def work(connection: Connection) -> History:
@@ -274,7 +282,12 @@ class DeadLetters:
         note: str | None = None,
         **filters: Any,
     ) -> EditReport:
-        """Edit a selection; a preview unless `dry_run=False`."""
+        """Edit a selection; a preview unless `dry_run=False`.
+
+        patch       a JSON merge patch: fields to set, None to remove
+        expression  a Python expression of `record` that gives the new record
+        undo        back to the records as received
+        """
         change = editing.change_of(MISSING, patch, expression, undo)
         chosen = self._selection(filters, "edit")
         return editing.edit_many(
@@ -305,14 +318,15 @@ class DeadLetters:
     ) -> ReplayReport:
         """Send letters back through a target; pending ones unless the filters name a status.
 
-        target   a function of a list of records, or anything with `reprocess(records)`; see `Reprocesses`
-        dry_run  change nothing; a target that takes the keyword `dry_run` is asked what it would say
-        canary   first so many, and no more if one of them fails
-        limit    no more than so many
-        due      only letters whose next try is due by the schedule; they stay pending until their tries are used up,
-                 where otherwise a letter that fails again is escalated
-        batch    records per call of the target
-        lease    seconds after which the letters of a replay that was killed are free for the next
+        target    a function of a list of records, or anything with `reprocess(records)`; see `Reprocesses`
+        dry_run   change nothing; a target that takes the keyword `dry_run` is asked what it would say
+        canary    first so many, and no more if one of them fails
+        limit     no more than so many
+        due       only letters whose next try is due by the schedule; they stay pending until their tries are used up,
+                  where otherwise a letter that fails again is escalated
+        batch     records per call of the target
+        progress  is called with how many letters are done, and of how many
+        lease     seconds after which the letters of a replay that was killed are free for the next
         """
         schedule = due if isinstance(due, Schedule) else Schedule() if due else None
         chosen = Filter.of(_now(), filters)
@@ -343,7 +357,10 @@ class DeadLetters:
     def purge(
         self, *, older_than: timedelta | str | datetime = RETENTION, dry_run: bool = False, **filters: Any
     ) -> Purged:
-        """Remove letters that were reprocessed or discarded longer ago than this; never any other."""
+        """Remove letters that were reprocessed or discarded longer ago than this; never any other.
+
+        older_than  how long ago at least: a timedelta, "90d", or the moment itself
+        """
         now = _now()
         before = moment(older_than, now, "older_than")
 
@@ -358,7 +375,10 @@ class DeadLetters:
         return transfer.export_lines(self._database, Filter.of(_now(), filters))
 
     def import_(self, lines: Iterable[str]) -> Imported:
-        """Take letters in that `export` wrote; those that are there already are left alone."""
+        """Take letters in that `export` wrote; those that are there already are left alone.
+
+        lines  of NDJSON
+        """
         return transfer.import_lines(
             self._database,
             lines,

@@ -30,7 +30,10 @@ class Reprocesses(Protocol):
     """
 
     def reprocess(self, records: Sequence[Any]) -> Iterable[Outcome] | None:
-        """Process records that were rejected before."""
+        """Process records that were rejected before.
+
+        records  as they were received, or edited
+        """
 
 
 class TargetFailed(RedriveError):

@@ -16,8 +16,11 @@ class State(StrEnum):
     """Where a circuit stands."""
 
     CLOSED = "closed"
+    """Calls go through."""
     OPEN = "open"
+    """Nothing goes through until the cool-down is over."""
     HALF_OPEN = "half_open"
+    """One call at a time goes through, to find out whether the service is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

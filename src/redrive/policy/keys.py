@@ -20,6 +20,7 @@ LONGEST_REST = 10 * 365 * 86_400.0
 class KeyPool:
     """Keys, or one `Token` per account, of which the least-failed viable one is used.
 
+    keys    at least one
     resets  when a used-up key is good again: "00:00 America/Los_Angeles" (every day), or seconds, or a timedelta
     """
 

@@ -129,7 +129,12 @@ class Retry:
     def concerns(
         self, *, timeout: float | None = None, round_trip: float | None = None, sla: float | None = None
     ) -> list[str]:
-        """What will hurt with this policy, given what is known about the service; one sentence each."""
+        """What will hurt with this policy, given what is known about the service; one sentence each.
+
+        timeout     seconds of one attempt
+        round_trip  seconds that a call usually takes
+        sla         seconds that the whole call may take
+        """
         found = []
         if round_trip is not None and self.attempts > 1 and 0 < self.base < round_trip:
             found.append(

@@ -41,5 +41,8 @@ class Gate:
         return Tier.P3 if rejected and rejected >= warn else Tier.LOG
 
     def stops(self, rejected: int, read: int, *, ended: bool) -> bool:
-        """Whether a run is to be stopped: enough was seen to judge, and it is too much."""
+        """Whether a run is to be stopped: enough was seen to judge, and it is too much.
+
+        ended  whether all rows were seen
+        """
         return (ended or read >= self.least) and self.judge(rejected, read) is Tier.ABORT

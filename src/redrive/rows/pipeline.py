@@ -166,6 +166,9 @@ class Pipeline:
         """Send rejected records through the same checks and into the same sink: a target for `store.dlq.replay`.
 
         Answers for each record why it was rejected, or None. A dry run writes nothing that lasts.
+
+        records  as they were received, or edited
+        letters  the letters they come from, where they do
         """
         return reprocess(self.source, self.sink, self._job.preparation, records, dry_run=dry_run, letters=letters)
 

@@ -43,6 +43,9 @@ def per_frame(function: FrameFunction, *, row: str | None = None) -> PerFrame:
     that column, and each row that is given back carries the number of the one it came from. What has no number in the
     end was dropped on purpose. Where the function raises for a value, it is called with parts of the batch until the
     bad rows are found, so it should judge each row by itself.
+
+    function  of a polars frame, which gives one back
+    row       the column in which each row has its number
     """
     if not callable(function):
         raise TypeError(f"per_frame takes a function of a frame, not a {type(function).__name__}")

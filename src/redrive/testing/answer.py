@@ -21,11 +21,14 @@ class Answer:
     """One answer. At most one of `hang`, `reset`, `truncate` and `drip`; headers given win over the usual ones."""
 
     status: int = 200
+    """The HTTP status."""
     _: KW_ONLY
     json: Any = None
     """Sent as JSON; for a bare `null` use `body="null"`."""
     body: bytes | str | None = None
+    """Bytes, or text that is sent as UTF-8."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """Fields, by name."""
     retry_after: float | datetime | None = None
     """Seconds, or a time with zone, which is sent as an HTTP date."""
     delay: float = 0.0

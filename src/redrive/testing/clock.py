@@ -11,6 +11,8 @@ class FakeClock:
     """A `redrive.clock.Clock` without waiting: sleeping moves both clocks on and is noted in `sleeps`.
 
     Time is one for everybody: two tasks that each sleep 10 s move it by 20 s.
+
+    start  what the wall clock shows at first
     """
 
     def __init__(self, start: datetime | None = None) -> None:

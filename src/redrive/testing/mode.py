@@ -27,6 +27,8 @@ def set_testing(testing: bool = True, *, longest_wait: float = 0.0, attempts: in
     """Cap every wait of every service and task at `longest_wait` seconds, and its attempts if a number is given.
 
     Lasts until `set_testing(False)`, or for a `with` block: `with set_testing(): …`.
+
+    testing  False for the waits as they are
     """
     if not testing:
         return _Restore(activate(TestMode()))

@@ -57,6 +57,8 @@ class FaultyServer:
         """Answer 401 unless a bearer token is sent that came from `issue_token()` or `POST /token`.
 
         A token is good for so many requests, or until `expire_tokens()`.
+
+        uses  requests that a token is good for
         """
         with self._lock:
             self._tokens = TokenGate(uses=uses)
@@ -82,6 +84,11 @@ class FaultyServer:
         """Let each key make so many requests (None: any number), then answer 403 `quotaExceeded`; unknown keys get 401.
 
         The key is read from a header, from a query parameter, or from `Authorization: Bearer`.
+
+        quotas  requests by key
+        header  the name of the header
+        query   the name of the query parameter
+        bearer  whether it is a bearer token
         """
         with self._lock:
             self._keys = KeyGate(quotas, header=header, query=query, bearer=bearer)

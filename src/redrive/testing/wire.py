@@ -49,6 +49,7 @@ class Request:
     """One request that reached the server."""
 
     method: str
+    """`GET`, `POST` …"""
     path: str
     """Percent-decoded, without the query."""
     query: dict[str, str]
@@ -56,7 +57,9 @@ class Request:
     target: str
     """Path and query as they were sent."""
     headers: Headers
+    """Its fields, by name."""
     body: bytes = field(repr=False)
+    """All of it."""
     at: float
     """When it had arrived in full, in seconds of `time.monotonic()`."""
     number: int

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
-import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,20 +15,7 @@ from typer.testing import CliRunner
 
 import redrive
 from redrive.cli.app import app
-
-PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"# (\w+\.py)\n")
-_VARYING = {
-    r"[0-9a-f]{8}-[0-9a-f-]{27}|\b[0-9a-f]{8}\b": "RUN",
-    r"just now|[\d.]+ (s|min) ago": "AGO",
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "WHEN",
-    r"[\d.]+ s\b": "SPAN",
-    r"[\d,]+ rows/s": "SPEED",
-    r'File "[^"]*/': 'File "',
-    r"─+": "─",
-    r" +": " ",
-}
+from tests.screen import on_a_terminal
 
 
 class Answer(NamedTuple):
@@ -53,22 +37,6 @@ class Answer(NamedTuple):
         assert self.err.count("\n") == 1, self.err
         assert "Traceback" not in self.err
         return self.err.removeprefix("redrive: ").rstrip("\n")
-
-
-def _screen(heard: str) -> str:
-    """What a terminal shows in the end: lines that were drawn and erased are gone."""
-    shown, row = [""], 0
-    for part in re.findall(r"\x1b\[[\d;?]*[a-zA-Z]|\x1b\].*?\x07|[\r\n]|[^\x1b\r\n]+|\x1b", heard):
-        if part == "\n":
-            row += 1
-            shown += [""] * (row == len(shown))
-        elif part == "\x1b[2K":
-            shown[row] = ""
-        elif part == "\x1b[1A":
-            row -= 1
-        elif not re.match(r"\x1b\[[\d;?]*[a-zA-Z]|\r", part):
-            shown[row] += part
-    return "\n".join(shown)
 
 
 @pytest.fixture(scope="session")
@@ -149,57 +117,8 @@ def terminal(here: Path) -> Callable[..., Answer]:
     """Call the command line on a terminal; what is typed is answered by `keys`."""
 
     def terminal(*words: object, columns: int = 100, keys: str = "", **environment: str) -> Answer:
-        ours, theirs = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "redrive.cli", *map(str, words)],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1", **environment},
-        )
-        os.close(theirs)
-        os.write(ours, keys.encode())
-        heard = b""
-        while True:
-            try:
-                part = os.read(ours, 65_536)
-            except OSError:  # Linux says so when the other side is closed
-                break
-            if not part:
-                break
-            heard += part
-        os.close(ours)
-        return Answer(process.wait(100), _screen(heard.decode()), "")
+        command = [sys.executable, "-m", "redrive.cli", *map(str, words)]
+        environ = {**os.environ, **environment}
+        return Answer(*on_a_terminal(command, columns=columns, keys=keys, environ=environ), "")
 
     return terminal
-
-
-def _settled(text: str) -> list[str]:
-    """Output without what differs from run to run."""
-    for pattern, name in _VARYING.items():
-        text = re.sub(pattern, name, text)
-    return [line.rstrip() for line in text.splitlines()]
-
-
-@pytest.fixture
-def follow(here: Path, terminal: Callable[..., Answer]) -> Callable[..., list[str]]:
-    """Do what a section of the page does: its files, its programs, its commands, each with the output it shows."""
-
-    def follow(title: str) -> list[str]:
-        section = PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
-        done = []
-        for language, block in _BLOCK.findall(section):
-            if language == "python" and (file := _FILE.match(block)):
-                (here / file[1]).write_text(block)
-            elif language == "python":
-                subprocess.run([sys.executable, "-W", "error", "-c", block], check=True)
-            for example in re.split(r"^\$ redrive ", block, flags=re.MULTILINE)[1:] if language == "text" else ():
-                line, _, output = example.partition("\n")
-                command, _, code = line.partition("  # exit code ")
-                answer = terminal(*shlex.split(command), columns=110)
-                assert (command, answer.code) == (command, int(code or 0)), answer.out
-                assert _settled(answer.out) == _settled(output.rstrip("\n")), command
-                done.append(command)
-        return done
-
-    return follow

@@ -260,30 +260,3 @@ def test_what_the_rules_show_is_what_redrive_toml_takes(run, store, here):
     told = {name: value for name, value in shown if name not in ("persist", "recovery")}
     (here / "redrive.toml").write_text("[alerts.thresholds]\n" + "\n".join(f"{a} = {b}" for a, b in told.items()))
     assert read(load(environ={}, directory=here)) == AlertSettings(thresholds=Thresholds(**odd))
-
-
-# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def terminal(terminal):
-    """The terminal of a day on which a message always has the same time: the one on the page."""
-
-    def on_that_day(*words, **options):
-        answer = terminal(*words, **options)
-        return answer._replace(out=re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d(?=\s+UTC)", "2026-11-15 10:54", answer.out))
-
-    return on_that_day
-
-
-def test_the_section_about_alerts_does_what_it_shows(follow, here):
-    done = follow("Alerts")
-    assert [command.split()[1] for command in done] == [
-        "fares.py:pipeline",
-        "ls",
-        "show",
-        "ack",
-        "resolve",
-        "ls",
-        "test",
-    ]

@@ -366,11 +366,3 @@ def test_a_task_is_not_a_flow_and_several_flows_are_a_question(run, here):
     assert run("run", "both.py").sentence == (
         "there are 1 flow and 1 pipeline in both.py; say which one: both.py:flow, both.py:rows"
     )
-
-
-# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_every_command_of_the_page_about_flows_does_what_the_page_shows(follow):
-    assert len(follow("Run a flow")) == 1
-    assert len(follow("Tasks that went wrong")) == 6

@@ -40,6 +40,7 @@ def parquet_dataset(
     may see such a key twice, never not at all. Files whose range of keys does not touch the batch's are not read, so
     keys that only grow cost nothing. The columns and their types are those of the first batch.
 
+    path         the directory; it is made where it is missing
     key          the columns that identify a row
     compression  zstd, snappy, gzip, lz4, brotli or none
     """

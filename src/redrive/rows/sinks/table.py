@@ -21,6 +21,7 @@ _SQLITE = ("sqlite", "sqlite+pysqlite")
 def table(url: str | URL, name: str, *, key: str | Sequence[str], create: bool = False, patience: float = 60.0) -> Sink:
     """Write rows into a table: of PostgreSQL, SQLite, DuckDB or any database that SQLAlchemy has a driver for.
 
+    url       the database
     name      the table, "vendor_deliveries" or "silver.vendor_deliveries"
     key       the column or columns that identify a row; the table has a unique index on them. A row whose key is there
               already replaces what the rows bring of it, so that writing twice is writing once.

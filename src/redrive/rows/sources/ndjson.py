@@ -26,6 +26,9 @@ def ndjson(path: Paths, *, encoding: str = "utf-8") -> Ndjson:
 
     A line that is none is handed out as it is. Numbers are kept exactly, ints of any size; a key that comes twice in
     an object has its last value; NaN and Infinity are taken, as Python's json does.
+
+    path      a file, a glob ("in/**/*.ndjson"), or a list of them
+    encoding  UTF-8, or any other in which the signs of JSON are those of ASCII
     """
     return Ndjson(Files(path, example="*.ndjson"), _known(encoding))
 

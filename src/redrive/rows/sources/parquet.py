@@ -26,6 +26,8 @@ def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
     A row group that is damaged is handed out as one piece, which counts as all of its rows that could not be read. A
     row with a date before the year 1 or after 9999 is handed out as what it is, that date as a text. Moments in a zone
     that is a mere offset ("+05:30") come in UTC.
+
+    path  a file, a glob ("in/**/*.parquet"), or a list of them
     """
     if columns is not None and (isinstance(columns, str) or not columns):
         raise ValueError("columns is a list of the columns to read, such as ['id', 'fee']")

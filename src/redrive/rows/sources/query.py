@@ -37,6 +37,8 @@ def query(
 ) -> Query:
     """Read what an SQL query gives, from where the last run ended: the rows whose watermark has grown since.
 
+    url         the database: any that SQLAlchemy has a driver for
+    sql         a SELECT
     watermark   a column that grows whenever a row is written, such as "updated_at"; an index on it and the key helps
     key         the columns that tell rows of one watermark apart
     lag         how far a new run steps back for rows that were committed late, a timedelta or seconds; the rows in

@@ -120,7 +120,8 @@ class _Alchemy:
         if url.get_backend_name() == "postgresql":
             options["execution_options"] = {"postgresql_readonly": True}
         if url.get_driver_name() == "psycopg":
-            options["connect_args"] = {"connect_timeout": 10}
+            # A pooler may hand the next page to another server process, which knows no statement of ours.
+            options["connect_args"] = {"connect_timeout": 10, "prepare_threshold": None}
             with needs("postgres"):
                 import_module("psycopg")
         try:

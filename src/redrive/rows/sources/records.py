@@ -17,6 +17,9 @@ def records(iterable: Items | Callable[[], Items], *, name: str = "records") -> 
 
     A run that goes on from a checkpoint skips the items before it, so the same items must come again, in the same
     order. A generator can be read once in its life; pass the function that makes it, and a run may begin again.
+
+    iterable  the records, or a function that gives them
+    name      as letters and checkpoints know it
     """
     if not callable(iterable) and (isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable)):
         raise TypeError(f"records takes many mappings, or a function that returns them, not a {_kind(iterable)}")

