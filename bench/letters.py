@@ -25,15 +25,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import letter_report
 import measure
 import postgres
 from plain import BATCH, Database, Postgres, Sqlite, one_by_one, seconds, stored
+from record import spread
 from rejects import given, new_letters, run_of
 
 import redrive
 
 PACKAGES = ("redrive", "sqlalchemy", "psycopg", "orjson")
-TARGETS = {"to_floor": 0.33, "to_naive": 10, "causes_to_group_by": 20}
 BULK = 20_000
 PAGE = 50
 
@@ -52,19 +53,23 @@ class Effort:
     """Letters of the past, at most; as many as are put where that is fewer."""
     again: int = 100_000
     """Letters put a second time, at most."""
+    seconds: float = 0.2
+    """What is asked is repeated for so long, at least."""
+    settled: bool = True
+    """Whether the disk is at rest before each letter has a COMMIT of its own."""
 
 
 # ── timing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def in_turn(repeat: int, *contenders: Callable[[], Any]) -> list[float]:
-    """Median seconds of each; quick ones are repeated more often. The first round warms up and does not count."""
+def in_turn(effort: Effort, *contenders: Callable[[], Any]) -> list[list[float]]:
+    """Seconds of each, round by round; quick ones are repeated more often. The first round warms up only."""
     taken: list[list[float]] = [[seconds(one)] for one in contenders]
-    rounds = min(50, max(repeat, round(0.2 / sum(first[0] for first in taken))))
+    rounds = min(50, max(effort.repeat, round(effort.seconds / sum(first[0] for first in taken))))
     for _ in range(rounds):
         for one, times in zip(contenders, taken, strict=True):
             times.append(seconds(one))
-    return [statistics.median(times[1:]) for times in taken]
+    return [times[1:] for times in taken]
 
 
 @contextmanager
@@ -99,20 +104,23 @@ def put_and_time(database: Database, url: str, store: redrive.Store, count: int,
     return {**{name: taken / count for name, taken in total.items()}, "again": repeated / len(again)}
 
 
-def naive_times(database: Database, effort: Effort) -> dict[str, float]:
-    """Seconds per letter of the naive way, the best of several fresh databases."""
+def naive_times(database: Database, effort: Effort) -> list[dict[str, float]]:
+    """Seconds per letter of the naive way, in several fresh databases."""
     ready, times = [given(number) for number in range(effort.sample)], []
-    os.sync()  # or each COMMIT would wait for letters of another measurement that are still on their way to the disk
+    if effort.settled:
+        os.sync()  # or each COMMIT would wait for letters of another measurement, still on their way to the disk
     for _ in range(effort.repeat):
         with database.fresh() as url, redrive.connect(url, migrate=True) as store:
             put(store, new_letters(ready), run_of(0))
             rows = stored(database, url, run_of(0), [record for record, *_ in ready])
             times.append(one_by_one(database, url, rows, accept))
-    return best_of(times)
+    return times
 
 
 def best_of(times: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: min(one[name] for one in times) for name in times[0]}
+    """Of each contender the least, whichever of the measurements have it."""
+    names = dict.fromkeys(name for one in times for name in one)
+    return {name: min(one[name] for one in times if name in one) for name in names}
 
 
 def put(store: redrive.Store, letters: Iterator[redrive.NewLetter], run: uuid.UUID, new: int | None = None) -> None:
@@ -147,17 +155,21 @@ def stream_history(url: str, count: int, today: datetime) -> tuple[float, float 
     return taken, early[0] if early else None, measure.peak_memory()
 
 
-def put_rows(about: dict[str, Any], each: dict[str, float]) -> list[dict[str, Any]]:
-    def row(name: str, taken: float) -> dict[str, Any]:
+def put_rows(about: dict[str, Any], times: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
+    each = best_of(times)
+
+    def row(shown: str, name: str) -> dict[str, Any]:
+        taken = each[name]
         return {
-            **{"section": "put", **about, "name": name},
+            **{"section": "put", **about, "name": shown},
+            "spread": spread([one[name] * 1e6 for one in times if name in one], 2),
             **{"us_per_letter": round(taken * 1e6, 2), "letters_per_s": round(1 / taken)},
             **{"to_floor": round(each["floor"] / taken, 3), "to_naive": round(each["naive"] / taken, 2)},
         }
 
     names = {"redrive": "put_many", "again": "put_many, all repeats", "floor": "floor", "naive": "naive"}
-    made = row("making NewLetters", each["making"]) | {"to_floor": None, "to_naive": None, "letters_per_s": None}
-    first, *others = [row(shown, each[name]) for name, shown in names.items()]
+    made = row("making NewLetters", "making") | {"to_floor": None, "to_naive": None, "letters_per_s": None}
+    first, *others = [row(shown, name) for name, shown in names.items()]
     return [first, made, *others]
 
 
@@ -189,15 +201,18 @@ def cause_rows(
             found = by_hand.execute(database.sql(group), [database.moment(at) for at in span.values()]).fetchall()
             answers["GROUP BY"] = {fingerprint: count for fingerprint, count, *_ in found}
 
-        quick, slow = in_turn(effort.repeat, ours, grouped)
+        quick, slow = in_turn(effort, ours, grouped)
         if answers["redrive"] != answers["GROUP BY"] or not answers["redrive"]:
             raise AssertionError(f"{database.name}, causes of {name}: the counts do not agree: {answers}")
         counted = {"causes": len(answers["redrive"]), "counted": sum(answers["redrive"].values())}
         yield {"section": "causes", **about, "name": name, **counted, **compared(quick, slow)}
 
 
-def compared(ours: float, by_hand: float) -> dict[str, float]:
-    return {"ms": round(ours * 1e3, 3), "by_hand_ms": round(by_hand * 1e3, 3), "ratio": round(by_hand / ours, 2)}
+def compared(ours: Sequence[float], by_hand: Sequence[float]) -> dict[str, Any]:
+    """By the medians."""
+    quick, slow = statistics.median(ours) * 1e3, statistics.median(by_hand) * 1e3
+    figures = {"ms": round(quick, 3), "by_hand_ms": round(slow, 3), "ratio": round(slow / quick, 2)}
+    return {**figures, "spread": spread([taken * 1e3 for taken in ours], 3)}
 
 
 def find_rows(
@@ -246,7 +261,7 @@ def find_rows(
         "count, all": (dlq.count, lambda: rows("true", what="count(*)")),
     }
     for name, (ours, plain) in asked.items():
-        yield {"section": "find", **about, "name": name, **compared(*in_turn(effort.repeat, ours, plain))}
+        yield {"section": "find", **about, "name": name, **compared(*in_turn(effort, ours, plain))}
 
 
 # ── sending back and keeping ─────────────────────────────────────────────────────────────────────────────────────────
@@ -300,7 +315,7 @@ def measured(database: Database, count: int, effort: Effort) -> list[dict[str, A
     about = {"database": database.name, "letters": count, "in_table": count}
     with database.fresh() as url, redrive.connect(url, migrate=True) as store:
         put_times.append(put_and_time(database, url, store, count, effort))
-        rows = put_rows(about, best_of(put_times) | naive)
+        rows = put_rows(about, [*put_times, *naive])
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
             taken, early, late = child.submit(stream_history, url, past, today).result()
         growth = None if early is None else round(late - early, 1)
@@ -311,146 +326,20 @@ def measured(database: Database, count: int, effort: Effort) -> list[dict[str, A
         with closing(database.connect(url, autocommit=True)) as by_hand:
             rows += cause_rows(about, database, by_hand, store.dlq, effort, today)
             rows += find_rows(about, database, by_hand, store.dlq, effort)
-        rows += work_rows(about, database, store, naive["naive replay"])
+        rows += work_rows(about, database, store, best_of(naive)["naive replay"])
     return rows
 
 
-def headline(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At the largest size, what the targets are about."""
-    largest = max(row["letters"] for row in rows)
-    wanted = [row for row in rows if row["letters"] == largest]
-    return [
-        {
-            "database": put["database"],
-            "letters": largest,
-            "to_floor": put["to_floor"],
-            "to_naive": put["to_naive"],
-            "causes_to_group_by": causes["ratio"],
-            "growth_mb": stream["growth_mb"],
-        }
-        for put in wanted
-        if put["section"] == "put" and put["name"] == "put_many"
-        for causes in wanted
-        if causes["database"] == put["database"] and causes["section"] == "causes" and causes["name"] == "today"
-        for stream in wanted
-        if stream["database"] == put["database"] and stream["section"] == "stream"
-    ]
-
-
-# ── printing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-Column = tuple[str, str, int]
-"""A heading, the figure under it, and its digits."""
-SECTIONS: dict[str, tuple[str, tuple[Column, ...]]] = {
-    "put": (
-        "Putting letters",
-        (
-            *(("letters", "letters", 0), ("µs per letter", "us_per_letter", 1), ("letters per s", "letters_per_s", 0)),
-            *(("of the floor", "to_floor", 2), ("× naive", "to_naive", 1)),
-        ),
-    ),
-    "stream": (
-        "Streaming letters of the past week, in one call",
-        (
-            *(("letters", "streamed", 0), ("µs per letter", "us_per_letter", 1)),
-            *(("peak MB", "peak_mb", 0), ("of it since the first tenth", "growth_mb", 1)),
-        ),
-    ),
-    "causes": (
-        "Causes",
-        (
-            *(("in the table", "in_table", 0), ("counted", "counted", 0), ("ms", "ms", 1)),
-            *(("GROUP BY ms", "by_hand_ms", 1), ("× GROUP BY", "ratio", 1)),
-        ),
-    ),
-    "find": (
-        "Finding",
-        (("in the table", "in_table", 0), ("ms", "ms", 2), ("by hand ms", "by_hand_ms", 2), ("× by hand", "ratio", 2)),
-    ),
-    "work": (
-        "Sending back and keeping",
-        (
-            *(("in the table", "in_table", 0), ("letters", "touched", 0), ("µs per letter", "us_per_letter", 1)),
-            *(("letters per s", "letters_per_s", 0), ("naive µs", "naive_us_per_letter", 1), ("× naive", "ratio", 1)),
-        ),
-    ),
-}
-GLOSSARY = {
-    "put_many": "a generator of NewLetter, made of records that are at hand, through store.dlq.put_many",
-    "making NewLetters": "what of that goes into making the NewLetter objects",
-    "put_many, all repeats": "the same letters again: none is new, each is counted where it stands",
-    "floor": "the same columns and bytes, ready-made, by the bare driver into a table without index or constraint: "
-    "SQLite executemany, PostgreSQL COPY of lines of text, 10,000 a transaction; it counts no causes and repeats",
-    "naive": "one INSERT and one COMMIT per letter, ready-made, into an empty table with the indexes of redrive's; "
-    "measured on a sample on an idle disk and extrapolated",
-    "GROUP BY": "fingerprint, count(*), min, max over the span, grouped, in the same table; both must count the same",
-    "by hand": "a SELECT of the same letters by the plain driver, its rows not made into anything",
-    "naive replay": "one UPDATE and one COMMIT per letter, on the sample that the naive way put",
-}
-FOOTNOTES = (
-    "× and of the floor: speed as a multiple of the other's. Putting: redrive and the floor take turns, block by "
-    "block, into tables that grow alike; a size that takes seconds is put into several fresh databases, and the best "
-    "counts. Asking: the median of several rounds in turn, after one that does not count.",
-    "Both databases are durable and otherwise as they come: SQLite with a write-ahead log and synchronous=FULL, "
-    "PostgreSQL with fsync and synchronous_commit on. They stand in the temporary directory: TMPDIR chooses the disk.",
-)
-
-
-def report(document: dict[str, Any]) -> str:
-    databases = document["databases"]
-    tables = [
-        section_table(section, name, [row for row in document["rows"] if row["section"] == section])
-        for section in SECTIONS
-        for name in ([None] if section == "stream" else databases)
-    ]
-    return "\n\n".join(
-        [
-            measure.heading(document["environment"]),
-            ", ".join(f"{name} {version}" for name, version in databases.items()),
-            *tables,
-            measure.glossary("Rows and columns:", GLOSSARY),
-            *map(measure.paragraph, FOOTNOTES),
-            *(measure.paragraph(verdict(one)) for one in document["headline"]),
-        ]
-    )
-
-
-def section_table(section: str, database: str | None, rows: Sequence[dict[str, Any]]) -> str:
-    title, columns = SECTIONS[section]
-    cells = [
-        (
-            row["name"] if database else row["database"],
-            *(measure.number(row[figure], digits) for _, figure, digits in columns),
-        )
-        for row in rows
-        if database in (None, row["database"])
-    ]
-    shown = f"{title}, {database}" if database else title
-    return measure.table(shown, ("", *(heading for heading, *_ in columns)), cells)
-
-
-def verdict(end: dict[str, Any]) -> str:
-    naive = f" (target {TARGETS['to_naive']})" if end["database"] == "PostgreSQL" else ""
-    memory = "too few letters to tell how memory grows"
-    if end["growth_mb"] is not None:
-        memory = f"memory grows by {end['growth_mb']:.1f} MB from a tenth of the letters to all"
-    return (
-        f"{end['database']}, {end['letters']:,} letters: put_many at {end['to_floor']:.2f} of the floor "
-        f"(target {TARGETS['to_floor']:.2f}) and {end['to_naive']:.1f} × naive{naive}; causes of today "
-        f"{end['causes_to_group_by']:.1f} × GROUP BY (target {TARGETS['causes_to_group_by']}); {memory}"
-    )
-
-
 def main() -> None:
-    parser = measure.options(__doc__.partition("\n")[0], repeat=3)
+    parser = measure.options(__doc__, repeat=3)
     parser.add_argument("--only", choices=("sqlite", "postgresql"), help="one of the two databases")
     parser.add_argument("--letters", type=measure.positive, help="this many instead of 10,000 and 1,000,000")
     parser.add_argument("--large", action="store_true", help="5,000,000 letters as well")
-    asked = parser.parse_args()
+    asked = measure.asked(parser)
     sizes = (asked.letters,) if asked.letters else (10_000, 1_000_000)
     effort = Effort(sizes + (5_000_000,) * asked.large, asked.repeat)
     if asked.quick:
-        effort = replace(effort, sizes=(2_000,), repeat=1, block=1_000, sample=100)
+        effort = replace(effort, sizes=(2_000,), repeat=1, block=1_000, sample=100, seconds=0.0, settled=False)
     with ExitStack() as stack:
         databases: list[Database] = []
         if asked.only != "postgresql":
@@ -465,10 +354,11 @@ def main() -> None:
         "effort": asdict(effort),
         "quick": asked.quick,
         "rows": rows,
-        "targets": TARGETS,
-        "headline": headline(rows),
+        "targets": letter_report.TARGETS,
+        "headline": letter_report.headline(rows),
+        "record": letter_report.recorded(__doc__, rows),
     }
-    print(measure.document(document) if asked.json else report(document))
+    measure.publish(asked, document, letter_report.report)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import sys
 import textwrap
 import threading
@@ -24,13 +25,37 @@ from typing import Any
 WIDTH = 100
 
 
-def options(description: str, *, repeat: int) -> argparse.ArgumentParser:
-    """The options every benchmark takes."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+def options(about: str, *, repeat: int | None = None) -> argparse.ArgumentParser:
+    """The options every benchmark takes; the first line of `about` says what it is."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    written = "write one JSON document there as well; without PATH, print it instead of tables"
+    parser.add_argument("--json", nargs="?", const="-", metavar="PATH", help=written)
     parser.add_argument("--quick", action="store_true", help="few and short repeats: shows that it runs, not how fast")
-    parser.add_argument("--repeat", type=positive, default=repeat, help="repeats of each measurement (%(default)s)")
+    if repeat:
+        parser.add_argument("--repeat", type=positive, default=repeat, help="repeats of each measurement (%(default)s)")
     return parser
+
+
+def asked(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What was asked for. From here on SIGTERM ends the program as an error does: servers and children are ended."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    return parser.parse_args()
+
+
+def publish(options: argparse.Namespace, document: Mapping[str, Any], report: Callable[[Any], str]) -> None:
+    """Print what was measured, for people or for programs, and write it where it is wanted."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    if options.json == "-":
+        print(text)
+        return
+    if options.json:
+        Path(options.json).write_text(f"{text}\n", encoding="utf-8")
+    print(report(document))
+
+
+def tell(line: str) -> None:
+    """At once, beside the document: it may take long, and somebody may stop it before its end."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def positive(text: str) -> int:
@@ -46,13 +71,25 @@ def environment(*packages: str) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
-            "system": f"{platform.system()} {platform.machine()}",
+            "system": f"{_system()}, {platform.machine()}",
             "processor": _processor(),
             "cores": _cores(),
+            "memory_gb": _memory(),
         },
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": {package: _version(package) for package in packages},
     }
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def _memory() -> float:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30), 1)
 
 
 def _processor() -> str:
@@ -115,10 +152,10 @@ def compiled(contender: Contender, kind: str) -> Callable:
     return names["block"]
 
 
-def fastest(
+def timed(
     contenders: Sequence[Contender], *, rounds: int, block_seconds: float, runner: asyncio.Runner | None = None
-) -> dict[str, float]:
-    """Nanoseconds per call of each contender's fastest block; with a runner, of statements that await.
+) -> dict[str, list[float]]:
+    """Nanoseconds per call of each contender's blocks; with a runner, of statements that await.
 
     Blocks take turns, round after round: whatever else the machine does, it does to all of them.
     """
@@ -131,11 +168,11 @@ def fastest(
     blocks = {one.name: compiled(one, "def" if runner is None else "async def") for one in contenders}
     settings = {one.name: one.setting for one in contenders}
     calls = {name: calls_for(block_seconds, lambda count, name=name: seconds(name, count)) for name in blocks}
-    best = dict.fromkeys(blocks, float("inf"))
+    taken: dict[str, list[float]] = {name: [] for name in blocks}
     for _ in range(rounds):
         for name, count in calls.items():
-            best[name] = min(best[name], seconds(name, count) / count)
-    return {name: value * 1e9 for name, value in best.items()}
+            taken[name].append(seconds(name, count) / count * 1e9)
+    return taken
 
 
 def calls_for(wanted: float, seconds: Callable[[int], float]) -> int:
@@ -174,8 +211,8 @@ def heading(where: Mapping[str, Any]) -> str:
     machine = where["machine"]
     versions = ", ".join(f"{package} {number}" for package, number in where["versions"].items())
     return paragraph(
-        f"{where['date']}, {where['python']}, {machine['system']}, {machine['cores']} cores, {machine['processor']}; "
-        f"{versions}"
+        f"{where['date']}, {where['python']}, {machine['system']}, {machine['cores']} cores, {machine['processor']}, "
+        f"{machine['memory_gb']:g} GB; {versions}"
     )
 
 
@@ -212,11 +249,6 @@ def paragraph(text: str) -> str:
 def number(value: float | None, digits: int = 0) -> str:
     """A figure as people read it; a dash where there is none."""
     return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def document(content: Mapping[str, Any]) -> str:
-    """The JSON of a benchmark."""
-    return json.dumps(content, indent=2, ensure_ascii=False)
 
 
 def peak_memory() -> float:

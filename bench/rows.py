@@ -10,13 +10,13 @@ the benchmark. A file ten times as large, with --large one a hundred times as la
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import math
 import multiprocessing
 import os
 import sqlite3
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -28,15 +28,13 @@ from typing import Any
 
 import measure
 import postgres
+import row_report
 import vendor
 from plain import Postgres
+from record import spread
 
 DATABASES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
 PACKAGES = ("redrive", "polars", "pyarrow", "dataframely", "pydantic", "sqlalchemy", "psycopg", "dlt")
-TARGETS = {
-    "redrive-dataframely": {"to_loop": 6, "floor_time": 1.5, "growth": 0.2},
-    "redrive-pydantic": {"to_loop": 4, "growth": 0.2},
-}
 WARM_UP = 200
 
 
@@ -47,6 +45,8 @@ class Effort:
     rows: int
     repeat: int
     multiples: tuple[int, ...]
+    apart: bool = True
+    """Whether each load has a process of its own and a disk at rest; a quick look does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,26 +147,39 @@ class Load:
 
 
 def loaded(
-    peer: Peer, database: str, server: Postgres | None, tiny: vendor.File, file: vendor.File, *, again: bool
+    peer: Peer, database: str, server: Postgres | None, files: tuple[vendor.File, vendor.File], effort: Effort
 ) -> Load:
-    """Load the file by a process of its own, and look at what it left."""
-    with (
-        fresh(peer, database, server) as elsewhere,
-        fresh(peer, database, server) as url,
-        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child,
-    ):
-        # A few rows elsewhere first, which imports all that is imported late.
-        first = child.submit(in_the_child, peer, database, elsewhere, tiny.path).result()
-        if first.unavailable:
-            return first
-        settle(database, url)
+    """Load the file by a process of its own, and look at what it left; a tiny one goes before."""
+    tiny, file = files
+    with a_child(effort) as child, fresh(peer, database, server) as url:
+        if effort.apart:  # a few rows elsewhere first, which imports all that is imported late
+            with fresh(peer, database, server) as elsewhere:
+                child.submit(in_the_child, peer, database, elsewhere, tiny.path).result()
+        settle(database, url, effort)
         load = child.submit(in_the_child, peer, database, url, file.path).result()
+        if load.unavailable:
+            return load
         verify(peer, database, url, file, times=1)
-        if again and peer.again:
-            settle(database, url)
+        if peer.again and file.rows == effort.rows:
+            settle(database, url, effort)
             load = replace(load, again=child.submit(in_the_child, peer, database, url, file.path).result().seconds)
             verify(peer, database, url, file, times=2)
     return load
+
+
+@contextmanager
+def a_child(effort: Effort) -> Iterator[ProcessPoolExecutor]:
+    """A process to load in, which has loaded nothing yet where that matters."""
+    if not effort.apart:
+        yield shared_child()
+        return
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
+        yield child
+
+
+@functools.cache
+def shared_child() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 def in_the_child(peer: Peer, database: str, url: str, path: Path) -> Load:
@@ -196,8 +209,10 @@ def fresh(peer: Peer, database: str, server: Postgres | None) -> Iterator[str]:
         yield url
 
 
-def settle(database: str, url: str) -> None:
+def settle(database: str, url: str, effort: Effort) -> None:
     """Have written out what earlier loads left in memory: this one shall not wait for it."""
+    if not effort.apart:
+        return
     if database == "PostgreSQL":
         with closing(vendor.connected(database, url)) as connection:
             connection.execute("CHECKPOINT")
@@ -240,16 +255,13 @@ def measured(
             loads: Loads = {turn: [] for turn in turns}
             for _ in range(effort.repeat if multiple == 1 else 1):
                 for database, peer in turns:
-                    load = loaded(peer, database, server, tiny, file, again=multiple == 1)
+                    load = loaded(peer, database, server, (tiny, file), effort)
                     loads[database, peer].append(load)
-                    tell(f"{database}, {file.rows:,} rows, {peer.name}: {load.seconds:.2f} s, {load.peak_mb:.0f} MB")
+                    measure.tell(
+                        f"{database}, {file.rows:,} rows, {peer.name}: {load.seconds:.2f} s, {load.peak_mb:.0f} MB"
+                    )
             for turn in turns:
                 yield {"multiple": multiple, **compared(*turn, loads, file.rows)}
-
-
-def tell(line: str) -> None:
-    """At once, beside the document: the largest files take long, and somebody may stop it before its end."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def compared(database: str, peer: Peer, loads: Loads, rows: int) -> dict[str, Any]:
@@ -262,6 +274,7 @@ def compared(database: str, peer: Peer, loads: Loads, rows: int) -> dict[str, An
         **{"database": database, "peer": peer.name, "rows": rows, "unavailable": done[0].unavailable},
         **beside(peer.name, first, rows),
         **{"median_s": rounded(typical, 3), "median_rows_per_s": rounded(rows / typical)},
+        "spread": spread([rows / load.seconds for load in done if load.unavailable is None], 0),
         "peak_mb": rounded(max(load.peak_mb for load in done)),
         "again": beside(peer.name, again, rows),
     }
@@ -284,134 +297,24 @@ def rounded(value: float, digits: int | None = None) -> float | None:
     return round(value, digits) if value and math.isfinite(value) else None
 
 
-def headline(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the targets are about: speed with the vendor's own file, memory with the two largest ones."""
-    figures = ("database", "peer", "rows_per_s", "to_loop", "floor_time", "to_dlt", "to_dlt_pydantic", "again")
-    ends = []
-    for row in rows:
-        if row["multiple"] == 1 and row["peer"] in TARGETS:
-            same = [one for one in rows if (one["database"], one["peer"]) == (row["database"], row["peer"])]
-            peaks = {one["rows"]: one["peak_mb"] for one in same}
-            *_, smaller, larger = (None, *peaks.values())
-            growth = round(larger / smaller - 1, 3) if smaller else None
-            ends.append(
-                {**{name: row[name] for name in figures}, "again": row["again"], "peak_mb": peaks, "growth": growth}
-            )
-    return ends
-
-
-# ── printing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-Column = tuple[str, str, int]
-"""A heading, the figure under it, and its digits."""
-SPEED: tuple[Column, ...] = (
-    *(("best s", "best_s", 2), ("rows/s", "rows_per_s", 0), ("median", "median_rows_per_s", 0)),
-    *(("× loop", "to_loop", 1), ("× dlt", "to_dlt", 1), ("× dlt-pydantic", "to_dlt_pydantic", 1)),
-    *(("time / floor", "floor_time", 2), ("peak MB", "peak_mb", 0)),
-)
-AGAIN: tuple[Column, ...] = (
-    *(("best s", "best_s", 2), ("rows/s", "rows_per_s", 0)),
-    *(("× loop", "to_loop", 1), ("× dlt", "to_dlt", 1), ("× dlt-pydantic", "to_dlt_pydantic", 1)),
-    ("time / floor", "floor_time", 2),
-)
-SIZE: tuple[Column, ...] = (
-    *(("rows", "rows", 0), ("s", "best_s", 1), ("rows/s", "rows_per_s", 0)),
-    *(("time / floor", "floor_time", 2), ("peak MB", "peak_mb", 0)),
-)
-FOOTNOTES = (
-    "× loop, × dlt, × dlt-pydantic: speed as a multiple of the other's, of dlt its fastest way. Time / floor: how "
-    "many times as long as the floor it takes. Ratios are of the best rounds. Rows are those of the file, the bad ones "
-    "among them. Larger files are loaded once.",
-    "Timed from opening the connection to closing it. Not timed: imports, a first load of 200 rows elsewhere, making "
-    "the table and redrive's own tables (dlt makes its tables while it runs). Peak memory is that of the loading "
-    "process, DuckDB's own included, the PostgreSQL server's not.",
-    "All databases are durable and otherwise as they come: PostgreSQL with fsync and synchronous_commit on, SQLite "
-    "with synchronous=FULL and, but for dlt, a write-ahead log. They and the file stand in the temporary directory: "
-    "TMPDIR chooses the disk.",
-)
-
-
-def report(document: dict[str, Any]) -> str:
-    rows = document["rows"]
-    missing = {f"{row['database']}, {row['peer']}": row["unavailable"] for row in rows if row["unavailable"]}
-    return "\n\n".join(
-        [
-            measure.heading(document["environment"]),
-            ", ".join(f"{name} {number}" for name, number in document["databases"].items()),
-            *(one for name in document["databases"] for one in tables(name, rows)),
-            *([measure.glossary("Not available:", missing)] if missing else []),
-            measure.glossary("Rows:", document["peers"]),
-            *map(measure.paragraph, FOOTNOTES),
-            *(measure.paragraph(verdict(one)) for one in document["headline"]),
-        ]
-    )
-
-
-def tables(database: str, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The tables of one database."""
-    here = [row for row in rows if row["database"] == database]
-    first = [row for row in here if row["multiple"] == 1]
-    again = [row | row["again"] for row in first if row["again"]["best_s"]]
-    growing = {row["peer"] for row in here if row["multiple"] > 1}
-    yield table(f"{database}, {first[0]['rows']:,} rows into an empty table", SPEED, first)
-    if again:
-        yield table(f"{database}, the same rows again: each is an update", AGAIN, again)
-    if growing:
-        yield table(f"{database}, larger files", SIZE, [row for row in here if row["peer"] in growing])
-
-
-def table(title: str, columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> str:
-    cells = [(row["peer"], *(measure.number(row[figure], digits) for _, figure, digits in columns)) for row in rows]
-    return measure.table(title, ("", *(heading for heading, *_ in columns)), cells)
-
-
-def verdict(end: dict[str, Any]) -> str:
-    targets = TARGETS[end["peer"]] if end["database"] == "PostgreSQL" else {}
-    others = {
-        "to_loop": "× the loop",
-        "floor_time": "× the floor's time",
-        "to_dlt": "× dlt",
-        "to_dlt_pydantic": "× dlt-pydantic",
-    }
-
-    def told(figures: dict[str, Any]) -> str:
-        ratios = [
-            f"{figures[name]:.2f} {words}" + (f" (target {targets[name]})" if name in targets else "")
-            for name, words in others.items()
-            if figures[name]
-        ]
-        return ", ".join([f"{figures['rows_per_s']:,} rows/s", *ratios])
-
-    *_, (rows, peak) = end["peak_mb"].items()
-    memory = f"{peak:,} MB at {rows:,} rows"
-    if end["growth"] is not None:
-        memory += f", {end['growth']:+.0%} on the size before (target ±{TARGETS[end['peer']]['growth']:.0%})"
-    return f"{end['database']}, {end['peer']}: {told(end)}; again: {told(end['again'])}; {memory}"
-
-
 # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def options() -> argparse.Namespace:
-    usual = measure.options(__doc__.partition("\n")[0], repeat=3)
-    parser = argparse.ArgumentParser(
-        description=usual.description, parents=[usual], add_help=False, conflict_handler="resolve"
-    )
-    json_help = "write one JSON document there as well; without PATH, print it instead of tables"
-    parser.add_argument("--json", nargs="?", const="-", metavar="PATH", help=json_help)
+    parser = measure.options(__doc__, repeat=3)
     names = list(dict.fromkeys(name for peer in PEERS for name in (peer.family, peer.name)))
     parser.add_argument("--only", choices=DATABASES, help="one of the three databases")
     parser.add_argument("--rows", type=measure.positive, default=vendor.ROWS, help="rows of the file (%(default)s)")
     parser.add_argument("--large", action="store_true", help="a file a hundred times as large as well")
     parser.add_argument("--peers", nargs="+", choices=names, metavar="PEER", help=f"some of {', '.join(names)}")
-    return parser.parse_args()
+    return measure.asked(parser)
 
 
 def main() -> None:
     asked = options()
     effort = Effort(asked.rows, asked.repeat, (1, 10, 100) if asked.large else (1, 10))
     if asked.quick:
-        effort = replace(effort, rows=1_000, repeat=1)
+        effort = replace(effort, rows=1_000, repeat=1, apart=False)
     peers = [peer for peer in PEERS if not asked.peers or {peer.name, peer.family} & set(asked.peers)]
     databases = [DATABASES[asked.only]] if asked.only else list(DATABASES.values())
     versions = {"SQLite": sqlite3.sqlite_version, "DuckDB": version("duckdb")}
@@ -421,23 +324,20 @@ def main() -> None:
             server = Postgres(stack.enter_context(postgres.running()))
             versions["PostgreSQL"] = server.version
         rows = list(measured(peers, databases, server, effort))
+    contains = {peer.name: peer.contains for peer in peers}
     document = {
         "benchmark": "rows",
         "environment": measure.environment(*PACKAGES),
         "databases": {name: versions[name] for name in databases},
         "effort": asdict(effort),
         "quick": asked.quick,
-        "peers": {peer.name: peer.contains for peer in peers},
+        "peers": contains,
         "rows": rows,
-        "targets": TARGETS,
-        "headline": headline(rows),
+        "targets": row_report.TARGETS,
+        "headline": row_report.headline(rows),
+        "record": row_report.recorded(__doc__, rows, contains),
     }
-    if asked.json == "-":
-        print(measure.document(document))
-        return
-    if asked.json:
-        Path(asked.json).write_text(measure.document(document) + "\n")
-    print(report(document))
+    measure.publish(asked, document, row_report.report)
 
 
 if __name__ == "__main__":

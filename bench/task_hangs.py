@@ -1,6 +1,7 @@
 """Tasks that hang in every way we know: how long after their limit each is dead, and whether anything of it is left.
 
-Run it: python bench/task_hangs.py
+Each runs in a worker process, has a second, and half a second more to end when it is asked to; then it is killed with
+everything that it has started. One process is left for each that got away.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+import measure
+from record import Figure, Table, Target, record
 
 import redrive
 
@@ -76,24 +81,57 @@ def left() -> int:
     return count
 
 
-def main() -> int:
-    logging.getLogger("redrive").setLevel(logging.CRITICAL)
-    os.environ[MARK] = str(os.getpid())
-    late = 0
+def hung() -> list[dict[str, Any]]:
+    """Run them all; a row for each."""
     with tempfile.TemporaryDirectory() as directory, redrive.connect(f"{directory}/hangs.db") as store:
         try:
             flow.run(store=store)
         except redrive.FlowStopped as stopped:
             run = stopped.report.run_id
-        print(f"limit {LIMIT:g} s, grace {GRACE:g} s\n")
-        for row in store.tasks.find(run):
-            (attempt,) = store.tasks.get(run, row.name).attempts
-            over = attempt.seconds - LIMIT - GRACE
-            late += over > ALLOWED
-            print(f"{row.name:<22} {row.state:<8} {attempt.ended:<10} dead after {attempt.seconds:.2f} s")
-    print(f"\n{left()} processes left, {late} later than {ALLOWED:g} s after limit and grace")
-    return 1 if late or left() else 0
+        attempts = {row.name: store.tasks.get(run, row.name).attempts for row in store.tasks.find(run)}
+    return [
+        {"task": name, "ended": str(attempt.ended), "dead_after_s": round(attempt.seconds, 2)}
+        for name, (attempt,) in attempts.items()
+    ]
+
+
+def report(document: dict[str, Any]) -> str:
+    cells = [(row["task"], row["ended"], measure.number(row["dead_after_s"], 2)) for row in document["rows"]]
+    table = measure.table(f"Limit {LIMIT:g} s, grace {GRACE:g} s", ("task", "ended", "dead after s"), cells)
+    end = document["headline"]
+    verdict = f"{end['left']} processes left, {end['late']} later than {ALLOWED:g} s after limit and grace"
+    return "\n\n".join([measure.heading(document["environment"]), table, verdict])
+
+
+def recorded(rows: list[dict[str, Any]], end: dict[str, Any]) -> dict[str, Any]:
+    title = f"Dead after, with a limit of {LIMIT:g} s and a grace of {GRACE:g} s"
+    table = Table(title, [Figure(row["task"], "dead after", "s", row["dead_after_s"]) for row in rows])
+    after = f"later than {ALLOWED:g} s after limit and grace"
+    targets = [
+        Target("hanging tasks that were killed", end["killed"], "exactly", len(rows), f"of {len(rows)}"),
+        Target("hanging tasks that died late", end["late"], "exactly", 0, after),
+        Target("processes left of them", end["left"], "exactly", 0, "processes"),
+    ]
+    return record(__doc__, [table], targets=targets)
+
+
+def main() -> None:
+    asked = measure.asked(measure.options(__doc__))
+    logging.getLogger("redrive").setLevel(logging.CRITICAL)
+    os.environ[MARK] = str(os.getpid())
+    rows = hung()
+    late = sum(row["dead_after_s"] > LIMIT + GRACE + ALLOWED for row in rows)
+    end = {"killed": sum(row["ended"] == "timed_out" for row in rows), "late": late, "left": left()}
+    document = {
+        "benchmark": "hangs",
+        "quick": asked.quick,
+        "environment": measure.environment("redrive"),
+        "rows": rows,
+        "headline": end,
+        "record": recorded(rows, end),
+    }
+    measure.publish(asked, document, report)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import measure
+from record import Figure, Table, Target, record
 
 TARGETS = {"tasks_per_s": 2_000, "cost_ratio": 1.5, "bytes_per_task": 1_024}
 SPEED_TARGET = ("SQLite", "redrive-process", ("flat", "diamond"))  # in a chain, every task waits for a commit
@@ -15,20 +16,24 @@ TITLES = {
     "chain": "each after the one before",
     "diamond": "one, then all but two, then one",
 }
-FOOTNOTES = (
+MEANINGS = (
     "Timeout: what becomes of a task that runs past it. Kills: it is ended from outside, whatever it does. Cancels: it "
-    "is asked to end. /s: tasks per second of whole runs, from the first statement to the last task's recorded end: "
+    "is asked to end. The rate is that of whole runs, from the first statement to the last task's recorded end: "
     "workers started, the flow defined, tasks put down. Not timed: imports, making the tables, DBOS.launch, which "
-    "starts its threads. Going: the rate with {small:,} tasks from the first line of the first task on. * stopped "
-    "after {limit:,} s, and counted by what it had done.",
-    "×dbos, ×luigi, ×fork, ×pebble: the rate of whole runs as a multiple of theirs, of each the fastest way in this "
-    "table, with {small:,} tasks. Cost: what one of {large:,} tasks takes as a multiple of one of {small:,}, "
-    "counted from the beginning of the run or from that of its first task, whichever is worse. B/task: by how much "
-    "more memory {large:,} tasks take at the peak than {small:,}, in the process that runs them, per task.",
-    "Latency: from the first line of a task to that of the next one in a chain; that is from ready to started, the "
-    "commit of the one before included. First: from the beginning of a flat run to the first line of its first task.",
+    "starts its threads. Going: the rate from the first line of the first task on.",
+    "× dbos, × luigi, × fork, × pebble: the rate of whole runs as a multiple of theirs, of each the fastest way in the "
+    "table. Latency: from the first line of a task to that of the next one in a chain; that is from ready to started, "
+    "the commit of the one before included.",
     "All databases are durable and otherwise as they come: PostgreSQL with fsync and synchronous_commit on, SQLite "
     "with synchronous=FULL and a write-ahead log. They stand in the temporary directory: TMPDIR chooses the disk.",
+)
+FOOTNOTES = (
+    *MEANINGS,
+    "Going and all multiples are those of {small:,} tasks. * stopped after {limit:,} s, and counted by what it had "
+    "done. Cost: what one of {large:,} tasks takes as a multiple of one of {small:,}, counted from the beginning of "
+    "the run or from that of its first task, whichever is worse. B/task: by how much more memory {large:,} tasks take "
+    "at the peak than {small:,}, in the process that runs them, per task. First: from the beginning of a flat run to "
+    "the first line of its first task.",
     "Seen elsewhere, on two cores, in tasks per second: {elsewhere}.",
 )
 
@@ -155,3 +160,45 @@ def verdict(end: Mapping[str, Any]) -> str:
         told.append(f"cost × {end['cost_ratio']:.2f} (target {TARGETS['cost_ratio']})")
         told.append(f"{end['bytes_per_task']:,} B a task (target {TARGETS['bytes_per_task']:,})")
     return f"{end['database']}, {end['shape']}, {end['peer']}: {'; '.join(told)}"
+
+
+# ── for the record ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def recorded(about: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """A table for each database, shape and size."""
+    rows, tables = document["rows"], []
+    for place in dict.fromkeys((row["database"], row["shape"], row["tasks"]) for row in rows):
+        database, shape, size = place
+        here = [row for row in rows if (row["database"], row["shape"], row["tasks"]) == place]
+        title = f"{database}, {size:,} tasks, {shape}: {TITLES[shape]}"
+        tables.append(Table(title, [figure for row in here for figure in figures_of(row, document)]))
+    targets = [target for end in document["headline"] for target in targets_of(end)]
+    contains = {name: f"{peer['contains']} (timeout: {peer['timeout']})" for name, peer in document["peers"].items()}
+    return record(about, tables, targets=targets, rows=contains, notes=MEANINGS)
+
+
+def figures_of(row: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Figure]:
+    peer, durable = row["peer"], document["peers"][row["peer"]]["durable"]
+    name = peer if durable else f"{peer} (no state)"
+    note = row["unavailable"] or (f"stopped after {document['effort']['limit']} s" if row["cut"] else "")
+    ratios = {f"× {family}": row[f"to_{family}"] for family in ("dbos", "luigi", "fork", "pebble")}
+    yield Figure(name, "rate", "tasks/s", row["tasks_per_s"], row["spread"], ratios, note)
+    yield Figure(name, "once going", "tasks/s", row["going_tasks_per_s"])
+    if row["latency_ms"]:
+        yield Figure(name, "latency p50", "ms", row["latency_ms"]["p50"])
+        yield Figure(name, "latency p99", "ms", row["latency_ms"]["p99"])
+
+
+def targets_of(end: Mapping[str, Any]) -> Iterator[Target]:
+    place = f"{end['database']}, {end['shape']}, {end['peer']}"
+    database, peer, shapes = SPEED_TARGET
+    if (end["database"], end["peer"]) == (database, peer) and end["shape"] in shapes:
+        for size, rate in end["tasks_per_s"].items():
+            yield Target(f"{place}, {size:,} tasks", rate, "at least", TARGETS["tasks_per_s"], "tasks/s")
+    if end["peer"] == peer:
+        yield Target(place, end["to_dbos"], "at least", 1, "× the speed of DBOS's fastest way")
+        large = max(end["tasks_per_s"])
+        cost, memory = TARGETS["cost_ratio"], TARGETS["bytes_per_task"]
+        yield Target(f"{place}, one of {large:,}", end["cost_ratio"], "at most", cost, "× the time of one of few")
+        yield Target(f"{place}, one of {large:,}", end["bytes_per_task"], "at most", memory, "bytes of memory")

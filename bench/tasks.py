@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import signal
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -32,6 +31,7 @@ import postgres
 import task_marks
 import task_report
 from plain import Database, Postgres, Sqlite
+from record import spread
 from task_marks import Marks, Work
 
 SHAPES = ("flat", "chain", "diamond")
@@ -48,8 +48,8 @@ class Effort:
     """Of the smallest size; the others run once."""
     limit: float
     """Seconds after which a peer is stopped, and counts by what it has done."""
-    settled: bool = True
-    """Whether the disk is at rest before each run."""
+    apart: bool = True
+    """Whether each run has a fresh interpreter and a disk at rest; a quick look does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,8 @@ class Run:
     """Seconds from the first line of each task to that of the next; in a chain, from ready to started."""
     peak_mb: float | None = None
     unavailable: str | None = None
+    others: tuple[float, ...] = ()
+    """Seconds per task of all its repeats, this one among them."""
 
     @property
     def each(self) -> float:
@@ -178,11 +180,12 @@ def ran(peer: Peer, shape: str, tasks: int, database: Database, effort: Effort) 
     with tempfile.TemporaryDirectory(prefix="redrive-marks-") as scratch, database.fresh() as url:
         path = Path(scratch) / "marks"
         marks = Marks.made(path, tasks)
-        if effort.settled:
+        if effort.apart:
             settle(database, url)
         mine, its = multiprocessing.Pipe()
         work = Work(shape, tasks, database.name, url)
-        child = multiprocessing.get_context("spawn").Process(target=in_the_child, args=(peer, work, path, its))
+        fresh = multiprocessing.get_context("spawn" if effort.apart else "fork")
+        child = fresh.Process(target=in_the_child, args=(peer, work, path, its))
         child.start()
         its.close()
         answer = None
@@ -257,16 +260,16 @@ def measured(peers: Sequence[Peer], shapes: Sequence[str], databases: Sequence[D
                     for peer in peers:
                         if shape in peer.shapes:
                             run = ran(peer, shape, size, database, effort)
-                            tell(database.name, shape, peer.name, size, run)
                             key = (database.name, shape, peer.name, size)
-                            runs[key] = min(run, runs.get(key, run), key=lambda one: one.each)
+                            measure.tell(f"{database.name}, {shape}, {size:,} tasks, {peer.name}: {in_words(run)}")
+                            before = runs.get(key)
+                            best = min(run, before or run, key=lambda one: one.each)
+                            runs[key] = replace(best, others=(*(before.others if before else ()), run.each))
     return runs
 
 
-def tell(database: str, shape: str, peer: str, size: int, run: Run) -> None:
-    """At once, beside the document: the largest sizes take long, and somebody may stop it before its end."""
-    what = run.unavailable or f"{1 / run.each:,.0f} tasks/s" + (f", stopped at {run.done:,}" if run.cut else "")
-    print(f"{database}, {shape}, {size:,} tasks, {peer}: {what}", file=sys.stderr, flush=True)
+def in_words(run: Run) -> str:
+    return run.unavailable or f"{1 / run.each:,.0f} tasks/s" + (f", stopped at {run.done:,}" if run.cut else "")
 
 
 def rows(runs: Runs) -> Iterator[dict[str, Any]]:
@@ -281,6 +284,7 @@ def rows(runs: Runs) -> Iterator[dict[str, Any]]:
             **{"database": database, "shape": shape, "peer": peer, "tasks": size, "unavailable": run.unavailable},
             **{"done": run.done, "cut": run.cut, "seconds": rounded(run.seconds, 3)},
             **{"tasks_per_s": speed(run.each), "going_tasks_per_s": speed(run.each_going)},
+            "spread": spread([1 / each for each in run.others], 1),
             **{"first_ms": rounded(run.first * 1e3, 1), "latency_ms": latency(run) if shape == "chain" else None},
             **{f"to_{name}": rounded(each / run.each, 2) for name, each in fastest.items()},
             "peak_mb": rounded(run.peak_mb or 0, 1),
@@ -326,20 +330,15 @@ def rounded(value: float, digits: int | None = None) -> float | None:
 
 
 def options() -> argparse.Namespace:
-    usual = measure.options(__doc__.partition("\n")[0], repeat=3)
-    parser = argparse.ArgumentParser(
-        description=usual.description, parents=[usual], add_help=False, conflict_handler="resolve"
-    )
-    json_help = "write one JSON document there as well; without PATH, print it instead of tables"
+    parser = measure.options(__doc__, repeat=3)
     names = list(dict.fromkeys(name for peer in PEERS for name in (peer.family, peer.name)))
-    parser.add_argument("--json", nargs="?", const="-", metavar="PATH", help=json_help)
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one of the two databases")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES, help="some of the shapes")
     parser.add_argument("--peers", nargs="+", choices=names, metavar="PEER", help=f"some of {', '.join(names)}")
     parser.add_argument("--sizes", nargs="+", type=measure.positive, help="how many tasks (1000 100000)")
     limit = "seconds after which DBOS, Luigi and fork are stopped, and count by what they have done (%(default)s)"
     parser.add_argument("--limit", type=measure.positive, default=60, help=limit)
-    asked = parser.parse_args()
+    asked = measure.asked(parser)
     asked.sizes = asked.sizes or ([10, 30] if asked.quick else [1_000, 100_000])
     if min(asked.sizes) < 4:
         parser.error("--sizes: a diamond has 4 tasks or more")
@@ -350,7 +349,7 @@ def main() -> None:
     asked = options()
     effort = Effort(tuple(sorted(set(asked.sizes))), asked.repeat, asked.limit)
     if asked.quick:
-        effort = replace(effort, repeat=1, settled=False)
+        effort = replace(effort, repeat=1, apart=False)
     peers = [peer for peer in PEERS if not asked.peers or {peer.name, peer.family} & set(asked.peers)]
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-tasks-"))
@@ -375,12 +374,8 @@ def main() -> None:
         "targets": task_report.TARGETS,
         "headline": task_report.headline(found, grown, effort.sizes),
     }
-    if asked.json == "-":
-        print(measure.document(document))
-        return
-    if asked.json:
-        Path(asked.json).write_text(measure.document(document) + "\n")
-    print(task_report.report(document))
+    document["record"] = task_report.recorded(__doc__, document)
+    measure.publish(asked, document, task_report.report)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,10 @@
 """The benchmark of recovery runs, and says what it measured in a form that can be read by a program."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-BENCH = Path(__file__).parents[3] / "bench" / "outage.py"
 KEYS = {
     "strategy",
+    "asks_every_s",
     "normal_per_s",
     "peak_per_s",
     "peak_to_normal",
@@ -17,10 +14,11 @@ KEYS = {
 }
 
 
-def test_each_strategy_has_its_row():
-    command = [sys.executable, "-W", "error", BENCH, "--quick", "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
-    document = json.loads(done.stdout)
+def test_each_strategy_has_its_row_and_a_figure_for_the_record(bench):
+    document = json.loads(bench("outage.py", "--quick", "--json"))
     assert document["benchmark"] == "outage"
     assert len(document["rows"]) == 4
     assert all(row.keys() == KEYS and row["normal_per_s"] > 0 for row in document["rows"])
+    [table] = document["record"]["tables"]
+    assert {figure["row"] for figure in table["figures"]} == {row["strategy"] for row in document["rows"]}
+    assert [target["limit"] for target in document["record"]["targets"]] == [2]

@@ -5,54 +5,63 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 BENCH = Path(__file__).parents[3] / "bench"
-OURS = {"redrive-dataframely", "redrive-pydantic"}
+OURS = "redrive-dataframely"
 KEYS = {
     *("database", "peer", "multiple", "rows", "unavailable", "best_s", "median_s", "rows_per_s", "median_rows_per_s"),
-    *("to_loop", "floor_time", "to_dlt", "to_dlt_pydantic", "peak_mb", "again"),
+    *("to_loop", "floor_time", "to_dlt", "to_dlt_pydantic", "peak_mb", "again", "spread"),
 }
 
 
-def run_quickly(*options):
-    command = [sys.executable, "-W", "error", BENCH / "rows.py", "--quick", *options]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=110).stdout
+@pytest.fixture(scope="module")
+def beside_the_loop(bench):
+    how = ("--quick", "--only", "postgres", "--peers", OURS, "loop", "floor")
+    return json.loads(bench("rows.py", *how, "--json"))
 
 
-def test_redrive_stands_beside_the_loop_and_the_floor():
-    database = "PostgreSQL"
-    document = json.loads(run_quickly("--only", "postgres", "--peers", "redrive", "loop", "floor", "--json"))
+def test_redrive_stands_beside_the_loop_and_the_floor(beside_the_loop):
+    database, document = "PostgreSQL", beside_the_loop
     rows = {(row["peer"], row["rows"]): row for row in document["rows"]}
 
     assert document["benchmark"] == "rows"
     assert document["quick"] is True
     assert document["environment"].keys() == {"date", "machine", "python", "versions"}
     assert list(document["databases"]) == [database]
-    assert rows.keys() >= {("loop", 1_000), *((name, size) for name in (*OURS, "floor") for size in (1_000, 10_000))}
+    assert rows.keys() >= {("loop", 1_000), *((name, size) for name in (OURS, "floor") for size in (1_000, 10_000))}
     assert all(row.keys() == KEYS and row["database"] == database and row["peak_mb"] > 0 for row in rows.values())
     assert rows["loop", 1_000]["to_loop"] == rows["floor", 1_000]["floor_time"] == 1
     assert all(row["to_dlt"] is None for row in rows.values())
-    assert all(rows[name, 1_000]["again"]["rows_per_s"] > 0 for name in (*OURS, "loop", "floor"))
-    assert {end["peer"] for end in document["headline"]} == OURS
+    assert all(rows[name, 1_000]["again"]["rows_per_s"] > 0 for name in (OURS, "loop", "floor"))
+    assert [end["peer"] for end in document["headline"]] == [OURS]
+
+
+def test_the_record_has_a_target_for_speed_and_for_memory(beside_the_loop):
+    record = beside_the_loop["record"]
+    assert [table["title"].partition(",")[0] for table in record["tables"]] == ["PostgreSQL"] * 3
+    assert [target["unit"] for target in record["targets"]] == [
+        *("× the row loop's speed", "× the floor's time", "× that of a tenth of the rows"),
+    ]
+    assert all(target["value"] > 0 for target in record["targets"])
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("dlt"), reason="dlt is missing: pip install 'redrive[bench]'")
-def test_dlt_loads_the_same_rows():
-    rows = json.loads(run_quickly("--only", "duckdb", "--peers", "dlt", "--json"))["rows"]
+def test_dlt_loads_the_same_rows(bench):
+    rows = json.loads(bench("rows.py", "--quick", "--only", "duckdb", "--peers", "dlt", "--json"))["rows"]
 
     assert {row["database"] for row in rows if row["peer"] == "dlt-arrow"} == {"DuckDB"}
     assert all(row["unavailable"] is None and row["rows_per_s"] > 0 for row in rows)
 
 
-def test_the_tables_fit_a_hundred_columns_while_the_document_goes_to_a_file(tmp_path):
+def test_the_tables_fit_a_hundred_columns_while_the_document_goes_to_a_file(bench, tmp_path):
     written = tmp_path / "rows.json"
 
-    lines = run_quickly("--only", "sqlite", "--peers", "redrive", "loop", "--json", written).rstrip().splitlines()
+    how = ("--quick", "--only", "sqlite", "--peers", "redrive-pydantic", "loop")
+    lines = bench("rows.py", *how, "--json", written).rstrip().splitlines()
 
     assert max(map(len, lines)) <= 100
     assert any(line.startswith("SQLite, redrive-pydantic: ") for line in lines[-3:])
