@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from redrive.calls.target import Target
 from redrive.classify.look_through import look_through
 from redrive.classify.names import type_names
+from redrive.classify.responses import attribute
 from redrive.model import Verdict
 
 # By RFC 9110, repeating these has the effect of sending them once.
@@ -80,13 +81,10 @@ def why_not_again(failure: Any, verdict: Verdict, *, sender: object, idempotent:
 
 def _request_of(failure: Any) -> Any:
     """The request with its method, as httpx and requests attach it to errors and responses; aiohttp's info likewise."""
-    for holder in (failure, getattr(failure, "response", None)):
-        for attribute in ("request", "request_info"):
-            try:
-                request = getattr(holder, attribute, None)
-            except RuntimeError:  # httpx's property refuses to answer while unset
-                continue
-            if isinstance(getattr(request, "method", None), str):
+    for holder in (failure, attribute(failure, "response")):
+        for name in ("request", "request_info"):
+            request = attribute(holder, name)  # httpx's property refuses to answer while unset
+            if isinstance(attribute(request, "method"), str):
                 return request
     return None
 

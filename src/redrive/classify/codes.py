@@ -20,6 +20,7 @@ from redrive.classify.read import (
     sqlite_code,
     sqlstate,
 )
+from redrive.classify.responses import attribute
 from redrive.classify.retry_after import retry_after
 from redrive.classify.tables.entry import Entry
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
@@ -80,7 +81,7 @@ def _by_answer(error: BaseException, now: datetime) -> Verdict | None:
 
 def _beyond_the_status(error: BaseException, verdict: Verdict) -> str | None:
     """aiohttp's `message`, unless it only repeats the status line."""
-    said = getattr(error, "message", None)
+    said = attribute(error, "message")
     if isinstance(said, str) and said and said not in verdict.reason:
         return shown(said)
     return None

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 from redrive.calls.advice import ADVICE
+from redrive.calls.blame import story_of
+from redrive.calls.flow import is_a_fault
+from redrive.classify.classifier import Classifier
+from redrive.classify.http_verdict import redirect_pause
 from redrive.explain.policy import Policy
 from redrive.explain.reading import Reading
 from redrive.explain.rehearse import Rehearsal, rehearse
-from redrive.explain.schedule import Schedule, schedule
+from redrive.explain.schedule import Schedule, Span, fits, schedule
 from redrive.explain.unclear import Unclear
 from redrive.explain.words import ROWS, TASKS, people
 from redrive.model import Kind, Scope, Verdict, in_words
+from redrive.policy.breaker import Breaker
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
@@ -32,6 +38,17 @@ class Explanation:
     schedule: Schedule | None
     """The attempts of a call; None where it makes one, or none that follow a schedule."""
     policy: Policy
+    inside: float
+    """Seconds that each attempt takes."""
+    sla: float | None = None
+    """Seconds that a call may take."""
+
+    @property
+    def fits(self) -> str | None:
+        """How often a call is over in time; None where nobody asks."""
+        at_once = self.inside * self.call.attempts  # with another key or a fresh token there is no wait
+        total = Span(at_once, at_once, at_once) if self.schedule is None else self.schedule.total
+        return None if self.sla is None else fits(total, self.sla)
 
     @property
     def verdict(self) -> Verdict:
@@ -50,11 +67,15 @@ class Explanation:
         options = self.policy.breaker
         if options is None:
             return "there is none"
+        story = story_of(self.reading.failure)
+        if not self.call.faults and story is not None and is_a_fault(self.verdicts["call"]):
+            return f"not counted here: {story.service} has answered for it"
         if not self.call.faults:
             return "not counted: it says nothing about whether the service is up"
-        rate = f", if they are {options.rate * 100:g} % of the attempts," if options.rate else ""
-        opens = f"{options.failures} within {in_words(options.window)}{rate} open the circuit"
-        return f"counted: {opens} for about {in_words(options.cooldown)}"
+        share = f"{share_needed(options)}," if options.rate else ""
+        opens = "opens" if options.failures == 1 else "open"
+        enough = f"{options.failures} within {in_words(options.window)}{share}"
+        return f"counted: {enough} {opens} the circuit for about {in_words(options.cooldown)}"
 
     @property
     def people(self) -> str:
@@ -74,18 +95,23 @@ class Explanation:
         return f'redrive.Classifier().rule({self.reading.condition}, kind="{other}")'
 
 
-def explain(reading: Reading, policy: Policy, *, scope: Scope = "call", timeout: float | None = None) -> Explanation:
+def explain(
+    reading: Reading,
+    policy: Policy,
+    *,
+    scope: Scope = "call",
+    timeout: float | None = None,
+    sla: float | None = None,
+) -> Explanation:
     """Ask the classifier, and let a call go through it."""
     classifier = policy.classifier
-    try:
-        verdicts = {one: classifier.classify(reading.failure, one) for one in SCOPES}
-    except (TypeError, ValueError) as error:
-        raise Unclear(f"{error}: redrive hands it on as it is") from None
+    _refuse_a_success(reading, classifier)
+    verdicts = {one: classifier.classify(reading.failure, one) for one in SCOPES}
     found = verdicts["call"]
-    if found.rule == "unknown" and "sqlstate=" in reading.condition:
+    if reading.driver_error is not None and found.rule.startswith(("unknown", "type.")):
         raise Unclear(
             f"no rule knows {reading.read_as}, so that the class of the driver's error decides: ask by that, such as "
-            "psycopg.OperationalError"
+            f"{reading.driver_error}"
         )
     inside = timeout if timeout is not None else policy.timeout or 0.0
     call = rehearse(policy, reading.failure, inside=inside)
@@ -98,7 +124,19 @@ def explain(reading: Reading, policy: Policy, *, scope: Scope = "call", timeout:
         call=call,
         schedule=schedule(policy.retry, found, inside=inside, most=call.attempts) if repeats else None,
         policy=policy,
+        inside=inside,
+        sla=sla,
     )
+
+
+def _refuse_a_success(reading: Reading, classifier: Classifier) -> None:
+    """What a call returns is its result, unless it is an answer that somebody objects to."""
+    answer, now = reading.failure, datetime.now(UTC)
+    if isinstance(answer, BaseException) or classifier.judge(answer, now=now) is not None:
+        return
+    pause = redirect_pause(answer, now)
+    after = "" if pause is None else f", after the {in_words(pause)} that it asks for"
+    raise Unclear(f"a response with {reading.read_as} is not a failure: redrive hands it on as it is{after}")
 
 
 def in_a_call(call: Rehearsal, planned: Schedule | None) -> str:
@@ -123,6 +161,12 @@ def _from_to(planned: Schedule) -> str:
     best, mean, worst = (lasting(length) for length in (total.best, total.mean, total.worst))
     took = f", if an attempt takes {lasting(planned.inside)}" if planned.inside else ""
     return f"{worst if best == worst else f'{best} to {worst} ({mean} on average)'}{took}"
+
+
+def share_needed(breaker: Breaker) -> str:
+    """What a breaker asks for beside the number of failures."""
+    they = "it is" if breaker.failures == 1 else "they are"
+    return f", if {they} {breaker.rate * 100:g} % of the attempts" if breaker.rate else ""
 
 
 def lasting(length: float) -> str:
@@ -157,6 +201,8 @@ def document(found: Explanation) -> dict[str, Any]:
         "counts_against_breaker": found.call.faults > 0,
         "opens_circuit": found.call.opened,
         "seconds": None if planned is None else seconds(planned.total),
+        "sla": found.sla,
+        "fits": found.fits,
         "alerts": found.people,
         "advice": found.advice,
         "change": found.change,

@@ -7,17 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redrive.classify.classifier import Classifier
-from redrive.explain.explanation import seconds
+from redrive.explain.explanation import seconds, share_needed
 from redrive.explain.policy import Policy
 from redrive.explain.rehearse import rehearse
-from redrive.explain.schedule import TRANSIENT, Schedule, Span, schedule
+from redrive.explain.schedule import TRANSIENT, Schedule, fits, schedule
 from redrive.model import Kind, Verdict, in_words
 from redrive.policy.breaker import Breaker
 from redrive.policy.budget import RetryBudget
 from redrive.policy.keys import KeyPool, name_of
-from redrive.policy.retry import REPEATABLE, Retry
-
-FITS = ("always", "on average", "at best", "never")
+from redrive.policy.retry import REPEATABLE, SHORT_BASE, SHORT_CAP, Retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +65,6 @@ def _repeated(retry: Retry) -> Verdict:
     """A verdict that the policy repeats for as long as it repeats anything."""
     usual = (Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.RETRY_NOW)
     return replace(TRANSIENT, kind=next((kind for kind in usual if kind in retry.on), Kind.TRANSIENT))
-
-
-def fits(total: Span, sla: float) -> str:
-    """How often a call that never succeeds is over in time."""
-    held = (total.worst, total.mean, total.best, 0.0)
-    return next(word for word, length in zip(FITS, held, strict=True) if length <= sla)
 
 
 def _notes(policy: Policy, at_once: Schedule, longest: Schedule) -> Iterator[str]:
@@ -126,31 +118,39 @@ def _quietly(retry: Retry, **changes: Any) -> Retry:
 
 def of_retry(retry: Retry) -> str:
     """Attempts and waits."""
-    if retry.attempts == 1:
+    if retry.attempts == 1 or not retry.on:
         return "one attempt, no repeats"
-    grows = f"{retry.base:g} s, {retry.multiplier:g} times as long each time, at most {retry.cap:g} s"
-    waits = {
+    kinds = "" if retry.on == REPEATABLE else f", for {', '.join(sorted(map(str, retry.on)))} only"
+    return f"up to {retry.attempts} attempts{kinds}; {_waits(retry)}; all within {in_words(retry.within)}"
+
+
+def _waits(retry: Retry) -> str:
+    base, cap, jitter = retry.base, retry.cap, retry.jitter
+    if retry.on == {Kind.RETRY_NOW}:
+        base, cap, jitter = min(base, SHORT_BASE), min(cap, SHORT_CAP), "full"
+    if base == 0:
+        return "no waits between them"
+    grows = f"{base:g} s, {retry.multiplier:g} times as long each time, at most {cap:g} s"
+    return {
         "full": f"waits from 0 up to {grows}",
         "equal": f"waits in the upper half of {grows}",
-        "decorrelated": f"waits from {retry.base:g} s up to three times the last one, at most {retry.cap:g} s",
+        "decorrelated": f"waits from {base:g} s up to three times the last one, at most {cap:g} s",
         "none": f"waits of {grows}, the same for all",
-        "fixed": f"waits of {retry.base:g} s, the same for all",
-    }[retry.jitter]
-    kinds = "" if retry.on == REPEATABLE else f", for {', '.join(sorted(map(str, retry.on))) or 'nothing'} only"
-    return f"up to {retry.attempts} attempts{kinds}; {waits}; all within {in_words(retry.within)}"
+        "fixed": f"waits of {base:g} s, the same for all",
+    }[jitter]
 
 
 def of_breaker(breaker: Breaker | None) -> str:
     """When the circuit opens, and what that costs."""
     if breaker is None:
         return "none: a service that is down is called on"
-    rate = f", if they are {breaker.rate * 100:g} % of the attempts" if breaker.rate else ""
+    failures = "1 failure" if breaker.failures == 1 else f"{breaker.failures} failures"
     low, high = breaker.cooldown * (1 - breaker.jitter), breaker.cooldown * (1 + breaker.jitter)
     rest = in_words(low) if low == high else f"{in_words(low)} to {in_words(high)}"
     probes = "one probe that succeeds closes" if breaker.probes == 1 else f"{breaker.probes} that succeed close"
     slow = f"; a success of {in_words(breaker.slow)} counts as a failure" if breaker.slow is not None else ""
     return (
-        f"opens after {breaker.failures} failures within {in_words(breaker.window)}{rate}; then calls fail at once "
+        f"opens after {failures} within {in_words(breaker.window)}{share_needed(breaker)}; then calls fail at once "
         f"for {rest}, and probes go out one at a time, of which {probes} it{slow}"
     )
 
@@ -175,7 +175,8 @@ def of_keys(policy: Policy) -> str:
     if all(one.startswith("token") for one in shown):
         return f"{listed}; fetched anew after a 401, once per call"
     rest = f"until {keys.resets}" if isinstance(keys.resets, str) else f"for {in_words(_length(keys.resets))}"
-    return f"{listed}; one that is used up rests {rest}, and another repeats the call at once"
+    others = ", and another repeats the call at once" if len(shown) > 1 else ""
+    return f"{listed}; one that is used up rests {rest}{others}"
 
 
 def _length(resets: Any) -> float:

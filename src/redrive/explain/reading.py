@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from redrive.classify.signals import is_stop_type
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL
+from redrive.errors import CircuitOpen
 from redrive.explain import names
 from redrive.explain.standing_in import (
+    TYPICAL_COOLDOWN,
     Answered,
     DatabaseError,
     Given,
@@ -24,6 +26,7 @@ from redrive.explain.standing_in import (
     sqlite_error,
 )
 from redrive.explain.unclear import Unclear
+from redrive.model import in_words
 
 _STATUS = re.compile(r"(?:HTTP(?:/[\d.]+)?[\s_-]*)?([1-9]\d\d)", re.IGNORECASE)
 _ERRNO = re.compile(r"errno[\s=]*(\d{1,6})", re.IGNORECASE)
@@ -49,6 +52,8 @@ class Reading:
     """What `Classifier.rule` would be given for it, as code."""
     note: str | None = None
     """What else to know about the answer."""
+    driver_error: str | None = None
+    """Where only a code was given: a class of those that carry it, which decides if no rule knows the code."""
 
 
 def phrases(words: Sequence[str]) -> list[str]:
@@ -91,16 +96,16 @@ def _numbered(text: str, given: Given) -> list[Reading]:
     if (found := _MYSQL.fullmatch(text)) and (int(found[1]) in MYSQL or not text[0].isdigit()):
         number = int(found[1])
         condition = f"pymysql.MySQLError, when=lambda error: error.args[0] == {number}"
-        return [_reading(text, f"MySQL error {number}", mysql_error(number), condition)]
+        return [_reading(text, f"MySQL error {number}", mysql_error(number), condition, "pymysql.IntegrityError")]
     if text.upper().startswith("SQLITE_"):
         name = text.upper()
         condition = f'sqlite3.Error, when=lambda error: getattr(error, "sqlite_errorname", "") == "{name}"'
-        return [_reading(text, f"SQLite's {name}", sqlite_error(name), condition)]
+        return [_reading(text, f"SQLite's {name}", sqlite_error(name), condition, "sqlite3.DatabaseError")]
     return []
 
 
-def _reading(text: str, read_as: str, failure: object, condition: str, note: str | None = None) -> Reading:
-    return Reading(what=text, read_as=read_as, failure=failure, condition=condition, note=note)
+def _reading(text: str, read_as: str, failure: object, condition: str, driver_error: str | None = None) -> Reading:
+    return Reading(what=text, read_as=read_as, failure=failure, condition=condition, driver_error=driver_error)
 
 
 def _status(text: str, status: int, given: Given) -> Reading:
@@ -122,7 +127,8 @@ def _errno(text: str, number: int) -> Reading:
 
 def sqlstate(text: str, code: str) -> Reading:
     """A code that databases give."""
-    return _reading(text, f"SQLSTATE {code}", DatabaseError(code), f'sqlstate="{code}"')
+    condition = f'sqlstate="{code}"'
+    return _reading(text, f"SQLSTATE {code}", DatabaseError(code), condition, "psycopg.OperationalError")
 
 
 def _of_services(text: str) -> Iterator[Reading]:
@@ -174,8 +180,9 @@ def _installed_or_not(text: str, name: str, given: Given) -> Reading:
 
 def of_class(text: str, cls: type[BaseException], given: Given, note: str | None = None) -> Reading:
     """An exception class, of which one is made without asking what it wants."""
-    if is_stop_type(cls):
-        raise Unclear(f"{cls.__name__} is a signal to stop: redrive lets it pass and never judges it")
+    _refuse_a_signal(cls)
+    if issubclass(cls, CircuitOpen) and given.retry_after is None:
+        note = f"as of a circuit that is open for another {in_words(TYPICAL_COOLDOWN)}; else say --retry-after"
     return Reading(
         what=text,
         read_as=f"exception {names.path_of(cls)}",
@@ -187,8 +194,14 @@ def of_class(text: str, cls: type[BaseException], given: Given, note: str | None
 
 def of_error(text: str, error: Exception) -> Reading:
     """An exception that somebody has made already."""
+    _refuse_a_signal(type(error))
     path = names.path_of(type(error))
     return Reading(what=text, read_as=f"exception {path}", failure=error, condition=path)
+
+
+def _refuse_a_signal(cls: type[BaseException]) -> None:
+    if is_stop_type(cls):
+        raise Unclear(f"{cls.__name__} is a signal to stop: redrive lets it pass and never judges it")
 
 
 def _absent(text: str, name: str, given: Given) -> Reading:
@@ -205,7 +218,8 @@ def _no_idea(text: str) -> str:
     if close:
         return f"nothing is known of {shown!r}; did you mean {_either(close)}?"
     if text.isdigit():
-        return f"{shown!r} may be many things; say `errno {text}`, `MySQL {text}` or `SQLSTATE {text}`"
+        others = f" or `MySQL {text}`" if _MYSQL.fullmatch(text) else ""
+        return f"{shown!r} is no HTTP status and no SQLSTATE; say `errno {text}`{others}, if it is that"
     if "." in text and names.is_name(text) and not names.is_installed(text):
         library = text.partition(".")[0]
         return f"{library!r} is not installed here, and no rule names {shown!r}; ask by its code, or its FILE.py:NAME"

@@ -5,8 +5,9 @@ Nothing is sent, no token is fetched, nothing is logged and nobody is told.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from redrive.calls.credentials import Credentials
 from redrive.calls.flow import Call
 from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
 from redrive.explain.policy import Policy
+from redrive.explain.schedule import At
 from redrive.model import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed
 from redrive.policy.breaker import State
 from redrive.policy.budget import Ledger
@@ -29,6 +31,7 @@ class Rehearsal:
     """How such a call goes."""
 
     attempts: int
+    """The most that there can be."""
     ends: str
     """Why there is no further attempt."""
     advice: str
@@ -43,9 +46,22 @@ class Rehearsal:
 
 
 def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> Rehearsal:
-    """Let a call fail in this way for as long as the policy goes on; each attempt takes `inside` seconds."""
+    """Let a call fail in this way for as long as the policy goes on; each attempt takes `inside` seconds.
+
+    Chance makes the waits, and those decide what still fits into the call's time. The call is let fail with chance in
+    the middle, at its lowest and at its highest; the answer is about the most attempts that there can be.
+    """
+    usual = _rehearse(policy, failure, inside, At(0.5))
+    if usual.attempts >= policy.retry.attempts:
+        return usual
+    extremes = [_rehearse(policy, failure, inside, At(share)) for share in (0.0, 1.0)]
+    most = max(usual, *extremes, key=lambda one: one.attempts)
+    return most if most is usual else replace(most, ends=f"{most.ends}, or {usual.ends}")
+
+
+def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> Rehearsal:
     clock, news, faults = _Clock(), _News(), _Faults()
-    core = _core(policy, clock, news)
+    core = _core(policy, clock, chance, news)
     core.tally.recorder = faults
     call = Call(
         core,
@@ -57,7 +73,8 @@ def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> Rehears
         has_fallback=False,
     )
     outcome = Raised(failure) if isinstance(failure, Exception) else Returned(failure)
-    _perform(call, outcome, clock, inside)
+    with _untouched(failure):
+        _perform(call, outcome, clock, inside)
     failed = news.failure
     grants = {attempt.key_id for attempt in failed.attempts if attempt.key_id is not None}
     return Rehearsal(
@@ -71,9 +88,9 @@ def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> Rehears
     )
 
 
-def _core(policy: Policy, clock: _Clock, news: _News) -> Core:
+def _core(policy: Policy, clock: _Clock, random: At, news: _News) -> Core:
     """A service of the same policies that has not seen anything yet."""
-    name, random, told = policy.name, _Middle(), news.event
+    name, told = policy.name, news.event
     pool = None if policy.keys is None else _pool(policy.keys)
     return Core(
         name=name,
@@ -127,6 +144,18 @@ def _perform(call: Call, outcome: Raised | Returned, clock: _Clock, inside: floa
             step.keeper.refresh(step.seen, step.patience)
 
 
+@contextmanager
+def _untouched(failure: object) -> Iterator[None]:
+    """A call leaves its story on what it hands on; the next one would take it for another service's."""
+    own: dict[str, Any] = getattr(failure, "__dict__", {})
+    before = dict(own)
+    try:
+        yield
+    finally:
+        own.clear()
+        own.update(before)
+
+
 class _Clock:
     """Time that passes where it is told to."""
 
@@ -145,13 +174,6 @@ class _Clock:
 
     async def asleep(self, seconds: float) -> None:
         self.seconds += seconds
-
-
-class _Middle:
-    """Chance that does nothing unusual."""
-
-    def uniform(self, low: float, high: float, /) -> float:
-        return (low + high) / 2
 
 
 class _News(Announcer):

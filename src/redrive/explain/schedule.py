@@ -33,6 +33,12 @@ class Span:
     worst: float
 
 
+def fits(total: Span, sla: float) -> str:
+    """How often a call that never succeeds is over in time."""
+    held = {"always": total.worst, "on average": total.mean, "at best": total.best, "never": 0.0}
+    return next(word for word, length in held.items() if length <= sla)
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """One attempt: when it begins, and how long the wait before it was."""
@@ -90,7 +96,7 @@ def schedule(retry: Retry, verdict: Verdict = TRANSIENT, *, inside: float = 0.0,
 
 
 @dataclass(slots=True)
-class _At:
+class At:
     """Chance that always falls at the same place between its bounds."""
 
     share: float
@@ -113,7 +119,7 @@ class _Waits:
 def _waits(retry: Retry, verdict: Verdict, inside: float, most: int) -> _Waits:
     """The waits before each repeat, up to the last that can still be made."""
     found = _Waits()
-    ways = ((found.shortest, _At(0.0)), (found.middle, _At(0.5)), (found.longest, _At(1.0)))
+    ways = ((found.shortest, At(0.0)), (found.middle, At(0.5)), (found.longest, At(1.0)))
     spent = inside
     for made in range(1, MOST_ATTEMPTS + 1):
         waits = [_wait(retry, verdict, made, way[-1] if way else None, chance) for way, chance in ways]

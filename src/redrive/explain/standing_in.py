@@ -7,12 +7,31 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email.message import Message
 from io import BytesIO
 from typing import Any
 from urllib.response import addinfourl
 
+from redrive.calls.advice import CIRCUIT_OPEN
+from redrive.classify.retry_after import parse_retry_after
+from redrive.errors import CircuitOpen, RedriveError, StatedVerdict
 from redrive.explain.unclear import Unclear
+from redrive.model import Failure, Kind, Verdict
+from redrive.policy.breaker import Breaker
+
+TYPICAL_COOLDOWN = Breaker().cooldown
+"""How long an open circuit has still to go, where nobody says."""
+
+_OPEN_ELSEWHERE = Failure(
+    service="another service",
+    endpoint="another service",
+    attempts=(),
+    elapsed=0.0,
+    verdict=Verdict(Kind.TRANSIENT, "the circuit is open", "circuit_open"),
+    why="the circuit is open",
+    advice=CIRCUIT_OPEN,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +49,11 @@ class Given:
     method: str | None = None
     retry_after: str | None = None
     body: str | None = None
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that the other side asks for."""
+        return None if self.retry_after is None else parse_retry_after(self.retry_after, datetime.now(UTC))
 
 
 class Answered(addinfourl):
@@ -56,16 +80,14 @@ def class_of(name: str) -> type[Exception]:
 
 def instance_of(cls: type[BaseException], message: str = "", given: Given | None = None) -> BaseException:
     """An exception of a class, whatever its `__init__` asks for: none but redrive's own is called."""
-    if cls.__module__.partition(".")[0] == "redrive":
-        error: BaseException = cls(message) if message else _ours(cls)
-    else:
-        cls = _with_code(cls)
-        try:
-            error = cls.__new__(cls)
-        except Exception:  # some classes can only be made by the library itself
-            error = _named_like(cls)
-        if message:
-            put(error, args=(message,))
+    cls = _with_code(cls)
+    try:
+        error = cls.__new__(cls)
+    except Exception:  # some classes can only be made by the library itself
+        error = _named_like(cls)
+    if message:
+        put(error, args=(message,))
+    _begin_ours(error, message, None if given is None else given.patience)
     if given is not None and given.method is not None:
         put(error, request=Sent(given.method))
     return error
@@ -80,11 +102,19 @@ def _with_code(cls: type[BaseException]) -> type[BaseException]:
     return type(cls.__name__, (cls,), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "pgcode": code})
 
 
-def _ours(cls: type[BaseException]) -> BaseException:
-    try:
-        return cls()
-    except TypeError:
-        return cls("as an example")
+def _begin_ours(error: BaseException, message: str, patience: float | None) -> None:
+    """An error of redrive's, or one derived from it, has what its verdict is made of from redrive's own class."""
+    ours: Any = next((cls for cls in type(error).__mro__ if cls.__module__ == RedriveError.__module__), None)
+    if ours is None:
+        return
+    if isinstance(error, StatedVerdict) and not hasattr(error, "kind"):
+        raise Unclear(f"{type(error).__name__} states no kind, and is never raised itself; ask for redrive.Transient …")
+    ours.__init__(error, message)
+    if isinstance(error, CircuitOpen):
+        error.retry_in = TYPICAL_COOLDOWN if patience is None else patience
+        error.redrive = _OPEN_ELSEWHERE
+    elif isinstance(error, StatedVerdict):
+        error.retry_after = patience
 
 
 def _named_like(cls: type[BaseException]) -> Exception:

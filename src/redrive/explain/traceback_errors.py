@@ -12,6 +12,8 @@ from socket import gaierror
 from typing import Any
 
 from redrive.classify.names import libraries
+from redrive.classify.signals import is_stop_signal
+from redrive.errors import CallError, CircuitOpen, QuotaExhausted
 from redrive.explain import names
 from redrive.explain.reading import Reading
 from redrive.explain.standing_in import (
@@ -47,6 +49,13 @@ _STORY = re.compile(
     rf"(?P<kind>{'|'.join(Kind)}): (?P<reason>.*?); (?P<why>[^;]*?)\. (?P<advice>[A-Z].*)",
     re.DOTALL,
 )
+_UNSENT = re.compile(
+    r"service '(?P<service>.*?)'(?:, (?P<endpoint>.*?))?: (?P<why>[^;]*?); nothing was sent "
+    r"\(0 attempts in (?P<elapsed>[\d.]+) s\)\. (?P<advice>[A-Z].*)",
+    re.DOTALL,
+)
+_COME_BACK = re.compile(r"Come back in (?P<count>[\d.]+) (?P<unit>s|min|h|days)\.")
+_UNITS = {"s": 1, "min": 60, "h": 3_600, "days": 86_400}
 _SQLITE = {
     "database is locked": "SQLITE_BUSY",
     "database table is locked": "SQLITE_LOCKED",
@@ -70,7 +79,7 @@ def of_traceback(chain: tuple[Told, ...], given: Given | None = None) -> Reading
     for told in chain:
         error = _linked(told, _made(told, given), error)
     last = chain[-1]
-    if error is None or not isinstance(error, Exception):
+    if error is None or is_stop_signal(error):
         raise Unclear(f"{last.type} is a signal to stop: redrive lets it pass and never judges it")
     path = names.path_of(type(error))
     before = [told.type for told in reversed(chain[:-1])]
@@ -93,7 +102,10 @@ def _note(chain: tuple[Told, ...]) -> str | None:
     if story is not None:
         return f"redrive has said: {story}"
     if names.find_class(last.type) is None:
-        return f"the class {last.type} is not here; judged by the name and what led to it"
+        return (
+            f"the class {last.type} is not here; judged by the name and what led to it, not by what it derives from: "
+            "ask for it as FILE.py:NAME to have that, too"
+        )
     return None
 
 
@@ -123,11 +135,15 @@ def _give_back(error: BaseException, told: Told) -> None:
         said = wrapped["said"].partition("\n[SQL: ")[0]
         put(error, orig=_made(Told(type=wrapped["type"], message=said), None))
     if story := _STORY.search(told.story or told.message):
-        put(error, redrive=_failure(story))
+        put(error, redrive=_failure(story, Verdict(Kind(story["kind"]), story["reason"], "redrive's note")))
+    elif isinstance(error, CallError) and (story := _UNSENT.search(told.message)):
+        kind = Kind.QUOTA if isinstance(error, QuotaExhausted) else Kind.TRANSIENT
+        put(error, redrive=_failure(story, Verdict(kind, story["why"], "redrive's note")))
+    if isinstance(error, CircuitOpen) and (back := _COME_BACK.search(told.message)):
+        error.retry_in = float(back["count"]) * _UNITS[back["unit"]]
 
 
-def _failure(story: re.Match[str]) -> Failure:
-    verdict = Verdict(Kind(story["kind"]), story["reason"], "redrive's note")
+def _failure(story: re.Match[str], verdict: Verdict) -> Failure:
     endpoint = story["endpoint"] or story["service"]
     return Failure(story["service"], endpoint, (), float(story["elapsed"]), verdict, story["why"], story["advice"])
 

@@ -94,7 +94,7 @@ def _chain(lines: Sequence[str]) -> tuple[Told, ...]:
 def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
     """Cut a text into exceptions: each begins with the head of its traceback."""
     block: _Block | None = None
-    for line in lines:
+    for place, line in enumerate(lines):
         # The tracebacks of a group's parts stand behind its margin, and are taken with it.
         header = None if block is not None and block.is_group and _MARGIN.match(line) else _HEADER.match(line)
         if header is None:
@@ -105,8 +105,10 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
             yield block
         before = header["before"]
         link = None if block is None else block.follows
-        # Behind a log's own words, only the head is moved; pasted into other text, all of it is.
-        block = _Block(link, "" if before.strip() else before, bool(header["group"]))
+        # Behind a log's own words, only the head is moved; pasted into other text, or with the name of a container
+        # before each line, all of it is.
+        moved = not before.strip() or (place + 1 < len(lines) and lines[place + 1].startswith(f"{before}  "))
+        block = _Block(link, before if moved else "", bool(header["group"]))
     if block is not None:
         yield block
 

@@ -144,7 +144,7 @@ def test_the_document_has_a_shape_that_lasts(run, vendor):
     assert list(error) == [
         *("about", "what", "read_as", "note", "scope", "kind", "reason", "rule", "built_in", "detail", "status"),
         *("retry_after", "does", "policy", "attempts", "ends", "counts_against_breaker", "opens_circuit", "seconds"),
-        *("alerts", "advice", "change"),
+        *("sla", "fits", "alerts", "advice", "change"),
     ]
     assert error["seconds"] == {"best": 0.0, "mean": 7.5, "worst": 15.0}
     assert list(policy) == [
@@ -255,3 +255,18 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(run, vendor, words, sa
     assert answer.code == 64
     assert said in answer.err.splitlines()[-1]
     assert "Traceback" not in answer.err
+
+
+def test_a_question_stays_as_it_was_asked(facts, vendor):
+    assert facts("vendor.BankDown")["asked"] == "vendor.BankDown"
+
+
+@pytest.mark.parametrize(("words", "fits"), [(("404",), "always"), (("404", "--timeout", "10"), "never")])
+def test_an_error_that_is_not_repeated_has_an_sla_as_well(run, words, fits):
+    (found,) = json.loads(run("explain", *words, "--sla", "5", "--json").out)
+    assert (found["sla"], found["fits"]) == (5.0, fits)
+
+
+def test_a_narrow_terminal_loses_no_word_of_an_answer(terminal, vendor):
+    answer = terminal("explain", "vendor.py:shipfast", "--sla", "5", columns=40)
+    assert "…" not in answer.out.replace("…a1b2", "").replace("…c3d4", "")

@@ -119,3 +119,9 @@ def test_a_picture_that_cannot_be_is_refused_before_the_work(run, here):
     """Hours of it: the refusal that comes first tells which is looked at first."""
     answer = run("simulate", "contention", "--clients", 100_000, "--plot", "out.gif")
     assert answer.sentence.startswith("out.gif must end in .png or .svg")
+
+
+def test_where_the_way_of_waiting_changes_nothing_nothing_is_concluded(terminal):
+    said = terminal(*SMALL[:2], "--clients", 1, "--repetitions", 1)
+    assert "decorrelated" in said.out
+    assert "writes least" not in said.out

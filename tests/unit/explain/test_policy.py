@@ -6,8 +6,8 @@ import pytest
 
 import redrive
 from redrive.explain.policy import DEFAULT, Policy
-from redrive.explain.policy_words import document, explain_policy, fits, of_breaker, of_budget, of_keys, of_retry
-from redrive.explain.schedule import Span, schedule
+from redrive.explain.policy_words import document, explain_policy, of_breaker, of_budget, of_keys, of_retry
+from redrive.explain.schedule import Span, fits, schedule
 
 
 def test_a_service_is_taken_as_it_was_made():
@@ -105,3 +105,16 @@ def test_the_document_is_of_plain_values():
     found = document(explain_policy(DEFAULT, timeout=10, sla=60))
     assert json.loads(json.dumps(found)) == found
     assert found["timed_out"] == {"best": 50.0, "mean": 57.5, "worst": 65.0, "fits": "on average", "simulated_calls": 0}
+
+
+def test_a_policy_is_told_in_words_that_fit_its_numbers():
+    assert of_retry(redrive.Retry(on=())) == "one attempt, no repeats"
+    assert "no waits between them" in of_retry(redrive.Retry(base=0))
+    assert "waits from 0 up to 0.02 s" in of_retry(redrive.Retry(on="retry_now"))
+    assert of_breaker(redrive.Breaker(failures=1)).startswith("opens after 1 failure within 60 s, if it is 10 % of")
+    assert "another" not in of_keys(Policy.of(redrive.KeyPool(["the-only-key-1234"])))
+
+
+def test_the_notes_of_a_short_time_do_not_speak_of_one_call_as_of_all():
+    found = explain_policy(Policy.of(redrive.Retry(within=5)))
+    assert [note for note in found.notes if "a call that fails alone" in note] == []

@@ -3,6 +3,7 @@
 import errno
 import json
 import sqlite3
+import urllib.error
 
 import botocore.exceptions
 import confluent_kafka
@@ -219,3 +220,85 @@ def test_the_policys_own_rules_decide_and_are_named():
     found = explain(only("409"), Policy.of(service))
     assert (found.verdict.kind, found.verdict.rule, found.built_in) == ("row", "taken", False)
     assert explain(only("503"), Policy.of(service)).built_in
+
+
+# ── what classes make of it ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Lookup(Exception):
+    def __getattr__(self, name):
+        return self.__dict__["fields"][name]
+
+
+class Endless(Exception):
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+class Half(Exception):
+    @property
+    def response(self):
+        return {}["response"]
+
+
+@pytest.mark.parametrize("cls", [Lookup, Endless, Half, urllib.error.HTTPError])
+def test_a_class_that_cannot_be_asked_without_its_init_is_explained(cls):
+    reading = of_class(cls.__name__, cls, Given())
+    assert explain(reading, DEFAULT).verdict == redrive.classify(reading.failure)
+
+
+class Throttled(redrive.RateLimited):
+    def __init__(self, shop, seconds):
+        super().__init__(f"{shop} is busy", retry_after=seconds)
+
+
+class Asleep(redrive.CircuitOpen):
+    def __init__(self, shop):
+        super().__init__(shop)
+
+
+def test_what_is_derived_from_redrives_errors_states_its_verdict():
+    assert redrive.classify(of_class("Throttled", Throttled, Given()).failure).kind == "rate_limited"
+    assert redrive.classify(of_class("Throttled", Throttled, Given(retry_after="20")).failure).retry_after == 20
+    assert redrive.classify(of_class("Asleep", Asleep, Given()).failure).kind == "transient"
+
+
+OURS = [
+    name
+    for name, cls in vars(redrive.errors).items()
+    if isinstance(cls, type) and issubclass(cls, redrive.errors.RedriveError) and name != "StatedVerdict"
+]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_error_of_redrives_has_an_answer(name):
+    assert explain(only(f"redrive.errors.{name}"), DEFAULT).verdict.kind
+
+
+def test_a_class_that_states_no_kind_is_refused():
+    with pytest.raises(Unclear, match="states no kind, and is never raised itself"):
+        read("redrive.errors.StatedVerdict")
+
+
+def test_an_open_circuit_is_waited_for_and_blamed_on_nobody():
+    found = explain(only("redrive.CircuitOpen"), DEFAULT)
+    assert found.schedule.total.best == 4 * redrive.Breaker().cooldown
+    assert found.breaker == "not counted here: another service has answered for it"
+    assert explain(only("redrive.CircuitOpen", retry_after="12"), DEFAULT).schedule.total.best == 48
+
+
+def test_a_redirect_that_asks_for_patience_is_handed_on_after_it():
+    with pytest.raises(Unclear, match=r"HTTP status 301 is not a failure: .*, after the 5.0 s that it asks for$"):
+        explain(only("301", retry_after="5"), DEFAULT)
+
+
+@pytest.mark.parametrize("code", ["MySQL 9999", "SQLITE_DONE", "99999"])
+def test_a_code_that_no_rule_knows_is_not_judged_by_a_class_that_nobody_named(code):
+    with pytest.raises(Unclear, match="the class of the driver's error decides: ask by that"):
+        explain(only(code), DEFAULT)
+
+
+@pytest.mark.parametrize(("number", "said"), [("99", "`errno 99`, if"), ("1000", "`errno 1000` or `MySQL 1000`, if")])
+def test_a_number_without_a_meaning_is_sent_only_where_it_can_have_one(number, said):
+    with pytest.raises(Unclear, match=said):
+        read(number)

@@ -97,3 +97,30 @@ def test_nobody_hears_of_a_rehearsal(caplog):
     assert caplog.records == []
     assert service.stats().calls == 0
     assert service.circuit == "closed"
+
+
+@pytest.mark.parametrize("within", [0.5, 5.0, 12.0])
+def test_no_call_makes_more_attempts_than_its_rehearsal(within):
+    retry = redrive.Retry(within=within)
+    found = rehearse(Policy.of(retry), TimeoutError())
+    made = set()
+    for seed in range(300):
+        clock = FakeClock()
+        service = redrive.Service("real", retry=retry, breaker=None, clock=clock, random=random.Random(seed))
+        error = TimeoutError()
+        with pytest.raises(TimeoutError):
+            service.call(_raise, error)
+        made.add(len(error.redrive.attempts))
+    assert len(made) > 1  # chance does decide
+    assert max(made) <= found.attempts == 5
+    assert "all 5 attempts are used" in found.ends
+
+
+def _raise(error):
+    raise error
+
+
+def test_a_rehearsal_leaves_nothing_on_the_error():
+    error = TimeoutError("too slow")
+    rehearse(DEFAULT, error)
+    assert vars(error) == {}

@@ -224,3 +224,30 @@ def test_any_message_is_survived(messages):
     chain = parse(printed(error))
     assert chain[-1].type
     redrive.classify(of_traceback(chain).failure)
+
+
+def test_an_open_circuit_is_open_for_as_long_as_the_traceback_says(circuit_open):
+    error, text = circuit_open
+    found = of_traceback(parse(text)).failure
+    assert redrive.classify(found).retry_after == pytest.approx(redrive.classify(error).retry_after, abs=0.5)
+    assert found.redrive.service == error.redrive.service == "ship"
+
+
+@pytest.fixture
+def circuit_open():
+    service = redrive.Service("ship", retry=redrive.Retry(attempts=1), breaker=redrive.Breaker(failures=1, rate=0))
+    with contextlib.suppress(ConnectionError):
+        service.call(_reset)
+    with pytest.raises(redrive.CircuitOpen) as caught:
+        service.call(_reset)
+    return caught.value, "".join(traceback.format_exception(caught.value))
+
+
+def _reset():
+    raise ConnectionResetError
+
+
+def test_the_name_of_a_container_before_each_line_is_no_part_of_a_traceback():
+    text = "Traceback (most recent call last):\n  File \"job.py\", line 3, in <module>\nKeyError: 'fee'\n"
+    named = "".join(f"worker-1  | {line}" for line in text.splitlines(keepends=True))
+    assert parse(named) == parse(text) == (Told(type="KeyError", message="'fee'"),)

@@ -115,13 +115,13 @@ def _found(phrase: str, given: Given) -> list[Asked]:
         if not module:
             raise
         try:
-            return [_loaded(f"{module}:{name}", given)]
+            return [_loaded(f"{module}:{name}", given, asked=phrase)]
         except NotThere:
             pass
         raise
 
 
-def _loaded(target: str, given: Given) -> Asked:
+def _loaded(target: str, given: Given, asked: str | None = None) -> Asked:
     """What a FILE:NAME is: an exception, or a policy."""
     from redrive.cli.loading import load
     from redrive.explain.policy import Policy
@@ -129,9 +129,9 @@ def _loaded(target: str, given: Given) -> Asked:
 
     found = load(target)
     if isinstance(found, type) and issubclass(found, BaseException):
-        return of_class(target, found, given)
+        return of_class(asked or target, found, given)
     if isinstance(found, Exception):
-        return of_error(target, found)
+        return of_error(asked or target, found)
     policy = Policy.of(found)
     if policy is None:
         raise Refused(f"{target} is {_what(found)}; name an exception, a Service or a Retry")

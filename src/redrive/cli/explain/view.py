@@ -10,7 +10,8 @@ from redrive.cli.wording import in_a_line
 from redrive.explain import policy_words
 from redrive.explain.explanation import SCOPES, Explanation, document, explain, lasting
 from redrive.explain.policy import DEFAULT, Policy
-from redrive.explain.policy_words import PolicyExplanation, explain_policy, fits
+from redrive.explain.policy_words import PolicyExplanation, explain_policy
+from redrive.explain.schedule import fits
 from redrive.masking import mask, mask_all
 from redrive.model import in_words
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from redrive.model import Scope
 
 _SURE = 0.995  # what a percentage shows as 100
-_FACTS = (Column(title="what"), Column(title="value", least=20, wrap=True))
+_FACTS = (Column(title="what"), Column(title="value", least=20, wrap=True, whole=True))
 _ERRORS = (
     Column(title="what", least=20),
     Column(title="read as", least=20, drop=3),
@@ -45,7 +46,7 @@ def show(
     found = [
         explain_policy(one, timeout=timeout, sla=sla)
         if isinstance(one, Policy)
-        else explain(one, policy, scope=scope or "call", timeout=timeout)
+        else explain(one, policy, scope=scope or "call", timeout=timeout, sla=sla)
         for one in asked
     ]
     if out.json:
@@ -53,7 +54,7 @@ def show(
         return
     errors = [one for one in found if isinstance(one, Explanation)]
     if len(errors) == 1:
-        out.table(_FACTS, _facts(errors[0], (scope,) if scope else SCOPES, sla))
+        out.table(_FACTS, _facts(errors[0], (scope,) if scope else SCOPES))
     elif errors:
         out.table(_ERRORS, [_row(one) for one in errors])
     for one in found:
@@ -75,7 +76,7 @@ def _row(found: Explanation) -> list[Any]:
     return [mask(in_a_line(cell)) for cell in cells]
 
 
-def _facts(found: Explanation, scopes: Sequence[Scope], sla: float | None) -> list[tuple[str, str]]:
+def _facts(found: Explanation, scopes: Sequence[Scope]) -> list[tuple[str, str]]:
     verdict, reading = found.verdict, found.reading
     whose = "built in" if found.built_in else f"of {found.policy.name}"
     rows = [
@@ -88,7 +89,7 @@ def _facts(found: Explanation, scopes: Sequence[Scope], sla: float | None) -> li
         ("rule", f"{verdict.rule}, {whose}"),
         ("by the policy", "" if found.policy is DEFAULT else found.policy.name),
         *((f"in a {scope}", _does(found, scope)) for scope in scopes),
-        ("in the SLA", _kept(found, sla) if "call" in scopes else ""),
+        ("in the SLA", _kept(found) if "call" in scopes else ""),
         ("breaker", found.breaker if "call" in scopes else ""),
         ("people", found.people),
         ("do", found.advice),
@@ -102,10 +103,8 @@ def _does(found: Explanation, scope: Scope) -> str:
     return found.does(scope) if kind is found.verdict.kind else f"{kind}: {found.does(scope)}"
 
 
-def _kept(found: Explanation, sla: float | None) -> str:
-    if sla is None or found.schedule is None:
-        return ""
-    return f"{fits(found.schedule.total, sla)}, where it is {in_words(sla)}"
+def _kept(found: Explanation) -> str:
+    return "" if found.sla is None else f"{found.fits}, where it is {in_words(found.sla)}"
 
 
 # ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,8 +118,8 @@ def _between(wait: Span) -> str:
 
 _ATTEMPTS = (
     Column(title="attempt", right=True),
-    Column(title="wait before it", show=_between),
-    Column(title="earliest", show=lasting, right=True),
+    Column(title="wait before it", show=_between, drop=2),
+    Column(title="earliest", show=lasting, right=True, drop=3),
     Column(title="mean", show=lasting, right=True),
     Column(title="latest", show=lasting, right=True),
     Column(title="made", show=lambda chance: "" if chance is None else f"{chance:.0%}", right=True, drop=1),

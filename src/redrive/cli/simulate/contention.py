@@ -174,9 +174,9 @@ def _conclusion(results: Sequence[Result]) -> str:
     """What the greatest number of clients shows; with few there is little to choose between."""
     most = max(one.clients for one in results)
     there = [one for one in results if one.clients == most]
-    if len(there) == 1:
-        return ""
     first, fewest = min(there, key=lambda one: one.time), min(there, key=lambda one: one.write_count)
+    if fewest.write_count == max(one.write_count for one in there):
+        return ""  # one strategy, or so few clients that the way they wait changes nothing
     return (
         f"with {counted(most, 'client')}, {first.strategy} is done first, after {_milliseconds(1_000 * first.time)}, "
         f"and {fewest.strategy} writes least, {fewest.write_count:,.0f} times"
