@@ -27,7 +27,7 @@ NOUNS = {
     "tasks": "Tasks of flows: where they stand, what went wrong, and what becomes of it.",
     "dlq": "Dead letters: what was rejected, why, and what becomes of it.",
     "alerts": "Alerts: what people were told, what became of it, and whether they can be told.",
-    "services": "Services: open circuits and exhausted keys that processes share.",
+    "services": "Services: what they did of late, open circuits, used-up keys.",
     "store": "The store: what it holds, and its schema.",
     "simulate": "Simulations: what a policy does to a service that is contended, or comes back.",
 }
@@ -88,9 +88,9 @@ class Program(TyperGroup):
 
 def _tell(error: Exception, *, debug: bool) -> int:
     if isinstance(error, _ClickException):
-        said = error.format_message().replace("\n", " ").rstrip(". ")
+        said = _as_a_clause(error.format_message())
         context = getattr(error, "ctx", None)
-        see = f"; see `{context.command_path} --help`" if context is not None else ""
+        see = "" if context is None else f"{' See' if said.endswith('?') else '; see'} `{context.command_path} --help`"
         _say(f"{said[:1].lower()}{said[1:]}{see}")
         return exits.USAGE
     if debug:
@@ -101,6 +101,13 @@ def _tell(error: Exception, *, debug: bool) -> int:
         sys.stderr.write(mask("".join(traceback.format_exception(error))))
     _say(in_a_line(exits.sentence(error)))
     return exits.exit_code(error)
+
+
+def _as_a_clause(said: str) -> str:
+    """What click and pydantic say, as a clause of ours, without their full stop."""
+    said = said.replace("\n", " ").replace(". Did you mean", ", did you mean")
+    said = said.replace(": Input should be ", ": it should be ").partition(", unable to parse ")[0]
+    return said.rstrip(". ")
 
 
 def _say(text: str) -> None:

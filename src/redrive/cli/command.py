@@ -7,6 +7,7 @@ all commands share, so that they are written once.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -14,7 +15,7 @@ from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 import redrive
 from redrive.cli.exits import on_broken_pipe
@@ -60,6 +61,32 @@ class _Noun(TyperGroup):
             )
 
 
+class _Command(TyperCommand):
+    """A command, whose help shows what is to be typed: of which type Python makes it is nobody's business."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What must be there stands as it is; braces are for choices."""
+        return [piece if "|" in piece else re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments by their names, then options, with limits in words."""
+        arguments, options = [], []
+        for one in self.get_params(ctx):
+            if isinstance(one, TyperArgument):
+                arguments.append((one.display_name_raw, one.help or ""))
+            elif (record := one.get_help_record(ctx)) is not None:
+                options.append((record[0], _limits_in_words(record[1])))
+        for title, found in (("Arguments", arguments), ("Options", options)):
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl(found)
+
+
+def _limits_in_words(help: str) -> str:
+    help = re.sub(r"(\d+)<=x<=(\d+)\]$", lambda found: f"{int(found[1]):,} to {int(found[2]):,}]", help)
+    return re.sub(r"x>=(\d+)\]$", r"\1 or more]", help)
+
+
 def noun(help: str, *, bare: str | None = None) -> typer.Typer:
     """A group of commands about one thing. The noun alone asks for the command `bare`, or for help."""
     if bare is not None:
@@ -102,7 +129,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
                 raise typer.Exit(on_broken_pipe()) from None
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
-        app.command(name or function.__name__.rstrip("_"))(
+        app.command(name or function.__name__.rstrip("_"), cls=_Command)(
             _with_options(run, [*([Selection] if selects else []), Common], options)
         )
         return function

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from difflib import unified_diff
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from redrive.cli.runs import share
-from redrive.cli.wording import counted, in_a_line, one_line
+from redrive.cli.wording import counted, in_a_line, lines
 from redrive.demo.happened import FLOW, Happened, Told
 from redrive.flows import FlowReport, State
 from redrive.model import in_words
@@ -29,6 +31,8 @@ _CALLS = {
     "auth": "an expired token: fetched anew, once for all callers",
     "quota": "a used-up account: it rests until its reset, and the other one took over",
 }
+_BEFORE = re.compile(r"^ *(?:[a-z]+(?: [a-z]+)? {2,})?(?:[\d,]+ {2}|→ )?")
+"""What stands before the text of a line: a label, a number, an arrow."""
 _MEND = """'{**record, "weight_kg": record["weight_kg"].replace(",", ".")}'"""
 
 
@@ -58,8 +62,9 @@ class Story:
         self._line(f"   {_outcome(report)}.")
         failed = sum(so_far.calls.values())
         self._line(f"   {counted(failed, 'attempt')} failed, {_lost(so_far.calls_lost)}:")
-        for kind, count in so_far.calls.items():
-            self._line(f"   {count:6,}  {_CALLS.get(kind, kind)}")
+        for kind in dict.fromkeys([*_CALLS, *so_far.calls]):
+            if count := so_far.calls.get(kind):
+                self._line(f"   {count:6,}  {_CALLS.get(kind, kind)}")
         for key in [key for service in so_far.services for key in service.drained]:
             self._line(f"           ({key.key_id} rests until {key.until:%H:%M} UTC)")
         self._kept(so_far, report.pipeline)
@@ -79,8 +84,7 @@ class Story:
     def act_three(self, merchants: int) -> None:
         """Before merchants are paid."""
         self._title(f"3  A settlement: {merchants} merchants, each paid in a task of its own  (settlement.py)")
-        self._line("   The bank is busy at times, of one payment it never says what became of it, and one account is")
-        self._line("   malformed.")
+        self._line("   The bank is busy at times, and of one payment never says what became of it; one account is bad.")
 
     def settlement(self, report: FlowReport, so_far: Happened) -> None:
         """And after."""
@@ -100,7 +104,7 @@ class Story:
         self._title("What happened")
         self._entry("failed", f"{counted(so_far.failed, 'attempt')} of calls and tasks")
         self._entry("healed", f"{so_far.healed:,} of them by themselves: waited, renewed, changed over")
-        self._entry("killed", f"{counted(len(so_far.killed), 'task')} that would have hung for ever")
+        self._entry("killed", f"{counted(len(so_far.killed), 'task')} that hung, at its limit")
         self._entry("kept", f"{counted(so_far.letters, 'letter')} of {counted(len(so_far.causes), 'cause')}:")
         for cause in so_far.causes:
             self._entry("", f"{cause.count:6,}  {', '.join(cause.pipelines)}: {_shown(cause)}")
@@ -119,11 +123,11 @@ class Story:
         self._title(f"The fix: {name}")
         for line in unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""):
             if not line.startswith(("---", "+++", "@@")):
-                self._line(f"   {line}", "red" if line.startswith("-") else "green")
+                self._line(f"   {line}", "red" if line.startswith("-") else "green", whole=True)
 
     def command(self, words: str) -> None:
         """What a person would type to have done what is done now."""
-        self._line(f"   $ redrive {words}", "cyan")
+        self._line(f"   $ redrive {words}", "cyan", whole=True)
 
     def rehearsed(self, report: ReplayReport) -> None:
         """What would pass now."""
@@ -165,8 +169,11 @@ class Story:
             self._line("   That is not what should have come out: please tell us, with redrive.log.", "bold red")
         self._title("Look around")
         width = max(len(words) for words, what in commands if what) + 2
+        narrow = self._out.terminal and 3 + width + max(len(what) for _, what in commands) > get_terminal_size().columns
         for words, what in commands:
-            self._line(f"   {words:<{width}}{what}".rstrip())
+            self._line(f"   {words}" if narrow else f"   {words:<{width}}{what}".rstrip(), whole=True)
+            if narrow and what:
+                self._line(f"      {what}")
 
     def _next(self, after: Happened) -> list[tuple[str, str]]:
         """Commands that work when they are typed, and what they show."""
@@ -213,14 +220,17 @@ class Story:
     def _entry(self, label: str, text: str, style: str = "") -> None:
         self._line(f"   {label:<{_LABEL}}{text}", style)
 
-    def _line(self, text: str, style: str = "") -> None:
+    def _line(self, text: str, style: str = "", *, whole: bool = False) -> None:
+        """A line; where it is too long for a terminal it goes on below its beginning, unless it is to be copied."""
         if self._out.json:
             return
+        if not whole:
+            text = self._out.wrapped(text, hang=len(text) - len(_BEFORE.sub("", text, count=1)))
         if self._out.terminal and style:
             from rich.console import Console
             from rich.text import Text
 
-            Console(file=sys.stdout, highlight=False, soft_wrap=True).print(Text(one_line(text), style=style))
+            Console(file=sys.stdout, highlight=False, soft_wrap=True).print(Text(lines(text), style=style))
         else:
             self._out.text(text)
         sys.stdout.flush()  # who reads it in a pipe is to see it grow, too

@@ -42,7 +42,8 @@ def _loaded(where: str) -> ModuleType:
         raise NotThere(f"'' does not say what to load; {_FORMS}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    return _file(Path(where)) if where.endswith(".py") or os.sep in where else _module(where)
+    path = Path(where)
+    return _file(path) if path.suffix == ".py" or os.sep in where or path.is_file() else _module(where)
 
 
 def _only_one(where: str, module: ModuleType) -> Any:

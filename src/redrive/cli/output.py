@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Any
 
 from redrive.cli.wording import lines, one_line
 
 _GAP = 2
 _MOST_LINES = 3
+_NARROWEST = 16  # of a text that goes on below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class Column:
     drop   left out where there is no room, the highest first, or where it is empty; 0 is never left out
     least  may be cut to so many characters, with an ellipsis, where there is no room
     wrap   goes on in the next line instead of being cut, for two or three lines
+    whole  with wrap: for as many lines as it takes
     hidden data for pipes that people have in another form
     """
 
@@ -37,6 +41,7 @@ class Column:
     drop: int = 0
     least: int = 0
     wrap: bool = False
+    whole: bool = False
     hidden: bool = False
 
     def for_people(self, value: Any) -> str:
@@ -100,9 +105,15 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        console = Console(file=sys.stdout, highlight=False)
+        width, height = get_terminal_size()  # rich takes whatever calls itself dumb for 80 columns
+        console = Console(file=sys.stdout, highlight=False, width=width, height=height)
         cells = [[column.for_people(value) for column, value in zip(columns, row, strict=True)] for row in rows]
         widths = _widths(columns, cells, console.width)
+        if sum(widths.values()) + _GAP * (len(widths) - 1) > console.width:
+            self._listed(
+                [columns[place].title for place in widths], [[row[place] for place in widths] for row in cells]
+            )
+            return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for place, width in widths.items():
             column = columns[place]
@@ -114,8 +125,30 @@ class Output:
                 width=width,
             )
         for row in cells:
-            table.add_row(*(Text(_cut(row[place], width * _MOST_LINES)) for place, width in widths.items()))
+            table.add_row(
+                *(
+                    Text(row[place] if columns[place].whole else _cut(row[place], width * _MOST_LINES))
+                    for place, width in widths.items()
+                )
+            )
         console.print(table)
+
+    def _listed(self, titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+        """Row by row, each value in a line of its own: where columns would be cut until nothing can be read."""
+        label = max(map(len, titles)) + _GAP
+        for number, row in enumerate(cells):
+            if number:
+                self.text("")
+            for title, value in zip(titles, row, strict=True):
+                if value:
+                    self.text(self.wrapped(f"{title:<{label}}{value}", hang=label))
+
+    def wrapped(self, text: str, *, hang: int) -> str:
+        """A line of text; where a terminal has no room for it, it goes on below, so far to the right."""
+        width = max(get_terminal_size().columns, hang + _NARROWEST)
+        if not self.terminal or len(text) <= width:
+            return text
+        return fill(text, width, subsequent_indent=" " * hang, break_on_hyphens=False)
 
 
 def _cut(text: str, length: int) -> str:

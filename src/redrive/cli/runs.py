@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,8 +104,9 @@ def _columns(found: Sequence[Report | FlowReport], out: Output) -> Sequence[Colu
         return (*_COLUMNS, *_OF_ROWS, *_OF_TASKS)
     if not any(isinstance(one, FlowReport) for one in found):
         return (*_COLUMNS, *_OF_ROWS)
-    name = Column(title="pipeline or flow", least=16)
-    return (*(name if one.title == "pipeline" else one for one in _COLUMNS), Column(title="did", least=24), _REASON)
+    run, _, status, started, duration = _COLUMNS
+    name, did = Column(title="pipeline or flow", least=12), Column(title="did", least=20, wrap=True)
+    return (run, name, status, replace(started, drop=2), duration, did, _REASON)
 
 
 def _cells(report: Report | FlowReport, columns: Sequence[Column]) -> list[Any]:

@@ -226,6 +226,7 @@ def reset(
 ) -> None:
     """Close a circuit in every process that shares the store."""
     with session.opened() as store:
+        resting = any(one.drained for one in store.shared.services() if one.service == name)
         known = store.shared.reset(name, keys=keys)
     if session.out.json:
         session.out.document({"service": name, "reset": known, "keys": keys})
@@ -233,6 +234,8 @@ def reset(
     session.out.say(
         said if known else f"there was nothing to reset of {name}; `redrive services ls` lists what there is"
     )
+    if resting and not keys:
+        session.out.say("its used-up keys stay so; --keys uses them again, too")
 
 
 def _of_name(found: list[Known], name: str) -> Known:

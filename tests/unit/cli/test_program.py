@@ -99,8 +99,8 @@ def test_the_help_of_a_noun_tells_of_its_commands_in_whole_sentences(run):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["dlqq"], "no such command 'dlqq'. Did you mean 'dlq'?; see `redrive --help`"),
-        (["dlq", "lss"], "no such command 'lss'. Did you mean 'ls'?; see `redrive dlq --help`"),
+        (["dlqq"], "no such command 'dlqq', did you mean 'dlq'? See `redrive --help`"),
+        (["dlq", "lss"], "no such command 'lss', did you mean 'ls'? See `redrive dlq --help`"),
         (["dlq", "ls", "--pipelin", "x"], "no such option: --pipelin (Possible options: --pipeline"),
         (["dlq", "ls", "--limit", "many"], "invalid value for '--limit'"),
         (["dlq", "ls", "--limit", "0"], "invalid value for '--limit'"),

@@ -166,20 +166,13 @@ def test_the_hint_names_the_store_that_was_named(run, ran):
         (["ls", "--status", "done"], "there is no status 'done' of a run; it is one of running, complete, stopped"),
         (["ls", "--since", "soon"], "--since must be an age such as"),
         (["ls", "--limit", "0"], "invalid value for '--limit'"),
-        (["lss"], "no such command 'lss'. Did you mean 'ls'?; see `redrive runs --help`"),
+        (["lss"], "no such command 'lss', did you mean 'ls'? See `redrive runs --help`"),
     ],
 )
 def test_wrong_words_are_a_usage_error_in_one_sentence(run, store, words, sentence):
     answer = run("runs", *words)
     assert (answer.code, answer.out) == (64, "")
     assert answer.sentence.startswith(sentence)
-
-
-def test_the_noun_alone_shows_its_commands(run):
-    answer = run("runs")
-    assert answer.code == 0
-    assert "\n  ls " in answer.out
-    assert "\n  show " in answer.out
 
 
 # ── flows beside pipelines ────────────────────────────────────────────────────────────────────────────────────────────

@@ -137,8 +137,9 @@ def ls(
     else:
         out.table(_columns(selection), [_letter_row(one, view) for one in found[:limit]])
     if not found:
-        where = "" if selection.empty else " that match"
-        out.say(f"no {'pending ' if selection.said_status() is None else ''}letters{where}")
+        where = "" if selection.empty and after is None else " that match"
+        pending = selection.said_status() is None and not selection.by_id
+        out.say(f"no {'pending ' if pending else ''}letters{where}")
     elif len(found) > limit:
         out.say(f"there are more: {session.again_with('--after', found[limit - 1].id)}")
 

@@ -135,7 +135,9 @@ def _end_of(text: str) -> str:
     text = text.rstrip("\n")
     if len(text) <= _LONGEST:
         return text
-    return f"… {len(text) - _LONGEST:,} characters before this; --json shows all\n{text[-_LONGEST:].lstrip()}"
+    end = text[-_LONGEST:]
+    end = end.partition("\n")[2] or end  # from a whole line on, where there is one
+    return f"… {len(text) - len(end):,} characters before this; --json shows all\n{end}"
 
 
 def _indented(text: str) -> str:

@@ -2,7 +2,7 @@
 
 Run it: redrive run settlement.py --param day=2026-11-15
 
-The bank is played by `redrive demo`, and answers only while that runs.
+The bank is played by `redrive demo`, and answers only while that runs; payouts wait until it is back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def settle(payout: dict[str, str], idempotency_key: str) -> int:
     """Pay one merchant. The bank knows a repeat by its key, so it may be tried again whatever happened."""
     account = checked(json.loads(Path("accounts.json").read_text())[payout["merchant"]])
     payment = {"merchant": payout["merchant"], "account": account, "cents": int(payout["cents"])}
-    answer = httpx.post(f"{BANK}/payments", json=payment, headers={"Idempotency-Key": idempotency_key}, timeout=30.0)
+    answer = httpx.post(f"{BANK}/payments", json=payment, headers={"Idempotency-Key": idempotency_key})
     cents: int = answer.raise_for_status().json()["cents"]
     return cents
 

@@ -1,0 +1,88 @@
+"""Terminals on which a table has no room: nothing is cut until it cannot be read."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from redrive.cli.demo_story import Story
+from redrive.cli.output import Column, Output
+from redrive.cli.tasks.showing import _end_of
+
+COLUMNS = (
+    Column(title="cause"),
+    Column(title="letters", right=True, drop=1),
+    Column(title="last seen"),
+    Column(title="message", least=20, wrap=True),
+)
+ROWS = [
+    ("6745a0", 30, "3 h ago", "fee: Input should be a valid decimal"),
+    ("61e258", 7, "just now", ""),
+]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal of some width; what was written to it, line by line."""
+
+    def terminal(width):
+        stream = io.StringIO()
+        stream.isatty = lambda: True
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setenv("COLUMNS", str(width))
+        return lambda: re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()).splitlines()
+
+    return terminal
+
+
+def test_where_there_is_no_room_for_columns_each_value_has_a_line_of_its_own(terminal):
+    written = terminal(36)
+    Output().table(COLUMNS, ROWS)
+    assert written() == [
+        "cause      6745a0",
+        "last seen  3 h ago",
+        "message    fee: Input should be a",
+        "           valid decimal",
+        "",
+        "cause      61e258",
+        "last seen  just now",
+    ]
+
+
+def test_a_terminal_that_calls_itself_dumb_is_as_wide_as_it_is(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    written = terminal(50)
+    Output().table(COLUMNS, ROWS)
+    assert max(map(len, written())) <= 50
+
+
+def test_the_story_of_the_demo_fits_into_sixty_columns(terminal):
+    written = terminal(60)
+    Story(Output(), Path("redrive-demo"), typed="redrive").act_three(24)
+    assert written() == [
+        "",
+        "3  A settlement: 24 merchants, each paid in a task of its",
+        "   own  (settlement.py)",
+        "   The bank is busy at times, and of one payment never says",
+        "   what became of it; one account is bad.",
+    ]
+
+
+def test_a_line_that_is_too_long_goes_on_below_its_text(terminal):
+    terminal(30)
+    assert Output().wrapped("told  one message for each of them", hang=6) == "told  one message for each of\n      them"
+
+
+def test_in_a_pipe_a_line_stays_a_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    assert Output().wrapped("x " * 40, hang=2) == "x " * 40
+
+
+def test_the_end_of_a_traceback_begins_with_a_whole_line():
+    shown = _end_of("\n".join(f'  File "job.py", line {number} in work' for number in range(200)))
+    first, second, *_ = shown.splitlines()
+    assert first.endswith("characters before this; --json shows all")
+    assert second.startswith('  File "job.py", line ')
+    assert _end_of("x" * 3_000).endswith("\n" + "x" * 2_000)
