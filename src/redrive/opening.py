@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -145,9 +145,11 @@ class Store:
         files       the directory that `Flow(files=…)` names, where the results are there
         progress    is called with how many runs were looked at, and of how many
         """
-        from redrive.store.purge import purge
+        from redrive.store.purge import place_of_results, purge
 
-        before, where = old_before(older_than), self.results if files is None else Path(files)
+        # By the clock that all who share the store have in common: one that is ahead would take what is young.
+        before = old_before(older_than, self.database.read(self.database.dialect.now))
+        where = place_of_results(files, usual=self.results)
         return purge(self.database, before=before, files=where, dry_run=dry_run, progress=progress)
 
     def close(self) -> None:
@@ -159,9 +161,8 @@ class Store:
         self.database.close()
 
 
-def old_before(older_than: timedelta | str | datetime) -> datetime:
+def old_before(older_than: timedelta | str | datetime, now: datetime) -> datetime:
     """The moment before which what ended is old. One that is still to come is a slip: it would take everything."""
-    now = datetime.now(UTC)
     before = moment(older_than, now, "older_than")
     if before > now:
         raise LetterError(f"older_than must lie in the past, not at {before:%Y-%m-%d %H:%M} UTC; nothing was changed")

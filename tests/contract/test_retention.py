@@ -325,9 +325,92 @@ def test_a_file_that_cannot_be_removed_is_said_and_keeps_nothing_else_from_going
 
 def test_results_that_are_in_another_directory_are_counted(store, few, tmp_path):
     nights(store, tmp_path, 1, 2, 100)
+    (tmp_path / "empty").mkdir()
     for dry_run in (True, False):
-        done = store.purge(older_than="90d", files=tmp_path / "nowhere", dry_run=dry_run)
+        done = store.purge(older_than="90d", files=tmp_path / "empty", dry_run=dry_run)
         assert (done.flows, done.files, done.elsewhere) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_directory_that_is_not_there_is_refused_before_anything_goes(store, few, tmp_path, dry_run):
+    made = nights(store, tmp_path, 1, 2, 100)
+    (tmp_path / "file").touch()
+    for named in ("nowhere", "file"):
+        with pytest.raises(StoreError, match=f"there is no directory '.*{named}'.*; nothing was changed"):
+            store.purge(older_than="90d", files=tmp_path / named, dry_run=dry_run)
+    assert ids(store, task_runs) == ids(store, tasks) == set(made)
+
+
+def test_nothing_behind_a_link_is_ever_removed(store, few, tmp_path):
+    """Somebody has put the results of a run on another disk, or a link among those of another."""
+    *_, linked, holding = nights(store, tmp_path, 1, 2, 100, 101)
+    results, outside = tmp_path / "results", tmp_path / "outside"
+    (results / str(linked)).rename(outside)
+    (results / str(linked)).symlink_to(outside)
+    there = sorted(outside.iterdir())
+    (results / str(holding) / "link").symlink_to(there[0])
+    assert purge(store, tmp_path, dry_run=True).files == 3  # two files and the link itself
+    with pytest.raises(StoreError, match=f"{linked} holds results of a run that is purged, and cannot be removed"):
+        purge(store, tmp_path)
+    assert sorted(outside.iterdir()) == there
+    assert not (results / str(holding)).exists()
+    (results / str(linked)).unlink()
+    assert purge(store, tmp_path).flows == 1
+    assert sorted(outside.iterdir()) == there
+
+
+def test_a_run_that_was_begun_anew_while_two_purge_keeps_its_tasks_and_files(store, few, tmp_path):
+    """One has read that a run is to go; before it comes to it, another one removes it, and a scheduler begins it."""
+    *_, old = nights(store, tmp_path, 1, 2, 100)
+    now = datetime.now(UTC)
+    slow = retention_flows.FlowRetention(
+        retention.Retention(store.database, before=now - 90 * DAY, now=now), tmp_path / "results"
+    )
+    assert purge(store, tmp_path).flows == 1
+    flow = settlement(store, tmp_path)
+    assert flow.run(params={"day": 100}, run_id=old).status == "complete"
+    gone = slow._finish([old])
+    assert (gone.flows, gone.tasks, gone.files) == (0, 0, 0)
+    assert flow.result("settle", run=old) == [LARGE, LARGE]
+
+
+def test_a_mark_whose_commit_was_lost_is_made_again(store, few, tmp_path, monkeypatch):
+    """Whoever takes a run for marked that is not removes tasks of what others may go on with."""
+    *_, old = nights(store, tmp_path, 1, 2, 100)
+    write, answers = store.database.write, []
+
+    def loses_the_commit(work, *, done=None):
+        """The first transaction is undone when it is committed, and begun again as `Database.write` does."""
+        if answers:
+            return write(work, done=done)
+        with pytest.raises(ZeroDivisionError):
+            write(lambda connection: (answers.append(work(connection)), 1 / 0))
+        return write(lambda connection: answers[0] if done(connection, answers[0]) else work(connection))
+
+    monkeypatch.setattr(store.database, "write", loses_the_commit)
+    now = datetime.now(UTC)
+    old_runs = retention.Retention(store.database, before=now - 90 * DAY, now=now)
+    flows = retention_flows.FlowRetention(old_runs, tmp_path / "results")
+    ((ids_of_page, why),) = old_runs.pages(retention.FLOWS, 10)
+    assert flows._mark(ids_of_page, why) == [old] == answers[0]
+    assert flows._marked() == [old]
+
+
+def test_a_file_that_cannot_be_removed_does_not_keep_alerts_from_going(store, few, tmp_path):
+    *_, old = nights(store, tmp_path, 1, 2, 100)
+    (tmp_path / "results" / str(old) / "mine").mkdir()
+    over(store, "a", 100)
+    with pytest.raises(StoreError, match="all else is done"):
+        purge(store, tmp_path)
+    assert store.alerts.find(limit=10) == []
+
+
+def test_what_is_old_is_so_by_the_clock_of_the_store(store, few, monkeypatch):
+    ran(store, 1, 2, 3, 4)
+    monkeypatch.setattr(store.database.dialect, "now", lambda connection: NOW - 100 * DAY)
+    assert store.purge(older_than="1d").runs == 0
+    with pytest.raises(LetterError, match="older_than must lie in the past"):
+        store.purge(older_than=NOW)
 
 
 # ── alerts and services ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -396,7 +479,7 @@ def test_progress_is_told_up_to_the_end(store, few, tmp_path, monkeypatch):
 def test_what_there_is_no_time_for_is_left_for_another_time(store, few, tmp_path, monkeypatch):
     monkeypatch.setattr(retention_flows, "TASKS", 3)
     made = nights(store, tmp_path, 1, 2, 100, 101)
-    asked = iter([False, False, True])  # the page, the first tasks, and then it is enough
+    asked = iter([False, False, False, True])  # the page, its runs, the first tasks, and then it is enough
     now = datetime.now(UTC)
     old = retention.Retention(store.database, before=now - 90 * DAY, now=now, enough=lambda: next(asked, True))
     part = retention_flows.FlowRetention(old, tmp_path / "results").purge(lambda seen: None)

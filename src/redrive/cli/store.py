@@ -85,7 +85,12 @@ def purge(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much.")] = False,
     files: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where results of flows are, if Flow(files=…) names a directory.")
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where results of flows are, if Flow(files=…) names a directory; else as redrive.toml says.",
+            show_default=False,
+        ),
     ] = None,
     yes: Yes = False,
 ) -> None:
@@ -95,11 +100,14 @@ def purge(
     waited for always stays, and so do the newest runs of each pipeline and flow. For letters there is `dlq purge`.
     """
     out = session.out
+    files = session.settings.result_files if files is None else files
     with session.opened() as store:
         # Purging is by its nature bulk, and a schedule does it where nobody is there: only a person is asked.
         if not dry_run and not yes and out.attended:
             would = store.purge(older_than=older_than, dry_run=True, files=files)
             if what := in_words(would):
+                if would.elsewhere:
+                    out.say(left_behind(would))
                 confirm(session, f"remove {what} for good", would.runs + would.flows)
         with out.progress("purging", of="runs") as tell:
             purged = store.purge(older_than=older_than, dry_run=dry_run, files=files, progress=tell)
@@ -133,13 +141,19 @@ def beside(purged: StorePurged, *, remote: bool) -> Sequence[str]:
             "or needed to say what is usual"
         )
     if purged.elsewhere:
-        one = purged.elsewhere == 1
-        was = ("is" if one else "are") if purged.dry_run else ("was" if one else "were")
-        files = "a file that is" if one else "files that are"
-        said.append(
-            f"{counted(purged.elsewhere, 'result')} {was} in {files} not here; where Flow(files=…) names a directory, "
-            "say --files"
-        )
+        said.append(left_behind(purged))
     if not remote and not purged.dry_run and (purged.runs or purged.flows or purged.alerts):
         said.append("the space is used again; the file itself does not shrink, unless by SQLite's VACUUM")
     return said
+
+
+def left_behind(purged: StorePurged) -> str:
+    """That files do not go with their runs: before these are gone somebody can still say where they are."""
+    one, would = purged.elsewhere == 1, purged.dry_run
+    be = ("is" if one else "are") if would else ("was" if one else "were")
+    files = "a file that is" if one else "files that are"
+    stays = "would stay" if would else "stays" if one else "stay"
+    return (
+        f"{counted(purged.elsewhere, 'result')} {be} in {files} not here, and {stays} there; where Flow(files=…) names "
+        f"a directory, say so with --files or in [retention]{'' if would else ' before the next purge'}"
+    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +20,7 @@ from redrive.cli.exits import Refused
 from redrive.cli.output import Output, iso
 from redrive.cli.session import Session
 from redrive.cli.spans import seconds
+from redrive.cli.store import left_behind
 from redrive.cli.wording import one_line
 from redrive.model import in_words
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+_LOG = logging.getLogger("redrive.watch")
 _MOST_OF_A_LOOK = 20.0  # seconds for which old runs are removed each day: who looks must go on leading
 _PATIENCE_ONCE = 60.0  # seconds for which counts and probes are waited for, where there is no next look
 
@@ -102,7 +104,7 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
         store.alerts,
         levels,
         every=between,
-        purges=[lambda: store.services.purge(datetime.now(UTC) - kept), *_forgetting_runs(session, store)],
+        purges=[lambda: store.services.purge(_ago(store, kept)), *_forgetting_runs(session, store)],
         beside=beside,
         news=_Status(session.out, store, every=None if once else between).tell,
     )
@@ -110,18 +112,24 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
 
 def _forgetting_runs(session: Session, store: Store) -> list[Callable[[], object]]:
     """How runs are forgotten that are older than the settings keep them: nothing is, where they say nothing."""
-    from redrive.store.purge import purge_work
+    from redrive.store.purge import place_of_results, purge_work
 
     keep, files = session.settings.keep_runs, session.settings.result_files
     if keep is None:
         return []
 
     def forget() -> None:
-        before = datetime.now(UTC) - timedelta(seconds=keep)
-        where = store.results if files is None else Path(files)
-        purge_work(store.database, before=before, files=where, within=_MOST_OF_A_LOOK)
+        before, where = _ago(store, timedelta(seconds=keep)), place_of_results(files, usual=store.results)
+        done = purge_work(store.database, before=before, files=where, within=_MOST_OF_A_LOOK)
+        if done.elsewhere:
+            _LOG.warning("%s", left_behind(done))
 
     return [forget]
+
+
+def _ago(store: Store, span: timedelta) -> datetime:
+    """So long ago by the store's clock: a machine whose own is ahead would forget what is young."""
+    return store.database.read(store.database.dialect.now) - span
 
 
 class _Status:

@@ -94,6 +94,11 @@ class Scenario:
             )
         if self.capacity is not None and self.capacity > _MOST_REQUESTS:
             raise ValueError(f"capacity must be {_MOST_REQUESTS:,} or less, not {self.capacity:g}")
+        if self.bucket > (shortest := min(self.outage, self.watch)):
+            raise ValueError(
+                f"bucket must be no longer than outage and watch, {shortest:g} seconds, not {self.bucket:g}: what "
+                "comes in one moment would not be seen"
+            )
         if (buckets := (self.until / self.bucket)) > _MOST_BUCKETS:
             raise ValueError(f"bucket of {self.bucket:g} seconds makes {buckets:,.0f} of them; make it longer")
         often = min(self.every, self.again, self.fixed)

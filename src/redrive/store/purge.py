@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from redrive.errors import StoreError
 from redrive.store.database import Database
 from redrive.store.retention import FLOWS, PIPELINES, Retention, StorePurged
 from redrive.store.retention_flows import FlowRetention
@@ -17,17 +19,34 @@ from redrive.store.service_log import ServiceLog
 Progress = Callable[[int, int], None]
 
 
+def place_of_results(named: str | os.PathLike[str] | None, *, usual: Path) -> Path:
+    """The directory in which results of flows are.
+
+    One that is named and not there is a slip, or a disk that is not mounted: the runs would go, and nobody would know
+    of their files any more. The usual one is made when there is something to put into it.
+    """
+    if named is None:
+        return usual
+    if not os.path.isdir(named):
+        raise StoreError(
+            f"there is no directory {os.fspath(named)!r} in which results of flows could be: see that the name is "
+            "right, and the disk is mounted; nothing was changed"
+        )
+    return Path(named)
+
+
 def purge(
     database: Database, *, before: datetime, files: Path, dry_run: bool = False, progress: Progress = lambda *_: None
 ) -> StorePurged:
     """Remove all that was over before a moment."""
-    done = purge_work(database, before=before, files=files, dry_run=dry_run, progress=progress)
     old = Retention(database, before=before, now=database.read(database.dialect.now))
     if dry_run:
         rest = old.rest()
     else:
         windows = ServiceLog(database).purge(old.services_before)
         rest = StorePurged(alerts=old.purge_alerts(old.alerts_before), services=windows)
+    # The last of all: a file of theirs that cannot be removed ends in an error.
+    done = purge_work(database, before=before, files=files, dry_run=dry_run, progress=progress)
     return replace(done, alerts=rest.alerts, services=rest.services)
 
 

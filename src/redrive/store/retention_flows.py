@@ -6,8 +6,9 @@ is marked, and the next one goes on with removing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,6 +24,7 @@ from redrive.store.schema import task_attempts, task_changes, task_executors, ta
 
 RUNS = 100
 TASKS = 2_000
+_MARKED = (task_runs.c.status == FlowStatus.ABANDONED, task_runs.c.reason == PURGING)
 
 
 class FlowRetention:
@@ -45,7 +47,7 @@ class FlowRetention:
         return StorePurged(
             flows=len(ids),
             tasks=self._database.read(lambda connection: connection.execute(counted).scalar_one()) if ids else 0,
-            files=sum(len(_within(self._place(one))) for one in ids),
+            files=sum(_count(self._place(one)) for one in ids),
             elsewhere=self._elsewhere(ids),
         )
 
@@ -67,9 +69,7 @@ class FlowRetention:
 
     def _marked(self) -> list[UUID]:
         """Runs that somebody began to remove."""
-        wanted = select(task_runs.c.run_id).where(
-            task_runs.c.status == FlowStatus.ABANDONED, task_runs.c.reason == PURGING
-        )
+        wanted = select(task_runs.c.run_id).where(*_MARKED)
         return self._database.read(lambda connection: list(connection.execute(wanted).scalars()))
 
     def _mark(self, ids: Sequence[UUID], why: Sequence[Any]) -> list[UUID]:
@@ -84,15 +84,22 @@ class FlowRetention:
             return ours
 
         def is_done(connection: Connection, ours: list[UUID]) -> bool:
-            left = select(task_runs.c.run_id).where(task_runs.c.run_id.in_(ours), task_runs.c.reason != PURGING)
+            unmarked = task_runs.c.reason.is_distinct_from(PURGING)  # most have none
+            left = select(task_runs.c.run_id).where(task_runs.c.run_id.in_(ours), unmarked)
             return bool(ours) and connection.execute(left.limit(1)).first() is None
 
         return self._database.write(work, done=is_done)
 
     def _finish(self, ids: Sequence[UUID]) -> StorePurged:
-        """Remove what is marked: its tasks, its files, and then its row."""
+        """Remove what is marked: its tasks, its files, and then its row.
+
+        Each part sees that it is marked still. Another purge may have finished it meanwhile, and a scheduler that gives
+        its runs their ids may have begun it anew.
+        """
         removed = StorePurged()
         for start in range(0, len(ids), RUNS):
+            if self._old.enough():
+                break
             part = ids[start : start + RUNS]
             elsewhere, gone = self._elsewhere(part), self._remove_tasks(part)
             files = {one: self._remove_files(one) for one in part}
@@ -103,7 +110,8 @@ class FlowRetention:
         return removed
 
     def _remove_tasks(self, ids: Sequence[UUID]) -> int:
-        some = select(tasks.c.id).where(tasks.c.run_id.in_(ids)).order_by(tasks.c.id).limit(TASKS)
+        marked = select(task_runs.c.run_id).where(task_runs.c.run_id.in_(ids), *_MARKED)
+        some = select(tasks.c.id).where(tasks.c.run_id.in_(marked)).order_by(tasks.c.id).limit(TASKS)
 
         def work(connection: Connection) -> list[int]:
             gone = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
@@ -120,13 +128,18 @@ class FlowRetention:
     def _remove_files(self, run_id: UUID) -> int | None:
         """How many there were; None where they cannot be removed, and the run is left for the next time."""
         place, removed = self._place(run_id), 0
+        still = select(task_runs.c.run_id).where(task_runs.c.run_id == run_id, *_MARKED)
+        if self._database.read(lambda connection: connection.execute(still).first()) is None:
+            return None
         try:
-            for file in _within(place):
-                with suppress(FileNotFoundError):  # another purge was quicker
-                    file.unlink()
-                    removed += 1
-            with suppress(FileNotFoundError):
+            with _opened(place) as directory:
+                for name in os.listdir(directory):
+                    with suppress(FileNotFoundError), _named(place / name):  # another purge was quicker
+                        os.unlink(name, dir_fd=directory)
+                        removed += 1
                 place.rmdir()
+        except FileNotFoundError:
+            return removed
         except OSError as error:
             self._stuck = self._stuck or error
             return None
@@ -136,7 +149,7 @@ class FlowRetention:
         def work(connection: Connection) -> list[UUID]:
             # What another purge has in hand may still have tasks: it removes the row as well.
             empty = select(task_runs.c.run_id).where(
-                task_runs.c.run_id.in_(ids), ~exists().where(tasks.c.run_id == task_runs.c.run_id)
+                task_runs.c.run_id.in_(ids), *_MARKED, ~exists().where(tasks.c.run_id == task_runs.c.run_id)
             )
             gone = list(connection.execute(empty.with_for_update(skip_locked=True)).scalars())
             connection.execute(delete(task_executors).where(task_executors.c.run_id.in_(gone)))
@@ -157,10 +170,30 @@ class FlowRetention:
         return self._database.read(lambda connection: connection.execute(wanted).scalar_one()) if lacking else 0
 
 
-def _within(place: Path) -> list[Path]:
-    with suppress(OSError):
-        return list(place.iterdir())
-    return []
+@contextmanager
+def _opened(place: Path) -> Iterator[int]:
+    """The directory itself, and not where a link of its name leads: nothing outside is ever removed."""
+    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Let what goes wrong tell of the whole path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(file)
+        raise
+
+
+def _count(place: Path) -> int:
+    with suppress(OSError), _opened(place) as directory:
+        return len(os.listdir(directory))
+    return 0
 
 
 def _sum(one: StorePurged, other: StorePurged) -> StorePurged:

@@ -98,6 +98,7 @@ def test_on_a_terminal_there_are_the_premises_a_table_a_conclusion_and_two_chart
     assert "takes up 10 requests/s, 50 may wait; it answers 503 for 40 s; a 503 asks for 9.0 s" in said.out
     assert "the worst of 2 repetitions, seed 1" in said.out
     assert "once it is back, the service meets " in said.out
+    assert "while it is down, up to " in said.out
     for name in STRATEGIES:
         assert name in said.out
     assert said.out.count("● redrive's default policy   ○ its cool-down not jittered") == 2

@@ -130,13 +130,22 @@ def test_a_purge_is_told_how_old_is_old(run, store, words, says):
     assert "Traceback" not in answer.err
 
 
+def test_results_are_looked_for_where_the_settings_say_unless_another_place_is_named(run, store, here, monkeypatch):
+    monkeypatch.setenv("REDRIVE_RETENTION_FILES", "unmounted")
+    answer = run("store", "purge", "--older-than", "90d")
+    assert answer.code == 70
+    assert answer.sentence.startswith("there is no directory 'unmounted' in which results of flows could be")
+    assert run("store", "purge", "--older-than", "90d", "--files", here).code == 0
+
+
 def test_what_is_gone_is_told_in_words():
     purged = retention.StorePurged(runs=1, flows=1, tasks=1_200, files=3, elsewhere=1, alerts=2, services=4)
     assert in_words(purged) == (
         "1 run of pipelines, 1 run of flows with 1,200 tasks and 3 files, 2 alerts, 4 quarters of an hour of services"
     )
     assert beside(purged, remote=True) == [
-        "1 result was in a file that is not here; where Flow(files=…) names a directory, say --files"
+        "1 result was in a file that is not here, and stays there; where Flow(files=…) names a directory, say so with "
+        "--files or in [retention] before the next purge"
     ]
 
 

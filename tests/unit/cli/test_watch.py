@@ -142,6 +142,15 @@ def test_runs_are_forgotten_as_the_settings_say_and_else_never(run, store, setti
     assert len(left(store)) == retention.NEWEST
 
 
+def test_runs_stay_while_the_directory_of_their_results_is_not_there(run, store, settings):
+    ran(store, *range(100, 102 + retention.NEWEST))
+    settings('[retention]\nruns = "90d"\nfiles = "unmounted"\n')
+    answer = run("watch", "--once")
+    assert answer.code == 70
+    assert "unmounted' in which results of flows could be" in answer.sentence
+    assert len(left(store)) == retention.NEWEST + 2
+
+
 def test_probes_are_found_beside_the_settings_and_asked(run, store, settings, here, monkeypatch):
     (here / "probes.py").write_text(PROBES)
     settings('[alerts]\npersist = "1s"\nlags = ["probes.py:billing"]\n')

@@ -143,7 +143,14 @@ class Watched(Guarded):
 
 
 scenarios = st.builds(
-    lambda latency, think, **options: Scenario(every=latency + think, latency=latency, **options),
+    lambda latency, think, bucket, outage, watch, **options: Scenario(
+        every=latency + think,
+        latency=latency,
+        bucket=min(bucket, outage, watch),
+        outage=outage,
+        watch=watch,
+        **options,
+    ),
     clients=st.integers(1, 40),
     latency=st.floats(0.5, 10.0),
     think=st.floats(0.5, 20.0),
@@ -335,6 +342,7 @@ def test_the_figures_show_requests_and_the_probes_of_those_who_probe(shown):
         ({"retry_after": 0}, "Retry-After must be a whole number of 1 or more, not 0"),
         ({"retry_after": 100_000}, "Retry-After must be a day or less, 86,400 seconds, not 100000"),
         ({"kind": "flood"}, "the kind of outage must be one of refused, 503, hang, not 'flood'"),
+        ({"bucket": 121}, "bucket must be no longer than outage and watch, 120 seconds, not 121"),
         ({"bucket": 0.001}, "bucket of 0.001 seconds makes 360,000 of them; make it longer"),
         ({"capacity": math.inf}, "capacity must be above the normal rate of 166.7 requests a second, not inf"),
         ({"capacity": 100}, "capacity must be above the normal rate of 166.7 requests a second, not 100"),

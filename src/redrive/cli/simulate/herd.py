@@ -226,5 +226,7 @@ def _conclusion(results: Sequence[Result]) -> str:
     ours, worst = results[0], max(results[1:], key=lambda one: one.peak)
     return (
         f"once it is back, the service meets {ours.peak_ratio:.1f} × its normal rate with {ours.strategy}, "
-        f"{worst.peak_ratio:.1f} × with {worst.strategy}"
+        f"{worst.peak_ratio:.1f} × with {worst.strategy}\n"
+        f"while it is down, up to {ours.peak_while_down / ours.normal:.1f} × and "
+        f"{worst.peak_while_down / worst.normal:.1f} × are sent"
     )
