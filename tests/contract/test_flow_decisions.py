@@ -10,7 +10,7 @@ from redrive.errors import FlowError, FlowStopped
 from redrive.flows import FlowStatus, State
 from redrive.letters import Status
 from redrive.testing import set_testing
-from tests.contract.flow_stage import states
+from tests.contract.flow_stage import PATIENCE, states
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +250,7 @@ def test_an_executor_at_work_sees_what_people_decide(flow, task, store):
 
     @task()
     def long():
-        assert told.wait(30)
+        assert told.wait(PATIENCE)
 
     task(name="bad")(lambda: 1 / 0)
     task(name="items", after="bad")(lambda: [1, 2, 3])
@@ -282,7 +282,7 @@ def test_a_storm_is_forgotten_when_a_person_sends_its_children_back(flow, task, 
 
     @task()
     def long():
-        assert told.wait(30)
+        assert told.wait(PATIENCE)
 
     task(name="split")(lambda: list(range(20)))
 

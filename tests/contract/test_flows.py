@@ -11,7 +11,7 @@ from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State, TaskFailed
 from redrive.store.schema import tasks
 from redrive.testing import set_testing
-from tests.contract.flow_stage import states, stopped
+from tests.contract.flow_stage import attempts_made, states, stopped
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_thousands_of_children(flow, task, store):
     task(name="each", each="many")(lambda item: item)
     task(name="sum", after="each")(lambda each: sum(each))
     report = flow.run()
-    assert (report.counts, report.attempts) == ({State.SUCCESS: 2_002}, 2_002)
+    assert (report.counts, attempts_made(store)) == ({State.SUCCESS: 2_002}, 2_002)
     assert flow.result("sum") == 1_999_000
 
 

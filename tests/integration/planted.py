@@ -5,6 +5,7 @@ and could have shown the secrets.
 """
 
 import base64
+import functools
 import re
 from hashlib import blake2b
 
@@ -72,6 +73,7 @@ def card(place, shape="card"):
     return f"{digits}{-sum(sum(divmod(one, 10)) for one in doubled) % 10}"
 
 
+@functools.cache
 def secret(place, shape):
     """What is hidden in this shape at this place."""
     match shape:

@@ -99,7 +99,7 @@ class Process:
     def end(self):
         """Let it run to its end, right after what it last did."""
         self.popen.stdin.close()
-        assert self.popen.wait(30) == 0, self.popen.stderr.read()
+        assert self.popen.wait(90) == 0, self.popen.stderr.read()
 
     def kill(self):
         self.popen.kill()

@@ -245,7 +245,7 @@ def test_a_file_that_stays_busy_is_reported_when_patience_ends(tmp_path, filled)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         waiting.start()
-        waiting.join(6)  # thirty times the patience, a fifth of the default
+        waiting.join(20)  # a hundred times the patience, and less than the default
         too_long = waiting.is_alive()
     waiting.join()
     store.close()

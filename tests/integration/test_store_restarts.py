@@ -175,7 +175,7 @@ def raised_by(function):
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(25)
     assert not thread.is_alive(), "it waits longer than it was told to"
     return caught[0]
 

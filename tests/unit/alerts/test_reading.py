@@ -596,4 +596,5 @@ def test_every_key_is_on_the_page():
 
 def test_every_variable_of_the_page_counts(tmp_path):
     for variable in re.findall(r"^\| `(REDRIVE_\w+)`", PAGE.read_text(), re.MULTILINE):
-        assert load(environ={variable: "1"}, directory=tmp_path) != load(environ={}, directory=tmp_path)
+        value = "90d" if variable == "REDRIVE_RETENTION_RUNS" else "1"
+        assert load(environ={variable: value}, directory=tmp_path) != load(environ={}, directory=tmp_path)

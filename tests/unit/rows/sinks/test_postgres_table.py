@@ -348,7 +348,7 @@ def test_a_table_is_made_once_by_two_who_find_it_missing(sql, database):
 
     def write(who):
         target = table(database, "t", key="id", create=True)
-        barrier.wait(20)
+        barrier.wait(60)
         try:
             target.write(rows_of([{"id": 10 * who + n, "a": "x"} for n in range(5)]), label="a")
         except Exception as error:
