@@ -11,7 +11,20 @@ ROOT = Path(redrive.__file__).parent
 
 # From the ground up: a room may import from its own row and from those above it in this list.
 LAYERS = [
-    {"model", "letters", "runs", "flows", "notices", "errors", "clock", "config", "masking", "extras", "stopping"},
+    {
+        "model",
+        "letters",
+        "runs",
+        "flows",
+        "notices",
+        "errors",
+        "clock",
+        "config",
+        "masking",
+        "extras",
+        "stopping",
+        "collection",
+    },
     {"classify", "policy"},
     {"calls", "store"},
     {"dlq", "observe", "explain", "simulate"},

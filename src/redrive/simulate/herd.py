@@ -6,14 +6,13 @@ same seed make the same answer.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from random import Random
 from typing import get_args
 
+from redrive.collection import without_collection
 from redrive.policy import checks
 from redrive.policy.backoff import ceiling
 from redrive.policy.retry import Retry
@@ -196,22 +195,10 @@ def simulate(
         failed=books.call_failed,
         pace=pace,
     )
-    with _no_search_for_cycles():
+    with without_collection():  # lives refer to nothing that refers to them
         lives = [strategy.live(caller, chance, _first(scenario, caller)) for _ in range(scenario.clients)]
         _let_happen(scenario, lives, books, tell)
     return books
-
-
-@contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """Lives refer to nothing that refers to them, and to look through many thousands again and again takes its time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _first(scenario: Scenario, caller: Caller) -> float:

@@ -12,7 +12,7 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.exits import NotThere
-from redrive.cli.output import Column
+from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
 from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
 from redrive.cli.wording import counted
@@ -116,16 +116,20 @@ def herd(
             repetitions=repetitions,
             tell=lambda share: bar(round(1_000 * share), 1_000),
         )
+    _tell(out, scenario, results, premise=_premise(scenario, repetitions, seed))
+    show(out, figures(scenario, results), plot)
+
+
+def _tell(out: Output, scenario: Scenario, results: Sequence[Result], *, premise: str) -> None:
     if out.json:
         out.document([_document(scenario, one) for one in results])
     elif out.terminal:
-        out.text(_premise(scenario, repetitions, seed))
+        out.text(premise)
         out.table(_COLUMNS, [_row(one) for one in results])
         out.text(f"\n{_conclusion(results)}")
     else:
         rows = [_facts(one) for one in results]
         out.table([Column(title=title) for title in rows[0]], [[*one.values()] for one in rows])
-    show(out, figures(scenario, results), plot)
 
 
 def _service(wanted: str) -> Service:
