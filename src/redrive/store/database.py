@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
@@ -22,6 +22,7 @@ from redrive.model import Kind
 from redrive.policy import backoff
 from redrive.store import migrate
 from redrive.store.dialect import Dialect
+from redrive.store.engine import SharedEngine
 
 T = TypeVar("T")
 
@@ -48,11 +49,11 @@ class Database:
         self.repeats = 0
         """How often a transaction had to be begun anew."""
         self._faults: tuple[type[Exception], ...] = (DBAPIError, PoolExhausted, *dialect.errors)
-        self._engine: Engine = dialect.engine()
+        self._engine = SharedEngine.of(dialect, patience)
         self._gate = threading.Condition()
         self._running = 0
         _open.add(self)
-        weakref.finalize(self, self._engine.dispose)  # who forgets to close it leaves no connection behind
+        weakref.finalize(self, self._engine.release, id(self))  # a store that was never closed leaves no connection
 
     def __repr__(self) -> str:
         return f"<Database {self.name}>"
@@ -105,8 +106,8 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close every connection; the next use opens new ones."""
-        self._engine.dispose()
+        """Close the connections, unless another store of this process uses them; the next use opens new ones."""
+        self._engine.release(id(self))
 
     # ── forks ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     # A child inherits SQLite's belief to hold locks that only its parent holds, and would write without any: nothing
@@ -119,18 +120,22 @@ class Database:
         while self._running and time.monotonic() < ends:
             self._gate.wait(max(0.0, ends - time.monotonic()))
         if not self.dialect.is_remote:
-            self._engine.dispose()
+            self._engine.close_idle()
 
     def after_fork(self, *, in_child: bool) -> None:
         """Go on."""
         if in_child:
             self._running = 0
-            self._engine.dispose(close=False)
+            self._engine.forget()
         self._gate.release()
 
     def _within(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         options = self.dialect.writing if writing else self.dialect.reading
-        with self._counted(), self._engine.connect() as connection, connection.execution_options(**options).begin():
+        with (
+            self._counted(),
+            self._engine.connect(id(self)) as connection,
+            connection.execution_options(**options).begin(),
+        ):
             return work(connection)
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -48,6 +48,9 @@ class Dialect(Protocol):
     """The options of a connection that is to read one snapshot, and of one that is to write."""
     errors: tuple[type[Exception], ...]
     """What the driver raises where it is used directly."""
+
+    def engine_key(self) -> Hashable:
+        """Return what databases must have in common to share an engine, and its pool of connections."""
 
     def engine(self) -> Engine:
         """A pool of connections whose transactions keep the promises of `Database`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,6 +55,9 @@ class PostgresDialect:
         self._url = url.set(drivername="postgresql+psycopg")
         # A password may stand among the parameters, too.
         self.where = mask(self._url.set(drivername="postgresql").render_as_string(hide_password=True))
+
+    def engine_key(self) -> Hashable:
+        return self._url
 
     def engine(self) -> Engine:
         return create_engine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -41,9 +41,13 @@ class SqliteDialect:
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
     def __init__(self, path: Path, *, patience: float) -> None:
-        self._path = path
+        self._path = path.absolute()  # also where the program changes its working directory later
         self._patience = patience
         self.where = str(path)
+
+    def engine_key(self) -> Hashable:
+        # A file that does not exist yet, or another file of the same name, has connections of its own.
+        return (self._path, self.place() or object())
 
     def engine(self) -> Engine:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any, cast
@@ -58,6 +58,9 @@ class _Engine:
     def __init__(self, url: URL) -> None:
         self._url = url
         self.where = mask(url.render_as_string(hide_password=True))
+
+    def engine_key(self) -> Hashable:
+        return self  # what each sink listens to on its engine is its own
 
     def engine(self) -> Engine:
         try:

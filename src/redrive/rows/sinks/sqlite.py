@@ -75,9 +75,9 @@ class _File(SqliteDialect):
 
     def _connect(self) -> sqlite3.Connection:
         if not self._path.parent.is_dir():
-            raise SinkMismatch(f"the directory {self._path.parent} does not exist; make it, or name another path")
+            raise SinkMismatch(f"the directory {Path(self.where).parent} does not exist; make it, or name another path")
         if not self._create and not self._path.exists():
-            raise SinkMismatch(f"there is no database {self._path}; name another file, or say create=True")
+            raise SinkMismatch(f"there is no database {self.where}; name another file, or say create=True")
         connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
             uri=True,
