@@ -1,14 +1,23 @@
-# Everything runs in .venv, made on first use; a change of constraints or pyproject makes it anew.
+# Everything runs in .venv, created on first use; a change of constraints or pyproject updates it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+# One process more than there are cores, because tests wait a lot. WORKERS=0 runs everything in one process.
+WORKERS ?= $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
+# A file stays in one process, because its tests share servers; files are taken in order, the long ones first.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+COVERAGE := $(CURDIR)/$(VENV)/coverage
 
-# Tests start Python hundreds of times: it is to find the modules compiled, whatever the shell says.
+# Tests start Python often: it must find the modules compiled, whatever the shell sets.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench chaos docs clean
+.DEFAULT_GOAL := help
+.PHONY: help demo lint types unit test test-changed test-coverage mutants chaos bench docs clean
+
+help:  ## List the targets.
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,34 +36,51 @@ $(VENV)/.docs: $(VENV)/.base
 	$(PIP) install --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
-demo: $(VENV)/.base
+demo: $(VENV)/.base  ## Play the demo: an API, a vendor file and a settlement on a bad day.
 	$(BIN)/redrive demo
 
-lint: $(VENV)/.test
+lint: $(VENV)/.test  ## Check style and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One process more than there are cores, for tests wait a lot; a file stays in one, for its tests share servers. The
-# files in their order, which has the long ones first. WORKERS=0 runs in this process. Types are checked beside.
-test: $(VENV)/.test
+unit: $(VENV)/.test  ## Run the pure and in-process tests: under a minute.
+	REDRIVE_TEST_LOOP=unit $(PYTEST) -m "not chaos and not process" tests/unit
+
+test: $(VENV)/.test  ## Run everything: style, types and all tests, real servers included.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest -m "not chaos" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	$(PYTEST) -m "not chaos"; tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests > types ? tests : types))
 
-chaos: $(VENV)/.test
-	$(BIN)/python -m pytest -m chaos --timeout 3600
-	REDRIVE_EXPLORE=1 $(BIN)/python -m pytest tests/unit/policy tests/unit/test_masking.py tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_storm.py tests/unit/tasks/test_decide.py tests/unit/test_config_lines.py tests/unit/alerts --timeout 3600
+test-changed: $(VENV)/.test  ## Run the tests that the uncommitted change can affect; BASE=REV compares with REV.
+	@files=$$($(BIN)/python -m tests.support.changed $(if $(BASE),--base $(BASE))) || exit $$?; \
+	if [ -z "$$files" ]; then echo "no test depends on the change"; else $(PYTEST) -m "not chaos" $$files; fi
 
-bench: $(VENV)/.bench
+test-coverage: $(VENV)/.test  ## Run all tests under coverage; print lines and branches per package.
+	rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
+	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/coverage run -m pytest --numprocesses $(WORKERS) --dist loadfile \
+	    --no-loadscope-reorder -m "not chaos and not bare" --timeout 900
+	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/coverage combine --quiet
+	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/python -m tests.support.coverage_report
+
+mutants: $(VENV)/.test  ## Change the code in 240 places and count the tests that notice; needs test-coverage first.
+	$(BIN)/python -m tests.support.mutants --coverage $(COVERAGE)/data
+
+chaos: $(VENV)/.test  ## Run the fault suites at full count, and property tests with new examples.
+	REDRIVE_TEST_LOOP=chaos $(BIN)/python -m pytest -m chaos --timeout 3600
+	REDRIVE_TEST_LOOP=chaos $(BIN)/python -m pytest --timeout 3600 tests/unit/policy tests/unit/test_masking.py \
+	    tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_storm.py \
+	    tests/unit/tasks/test_decide.py tests/unit/test_config_lines.py tests/unit/alerts
+
+bench: $(VENV)/.bench  ## Run every benchmark beside its peers, and write the record.
 	$(BIN)/python bench
 
-# The reference, from the code; then the site, into site/. What is silenced is an advertisement.
-docs: $(VENV)/.docs
+# What is silenced is an advertisement.
+docs: $(VENV)/.docs  ## Write the reference from the code, and build the site into site/.
 	$(BIN)/python docs/generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-clean:
+clean:  ## Remove everything that was built or installed.
 	rm -rf $(VENV) build dist site redrive-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .redrive

@@ -44,6 +44,7 @@ from redrive.testing import FakeClock
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)  # of the week that counts
 WEEK = timedelta(days=7)
 CALM, CLOSE = timedelta(hours=1), timedelta(minutes=1)  # between two looks of the watch
+WARM_UP = timedelta(hours=12)  # the same in the week before
 ON_CALL = timedelta(minutes=20)  # until somebody says that he is at it
 ROWS, CALLS = 600, 120
 
@@ -137,7 +138,7 @@ class World:
                 if self._agenda and self._agenda[0][0] <= self.clock.now():
                     heapq.heappop(self._agenda)[2]()
                     continue
-                pause = CLOSE if self._is_troubled() else CALM
+                pause = CLOSE if self._is_troubled() else CALM if self.counts else WARM_UP
                 until = min(self.clock.now() + pause, self._agenda[0][0] if self._agenda else ends)
                 self.clock.advance((until - self.clock.now()).total_seconds())
         return self.week
@@ -189,7 +190,7 @@ class World:
             sink=redrive.rows.table(f"sqlite:///{self._table}", name, key="id"),
             validate=_has_a_fee,
             store=self.store,
-            batch=100,
+            batch=ROWS,
             on_event=self._count,
             **options,
         )

@@ -1,116 +1,21 @@
-"""Processes to kill: see `mortals`."""
+"""Worker processes that the chaos suites share."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import itertools
-import json
-import os
-import select
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-# Tests are no package; what those of this directory share lies beside them.
-sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("letters_books", "rows_books", "tasks_books")
-
-_LONGEST = 60.0  # seconds in which a process must say something
-
-
-class Worker:
-    """One process, and what it has said."""
-
-    def __init__(self, pid: int, pipe: int, wait: Callable[[int], int]) -> None:
-        self.pid = pid
-        self.said: list[dict[str, Any]] = []
-        self._pipe, self._wait, self._rest = pipe, wait, b""
-
-    def listen(self, until: int | None = None) -> bool:
-        """Hear so many things in all, or everything; False where the process ended before."""
-        while until is None or len(self.said) < until:
-            if not select.select([self._pipe], [], [], _LONGEST)[0]:
-                pytest.fail(f"process {self.pid} said nothing for {_LONGEST} s, after {self.said[-3:]}")
-            heard = os.read(self._pipe, 1 << 16)
-            if not heard:
-                return False
-            *lines, self._rest = (self._rest + heard).split(b"\n")
-            self.said += [json.loads(line) for line in lines]
-        return True
-
-    def kill(self) -> None:
-        """kill -9."""
-        os.kill(self.pid, signal.SIGKILL)
-
-    def join(self) -> int:
-        """Hear it to its end; its exit code."""
-        self.listen()
-        os.close(self._pipe)
-        return self._wait(self.pid)
-
-    def heard(self, what: str) -> list[dict[str, Any]]:
-        """Everything it said of one kind."""
-        return [one for one in self.said if one["what"] == what]
-
-
-class Workers:
-    """Starts processes."""
-
-    def __init__(self, server: subprocess.Popen[str], directory: Path) -> None:
-        self._server = server
-        self._directory = directory
-        self._serial = itertools.count()
-        self._lock = threading.Lock()  # tests may start processes from several threads
-
-    def start(self, operation: str, *, gate: Path | None = None, **arguments: Any) -> Worker:
-        """Start an operation in a process of its own; one with a gate waits there."""
-        path = self._directory / f"pipe-{next(self._serial)}"
-        os.mkfifo(path)
-        pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        job = {"operation": operation, "pipe": str(path), "gate": None if gate is None else str(gate), **arguments}
-        worker = Worker(self._ask(job), pipe, lambda pid: self._ask({"wait": pid}))
-        path.unlink()
-        return worker
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[Path]:
-        """A gate that opens at the end of the block, for all that were started with it."""
-        gate = self._directory / f"gate-{next(self._serial)}"
-        with gate.open("w") as closed:
-            fcntl.flock(closed, fcntl.LOCK_EX)
-            yield gate
-
-    def _ask(self, job: dict[str, Any]) -> int:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        with self._lock:
-            self._server.stdin.write(json.dumps(job) + "\n")
-            self._server.stdin.flush()
-            return int(self._server.stdout.readline())
-
-
-@contextlib.contextmanager
-def workers_of(program: str, directory: Path) -> Iterator[Workers]:
-    """Processes of one program of this directory."""
-    command = [sys.executable, "-W", "error", Path(__file__).with_name(program)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield Workers(server, directory)
+from tests.support.killable_workers import Workers, workers_of
 
 
 @pytest.fixture(scope="session")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    with workers_of("letters_worker.py", tmp_path_factory.mktemp("workers")) as made:
+    with workers_of("letters_worker", tmp_path_factory.mktemp("workers")) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    with workers_of("tasks_worker.py", tmp_path_factory.mktemp("executors")) as made:
+    with workers_of("tasks_worker", tmp_path_factory.mktemp("executors")) as made:
         yield made

@@ -14,18 +14,18 @@ from collections import Counter, defaultdict
 
 import psycopg
 import pytest
-from alerts_worker import CHANNELS, SETTINGS, is_over
-from conftest import workers_of
 
 import redrive
 from redrive.alerts.ledger import AlertLedger
 from redrive.alerts.sender import Sender
 from redrive.notices import AlertStatus, SendStatus, What
+from tests.support.alerts_worker import CHANNELS, SETTINGS, is_over
+from tests.support.killable_workers import workers_of
 
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    with workers_of("alerts_worker.py", tmp_path_factory.mktemp("alerts")) as made:
+    with workers_of("alerts_worker", tmp_path_factory.mktemp("alerts")) as made:
         yield made
 
 

@@ -4,13 +4,13 @@ import contextlib
 import random
 import sqlite3
 
-import letters_worker
 import psycopg
 import pytest
-from letters_books import checked_store
 
 import redrive
 from redrive.letters import Status
+from tests.oracles.letters import checked_store
+from tests.support import letters_worker
 
 databases = pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 

@@ -11,15 +11,16 @@ import sys
 import time
 from collections import Counter, defaultdict
 
-import letters_worker
 import psycopg
 import pytest
-from letters_books import checked_store
 from sqlalchemy import func, select, update
 
 import redrive
 from redrive.letters import Status
 from redrive.store.schema import letter_audit, letter_claims, letters
+from tests.oracles.effects import EffectLedger
+from tests.oracles.letters import checked_store
+from tests.support import letters_worker
 
 LEASE = 0.5
 MOST_KILLS_A_ROUND = 8
@@ -70,14 +71,14 @@ class Replaying:
 
     def __init__(self, url, directory):
         self.url = url
-        self.deliveries = directory / "deliveries"
-        self.deliveries.touch()
+        self.deliveries = EffectLedger(directory / "deliveries")
         self.target = url if url.startswith("postgresql:") else str(directory / "target.db")
         with self.connected() as connection:
             connection.execute("CREATE TABLE delivered (n bigint PRIMARY KEY, record text, times int DEFAULT 1)")
             connection.commit()
         with redrive.connect(url) as store:
             store.dlq.put_many(map(letters_worker.letter, range(self.size)), pipeline=letters_worker.PIPELINE)
+        self.runs = 0
         self.settled = set()
         self.known = 0
         self.pending = self.size
@@ -88,8 +89,9 @@ class Replaying:
         return contextlib.closing(sqlite3.connect(self.target))
 
     def job(self):
+        self.runs += 1
         return {
-            **{"operation": "replay", "url": self.url, "target": self.target, "deliveries": str(self.deliveries)},
+            **{"operation": "replay", "url": self.url, "target": self.target, "deliveries": str(self.deliveries.path)},
             **{"batch": 5, "lease": LEASE},
         }
 
@@ -97,7 +99,7 @@ class Replaying:
         return self.pending / self.size
 
     def check(self, worker):
-        delivered = [int(line) for line in self.deliveries.read_text().split()]
+        delivered = list(map(int, self.deliveries.ids()))
         assert not self.settled & set(delivered[self.known :]), "a letter was sent again after it had been marked"
         with self.connected() as connection:
             rows = connection.execute("SELECT n, record FROM delivered").fetchall()
@@ -115,6 +117,9 @@ class Replaying:
         return not self.pending
 
     def check_end(self):
+        self.deliveries.check_at_least_once(range(self.size))
+        if self.runs == 1:  # no process was killed
+            self.deliveries.check_once(range(self.size))
         good = {n for n in range(self.size) if n % 7 != 3}
         with checked_store(self.url) as (store, found):
             assert {n for n, letter in found.items() if letter.status == Status.REPROCESSED} == good

@@ -9,14 +9,14 @@ import random
 import threading
 import time
 
-import letters_worker
 import psycopg
 import pytest
-from letters_books import checked_store
 
 import redrive
 from redrive.dlq import put as putting
 from redrive.letters import Status
+from tests.oracles.letters import checked_store
+from tests.support import letters_worker
 
 _serial = itertools.count()
 

@@ -15,8 +15,9 @@ from collections import Counter
 
 import psycopg
 import pytest
-import rows_worker
-from rows_books import (
+
+import redrive
+from tests.oracles.rows import (
     DuckdbTarget,
     ParquetTarget,
     PostgresTarget,
@@ -26,10 +27,9 @@ from rows_books import (
     is_complete,
     newest_run,
 )
-from rows_worker import BATCH, COUNT
-
-import redrive
-from tests.chaos.conftest import workers_of
+from tests.support import rows_worker
+from tests.support.killable_workers import workers_of
+from tests.support.rows_worker import BATCH, COUNT
 
 KILLS_A_ROUND = 10
 VARIANTS = ("csv", "records", "ndjson")
@@ -38,7 +38,7 @@ SINKS = ("postgresql with its store", "postgresql", "sqlite with its store", "sq
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-    with workers_of("rows_worker.py", tmp_path_factory.mktemp("rows-workers")) as made:
+    with workers_of("rows_worker", tmp_path_factory.mktemp("rows-workers")) as made:
         yield made
 
 
@@ -169,7 +169,7 @@ class Fire:
 
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_run_that_is_killed_a_few_times_ends_exactly_as_if_it_had_not_been(loads, sink):
-    Fire(loads, seed=11).burn(sink, kills=8)
+    Fire(loads, seed=11).burn(sink, kills=5)
 
 
 @pytest.mark.chaos

@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tasks_books import alive, check_nobody_is_left
-from tasks_loads import Loads, hear
 
 from redrive.flows import State
+from tests.oracles.tasks import alive, check_nobody_is_left
+from tests.support.tasks_loads import Loads, hear
 
 CAUSES = {
     "signal:SIGKILL": "killed by SIGKILL",

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from tasks_books import check_nobody_is_left
-from tasks_loads import Load, Loads, hear
 
 import redrive
+from tests.oracles.tasks import check_nobody_is_left
+from tests.support.tasks_loads import Load, Loads, hear
 
 NEVER = 1_000  # in a row: tasks are not suspected of what is done to them here
 SAVED = 300  # times that an executor saves something, if nobody disturbs it

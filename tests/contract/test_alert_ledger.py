@@ -16,7 +16,7 @@ from redrive.errors import AlertError
 from redrive.notices import AlertStatus, Facts, SendStatus, Subject, Urgency, What
 from redrive.store.owner import end_work
 from redrive.store.schema import alert_sends, gauges
-from tests.contract.alert_stage import (
+from tests.support.alerts import (
     EVERYTHING,
     NOON,
     P1,

@@ -3,7 +3,6 @@
 import itertools
 import json
 import subprocess
-import sys
 import threading
 from datetime import time, timedelta
 from zoneinfo import ZoneInfo
@@ -20,7 +19,7 @@ from redrive.alerts.sender import Sender
 from redrive.alerts.settings import Quiet
 from redrive.notices import SendStatus, Urgency, What
 from redrive.store.schema import alert_sends
-from tests.contract.alert_stage import (
+from tests.support.alerts import (
     EVERYTHING,
     NOON,
     P1,
@@ -35,6 +34,7 @@ from tests.contract.alert_stage import (
     raising,
     settings,
 )
+from tests.support.warm_python import warm_python
 
 SLACK = settings(storm=99)
 GONE = judgement(under=EVERYTHING)
@@ -117,7 +117,7 @@ os.kill(os.getpid(), 9)
 def test_the_claim_of_a_process_that_was_killed_is_free_at_once(ledger, outbox, store_url):
     ledger.apply(judgement(finding()), now=NOON)
     dead = subprocess.run(
-        [sys.executable, "-c", CLAIMS_AND_DIES, store_url, NOON.isoformat()],
+        warm_python("-c", CLAIMS_AND_DIES, store_url, NOON.isoformat()),
         capture_output=True,
         text=True,
         check=False,

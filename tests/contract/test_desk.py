@@ -19,7 +19,7 @@ from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.notices import AlertStatus, SendStatus, Urgency
 from redrive.rows.ledger import Ledger
 from redrive.store.schema import runs, task_executors, task_runs
-from tests.contract.alert_stage import watched
+from tests.support.alerts import watched
 
 TWICE = redrive.Retry(attempts=2, base=0.01)
 

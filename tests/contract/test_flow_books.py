@@ -12,7 +12,7 @@ from redrive.letters import Status
 from redrive.store.schema import task_changes, tasks
 from redrive.tasks.results import Results
 from redrive.testing import set_testing
-from tests.contract.flow_stage import stopped, stopped_at_a_retry
+from tests.support.flows import stopped, stopped_at_a_retry
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from redrive.errors import FlowError, FlowStopped
 from redrive.flows import FlowStatus, State
 from redrive.letters import Status
 from redrive.testing import set_testing
-from tests.contract.flow_stage import PATIENCE, states
+from tests.support.flows import PATIENCE, states
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import functools
 import json
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -19,7 +18,8 @@ from redrive.flows import FlowStatus, State
 from redrive.store.schema import task_attempts, task_executors, tasks
 from redrive.tasks.executor import Executor
 from redrive.testing import set_testing
-from tests.contract.flow_stage import PATIENCE, Beside, attempts_made, eventually, stopped, stopped_at_a_retry
+from tests.support.flows import PATIENCE, Beside, attempts_made, eventually, stopped, stopped_at_a_retry
+from tests.support.warm_python import warm_python
 
 
 @pytest.fixture
@@ -341,7 +341,7 @@ PROGRAM = """
 def test_38_two_processes_share_one_run(store, store_url, tmp_path):
     program, log, run_id = tmp_path / "program.py", tmp_path / "log", str(uuid.uuid4())
     program.write_text(textwrap.dedent(PROGRAM))
-    command = [sys.executable, program, store_url, log, run_id]
+    command = warm_python(program, store_url, log, run_id)
     both = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
     assert [one.communicate(timeout=PATIENCE)[1] or one.returncode for one in both] == [0, 0]
     lines = [line.split() for line in log.read_text().splitlines()]

@@ -12,7 +12,7 @@ from redrive.letters import Status
 from redrive.policy.breaker import Breaker
 from redrive.tasks.states import TRANSITIONS
 from redrive.testing import set_testing
-from tests.contract.flow_stage import states, stopped
+from tests.support.flows import states, stopped
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from redrive.store import postgres
 from redrive.store.schema import task_executors, tasks
 from redrive.tasks.executor import Executor
 from redrive.tasks.ledger import Ledger
-from tests.contract.flow_stage import PATIENCE, Beside, attempts_made, eventually
+from tests.support.flows import PATIENCE, Beside, attempts_made, eventually
 
 SUSPENDED = """
     import signal, sys, redrive

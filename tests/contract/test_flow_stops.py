@@ -14,7 +14,7 @@ import redrive
 from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State
 from redrive.testing import set_testing
-from tests.contract.flow_stage import PATIENCE, Beside, stopped, stopped_at_a_retry
+from tests.support.flows import PATIENCE, Beside, stopped, stopped_at_a_retry
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State, TaskFailed
 from redrive.store.schema import tasks
 from redrive.testing import set_testing
-from tests.contract.flow_stage import attempts_made, states, stopped
+from tests.support.flows import attempts_made, states, stopped
 
 
 @pytest.fixture

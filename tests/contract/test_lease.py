@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from redrive.store import lease
-from tests.contract.alert_stage import NOON, after
+from tests.support.alerts import NOON, after
 
 
 def test_a_lease_is_held_by_one_at_a_time_until_it_ends_or_is_given_back(store):

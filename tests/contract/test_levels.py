@@ -12,7 +12,7 @@ from redrive.alerts.promises import Promises
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.policy.daily import Daily
 from redrive.store.schema import runs, service_minutes, service_rollups
-from tests.contract.level_stage import DAY, HOUR, MINUTE, MONDAY, Books, levels_of, statements
+from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books, levels_of, statements
 
 SLA = Daily.of("sla", "06:30 UTC")
 

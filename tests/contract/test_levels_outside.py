@@ -12,7 +12,7 @@ from redrive.alerts.errands import Errands
 from redrive.alerts.lag import BadProbe, Lag, probes
 from redrive.alerts.settings import WatchedTable
 from redrive.store.schema import gauges
-from tests.contract.level_stage import DAY, HOUR, MINUTE, MONDAY, QUICK, Books, levels_of, statements
+from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, QUICK, Books, levels_of, statements
 
 
 @pytest.fixture

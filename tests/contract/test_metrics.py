@@ -20,7 +20,7 @@ from redrive.policy.fleet import Saying, Word
 from redrive.store import lease
 from redrive.store.schema import alert_sends, alerts, breakers
 from redrive.testing import set_testing
-from tests.contract.flow_stage import stopped
+from tests.support.flows import stopped
 
 NOW = datetime.now(UTC)
 _serial = itertools.count(1)

@@ -3,7 +3,6 @@
 import random
 import signal
 import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -30,9 +29,10 @@ from redrive.store.schema import (
     tasks,
 )
 from redrive.testing import set_testing
-from tests.contract.alert_stage import finding, judgement
-from tests.contract.flow_stage import Beside, stopped
-from tests.contract.retention_stage import DAY, NOW, aged, holds, ids, left, put, ran
+from tests.support.alerts import finding, judgement
+from tests.support.flows import Beside, stopped
+from tests.support.retention import DAY, NOW, aged, holds, ids, left, put, ran
+from tests.support.warm_python import warm_python
 
 LARGE = "x" * 100_000
 """A result that is a file."""
@@ -271,7 +271,7 @@ def killed(self, ids):
 retention_flows.FlowRetention._remove_tasks = killed
 redrive.connect(sys.argv[1]).purge(older_than="90d", files=sys.argv[2])
 """
-    command = [sys.executable, "-c", program, store_url, str(tmp_path / "results")]
+    command = warm_python("-c", program, store_url, tmp_path / "results")
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert set(gone) <= ids(store, task_runs)
     assert store.database.read(lambda connection: len(connection.execute(select(tasks.c.id)).all())) == 5 * 4 - 5

@@ -3,17 +3,10 @@
 import contextlib
 import logging
 import socket
-import sys
 import threading
 import traceback
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "alerts"))  # tests are no package
-
-from documented_shapes import check_pagerduty, check_slack
-from sample_alerts import SETTINGS, an_alert, over
 
 from redrive import __version__
 from redrive.alerts.channels import DeliveryFailed, deliver
@@ -21,6 +14,8 @@ from redrive.alerts.message import compose, compose_many
 from redrive.alerts.settings import Channel
 from redrive.notices import Subject, Urgency, What
 from redrive.testing import Answer, FaultyServer
+from tests.oracles.channel_payloads import check_pagerduty, check_slack
+from tests.support.sample_alerts import SETTINGS, an_alert, over
 
 KEY = "0123456789abcdef0123456789abcdef"
 SOON = 0.5

@@ -8,21 +8,17 @@ import socket
 import sys
 import threading
 import traceback
-from pathlib import Path
 
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "alerts"))  # tests are no package
-
-from sample_alerts import SETTINGS, an_alert, over
 
 from redrive.alerts.channels import DeliveryFailed, deliver
 from redrive.alerts.message import compose
 from redrive.alerts.settings import Channel
 from redrive.notices import Facts, Urgency, What
 from redrive.testing import Answer, FaultyServer
+from tests.support.sample_alerts import SETTINGS, an_alert, over
 
 PASSWORD = "hunter2-correct-horse"
 OPENED = compose(What.OPENED, an_alert(urgency=Urgency.P1), SETTINGS)

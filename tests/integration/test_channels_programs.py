@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "alerts"))  # tests are no package
-
-from sample_alerts import SETTINGS, an_alert
-
 from redrive.alerts.channels import DeliveryFailed, deliver
 from redrive.alerts.message import compose, compose_many
 from redrive.alerts.settings import Channel
 from redrive.notices import Facts, Subject, Urgency, What
+from tests.support.sample_alerts import SETTINGS, an_alert
 
 OPENED = compose(What.OPENED, an_alert(urgency=Urgency.P1), SETTINGS)
 SOON = 1.0

@@ -5,22 +5,17 @@ import http.server
 import json
 import socket
 import ssl
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import trustme
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "alerts"))  # tests are no package
-
-from documented_shapes import check_slack
-from sample_alerts import SETTINGS, an_alert
 
 from redrive.alerts.channels import DeliveryFailed, deliver
 from redrive.alerts.message import compose
 from redrive.alerts.settings import Channel
 from redrive.notices import What
+from tests.oracles.channel_payloads import check_slack
+from tests.support.sample_alerts import SETTINGS, an_alert
 
 OPENED = compose(What.OPENED, an_alert(), SETTINGS)
 

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from contextlib import ExitStack
 
 import httpx
@@ -18,8 +17,9 @@ import redrive
 from redrive.alerts.reading import read
 from redrive.cli.app import app
 from redrive.config import load
-from tests.integration.docs_pages import PAGES, ROOT, chapters
-from tests.integration.docs_reader import Reader
+from tests.support.docs_pages import PAGES, ROOT, chapters
+from tests.support.docs_reader import Reader
+from tests.support.warm_python import warm_python
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUN = {"python", "sh", "console"}
@@ -59,9 +59,7 @@ UNTYPED = {
 
 
 def run(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=100, check=False, **options
-    )
+    return subprocess.run(warm_python(*arguments), capture_output=True, text=True, timeout=100, check=False, **options)
 
 
 def named(page):

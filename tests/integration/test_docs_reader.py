@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.integration.docs_pages import chapters
-from tests.integration.docs_reader import Reader, write
+from tests.support.docs_pages import chapters
+from tests.support.docs_reader import Reader, write
 
 PAGE = """# A page
 

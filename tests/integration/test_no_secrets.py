@@ -12,9 +12,9 @@ import redrive
 from redrive.store import schema
 from redrive.tasks.output import KEPT, Output
 from redrive.testing import FaultyServer
-from tests.integration import planted
-from tests.integration.leaky_scene import NOWHERE, WORK, Scene, echo, scene
-from tests.integration.planted import found_in, marker
+from tests.support import planted_secrets as planted
+from tests.support.planted_secrets import found_in, marker
+from tests.support.secrets_scene import NOWHERE, WORK, Scene, echo, scene
 
 # The user's own data, kept as it was received; what is searched is what redrive says about it.
 AS_RECEIVED = {

@@ -236,10 +236,11 @@ def use_services(store):
         ("service in a quarter of an hour, with latencies in five buckets", use_services),
     ],
 )
-def test_what_is_stored_takes_the_space_that_the_page_says(store_url, tmp_path, monkeypatch, row, work):
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_what_is_stored_takes_the_space_that_the_page_says(new_store, kind, tmp_path, monkeypatch, row, work):
     monkeypatch.chdir(tmp_path)
     (said,) = re.findall(rf"^\| {re.escape(row)} \| ([\d,]+) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
-    with redrive.connect(store_url) as store:
+    with new_store(kind, fresh=True) as store_url, redrive.connect(store_url) as store:
 
         def size():
             if not store.database.dialect.is_remote:
@@ -252,7 +253,7 @@ def test_what_is_stored_takes_the_space_that_the_page_says(store_url, tmp_path, 
         before = size()
         work(store)
         each = (size() - before) / MANY
-    figure = float(said[store_url.startswith("postgresql")].replace(",", ""))
+    figure = float(said[kind == "postgresql"].replace(",", ""))
     assert each == pytest.approx(figure, rel=0.2)
 
 

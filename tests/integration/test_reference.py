@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.integration.docs_pages import ROOT
+from tests.support.docs_pages import ROOT
 
 GENERATE = ROOT / "docs" / "generate"
 

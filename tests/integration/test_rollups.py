@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -17,8 +16,9 @@ import pytest
 import redrive
 from redrive.calls.rollups import EDGES
 from redrive.store.schema import OUTCOMES
+from tests.support.warm_python import warm_python
 
-WORKER = Path(__file__).with_name("rollups_worker.py")
+WORKER = Path(__file__).parents[1] / "support" / "rollups_worker.py"
 QUARTER = timedelta(minutes=15)
 CALLS = 40
 
@@ -38,10 +38,10 @@ class Fleet:
         quarters = [at.isoformat() for at in last_quarters(2)]
         self._processes = [
             subprocess.Popen(
-                [
-                    *(sys.executable, "-W", "error", WORKER),
+                warm_python(
+                    *("-W", "error", WORKER),
                     json.dumps({"url": url, "log": str(self.log), "seed": n, "quarters": quarters, "calls": CALLS}),
-                ],
+                ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -218,7 +218,7 @@ def test_a_process_that_ends_in_order_leaves_nothing_unwritten_and_nothing_twice
     script = tmp_path / "program.py"
     script.write_text(HEAD + textwrap.dedent(program))
     done = subprocess.run(
-        [sys.executable, "-W", "error", script, store_url], capture_output=True, text=True, timeout=100, check=False
+        warm_python("-W", "error", script, store_url), capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
     with redrive.connect(store_url) as store:
@@ -257,7 +257,7 @@ def test_what_tasks_did_is_written_before_their_workers_end(new_store, tmp_path,
         monkeypatch.chdir(tmp_path)
         program = "import settlement; assert settlement.flow.run().status == 'complete'"
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100, check=False
+            warm_python("-W", "error", "-c", program), capture_output=True, text=True, timeout=100, check=False
         )
         assert done.returncode == 0, done.stderr
         with redrive.connect(url) as store:

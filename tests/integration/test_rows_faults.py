@@ -24,6 +24,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 import redrive
+from tests.support.warm_python import warm_python
 
 COUNT, BATCH = 1_000, 100
 TABLE = "CREATE TABLE deliveries (id VARCHAR(10) PRIMARY KEY, fee NUMERIC(8, 2) NOT NULL)"
@@ -219,7 +220,8 @@ _CALL = "import json, sys\n{source}\njson.dump({name}(*json.loads(sys.argv[1])),
 def in_child(function, *arguments, within=()):
     """What a function returns in a process of its own, started by the command `within`."""
     script = _CALL.format(source=textwrap.dedent(inspect.getsource(function)), name=function.__name__)
-    command = [*within, sys.executable, "-W", "error", "-c", script, json.dumps(arguments)]
+    words = ["-W", "error", "-c", script, json.dumps(arguments)]
+    command = [*within, sys.executable, *words] if within else warm_python(*words)
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr}"
     return json.loads(done.stdout)

@@ -4,7 +4,6 @@ import itertools
 import json
 import logging
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import psycopg
 import pytest
 
 import redrive
+from tests.support.warm_python import warm_python
 
 _serial = itertools.count()
 
@@ -82,7 +82,7 @@ class Process:
     def __init__(self, url, node="here", cooldown=30.0):
         told = json.dumps({"url": url, "node": node, "cooldown": cooldown})
         self.popen = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", PROCESS, told],
+            warm_python("-W", "error", "-c", PROCESS, told),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

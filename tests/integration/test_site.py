@@ -9,7 +9,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
-from tests.integration.docs_pages import ROOT
+from tests.support.docs_pages import ROOT
 
 LOADED = {
     "script": ["src"],

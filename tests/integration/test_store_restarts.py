@@ -27,16 +27,24 @@ def collected():
     gc.collect()
 
 
+@pytest.fixture(scope="module")
+def migrated(mortal_postgres):
+    """The name of a migrated database that tests copy."""
+    with psycopg.connect(mortal_postgres.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE migrated")
+    with redrive.connect(mortal_postgres.url.rpartition("/")[0] + "/migrated", migrate=True):
+        pass
+    return "migrated"
+
+
 @pytest.fixture
-def url(mortal_postgres):
+def url(mortal_postgres, migrated):
     """A store of the test's own, on a server that it may stop and kill."""
+    mortal_postgres.start()
     name = f"store_{next(_serial)}"
     with psycopg.connect(mortal_postgres.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    made = mortal_postgres.url.rpartition("/")[0] + f"/{name}"
-    with redrive.connect(made, migrate=True):
-        pass
-    return made
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {migrated}")
+    return mortal_postgres.url.rpartition("/")[0] + f"/{name}"
 
 
 @pytest.fixture

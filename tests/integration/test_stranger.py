@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.docs_pages import ROOT, blocks
-from tests.integration.docs_reader import Reader
-from tests.integration.docs_stranger import bare_environment, build_wheel, lend, pip
+from tests.support.docs_pages import ROOT, blocks
+from tests.support.docs_reader import Reader
+from tests.support.wheel import bare_environment, build_wheel, lend, pip
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 

@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections import Counter
 from datetime import timedelta
 from functools import partial
 
@@ -21,7 +20,8 @@ import redrive
 from redrive.flows import FlowStatus, State
 from redrive.tasks import executor, people
 from redrive.tasks.ledger import Ledger
-from tests.unit.tasks.workshop import importable
+from tests.oracles.effects import EffectLedger
+from tests.support.worker_pool import importable
 
 # ── full disks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,8 +104,7 @@ def filling(tmp_path):
         command = [sys.executable, "-W", "error", program, disk, tmp_path / "book", what, json.dumps(settings)]
         done = subprocess.run([*within, *command], capture_output=True, text=True, timeout=110, check=False)
         assert done.returncode == 0, done.stderr
-        effects = Counter(map(int, (tmp_path / "book").read_text().split()))
-        assert set(effects) == set(range(80)), "a task was lost"
+        EffectLedger(tmp_path / "book").check_at_least_once(range(80))
         return json.loads(done.stdout)
 
     return run

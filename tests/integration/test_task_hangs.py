@@ -13,7 +13,7 @@ import pytest
 
 from redrive.model import Kind
 from redrive.tasks.work import Ended
-from tests.unit.tasks.workshop import HEAD, Workshop, is_alive, wait_until
+from tests.support.worker_pool import HEAD, Workshop, is_alive, wait_until
 
 HANGS = """
 import ctypes, re

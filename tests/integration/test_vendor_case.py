@@ -6,9 +6,10 @@ import gzip
 import json
 import sqlite3
 import subprocess
-import sys
 
 import pytest
+
+from tests.support.warm_python import warm_python
 
 PIPELINE = """
 import httpx
@@ -54,7 +55,7 @@ def here(tmp_path):
 
 
 def redrive(here, *words):
-    command = [sys.executable, "-m", "redrive.cli", *words]
+    command = warm_python("-m", "redrive.cli", *words)
     return subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=100, check=False)
 
 

@@ -5,7 +5,6 @@ import sqlite3
 import time
 from collections import Counter, defaultdict
 
-import letters_worker
 import psycopg
 import pytest
 from sqlalchemy import select
@@ -13,6 +12,7 @@ from sqlalchemy import select
 import redrive
 from redrive.letters import Status
 from redrive.store.schema import letter_audit
+from tests.support import letters_worker
 
 
 def come_to_rest(url):

@@ -13,14 +13,14 @@ from pathlib import Path
 import duckdb
 import polars
 import psycopg
-import rows_worker
-from letters_books import check_audit, check_counts, come_to_rest
-from rows_worker import BATCH, COUNT
 from sqlalchemy import func, select
 
 import redrive
 from redrive.letters import Status
 from redrive.store.schema import checkpoints, run_keys
+from tests.oracles.letters import check_audit, check_counts, come_to_rest
+from tests.support import rows_worker
+from tests.support.rows_worker import BATCH, COUNT
 
 TABLE = """CREATE TABLE deliveries (
     id VARCHAR(20) PRIMARY KEY, fee NUMERIC(8, 2) NOT NULL, weight INTEGER CHECK (weight >= 0), city VARCHAR NOT NULL

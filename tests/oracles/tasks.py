@@ -8,10 +8,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-import tasks_flow
-from letters_books import come_to_rest
 from sqlalchemy import select
-from tasks_worker import FLOWS, MARK
 
 import redrive
 from redrive.flows import FlowStatus, State
@@ -19,6 +16,9 @@ from redrive.store.encoding import decode
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
 from redrive.store.task_log import shown_name
 from redrive.tasks.states import TRANSITIONS
+from tests.oracles.letters import come_to_rest
+from tests.support import tasks_flow
+from tests.support.tasks_worker import FLOWS, MARK
 
 OVER = {State.SUCCESS, State.FAILED, State.DEAD_LETTER, State.UPSTREAM_FAILED}
 QUIET = {"orders", "catalogue", "nothing", "numbers", "halves", "bag", "count_them"}

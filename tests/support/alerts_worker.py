@@ -5,8 +5,6 @@ import os
 import time
 from pathlib import Path
 
-from mortals import Doomed, serve, trace
-
 import redrive
 from redrive.alerts.ledger import AlertLedger
 from redrive.alerts.outbox import Outbox
@@ -14,6 +12,7 @@ from redrive.alerts.picture import Judgement
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.notices import Finding, Subject, Urgency
+from tests.support.killable import Doomed, serve, trace
 
 CHANNELS = ("slack", "pager")
 SETTINGS = AlertSettings(

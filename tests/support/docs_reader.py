@@ -1,6 +1,6 @@
 """A reader who does what a page says: saves its files, runs its code, types its commands on a terminal.
 
-python -m tests.integration.docs_reader docs/rows.md    # writes what the commands show into the page
+python -m tests.support.docs_reader docs/rows.md    # writes what the commands show into the page
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from difflib import ndiff
 from pathlib import Path
 from typing import Any
 
-from tests.integration.docs_pages import Block, Example, chapters, commands, examples, script
-from tests.screen import on_a_terminal
+from tests.support.docs_pages import Block, Example, chapters, commands, examples, script
+from tests.support.terminal import on_a_terminal
+from tests.support.warm_python import warm_programs, warm_python
 
 COLUMNS = 110
 LIMIT = 100  # seconds for a block or a command
@@ -98,26 +99,27 @@ def _alike(shown: list[str], seen: list[str]) -> bool:
 
 @dataclass(slots=True)
 class Reader:
-    """Follows pages in an empty directory, with an interpreter and the `redrive` that is installed beside it.
+    """Follows pages in an empty directory.
 
+    python  the interpreter with a `redrive` beside it; by default forks of one that has imported it
     stores  the URL of a store for each kind that a page may ask for
     """
 
     directory: Path
-    python: Path = Path(sys.executable)
+    python: Path | None = None
     stores: Mapping[str, str] = field(default_factory=dict)
 
     def follow(self, parts: Sequence[Block]) -> Iterator[Seen]:
         """Do what each block says, in order; what the commands of `console` blocks showed."""
         typed = "\n".join(command for block in parts for command in commands(block))
-        with closing(_Interpreter(self.python, self.directory, self._environ("sqlite"))) as interpreter:
+        with closing(_Interpreter(self._python, self.directory, self._environ("sqlite"))) as interpreter:
             for block in parts:
                 if block.file is not None:
                     (self.directory / block.file).write_text(block.text)
                 if block.language == "python" and block.file is None:
                     interpreter.run(block, self._environ(block.store))
                 elif block.language == "python" and str(block.file) not in typed:
-                    self._must(block, self.python, "-W", "error", block.file)
+                    self._must(block, *self._python("-W", "error", block.file))
                 elif block.language == "sh":
                     self._must(block, "sh", "-c", script(block))
                 elif block.language == "console":
@@ -139,21 +141,25 @@ class Reader:
         )
         assert done.returncode == 0, f"{block.place} ends with {done.returncode}:\n{done.stdout}{done.stderr}"
 
+    def _python(self, *words: object) -> list[str]:
+        return warm_python(*words) if self.python is None else [str(self.python), *map(str, words)]
+
     def _environ(self, store: str) -> dict[str, str]:
         """Nothing of ours but the way to the programs."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("REDRIVE_", "PYTHON"))}
         named = {"REDRIVE_STORE": self.stores[store]} if store in self.stores else {}
-        return {**kept, **named, "PATH": f"{self.python.parent}:{kept.get('PATH', '')}"}
+        programs = warm_programs() if self.python is None else self.python.parent
+        return {**kept, **named, "PATH": f"{programs}:{kept.get('PATH', '')}"}
 
 
 class _Interpreter:
     """One interpreter for all the code of a page: what a block defines, the next ones know."""
 
-    def __init__(self, python: Path, directory: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, python: Callable[..., list[str]], directory: Path, environ: Mapping[str, str]) -> None:
         (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the interpreter
         self._process = subprocess.Popen(
-            [python, "-W", "error", "-c", _INTERPRETER, str(theirs_in), str(theirs_out)],
+            python("-W", "error", "-c", _INTERPRETER, theirs_in, theirs_out),
             pass_fds=(theirs_in, theirs_out),
             cwd=directory,
             env=environ,

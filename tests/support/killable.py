@@ -15,6 +15,8 @@ import traceback
 import warnings
 from collections import Counter
 
+from tests.support.warm_server import preload
+
 
 class Mouth:
     """Where a process says what it does; a line is written whole or not at all."""
@@ -80,6 +82,7 @@ def trace(owner, method, before, after, mouth):
 
 def serve(perform):
     """Take jobs until there are no more; each is performed in a process of its own."""
+    preload()
     for line in sys.stdin:
         job = json.loads(line)
         if "wait" in job:

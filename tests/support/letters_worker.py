@@ -1,17 +1,17 @@
 """Processes that work on letters, made to be killed: see `mortals`."""
 
 import json
-import os
 import sqlite3
 import time
 from datetime import UTC, datetime
 
 import psycopg
-from mortals import serve
 
 import redrive
 from redrive.dlq import put as putting
 from redrive.dlq import retain
+from tests.oracles.effects import EffectLedger
+from tests.support.killable import serve
 
 PIPELINE = "vendor"
 OLD = datetime(2024, 1, 1, tzinfo=UTC)  # long past any retention
@@ -62,10 +62,10 @@ def put(mouth, *, url, numbers, chunk, batch):
 def replay(mouth, *, url, target, deliveries, batch, lease):
     """Send everything that is pending to the target."""
     store = connect(url, mouth)
-    log = os.open(deliveries, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    effects = EffectLedger(deliveries)
 
     def deliver(records):
-        os.write(log, "".join(f"{one['n']}\n" for one in records).encode())
+        effects.record(*(one["n"] for one in records))
         mouth.say("delivered")
         accepted = [one for one in records if one["n"] % 7 != 3]
         upsert(target, [(one["n"], json.dumps(one)) for one in accepted])

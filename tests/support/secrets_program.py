@@ -8,10 +8,10 @@ import os
 import sys
 
 import httpx
-import planted
 
 import redrive
 from redrive.observe.log import JsonFormatter, attempt_log
+from tests.support import planted_secrets as planted
 
 ONCE = redrive.Retry(attempts=1)
 TWICE = redrive.Retry(attempts=2, base=0.001, cap=0.001)

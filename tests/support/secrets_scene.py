@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +13,11 @@ import psycopg
 
 import redrive
 from redrive.testing import Answer, FaultyServer
-from tests.integration import planted
+from tests.support import planted_secrets as planted
+from tests.support.warm_python import warm_python
 
 HERE = Path(__file__).parent
-WORK = str(HERE / "leaky_work.py")
+WORK = str(HERE / "secrets_program.py")
 NOWHERE = "postgresql://etl:{}@127.0.0.1:1/lake?connect_timeout=1"
 
 SETTINGS = """
@@ -90,7 +90,7 @@ class Scene:
     def python(self, *words):
         """Run a program; what it printed, and what it complained about."""
         done = subprocess.run(
-            [sys.executable, *words],
+            warm_python(*words),
             env=self.environment,
             cwd=self.here,
             capture_output=True,
@@ -102,7 +102,7 @@ class Scene:
 
     def commands(self, *commands):
         """What each of these commands says in a pipe, on both streams."""
-        streams = self.python(str(HERE / "leaky_commands.py"), json.dumps(commands))
+        streams = self.python(str(HERE / "secrets_commands.py"), json.dumps(commands))
         said = [re.split(r"^=== \d+$", stream, flags=re.MULTILINE)[1:] for stream in streams]
         return ["\n".join(both) for both in zip(*said, strict=True)]
 
@@ -110,7 +110,7 @@ class Scene:
         """What each of them says on a wide terminal."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "leaky_commands.py"), "-"],
+            warm_python(HERE / "secrets_commands.py", "-"),
             stdin=subprocess.PIPE,
             stdout=theirs,
             stderr=theirs,
@@ -177,10 +177,12 @@ def scene(here, postgres_url):
         ragged, no_text = (planted.line(place).replace('"', "'") for place in ("a ragged line", "a line of no text"))
         lines = ["id,fee,ssn,remark", "1,1.5,,", f'2,1.5,,"{ragged}",5', f"3,1.5,,{no_text}\xff"]
         (here / "orders.csv").write_bytes("\n".join(lines).encode("latin-1"))
-        (here / "broken.py").write_text("import planted\n\nraise ValueError(planted.text('an import'))\n")
+        (here / "broken.py").write_text(
+            "from tests.support import planted_secrets as planted\n\nraise ValueError(planted.text('an import'))\n"
+        )
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")},
-            "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "REDRIVE_STORE_PATIENCE": "1",
             "LEAKY_STORE": store,
             "LEAKY_WAREHOUSE": warehouse,

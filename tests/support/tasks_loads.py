@@ -5,10 +5,9 @@ import itertools
 import threading
 import uuid
 
-from tasks_books import Books, check, check_end, check_nobody_is_left
-
 import redrive
 from redrive.flows import FlowStatus
+from tests.oracles.tasks import Books, check, check_end, check_nobody_is_left
 
 
 class Load:

@@ -8,9 +8,8 @@ import subprocess
 import sys
 import time
 
-from tasks_flow import RETRY, act
-
 import redrive
+from tests.support.tasks_flow import RETRY, act
 
 # A signal from outside is no cause that says anything about the task; but who can tell?
 hunt = redrive.Flow("hunt", params=["book", "pace", "count"], workers=4)

@@ -6,9 +6,6 @@ import os
 from datetime import timedelta
 
 import psycopg  # noqa: F401 - imported here, so that no process has to
-import tasks_flow
-import tasks_targets
-from mortals import Doomed, serve, trace
 from sqlalchemy import Engine, event
 
 import redrive
@@ -16,6 +13,8 @@ from redrive.flows import FlowStarted
 from redrive.tasks import decide
 from redrive.tasks import executor as executors
 from redrive.tasks.ledger import Ledger
+from tests.support import tasks_flow, tasks_targets
+from tests.support.killable import Doomed, serve, trace
 
 MARK = "REDRIVE_TESTS_MARK"
 FLOWS = {flow.name: flow for flow in (tasks_flow.flow, tasks_targets.hunt, tasks_targets.stall)}

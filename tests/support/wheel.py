@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.integration.docs_pages import ROOT
+from tests.support.docs_pages import ROOT
 
 
 def build_wheel(directory: Path) -> Path:

@@ -287,6 +287,8 @@ def test_settings_that_are_printed_show_no_address_of_a_channel(write):
     assert "hunter2" not in repr(load(environ={}, directory=directory))
 
 
+@pytest.mark.process
+@pytest.mark.bare
 def test_without_a_file_nothing_is_loaded_that_only_a_file_needs(tmp_path):
     program = (
         "import sys; from redrive.config import load; load();"

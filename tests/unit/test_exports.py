@@ -74,16 +74,21 @@ def test_each_public_name_is_there_and_no_other():
         redrive.Nonsense  # noqa: B018
 
 
+@pytest.mark.process
 def test_classify_stays_the_function_after_its_package_is_imported():
     program = "import redrive.classify.classifier, redrive; print(redrive.classify(TimeoutError()).kind)"
     assert in_a_fresh_interpreter(program) == ["transient"]
 
 
+@pytest.mark.process
+@pytest.mark.bare
 def test_importing_redrive_imports_nothing_heavy():
     program = f"import sys, redrive; print(*[name for name in {HEAVY} if name in sys.modules])"
     assert in_a_fresh_interpreter(program) == []
 
 
+@pytest.mark.process
+@pytest.mark.bare
 def test_a_service_at_work_imports_no_library_the_program_has_not():
     program = (
         "import sys, redrive\n"

@@ -1,9 +1,8 @@
 """Imports point one way, and the rules are pure."""
 
 import ast
+import functools
 from pathlib import Path
-
-import pytest
 
 import redrive
 
@@ -57,33 +56,44 @@ def room_of(path):
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def imports(path):
-    """Every dotted name imported outside `if TYPE_CHECKING`, at the top or inside a function."""
+    """Return every dotted name imported outside `if TYPE_CHECKING`, at the top or inside a function."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             node.body = []
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            assert node.level == 0, f"{path} has a relative import"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_imports_only_from_its_own_layer_and_those_below(path):
-    rank = RANK[room_of(path)]
-    used = {name.split(".")[1] for name in imports(path) if name.startswith("redrive.")}
-    assert {room for room in used if RANK[room] > rank} == set()
+def offenders(files, is_forbidden):
+    """Return the imports of each file that are forbidden there."""
+    found = {path: [name for name in imports(path) if is_forbidden(path, name)] for path in files}
+    return {str(path.relative_to(ROOT)): names for path, names in found.items() if names}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) not in {"alerts", "opening", "cli"}], ids=str)
-def test_whoever_announces_does_not_know_that_there_are_alerts(path):
-    """The store carries them, and gives every run those who listen there."""
-    assert [name for name in imports(path) if name.startswith("redrive.alerts")] == []
+def is_from_a_higher_layer(path, name):
+    return name.startswith("redrive.") and RANK[name.split(".")[1]] > RANK[room_of(path)]
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in PURE], ids=lambda path: path.name)
-def test_classification_and_policies_touch_neither_time_nor_chance_nor_the_world(path):
-    assert {name.split(".")[0] for name in imports(path)} & IMPURE == set()
+def test_files_import_only_from_their_own_layer_and_below():
+    assert len(FILES) > 300
+    assert offenders(FILES, is_from_a_higher_layer) == {}
+
+
+def test_only_alerts_store_and_cli_import_alerts():
+    """The store carries the alerts and connects every run to them."""
+    files = [path for path in FILES if room_of(path) not in {"alerts", "opening", "cli"}]
+    assert offenders(files, lambda path, name: name.startswith("redrive.alerts")) == {}
+
+
+def test_classification_and_policies_are_pure():
+    files = [path for path in FILES if room_of(path) in PURE]
+    assert offenders(files, lambda path, name: name.split(".")[0] in IMPURE) == {}

@@ -11,7 +11,7 @@ from redrive.alerts.picture import DeadTasks, DueRun, Lag, PendingLetters, Slot,
 from redrive.alerts.settings import AlertSettings
 from redrive.notices import Subject, Urgency
 from redrive.policy.daily import Daily
-from tests.unit.alerts.pictures import (
+from tests.support.alert_snapshots import (
     DAY,
     HOUR,
     NOW,

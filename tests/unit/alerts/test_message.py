@@ -1,22 +1,17 @@
 """A message says what is wrong, what it means, what happens next and what to type, in that order."""
 
 import json
-import sys
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
-
-from sample_alerts import FACTS, MORNING, SETTINGS, an_alert, over
 
 from redrive.alerts.message import VERSION, compose, compose_many
 from redrive.alerts.message_facts import moment
 from redrive.alerts.settings import AlertSettings
 from redrive.notices import AlertStatus, Facts, Subject, Urgency, What
+from tests.support.sample_alerts import FACTS, MORNING, SETTINGS, an_alert, over
 
 BARE = Facts()
 

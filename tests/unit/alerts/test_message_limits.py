@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
 
-from documented_shapes import Misshapen, check_pagerduty, check_slack
-from sample_alerts import SETTINGS, an_alert
-
 from redrive.alerts.channels import pagerduty
 from redrive.alerts.message import compose, compose_many
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.notices import Alert, AlertStatus, Facts, Subject, Urgency, What
+from tests.oracles.channel_payloads import Misshapen, check_pagerduty, check_slack
+from tests.support.sample_alerts import SETTINGS, an_alert
 
 KEY = "0123456789abcdef0123456789abcdef"
 TURNS = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -508,6 +508,7 @@ def test_a_channel_that_needs_what_is_not_installed_is_refused_with_the_command_
 # ── a closer look ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("url", ["nosuch://u:hunter2@h", "slack://hunter2"])
 def test_apprise_itself_looks_at_its_urls_when_there_is_time(say, refused, caplog, url):
     text = f"[channels.mail]\napprise = '{url}'\n[routes]\nP1 = 'mail'\n"
@@ -527,6 +528,7 @@ def test_a_program_must_be_there_when_there_is_time_to_look(say, refused, progra
     )
 
 
+@pytest.mark.process
 def test_channels_that_can_be_used_pass_the_closer_look(say, tmp_path):
     (tmp_path / "lamp.sh").write_text("#!/bin/sh\n")
     (tmp_path / "lamp.sh").chmod(0o755)
@@ -537,6 +539,7 @@ def test_channels_that_can_be_used_pass_the_closer_look(say, tmp_path):
 # ── what it costs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.process
 def test_reading_loads_neither_apprise_nor_anything_else_that_only_channels_need(tmp_path):
     (tmp_path / "redrive.toml").write_text("[channels.x]\napprise = 'mailto://u:p@h'\n[routes]\nP1 = 'x'\n")
     program = (

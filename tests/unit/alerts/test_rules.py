@@ -33,7 +33,7 @@ from redrive.model import Kind
 from redrive.notices import Subject, Urgency
 from redrive.policy.daily import Daily
 from redrive.runs import RunStatus, Tier
-from tests.unit.alerts.pictures import (
+from tests.support.alert_snapshots import (
     HOUR,
     NOW,
     SECOND,

@@ -6,7 +6,7 @@ import pytest
 
 from redrive.alerts.picture import DeadTasks
 from redrive.notices import Urgency
-from tests.unit.alerts.pictures import (
+from tests.support.alert_snapshots import (
     RUN,
     a_flow,
     a_run,

@@ -11,7 +11,7 @@ from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.model import Kind
 from redrive.notices import Subject, Urgency
 from redrive.policy.daily import Daily
-from tests.unit.alerts.pictures import (
+from tests.support.alert_snapshots import (
     DAY,
     HOUR,
     MINUTE,

@@ -19,7 +19,7 @@ from redrive.errors import StoreError
 from redrive.notices import SendStatus, Urgency
 from redrive.store.database import Database
 from redrive.testing import Answer, FaultyServer
-from tests.contract.alert_stage import Recorder, after, finding, judgement, many, raising, settings
+from tests.support.alerts import Recorder, after, finding, judgement, many, raising, settings
 
 LONG = 60.0  # seconds: longer than anything takes, a hang that is to end a test excepted
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -10,7 +9,10 @@ import redrive
 from redrive.alerts.ledger import AlertLedger
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings
-from tests.contract.alert_stage import Recorder, settings
+from tests.support.alerts import Recorder, settings
+from tests.support.warm_python import warm_python
+
+pytestmark = pytest.mark.process
 
 LONG = 60.0  # seconds: longer than anything takes
 
@@ -32,7 +34,7 @@ import os, sys, threading, time, redrive
 sys.path.insert(0, {root!r})
 from redrive.alerts.ledger import AlertLedger
 from redrive.alerts.sender import Sender
-from tests.contract.alert_stage import finding, judgement, many, settings
+from tests.support.alerts import finding, judgement, many, settings
 
 chosen = settings("slack", exit_wait={exit_wait})
 store = redrive.connect(sys.argv[1])
@@ -55,7 +57,7 @@ def run(url, tmp_path):
     def run(work, *, deliver="pass", exit_wait=LONG, expect=0):
         program = PROGRAM.format(root=ROOT, work=work, deliver=deliver, exit_wait=exit_wait)
         log = tmp_path / "delivered"
-        command = [sys.executable, "-W", "error", "-c", program, url, log]
+        command = warm_python("-W", "error", "-c", program, url, log)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * LONG)
         assert done.returncode == expect, done.stderr
         return sorted(log.read_text().split()), done.stderr

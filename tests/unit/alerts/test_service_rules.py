@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.notices import Subject, Urgency
-from tests.unit.alerts.pictures import (
+from tests.support.alert_snapshots import (
     DAY,
     HOUR,
     MINUTE,

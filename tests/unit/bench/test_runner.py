@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "bench"))
 specification = importlib.util.spec_from_file_location("bench_runner", ROOT / "bench" / "__main__.py")

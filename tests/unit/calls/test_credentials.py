@@ -742,6 +742,7 @@ def test_a_fetch_that_raises_stop_iteration_ends_no_loop(service):
         list(shipfast.attempts())
 
 
+@pytest.mark.process
 def test_a_fork_in_the_middle_of_a_fetch_does_not_wait_for_its_parent():
     program = """
 import os, sys, threading, redrive

@@ -476,6 +476,7 @@ def test_a_service_with_nothing_to_share_starts_no_thread(board):
     assert carriers() == []
 
 
+@pytest.mark.process
 def test_without_a_store_there_is_no_thread_and_nothing_is_imported_for_it():
     program = (
         "import sys, threading, redrive\n"

@@ -11,6 +11,8 @@ import pytest
 
 import redrive
 
+pytestmark = [pytest.mark.process, pytest.mark.bare]
+
 PACKAGE = Path(redrive.__file__).parent / "classify"
 
 FOREIGN = (

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import redrive
 from redrive.cli.app import app
-from tests.screen import on_a_terminal
+from tests.support.terminal import on_a_terminal
+from tests.support.warm_python import warm_python
 
 
 class Answer(NamedTuple):
@@ -103,10 +104,10 @@ def run(here: Path) -> Callable[..., Answer]:
 
 @pytest.fixture
 def spawn(here: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Call the command line as a process of its own."""
+    """Call the command line as a process of its own, forked from an interpreter that has imported it."""
 
     def spawn(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-W", "error", "-m", "redrive.cli", *map(str, words)]
+        command = warm_python("-W", "error", "-m", "redrive.cli", *words)
         return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 100, **options}, check=False)
 
     return spawn
@@ -117,7 +118,7 @@ def terminal(here: Path) -> Callable[..., Answer]:
     """Call the command line on a terminal; what is typed is answered by `keys`."""
 
     def terminal(*words: object, columns: int = 100, keys: str = "", **environment: str) -> Answer:
-        command = [sys.executable, "-m", "redrive.cli", *map(str, words)]
+        command = warm_python("-m", "redrive.cli", *words)
         environ = {**os.environ, **environment}
         return Answer(*on_a_terminal(command, columns=columns, keys=keys, environ=environ), "")
 

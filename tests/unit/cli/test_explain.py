@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from redrive.cli.explain import asking
+from tests.support.warm_python import warm_python
 
 VENDOR = """
 import redrive
@@ -186,10 +187,11 @@ def test_a_line_of_a_log_is_read_as_well(facts):
     assert facts("KeyError: 'fee'")["kind"] == "permanent"
 
 
+@pytest.mark.process
 def test_what_a_program_has_printed_can_be_piped(here):
     program = subprocess.run([sys.executable, "-c", "open('/nowhere')"], capture_output=True, text=True, check=False)
     asked = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "redrive.cli", "explain"],
+        warm_python("-W", "error", "-m", "redrive.cli", "explain"),
         input=program.stderr,
         capture_output=True,
         text=True,

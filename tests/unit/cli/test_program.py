@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from redrive.cli import exits
 from redrive.cli.app import NOUNS
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.model import Kind
+from tests.support.warm_python import warm_python
 
 HEAVY = ["sqlalchemy", "alembic", "rich", "psycopg", "pydantic", "redrive.dlq.queue", "redrive.connect"]
 
@@ -29,11 +31,13 @@ def imported_by(*words):
     return done.stdout.rpartition("imported:")[2].split()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["-h"]])
 def test_help_imports_nothing_heavy(words):
     assert imported_by(*words) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "words",
     [["dlq", "--help"], ["dlq", "replay", "--help"], ["services", "-h"], ["store", "-h"], ["tasks", "ls", "-h"]],
@@ -178,6 +182,7 @@ def test_what_nobody_foresaw_is_named_as_such(run, store, monkeypatch):
     )
 
 
+@pytest.mark.process
 def test_a_missing_extra_is_one_sentence(here):
     program = (
         "import sys\nsys.modules['psycopg'] = None\nfrom redrive.cli import main\n"
@@ -211,9 +216,11 @@ def test_each_failure_has_the_exit_code_that_says_what_to_do(error, code):
     assert exits.exit_code(error) == code
 
 
+@pytest.mark.process
 def test_a_reader_that_has_seen_enough_is_no_error(put, here):
     put(3_000)
-    command = f"{sys.executable} -W error -m redrive.cli dlq export | head -1; echo ${{PIPESTATUS[0]}}"
+    export = shlex.join(warm_python("-W", "error", "-m", "redrive.cli", "dlq", "export"))
+    command = f"{export} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     line, code = done.stdout.splitlines()
     assert json.loads(line)["source_key"] == "D-1"
@@ -221,6 +228,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(put, here):
     assert done.stderr == ""
 
 
+@pytest.mark.process
 def test_an_interrupt_says_what_is_kept(put, here):
     put(3)
     (here / "slow.py").write_text(
@@ -230,7 +238,7 @@ def test_an_interrupt_says_what_is_kept(put, here):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started deaf to it
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "redrive.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            warm_python("-m", "redrive.cli", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
     finally:
         signal.signal(signal.SIGINT, before)

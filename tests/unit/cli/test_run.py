@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from redrive.errors import (
 )
 from redrive.model import Failure, Kind, Verdict
 from redrive.runs import Counts, Progress
+from tests.support.warm_python import cold_python, warm_python
 
 VENDOR = """
 import redrive
@@ -250,11 +250,12 @@ def test_a_pipeline_is_a_target_for_its_letters(run, deliver, here):
 # ── the progress line ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.process
 def test_progress_is_a_line_on_a_terminal_that_is_gone_in_the_end(deliver, here):
     deliver(1_000, bad=30)
     ours, theirs = pty.openpty()
     done = subprocess.Popen(
-        [sys.executable, "-m", "redrive.cli", "run", "vendor.py:pipeline", "--json"],
+        warm_python("-m", "redrive.cli", "run", "vendor.py:pipeline", "--json"),
         stdout=subprocess.PIPE,
         stderr=theirs,
         env={**os.environ, "COLUMNS": "120", "TERM": "xterm", "NO_COLOR": "1"},
@@ -330,11 +331,11 @@ def test_a_run_that_fails_shows_its_report_and_a_code_by_its_kind(run, name, cod
     assert "Traceback" not in answer.err
 
 
-def started(*words):
+def started(*words, python=warm_python):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started deaf to it
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "redrive.cli", "run", *words],
+            python("-m", "redrive.cli", "run", *words),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -351,6 +352,7 @@ def once_reached(process, here):
         time.sleep(0.01)
 
 
+@pytest.mark.process
 def test_sigterm_lets_it_finish_its_batch_and_the_next_run_goes_on(here):
     process = started("faults.py:endless", "--json")
     once_reached(process, here)
@@ -370,6 +372,7 @@ def test_sigterm_lets_it_finish_its_batch_and_the_next_run_goes_on(here):
     assert second["read"] == second["written"] == loaded(here)[1] > first["read"]
 
 
+@pytest.mark.process
 def test_an_interrupt_is_130_and_says_what_is_kept(run, here):
     process = started("faults.py:endless")
     once_reached(process, here)
@@ -384,8 +387,9 @@ def test_an_interrupt_is_130_and_says_what_is_kept(run, here):
     assert int(told["written"]) == loaded(here)[0]
 
 
+@pytest.mark.process
 def test_a_pipeline_that_another_process_runs_is_left_to_it(run, here):
-    process = started("faults.py:endless")
+    process = started("faults.py:endless", python=cold_python)  # its own pid is looked for
     try:
         once_reached(process, here)
         answer = run("run", "faults.py:endless")

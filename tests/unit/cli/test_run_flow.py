@@ -6,7 +6,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from redrive.cli import exits
 from redrive.errors import FlowError, FlowStopped
 from redrive.model import Kind
 from redrive.store.schema import task_runs
+from tests.support.warm_python import warm_python
 
 SETTLEMENT = """
 import pathlib
@@ -265,7 +265,7 @@ def started(*words, **streams):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started deaf to it
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "redrive.cli", "run", *words],
+            warm_python("-m", "redrive.cli", "run", *words),
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **streams},
         )
     finally:
@@ -280,6 +280,7 @@ def once_reached(process, here):
         time.sleep(0.01)
 
 
+@pytest.mark.process
 def test_sigterm_ends_it_with_a_word_that_running_again_goes_on_and_so_it_does(here):
     process = started("faults.py:endless", "--json")
     once_reached(process, here)
@@ -298,6 +299,7 @@ def test_sigterm_ends_it_with_a_word_that_running_again_goes_on_and_so_it_does(h
     assert second["counts"]["SUCCESS"] >= first["counts"]["SUCCESS"]
 
 
+@pytest.mark.process
 def test_an_interrupt_is_130_and_says_how_far_it_came_and_what_is_kept(run, here):
     process = started("faults.py:endless")
     once_reached(process, here)
@@ -310,6 +312,7 @@ def test_an_interrupt_is_130_and_says_how_far_it_came_and_what_is_kept(run, here
     assert dict(run("runs", "show", "endless").rows)["status"] == "stopped"
 
 
+@pytest.mark.process
 def test_the_view_is_on_a_terminal_alone_and_gone_in_the_end():
     ours, theirs = pty.openpty()
     size = {"COLUMNS": "80", "LINES": "12", "TERM": "xterm"}

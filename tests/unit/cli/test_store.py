@@ -15,7 +15,7 @@ import pytest
 
 from redrive.cli.store import beside, in_words
 from redrive.store import retention
-from tests.contract.retention_stage import left, ran
+from tests.support.retention import left, ran
 
 READING = [
     ["dlq", "causes"],
@@ -269,6 +269,8 @@ sys.exit(run("dlq", "discard", "1", "--note", "x"))
 """
 
 
+@pytest.mark.process
+@pytest.mark.bare
 def test_a_store_that_may_not_be_written_is_said_to_be_read_only(open_to_all):
     command = [sys.executable, "-c", WITHOUT_RIGHTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=open_to_all)

@@ -333,8 +333,7 @@ def test_what_makes_no_sense_is_refused_in_one_sentence_and_changes_nothing(
 )
 def test_rows_that_were_changed_by_hand_to_what_makes_no_sense_are_said_to_be(run, settlement, store, table, change):
     which = " WHERE child = 2" if table == "tasks" else ""
-    with store.database._engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE {table} SET {change}{which}")
+    store.database.write(lambda connection: connection.exec_driver_sql(f"UPDATE {table} SET {change}{which}"))
     answers = [
         run("tasks", "ls"),
         run("tasks", "show", "settle[2]"),

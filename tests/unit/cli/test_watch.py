@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,8 @@ from sqlalchemy import delete, insert
 
 from redrive.store import retention
 from redrive.store.schema import leases, runs
-from tests.contract.retention_stage import left, ran
+from tests.support.retention import left, ran
+from tests.support.warm_python import cold_python, warm_python
 
 PATIENCE = 60.0
 PROBES = """
@@ -197,8 +197,8 @@ def watching(store, here):
     """Starts it as a process of its own, and gives what it says on stderr line by line."""
     begun = []
 
-    def start(*words):
-        command = [sys.executable, "-W", "error", "-m", "redrive.cli", "watch", *words]
+    def start(*words, python=warm_python):
+        command = python("-W", "error", "-m", "redrive.cli", "watch", *words)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         begun.append(process)
         return process
@@ -248,7 +248,7 @@ def test_it_ends_where_its_file_is_another_one_or_gone(watching, store, here, re
 
 
 def test_a_second_one_says_that_it_stands_by(watching):
-    first = watching("--every", "1")
+    first = watching("--every", "1", python=cold_python)  # its own pid is looked for
     first.stderr.readline()
     second = watching("--every", "1")
     host = os.uname().nodename

@@ -17,6 +17,7 @@ from redrive.explain.unclear import Unclear
 from redrive.model import Kind, Repeat, Verdict
 from redrive.policy.backoff import JITTERS
 from redrive.policy.retry import REPEATABLE, Progress, Retry
+from tests.support.examples import examples
 
 
 def retry(**options):
@@ -65,7 +66,7 @@ verdicts = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(policies, verdicts, st.just(0.0) | lengths, st.integers())
 def test_no_call_is_shorter_than_the_best_or_longer_than_the_worst(policy, verdict, inside, seed):
     with few_calls():
@@ -80,7 +81,7 @@ def test_no_call_is_shorter_than_the_best_or_longer_than_the_worst(policy, verdi
             assert len(starts) == len(found.starts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(policies, st.just(0.0) | lengths)
 def test_the_worst_is_never_worse_than_the_policy_itself_says(policy, inside):
     with few_calls():

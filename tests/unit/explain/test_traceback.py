@@ -24,6 +24,7 @@ import redrive
 from redrive.explain.traceback_errors import of_traceback
 from redrive.explain.traceback_text import Told, parse
 from redrive.explain.unclear import Unclear
+from tests.support.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -206,14 +207,14 @@ def test_a_signal_to_stop_is_no_failure():
         of_traceback(parse(printed(KeyboardInterrupt())))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text() | st.text(alphabet="Traceback (most recent call last):\n |+-ValueError File"))
 def test_rubbish_is_survived(text):
     if chain := parse(text):
         redrive.classify(of_traceback(chain).failure)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=4))
 def test_any_message_is_survived(messages):
     error = None

@@ -68,6 +68,7 @@ def call_many(number):
         bank.call(len, "fine")
 
 
+@pytest.mark.process
 def test_lines_of_many_processes_stay_whole(log):
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=call_many, args=(number,)) for number in range(8)]

@@ -216,6 +216,7 @@ def test_each_attempt_of_a_task_is_a_span_below_its_flow_with_its_own_time(sky, 
     assert "hunter2" not in "".join(span.to_json() for span in sky.spans())
 
 
+@pytest.mark.process
 def test_a_task_in_a_process_has_the_time_it_really_took(sky, store, tmp_path, monkeypatch):
     (tmp_path / "otel_nightly.py").write_text(
         "import time, redrive\n"
@@ -402,6 +403,7 @@ def test_without_an_sdk_it_costs_nothing_and_says_nothing(pipeline):
     end()
 
 
+@pytest.mark.process
 def test_only_the_api_is_needed():
     program = (
         "import sys; sys.modules['opentelemetry.sdk'] = None; import redrive.observe.otel as o; o.instrument()(); "
@@ -411,6 +413,7 @@ def test_only_the_api_is_needed():
     assert done.stdout.strip() == "True"
 
 
+@pytest.mark.process
 def test_where_it_is_not_installed_one_sentence_says_what_to_do():
     program = "import sys; sys.modules['opentelemetry'] = None; import redrive.observe.otel"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

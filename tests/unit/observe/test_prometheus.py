@@ -350,12 +350,14 @@ def test_whatever_is_asked_for_something_is_answered(accept):
 # ── where the library is missing ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.process
 def test_where_it_is_not_installed_one_sentence_says_what_to_do():
     program = "import sys; sys.modules['prometheus_client'] = None; import redrive.observe.prometheus"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "pip install 'redrive[prometheus]'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.process
 def test_nobody_else_imports_it():
     program = (
         "import sys, redrive, redrive.opening, redrive.calls.service, redrive.cli.app\n"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from redrive.policy.breaker import Breaker, Machine, State
+from tests.support.examples import examples
 
 OPTIONS = Breaker(failures=3, window=10.0, cooldown=5.0, probes=2, rate=0, jitter=0.2, lease=4.0)
 
@@ -137,7 +138,7 @@ class Interleavings(RuleBasedStateMachine):
             assert 0 <= self.machine.retry_in(self.now) <= max(OPTIONS.cooldown * 1.2, OPTIONS.lease)
 
 
-Interleavings.TestCase.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
+Interleavings.TestCase.settings = settings(max_examples=examples(400), stateful_step_count=60, deadline=None)
 TestInterleavings = Interleavings.TestCase
 
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from redrive.policy import fleet
 from redrive.policy.breaker import Breaker, Machine, State
 from redrive.policy.fleet import Saying, Word
+from tests.support.examples import examples
 
 OPTIONS = Breaker(failures=1, cooldown=30.0, probes=1, rate=0, quorum=2)
 NOW = 1_000.0
@@ -158,7 +159,7 @@ WORDS = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(words=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
 def test_hearing_the_same_twice_changes_nothing_more(words, own, quorum):
     machine = {"well": closed, "closed": lambda: closed(NOW - 50), "open": lambda: opened(NOW - 20)}[own]()
@@ -168,7 +169,7 @@ def test_hearing_the_same_twice_changes_nothing_more(words, own, quorum):
     assert (machine.state, machine.generation, machine.retry_in(NOW)) == once
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(words=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
 def test_hearsay_opens_only_on_openings_in_force_and_closes_only_on_a_reset(words, own, quorum):
     machine = {"well": closed, "closed": lambda: closed(NOW - 50), "open": lambda: opened(NOW - 20)}[own]()
@@ -251,5 +252,5 @@ class Fleets(RuleBasedStateMachine):
         ]
 
 
-Fleets.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Fleets.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestFleets = Fleets.TestCase

@@ -15,6 +15,7 @@ from redrive.simulate.herd import Scenario, Strategy, check_fit, simulate, strat
 from redrive.simulate.herd_clients import Caller, Guarded, Policy, Request, stubborn
 from redrive.simulate.herd_report import figures, hold
 from redrive.simulate.herd_server import Fate, Server
+from tests.support.examples import examples
 
 DEFAULT = Policy.of(redrive.Service("default"))
 SMALL = Scenario(clients=150, outage=40, warmup=30, watch=60, every=12, latency=5)
@@ -174,7 +175,7 @@ policies = st.sampled_from(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios, service=policies, seed=st.integers(0, 100))
 def test_every_request_has_one_fate_and_every_call_one_end(scenario, service, seed):
     policy, logs = Policy.of(service, retry_after=scenario.retry_after), []

@@ -12,6 +12,7 @@ import redrive
 from redrive.simulate.herd_clients import Caller, Guarded, Policy, errors
 from redrive.simulate.herd_server import Fate
 from redrive.testing import FakeClock
+from tests.support.examples import examples
 
 seconds = st.floats(0.01, 40.0)
 retries = st.builds(
@@ -109,7 +110,7 @@ def held_together(fates, pauses, *, seed=1, retry_after=None, **options):
     return real
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(
     fates=scripts,
     pauses=st.lists(seconds, min_size=1, max_size=5),

@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.store.encoding import decode, encode
+from tests.support.examples import examples
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)
 texts = any_text | any_text.map("$".__add__) | st.sampled_from(["$bytes", "$map", '{"$int": "1"}', "\\u0000", '\\"$a"'])
@@ -119,7 +120,7 @@ def test_it_comes_back_after_jsonb_has_written_it_anew(value):
 def test_it_comes_back_from_a_real_jsonb(postgres_url):
     with psycopg.connect(postgres_url) as connection:
 
-        @settings(max_examples=400)
+        @settings(max_examples=examples(400))
         @given(values)
         def check(value):
             [stored] = connection.execute("select %s::jsonb::text", [encode(value)]).fetchone()
@@ -439,7 +440,7 @@ def test_a_zone_that_is_not_known_here_leaves_the_offset():
 
 
 @given(st.integers())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_number_that_others_wrote_loses_no_digit(number):
     large = number * 10**20
     assert exactly(decode(f'{{"id": {large}}}')) == exactly({"id": large})

@@ -8,6 +8,8 @@ import pytest
 
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 
+pytestmark = pytest.mark.process
+
 SAYS_WHO_IT_IS = "from redrive.store.owner import ourselves; print(ourselves())"
 
 

@@ -8,7 +8,7 @@ import pytest
 import redrive
 from redrive.flows import FlowStatus, State
 from redrive.testing import set_testing
-from tests.unit.tasks.workshop import importable
+from tests.support.worker_pool import importable
 
 LARGE = "x" * 100_000
 
@@ -193,6 +193,7 @@ def test_the_test_mode_caps_the_waits_of_sensors(make, tmp_path):
         assert flow.run().attempts == 3
 
 
+@pytest.mark.process
 def test_the_test_mode_holds_for_services_in_workers(tmp_path):
     source = """
         import redrive

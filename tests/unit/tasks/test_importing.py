@@ -15,7 +15,9 @@ from redrive.errors import FlowError
 from redrive.tasks.flow import Flow
 from redrive.tasks.importing import refuse_within_import
 from redrive.tasks.pool import Pool
-from tests.unit.tasks.workshop import Workshop, importable, is_alive, wait_until
+from tests.support.worker_pool import Workshop, importable, is_alive, wait_until
+
+pytestmark = pytest.mark.process
 
 FLOW = """
 import os, sys

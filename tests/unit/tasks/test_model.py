@@ -11,8 +11,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,42 +28,26 @@ from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_changes, tasks
 from redrive.tasks import people
-from redrive.tasks.decide import LOST_IN_A_ROW
 from redrive.tasks.executor import Executor
 from redrive.tasks.scribe import Bell
 from redrive.tasks.states import TRANSITIONS
 from redrive.tasks.work import Ended, Outcome
 from redrive.testing import set_testing
+from tests.oracles.flow_states import ACCEPTED_ITEMS, CAUSES, Drawn, Model
 
 # ── what may happen to an attempt ─────────────────────────────────────────────────────────────────────────────────────
 
 FAILURES = {
-    "transient": (Ended.RAISED, Kind.TRANSIENT, "down@a:1"),
-    "timed out": (Ended.TIMED_OUT, Kind.TRANSIENT, "timeout"),
-    "one bug": (Ended.RAISED, Kind.AMBIGUOUS, "ValueError@a:1"),
-    "other bug": (Ended.RAISED, Kind.AMBIGUOUS, "ValueError@b:2"),
-    "died": (Ended.DIED, Kind.AMBIGUOUS, "SIGSEGV"),
-    "permanent": (Ended.RAISED, Kind.PERMANENT, "Permanent@a:1"),
-    "discard": (Ended.RAISED, Kind.DISCARD, "Discard@a:1"),
+    "transient": (Ended.RAISED, Kind.TRANSIENT),
+    "timed out": (Ended.TIMED_OUT, Kind.TRANSIENT),
+    "one bug": (Ended.RAISED, Kind.AMBIGUOUS),
+    "other bug": (Ended.RAISED, Kind.AMBIGUOUS),
+    "died": (Ended.DIED, Kind.AMBIGUOUS),
+    "permanent": (Ended.RAISED, Kind.PERMANENT),
+    "discard": (Ended.RAISED, Kind.DISCARD),
 }
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 outcomes = st.sampled_from(["returns", "not yet", *FAILURES])
-
-
-@dataclass
-class Drawn:
-    """One task of a random graph."""
-
-    kind: str
-    after: list[int]
-    items: int
-    attempts: int
-    scripts: list[list[str]]
-
-    def outcome(self, child: int, attempt: int) -> str:
-        script = self.scripts[max(child, 0) % len(self.scripts)]
-        said = script[attempt - 1] if attempt <= len(script) else "returns"
-        return "returns" if said == "not yet" and self.kind != "sensor" else said
 
 
 @st.composite
@@ -83,70 +66,6 @@ def graphs(draw: st.DrawFn) -> list[Drawn]:
 
 decisions = st.lists(st.tuples(st.sampled_from(["retry", "accept", "fail"]), st.integers(0, 99)), max_size=3)
 kills = st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=3)
-
-
-# ── the model ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass
-class Model:
-    """What ought to be, from how the attempts ended (`tries`, by task and child) and what people decided."""
-
-    graph: list[Drawn]
-    tries: dict[tuple[int, int], list[str]] = field(default_factory=lambda: defaultdict(list))
-    forgiven: Counter[tuple[int, int]] = field(default_factory=Counter)
-    decided: dict[tuple[int, int], State] = field(default_factory=dict)
-
-    def states(self) -> dict[tuple[int, int], State]:
-        found: dict[tuple[int, int], State] = {}
-        for number, drawn in enumerate(self.graph):
-            above = {found[upper, -1] for upper in drawn.after}
-            if above & {State.FAILED, State.UPSTREAM_FAILED}:
-                found[number, -1] = State.UPSTREAM_FAILED
-            elif above - {State.SUCCESS}:
-                found[number, -1] = State.PENDING
-            elif drawn.kind == "fan-out":
-                children = [self._judged(number, child) for child in range(self._items(drawn.after[0], found))]
-                found |= {(number, child): state for child, state in enumerate(children)}
-                worst = (State.DEAD_LETTER, State.FAILED)
-                found[number, -1] = next((state for state in worst if state in children), State.SUCCESS)
-            else:
-                found[number, -1] = self._judged(number, -1)
-        return found
-
-    def _items(self, source: int, found: dict[tuple[int, int], State]) -> int:
-        if self.graph[source].kind == "fan-out":
-            return sum(1 for number, child in found if number == source and child >= 0)
-        if (source, -1) in self.decided:
-            return 2  # what a person gave as the result
-        return 0 if self.tries[source, -1][-1] == "discard" else self.graph[source].items
-
-    def _judged(self, number: int, child: int) -> State:
-        if (number, child) in self.decided:
-            return self.decided[number, child]
-        drawn = self.graph[number]
-        failures, same, last = 0, 0, None
-        for said in self.tries[number, child][self.forgiven[number, child] :]:
-            if said in ("returns", "discard"):
-                return State.SUCCESS
-            if said == "not yet":
-                failures, same, last = 0, 0, None
-                continue
-            if said == "permanent":
-                return State.DEAD_LETTER
-            cause = "lost" if said == "lost" else FAILURES[said][2]
-            same, last = (same + 1 if cause == last else 1), cause
-            if said == "lost":  # costs no retry, but many in a row are suspicious
-                if same == LOST_IN_A_ROW:
-                    return State.DEAD_LETTER
-                continue
-            failures += 1
-            suspect = said in ("one bug", "other bug", "died")
-            if suspect and same == 2:
-                return State.DEAD_LETTER
-            if failures == drawn.attempts:
-                return State.DEAD_LETTER if suspect else State.FAILED
-        return State.RUNNING  # not over: nothing may be so in the end
 
 
 # ── workers that do as the script says, and an executor that is killed ────────────────────────────────────────────────
@@ -199,10 +118,9 @@ def outcome_of(ticket: int, drawn: Drawn, said: str) -> Outcome:
         truth = said == "returns"
         result = encode(list(range(drawn.items)) if truth else None)
         return Outcome(ticket=ticket, ended=Ended.RETURNED, seconds=0.0, result=result, truth=truth)
-    ended, kind, cause = FAILURES[said]
-    return Outcome(
-        ticket=ticket, ended=ended, seconds=0.0, verdict=Verdict(kind, said, "test"), error=said, fingerprint=cause
-    )
+    ended, kind = FAILURES[said]
+    verdict = Verdict(kind, said, "test")
+    return Outcome(ticket=ticket, ended=ended, seconds=0.0, verdict=verdict, error=said, fingerprint=CAUSES[said])
 
 
 class Stage:
@@ -271,15 +189,15 @@ def observed(stage: Stage, model: Model) -> dict[tuple[int, int], State]:
     """The states in the store; how the attempts ended, which the model takes from there and judges anew."""
     rows = stage.rows(tasks, [tasks.c.id])
     places = {row.id: (row.node, row.child) for row in rows}
-    model.tries.clear()
+    model.outcomes.clear()
     for attempt in stage.rows(task_attempts, [task_attempts.c.task_id, task_attempts.c.attempt]):
         number, child = places[attempt.task_id]
         expected = stage.graph[number].outcome(child, attempt.attempt)
         said = "lost" if attempt.ended == "lost" else expected
         assert attempt.ended == (FAILURES[said][0] if said in FAILURES else "lost" if said == "lost" else "returned")
-        model.tries[number, child].append(said)
+        model.outcomes[number, child].append(said)
     for row in rows:
-        assert row.attempt == len(model.tries[row.node, row.child]), "an attempt is counted when it is claimed"
+        assert row.attempt == len(model.outcomes[row.node, row.child]), "an attempt is counted when it is claimed"
         assert row.owner is None
         assert (row.due_at is None) == (row.state not in ("READY", "RETRYING", "SENSING"))
     assert not {name: times for name, times in stage.made.items() if times > 1}, "no attempt is made twice"
@@ -326,11 +244,11 @@ def decide(
     name = shown(place)
     if action == "retry":
         people.retry(stage.store, run_id, [name])
-        model.forgiven[place] = len(model.tries[place])
+        model.forgiven[place] = len(model.outcomes[place])
         model.decided.pop(place, None)
         states[place] = State.READY  # not to be decided about again before it ran
     elif action == "accept":
-        people.accept(stage.store, run_id, [name], note="known", result=[1, 2])
+        people.accept(stage.store, run_id, [name], note="known", result=list(range(ACCEPTED_ITEMS)))
         model.decided[place] = states[place] = State.SUCCESS
     else:
         people.fail(stage.store, run_id, [name], note="given up")

@@ -17,7 +17,9 @@ from redrive.store.encoding import decode
 from redrive.tasks import pool as pools
 from redrive.tasks.pool import Pool
 from redrive.tasks.work import Ended, Job
-from tests.unit.tasks.workshop import Workshop, importable, is_alive, wait_until
+from tests.support.worker_pool import Workshop, importable, is_alive, wait_until
+
+pytestmark = pytest.mark.process
 
 TASKS = """
 @flow.task

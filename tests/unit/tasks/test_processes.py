@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from redrive.tasks import processes
-from tests.unit.tasks.workshop import is_alive, wait_until
+from tests.support.worker_pool import is_alive, wait_until
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ from redrive.model import Kind
 from redrive.store.encoding import decode, encode
 from redrive.tasks.output import KEPT
 from redrive.tasks.work import LARGEST, Ended, Job
-from tests.unit.tasks.workshop import Workshop
+from tests.support.worker_pool import Workshop
+
+pytestmark = pytest.mark.process
 
 TASKS = """
 import logging, random, threading

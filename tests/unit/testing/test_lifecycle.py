@@ -21,6 +21,7 @@ def test_the_public_names_are_exactly_these():
     assert redrive.testing.__all__ == ["Answer", "FakeClock", "FaultyServer", "Headers", "Request", "set_testing"]
 
 
+@pytest.mark.process
 def test_importing_redrive_does_not_load_the_test_tools():
     program = "import redrive, sys; sys.exit('redrive.testing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -125,6 +125,7 @@ def test_what_is_no_check_is_refused_in_a_sentence(validate, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.process
 def test_a_function_needs_none_of_the_libraries_that_other_checks_are_made_of():
     program = """
 import sys

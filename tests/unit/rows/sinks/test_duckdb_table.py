@@ -2,7 +2,6 @@
 
 import random
 import subprocess
-import sys
 import threading
 from decimal import Decimal
 
@@ -14,6 +13,7 @@ from redrive.errors import SinkMismatch, StoreError
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.table import table
+from tests.support.warm_python import warm_python
 
 
 def rows_of(records):
@@ -169,10 +169,9 @@ with duckdb.connect(sys.argv[1]) as connection:
 """
 
 
+@pytest.mark.process
 def test_a_process_that_has_the_file_is_waited_for(path, sink):
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    holder = subprocess.Popen(warm_python("-c", HOLDER, path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with holder:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(StoreError, match=r"[Ll]ock") as told:
@@ -185,13 +184,14 @@ def test_a_process_that_has_the_file_is_waited_for(path, sink):
         leaving.join()
 
 
+@pytest.mark.process
 def test_a_closed_sink_leaves_the_file_to_others(path, sql, sink):
     sql("CREATE TABLE t (id integer PRIMARY KEY)")
     target = sink()
     target.write(rows_of([{"id": 1}]), label="a")
     target.close()
     code = f"import duckdb; print(duckdb.connect({str(path)!r}).execute('SELECT count(*) FROM t').fetchone())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run(warm_python("-c", code), capture_output=True, text=True, check=True)
     assert found.stdout == "(1,)\n"
 
 

@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import threading
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -28,6 +27,7 @@ from redrive.letters import ErrorType
 from redrive.rows import parquet_dataset
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks import parquet as module
+from tests.support.warm_python import warm_python
 
 
 def framed(frame):
@@ -281,9 +281,10 @@ os.replace = lambda *names: os._exit(9) if next(calls) == {call} else real(*name
 frame = pl.DataFrame({{"id": range(5, 20), "fee": [f"new {{n}}" for n in range(5, 20)]}})
 parquet_dataset({str(path)!r}, key="id").write(Outgoing.of_frame(frame, range(15)), label="4")
 """
-    return subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    return subprocess.run(warm_python("-c", program), check=False).returncode == 0
 
 
+@pytest.mark.process
 def test_a_process_that_is_killed_leaves_nothing_that_the_next_write_does_not_put_right(path):
     for call in range(10):
         for name in files(path) if path.exists() else ():

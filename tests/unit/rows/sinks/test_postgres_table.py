@@ -92,6 +92,7 @@ def places(refused):
 # ── two ways in ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.process
 def test_new_rows_are_copied_straight_into_the_table_until_one_is_not_new(sql, sink, statements):
     sql("CREATE TABLE t (id integer PRIMARY KEY, a text)")
     target = sink()

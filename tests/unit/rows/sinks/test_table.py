@@ -76,6 +76,7 @@ def test_a_table_is_named_with_or_without_its_schema(name, schema, table):
     assert found.sql == ".".join(quoted(part) for part in (schema, table) if part is not None)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://h/d"])
 def test_a_sink_imports_no_other_database(url):
     code = f"import sys; from redrive import rows; rows.table({url!r}, 't', key='id'); print('duckdb' in sys.modules)"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import SourceError
 from redrive.rows.sources.files import Files, Stream, names_of, size_of
+from tests.support.examples import examples
 
 
 def zstd(data):
@@ -143,7 +144,7 @@ def test_a_new_delivery_that_begins_like_the_last_one_is_not_taken_for_it(tmp_pa
 
 
 @PACKED
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     size=st.integers(0, 300_000),

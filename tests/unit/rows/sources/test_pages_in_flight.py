@@ -298,6 +298,7 @@ def test_no_connection_of_the_client_is_lost_at_the_end(server, service):
             assert (records(batches), error) == (rows_of(range(1, LAST + 1)), None)
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_process_has_a_loop_of_its_own(service):
     async def fetch(page):

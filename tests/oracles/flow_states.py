@@ -1,0 +1,114 @@
+"""The states that the tasks of a flow must be in, from how each attempt ended and what an operator decided.
+
+A plain state machine: it knows the rules of docs/tasks.md and nothing of the executor, which the suite of
+tests/unit/tasks/test_model.py compares with it over random graphs, outcomes and kills.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from redrive.flows import State
+from redrive.tasks.decide import LOST_IN_A_ROW
+
+CAUSES = {
+    "transient": "down@a:1",
+    "timed out": "timeout",
+    "one bug": "ValueError@a:1",
+    "other bug": "ValueError@b:2",
+    "died": "SIGSEGV",
+    "permanent": "Permanent@a:1",
+    "discard": "Discard@a:1",
+    "lost": "lost",
+}
+"""The ways in which an attempt fails, each with its cause. "lost": its executor was killed."""
+SUSPECTS = {"one bug", "other bug", "died"}
+"""Ambiguous failures: a task that fails twice in a row with the same one is poisoned."""
+ACCEPTED_ITEMS = 2
+"""How many items an operator gives as the result of a task that they accept."""
+
+Place = tuple[int, int]
+"""A task by its number in the graph and its number among the children of a fan-out; -1 for the task itself."""
+
+
+@dataclass
+class Drawn:
+    """One task of a random graph, and how its attempts end."""
+
+    kind: str
+    after: list[int]
+    items: int
+    attempts: int
+    scripts: list[list[str]]
+
+    def outcome(self, child: int, attempt: int) -> str:
+        """Return how an attempt ends: "returns", "not yet" (a sensor), or one of `CAUSES`."""
+        script = self.scripts[max(child, 0) % len(self.scripts)]
+        outcome = script[attempt - 1] if attempt <= len(script) else "returns"
+        return "returns" if outcome == "not yet" and self.kind != "sensor" else outcome
+
+
+@dataclass
+class Model:
+    """The tasks of one run."""
+
+    graph: list[Drawn]
+    outcomes: dict[Place, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """How the attempts of each task ended, in order."""
+    forgiven: Counter[Place] = field(default_factory=Counter)
+    """How many attempts an operator's retry has reset: they count no more."""
+    decided: dict[Place, State] = field(default_factory=dict)
+    """The states that an operator has set."""
+
+    def states(self) -> dict[Place, State]:
+        """Return the state of every task when nothing is left to run."""
+        states: dict[Place, State] = {}
+        for number, drawn in enumerate(self.graph):
+            upstream = {states[upper, -1] for upper in drawn.after}
+            if upstream & {State.FAILED, State.UPSTREAM_FAILED}:
+                states[number, -1] = State.UPSTREAM_FAILED
+            elif upstream - {State.SUCCESS}:
+                states[number, -1] = State.PENDING
+            elif drawn.kind == "fan-out":
+                children = [self._state(number, child) for child in range(self._items(drawn.after[0], states))]
+                states |= {(number, child): state for child, state in enumerate(children)}
+                worst = (State.DEAD_LETTER, State.FAILED)
+                states[number, -1] = next((state for state in worst if state in children), State.SUCCESS)
+            else:
+                states[number, -1] = self._state(number, -1)
+        return states
+
+    def _items(self, source: int, states: dict[Place, State]) -> int:
+        """Return how many items a task that succeeded gives to a fan-out."""
+        if self.graph[source].kind == "fan-out":
+            return sum(1 for number, child in states if number == source and child >= 0)
+        if (source, -1) in self.decided:
+            return ACCEPTED_ITEMS
+        return 0 if self.outcomes[source, -1][-1] == "discard" else self.graph[source].items
+
+    def _state(self, number: int, child: int) -> State:
+        """Return the state of a task that its own attempts decide."""
+        if (number, child) in self.decided:
+            return self.decided[number, child]
+        failures, same, last_cause = 0, 0, None
+        for outcome in self.outcomes[number, child][self.forgiven[number, child] :]:
+            if outcome in ("returns", "discard"):
+                return State.SUCCESS
+            if outcome == "not yet":
+                failures, same, last_cause = 0, 0, None
+                continue
+            if outcome == "permanent":
+                return State.DEAD_LETTER
+            cause = CAUSES[outcome]
+            same, last_cause = (same + 1 if cause == last_cause else 1), cause
+            if outcome == "lost":  # costs no retry, but a task that loses many executors in a row is poisoned
+                if same == LOST_IN_A_ROW:
+                    return State.DEAD_LETTER
+                continue
+            failures += 1
+            if outcome in SUSPECTS and same == 2:
+                return State.DEAD_LETTER
+            if failures == self.graph[number].attempts:
+                return State.DEAD_LETTER if outcome in SUSPECTS else State.FAILED
+        return State.RUNNING  # not over: no task may be so when nothing is left to run

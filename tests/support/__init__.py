@@ -1,0 +1,1 @@
+"""What tests share: servers, stores, processes, terminals, and the scenes that several suites play in."""

@@ -1,0 +1,10 @@
+"""How many examples a property test draws that needs more, or fewer, than the profile in `tests/conftest.py`."""
+
+import os
+
+_SHARE = {"unit": 0.1, "test": 1.0, "chaos": 10.0}
+
+
+def examples(count: int) -> int:
+    """Return the number for this loop: `count` in `make test`, a tenth in `make unit`, ten times in `make chaos`."""
+    return max(1, int(count * _SHARE[os.environ.get("REDRIVE_TEST_LOOP", "test")]))
