@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.util
@@ -67,6 +68,31 @@ def place_for_data() -> Path | None:
     return memory if lent else None
 
 
+@functools.cache
+def _initialised(binaries: Path) -> Path:
+    """Return a data directory as `initdb` leaves it, made once per process; servers start from copies."""
+    child, place = unprivileged(), Path(tempfile.mkdtemp(prefix="redrive-pg-", dir=place_for_data()))
+    owner = os.getpid()  # a forked child must leave the directory to its parent
+    atexit.register(lambda: shutil.rmtree(place, ignore_errors=True) if os.getpid() == owner else None)
+    secret, data = place / "password", place / "data"
+    secret.write_text(PASSWORD)
+    secret.chmod(0o644)
+    if child:
+        os.chown(place, child["user"], child["group"])
+    subprocess.run(
+        [
+            *(binaries / "initdb", "-D", data, "-U", "postgres", "--pwfile", secret),
+            *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+            *("--set", "scram_iterations=1"),  # tests log in by the thousand, and guess no password
+        ],
+        check=True,
+        capture_output=True,
+        cwd=place,
+        **child,
+    )
+    return data
+
+
 class Postgres:
     """A real server on loopback TCP, SCRAM passwords on; it may be stopped or killed, and started again."""
 
@@ -79,20 +105,8 @@ class Postgres:
         self._settings = [*settings, "lc_messages=C", "deadlock_timeout=20ms", "max_wal_size=128MB"]
         self._server: subprocess.Popen[bytes] | None = None
         self.port = 0
-        secret = scratch / "password"
-        secret.write_text(PASSWORD)
-        secret.chmod(0o644)
-        subprocess.run(
-            [
-                *(self._binaries / "initdb", "-D", self._data, "-U", "postgres", "--pwfile", secret),
-                *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
-                *("--set", "scram_iterations=1"),  # tests log in by the thousand, and guess no password
-            ],
-            check=True,
-            capture_output=True,
-            cwd=scratch,
-            **self._child,
-        )
+        copy = ["cp", "--archive", f"{_initialised(self._binaries)}/.", self._data]
+        subprocess.run(copy, check=True, capture_output=True, cwd=scratch, **self._child)
 
     @property
     def url(self) -> str:
