@@ -44,7 +44,7 @@ from redrive.testing import FakeClock
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)  # of the week that counts
 WEEK = timedelta(days=7)
 CALM, CLOSE = timedelta(hours=1), timedelta(minutes=1)  # between two looks of the watch
-WARM_UP = timedelta(hours=12)  # the same in the week before
+WARM_UP = timedelta(hours=12)  # the same in the week before, of which nothing is counted
 ON_CALL = timedelta(minutes=20)  # until somebody says that he is at it
 ROWS, CALLS = 600, 120
 
@@ -133,8 +133,11 @@ class World:
         """Do what is on the agenda, and look at it all in between."""
         ends = MONDAY + WEEK
         with self._hearing():
+            looked = None
             while self.clock.now() < ends:
-                self._look()
+                if self.counts or looked is None or self.clock.now() - looked >= WARM_UP:
+                    self._look()
+                    looked = self.clock.now()
                 if self._agenda and self._agenda[0][0] <= self.clock.now():
                     heapq.heappop(self._agenda)[2]()
                     continue
