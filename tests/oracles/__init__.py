@@ -2,7 +2,6 @@
 
 Those that check a store read it by redrive; what they expect of it they work out themselves.
 
-alerts            the rules of `redrive.alerts.state` without a store (it calls redrive: a harness, not an oracle)
 channel_payloads  what Slack and PagerDuty document that they accept, as checks of a payload
 csv_files         the records of a CSV file as Python's csv module and DuckDB read them
 effects           a ledger in a file: which effects happened, how often, and which were lost or repeated

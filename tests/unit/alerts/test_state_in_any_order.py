@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from redrive.alerts import state
 from redrive.notices import AlertStatus, Urgency, What
-from tests.oracles.alerts import SETTINGS, Books, after, finding
+from tests.support.alert_state import SETTINGS, Books, after, finding
 
 KEYS = ("run:a", "service:bank:down", "letters:a")
 EVIDENCE = ("run:a:failed", "run:b:failed", "run:a:gate", "level:down:bank", "level:lost:a", "sla:a")
