@@ -7,7 +7,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 # One process more than there are cores, because tests wait a lot. WORKERS=0 runs everything in one process.
 WORKERS ?= $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
 # A file stays in one process, because its tests share servers; files are taken in order, the long ones first.
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest $(PARALLEL)
 COVERAGE := $(CURDIR)/$(VENV)/coverage
 
 # Tests start Python often: it must find the modules compiled, whatever the shell sets.
@@ -60,8 +61,7 @@ test-changed: $(VENV)/.test  ## Run the tests that the uncommitted change can af
 
 test-coverage: $(VENV)/.test  ## Run all tests under coverage; print lines and branches per package.
 	rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
-	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/coverage run -m pytest --numprocesses $(WORKERS) --dist loadfile \
-	    --no-loadscope-reorder -m "not chaos and not bare" --timeout 900
+	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/coverage run -m pytest $(PARALLEL) -m "not chaos and not bare" --timeout 900
 	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/coverage combine --quiet
 	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/python -m tests.support.coverage_report
 

@@ -276,7 +276,10 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> None:
     parser.add_argument("--base", default="HEAD", metavar="REV", help="The revision to compare with (default: HEAD).")
     parser.add_argument("--why", metavar="FILE", help="Print the import chain from this test file to a changed file.")
     options = parser.parse_args(arguments)
-    changed = changed_files(root, options.base)
+    try:
+        changed = changed_files(root, options.base)
+    except subprocess.CalledProcessError:  # git has printed the reason
+        sys.exit(f"cannot compare with {options.base!r}: pass a revision that git knows, such as HEAD~3")
     graph = Graph(root, changed)
     paths = graph.explain(options.why, changed) if options.why else graph.select(changed)
     sys.stdout.writelines(f"{path}\n" for path in paths)

@@ -31,7 +31,7 @@ class Worker:
         self._pipe, self._wait, self._rest = pipe, wait, b""
 
     def listen(self, until: int | None = None) -> bool:
-        """Hear so many things in all, or everything; False where the process ended before."""
+        """Read until there are this many messages, or to the end; return False where the process ended first."""
         while until is None or len(self.said) < until:
             if not select.select([self._pipe], [], [], _LONGEST)[0]:
                 pytest.fail(f"process {self.pid} said nothing for {_LONGEST} s, after {self.said[-3:]}")

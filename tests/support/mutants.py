@@ -215,7 +215,7 @@ class CoveringTests:
         tests = collect_tests(tree)
         self._tests = {context: test for context, test in tests.items() if context in self._breadth}
         if not self._tests:
-            sys.exit(f"{data_file} names no test of {tree}. Make it with dynamic_context = test_function.")
+            sys.exit(f"{data_file} names no test of {tree}. Run `make test-coverage` there first.")
         # Hypothesis runs a property in its own method `test_function`, which coverage.py takes for the test.
         nameless = sorted(test for context, test in tests.items() if context not in self._breadth)
         texts = {test: (tree / test.partition("::")[0]).read_text() for test in nameless}

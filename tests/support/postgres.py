@@ -34,7 +34,7 @@ def unprivileged() -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """None that the system gives away by itself: while a server is down, nobody else is to get its port."""
+    """Return a free port outside the ephemeral range, so that no other process gets it while a server is down."""
     for port in random.SystemRandom().sample(range(20_000, 30_000), 50):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -114,7 +114,7 @@ class Postgres:
         return f"postgresql://postgres:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Start it unless it runs, on the port it had before; at first on another where somebody took the first one."""
+        """Start the server unless it runs: on its last port, or the first time on any free one."""
         if self._server is not None:
             return
         log, before = self._scratch / "log", self.port

@@ -194,6 +194,10 @@ class TestCommand:
         main(["--base", "HEAD~1"], tmp_path)
         assert capsys.readouterr() == ("tests/unit/test_store.py\n", "")
 
+    def test_unknown_base_is_one_sentence(self, git, tmp_path):
+        with pytest.raises(SystemExit, match="cannot compare with 'nonsense': pass a revision"):
+            main(["--base", "nonsense"], tmp_path)
+
     def test_no_change_prints_nothing_but_a_notice(self, git, tmp_path, capsys):
         main([], tmp_path)
         assert capsys.readouterr() == ("", "the change does not affect any test\n")
