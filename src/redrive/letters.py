@@ -62,6 +62,9 @@ class NewLetter:
     error_type   where it was rejected; an exception tells by itself
     attempts     how often it was tried before it was rejected
     rejected_at  now, unless said otherwise
+    context      what its source needs to read the record again, as JSON: the header of a CSV line
+    target       the program that rejected it, FILE:NAME
+    sink_key     the key of its row in the sink, where it is known; letters of a pipeline are identified by it
     """
 
     record: Any
@@ -74,6 +77,9 @@ class NewLetter:
     error_type: ErrorType | str | None = None
     attempts: int = 1
     rejected_at: datetime | None = None
+    context: Mapping[str, Any] | None = None
+    target: str | None = None
+    sink_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +119,12 @@ class Letter:
     """Why the last replay failed, where it did."""
     settled_at: datetime | None = None
     """When it was reprocessed, discarded or escalated."""
+    context: Mapping[str, Any] | None = None
+    """What its source needs to read the record again."""
+    target: str | None = None
+    """The program that rejected it, FILE:NAME, where it is known."""
+    superseded_at: datetime | None = None
+    """When a later run wrote a row with the same key, where one did."""
 
     @property
     def payload(self) -> Any:

@@ -100,11 +100,13 @@ def _settle(connection: Connection, ids: Sequence[int], target: Status, note: st
 
 
 def _stands_alone(ids: Sequence[int]) -> ColumnElement[bool]:
-    """No pending letter of the same identity, and of several resolved ones only the newest is reopened."""
-    pending = letters.alias("pending_one")
+    """No other open letter of the same identity, and of several resolved ones only the newest is reopened."""
+    other = letters.alias("other_one")
     newest = letters.alias("newer_one")
     return ~(
-        select(literal(1)).where(pending.c.identity == letters.c.identity, pending.c.status == "pending").exists()
+        select(literal(1))
+        .where(other.c.identity == letters.c.identity, other.c.status.in_(OPEN), other.c.id != letters.c.id)
+        .exists()
         | select(literal(1))
         .where(newest.c.identity == letters.c.identity, newest.c.id > letters.c.id, among(newest.c.id, ids))
         .exists()

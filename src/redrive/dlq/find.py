@@ -103,4 +103,7 @@ def as_letter(row: Row[Any]) -> Letter:
         edited_record=row.edited_record,
         last_error=row.last_error,
         settled_at=row.settled_at,
+        context=row.context,
+        target=row.target,
+        superseded_at=row.superseded_at,
     )

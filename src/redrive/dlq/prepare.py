@@ -38,14 +38,23 @@ class Preparer:
         run_id: uuid.UUID | str | None = None,
         source: str | None = None,
         error_type: ErrorType | str | None = None,
+        target: str | None = None,
+        by_key: bool = True,
         redactor: Redactor,
         store_redacted: bool = False,
     ) -> None:
+        """Prepare letters; what a letter leaves out is taken from the arguments.
+
+        Args:
+            by_key: whether a letter's key identifies it. Otherwise its `sink_key` does, and the key only finds it.
+        """
         self.causes: dict[str, tuple[Fingerprint, str, str]] = {}
         self._now = utc_text(now)
         self._pipeline = pipeline
         self._run_id = run_text(run_id)
         self._source = source
+        self._target = target
+        self._by_key = by_key
         self._places: dict[tuple[str | None, str | None], tuple[str, str | None]] = {}
         self._error_type = None if error_type is None else checked_error_type(error_type)
         self._redactor = redactor
@@ -62,6 +71,8 @@ class Preparer:
             record = self._redactor.record(record)
         raw = encode(record)
         key = None if letter.key is None else as_key(letter.key)
+        sink_key = None if letter.sink_key is None else as_key(letter.sink_key)
+        target = self._target if letter.target is None else letter.target
         position = None if letter.position is None else storable(str(letter.position))
         rejected = self._now if letter.rejected_at is None else utc_text(_zoned(letter.rejected_at))
         if type(letter.attempts) is not int or not 0 <= letter.attempts < _MOST:
@@ -77,9 +88,12 @@ class Preparer:
             rejected,
             position,
             cause,
-            self._identity((pipeline, source, cause), key, position, raw),
+            self._identity((pipeline, source, cause), key if self._by_key else sink_key, position, raw),
             letter.attempts,
             rejected,
+            None if letter.context is None else encode(dict(letter.context)),
+            None if target is None else storable(target),
+            sink_key,
         )
 
     def by_position(self, row: LetterRow) -> LetterRow:

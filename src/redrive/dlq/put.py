@@ -14,11 +14,11 @@ from sqlalchemy import Connection, literal, select
 from redrive.dlq.fingerprint import Fingerprint
 from redrive.dlq.prepare import Preparer
 from redrive.errors import StoreError
-from redrive.letters import NewLetter, Stored
+from redrive.letters import OPEN, NewLetter, Stored
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import decode
-from redrive.store.schema import PENDING_MARK, causes, letter_audit, letters
+from redrive.store.schema import OPEN_MARK, causes, letter_audit, letters
 
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
@@ -115,18 +115,18 @@ def _told_apart(
     connection: Connection, rows: Sequence[LetterRow], apart: Callable[[LetterRow], LetterRow]
 ) -> list[LetterRow]:
     """The rows, those with an identity of their own that would pass for another row of the same run."""
-    keyed = list({row.identity for row in rows if row.source_key is not None})
+    keyed = list({row.identity for row in rows if row.sink_key is not None})
     taken: dict[bytes, str | None] = {}
     run_id = None if not rows or rows[0].run_id is None else UUID(rows[0].run_id)
     for start in range(0, len(keyed), _ASKED_AT_ONCE):
         same = letters.c.identity.in_(keyed[start : start + _ASKED_AT_ONCE])
         standing = select(letters.c.identity, letters.c.position).where(
-            same, PENDING_MARK == 1, letters.c.run_id == run_id
+            same, OPEN_MARK == 1, letters.c.run_id == run_id
         )
         taken.update({row.identity: row.position for row in connection.execute(standing)})
     told = []
     for row in rows:
-        if row.source_key is not None and taken.setdefault(row.identity, row.position) != row.position:
+        if row.sink_key is not None and taken.setdefault(row.identity, row.position) != row.position:
             told.append(apart(row))
         else:
             told.append(row)
@@ -178,7 +178,7 @@ def _see_again(connection: Connection, database: Database, rows: Sequence[Letter
         return
     between = [row for row in rows if row.raw_record != last[row.identity].raw_record]
     for row in between:
-        letter = (letters.c.identity == row.identity) & (letters.c.status == "pending")
+        letter = (letters.c.identity == row.identity) & (letters.c.status.in_(OPEN))
         connection.execute(
             letter_audit.insert().from_select(
                 ["letter_id", "at", "action", "status_before", "status_after", "detail"],

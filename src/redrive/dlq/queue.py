@@ -117,13 +117,20 @@ class DeadLetters:
         return put_all(self._database, letters, preparer, kept=kept)
 
     def put_within(
-        self, connection: Connection, letters: Iterable[NewLetter], *, pipeline: str, run_id: UUID | str | None = None
+        self,
+        connection: Connection,
+        letters: Iterable[NewLetter],
+        *,
+        pipeline: str,
+        run_id: UUID | str | None = None,
+        target: str | None = None,
     ) -> Stored:
         """Quarantine the records of a run in a transaction of the caller's on this store's database.
 
-        Records of one run are told apart by their position where they have the same key: each is a letter.
+        A record is identified by the key of its row in the sink, where that is known, otherwise by its position and
+        content. Two records of one run are always two letters.
         """
-        preparer = self._preparer(pipeline=pipeline, run_id=run_id)
+        preparer = self._preparer(pipeline=pipeline, run_id=run_id, target=target, by_key=False)
         rows = [preparer.row(letter) for letter in letters]
         if not rows:
             return Stored()

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
@@ -18,7 +19,7 @@ from redrive.dlq.prepare import storable
 from redrive.dlq.put import CauseFound, add_causes
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
-from redrive.letters import Imported
+from redrive.letters import OPEN, Imported
 from redrive.store.database import Database
 from redrive.store.encoding import decode, encode
 from redrive.store.listed import among
@@ -30,9 +31,10 @@ BATCH = 1_000
 
 # Everything but the id, which is each store's own. Records are kept in the encoding of the store.
 _COLUMNS = tuple(column.name for column in letters.columns if column.name != "id")
-_MOMENTS = {"rejected_at", "last_reprocess", "last_seen", "settled_at"}
+_MOMENTS = {"rejected_at", "last_reprocess", "last_seen", "settled_at", "superseded_at"}
 _NUMBERS = {"reprocess_count": 0, "seen": 1, "attempts": 0}  # and what they are at least
-_TEXTS = {"source_table", "source_key", "position", "resolution_note", "fingerprint", "last_error"}
+_TEXTS = {"source_table", "source_key", "position", "resolution_note", "fingerprint", "last_error", "target"}
+_TEXTS |= {"sink_key"}
 _NEEDED = {"pipeline_name", "error_type", "error_message", "raw_record", "rejected_at", "status", "identity"}
 
 
@@ -63,14 +65,15 @@ def _line(row: Any) -> str:
         "error_message": row.error_message,
         **{name: utc_text(getattr(row, name)) if getattr(row, name) else None for name in sorted(_MOMENTS)},
         **{name: getattr(row, name) for name in ("source_table", "source_key", "position", "status")},
-        **{name: getattr(row, name) for name in ("resolution_note", "fingerprint", "last_error")},
+        **{name: getattr(row, name) for name in ("resolution_note", "fingerprint", "last_error", "target", "sink_key")},
         **{name: getattr(row, name) for name in sorted(_NUMBERS)},
         "identity": row.identity.hex(),
         "cause": {"template": row.template, "version": row.version} if row.template is not None else None,
     }
     text = json.dumps(plain, ensure_ascii=False)[:-1]
     edited = f', "edited_record": {encode(row.edited_record)}' if row.edited else ""
-    return f'{text}, "raw_record": {encode(row.raw_record)}{edited}}}'
+    context = "" if row.context is None else f', "context": {encode(row.context)}'
+    return f'{text}, "raw_record": {encode(row.raw_record)}{edited}{context}}}'
 
 
 def import_lines(
@@ -163,6 +166,7 @@ def _checked(found: dict[str, Any], redactor: Redactor | None) -> dict[str, Any]
         record, edited = redactor.record(record), redactor.record(edited)
     row["raw_record"] = encode(record)
     row["edited_record"] = encode(edited) if "edited_record" in found else None
+    row["context"] = None if found.get("context") is None else encode(decode(json.dumps(found["context"])))
     row["cause"] = _cause(found.get("cause"), row)
     return row
 
@@ -185,12 +189,17 @@ def _store(connection: Connection, database: Database, batch: Sequence[dict[str,
     new = []
     for row in batch:
         mark = _Mark(row["identity"], row["rejected_at"], row["settled_at"])
+        if row["status"] == "escalated" and _Mark(row["identity"], None, None) in known and mark not in known:
+            # An older version had a pending letter beside an escalated one of the same identity; both are kept.
+            row["identity"] = blake2b(repr(mark).encode(), digest_size=16).digest()
+            mark = _Mark(row["identity"], row["rejected_at"], row["settled_at"])
+            known |= _known(connection, [row["identity"]])
         if not _is_known(mark, row["status"], known, settled):
             known.add(mark)
-            if row["status"] == "pending":
+            if row["status"] in OPEN:
                 known.add(_Mark(row["identity"], None, None))
             new.append(row)
-        if row["status"] != "pending":
+        if row["status"] not in OPEN:
             settled[hash((row["identity"], row["rejected_at"]))] += 1
     found = {row["fingerprint"]: row["cause"] for row in new if row["cause"]}
     add_causes(connection, database, list(found.values()))
@@ -200,7 +209,7 @@ def _store(connection: Connection, database: Database, batch: Sequence[dict[str,
 
 
 class _Mark(NamedTuple):
-    """By what a letter is known again. Without a moment: some pending letter of the identity."""
+    """By what a letter is known again. Without a moment: some open letter of the identity."""
 
     identity: bytes
     rejected_at: str | None
@@ -215,7 +224,7 @@ def _is_known(mark: _Mark, status: str, known: set[_Mark], settled: Counter[int]
     """
     if mark in known:
         return True
-    if status != "pending":
+    if status not in OPEN:
         return mark._replace(settled_at=None) in known
     if _Mark(mark.identity, None, None) in known:
         return True
@@ -234,6 +243,6 @@ def _known(connection: Connection, identities: Sequence[bytes]) -> set[_Mark]:
     known = set()
     for identity, rejected_at, settled_at, status in rows:
         known.add(_Mark(identity, utc_text(rejected_at), None if settled_at is None else utc_text(settled_at)))
-        if status == "pending":
+        if status in OPEN:
             known.add(_Mark(identity, None, None))
     return known

@@ -82,6 +82,8 @@ class Unreadable:
     error_type: ErrorType = ErrorType.PARSE
     rows: int = 1
     """How many rows it counts as in the rate of rejected rows."""
+    context: Mapping[str, Any] | None = None
+    """What the source needs to read it again, as JSON, such as the header of a CSV line; stored with the letter."""
 
 
 @dataclass(slots=True)

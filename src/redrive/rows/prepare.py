@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,7 +73,14 @@ class Preparation:
     def prepare(self, batch: Batch) -> Prepared:
         """A batch, ready for the sink. One that cannot be transformed at all becomes one letter."""
         unreadable = [
-            NewLetter(one.raw, one.error, position=one.position, source=batch.source, error_type=one.error_type)
+            NewLetter(
+                one.raw,
+                one.error,
+                position=one.position,
+                source=batch.source,
+                error_type=one.error_type,
+                context=one.context,
+            )
             for one in batch.unreadable
         ]
         lost = sum(one.rows for one in batch.unreadable)
@@ -99,16 +106,24 @@ class Preparation:
         letters = unreadable + [self.letter(batch, one) for one in rejected]
         return Prepared(batch, reduced.kept, letters, counts, spare=rows if reduced.superseded else None)
 
-    def letter(self, batch: Batch, refused: Refused) -> NewLetter:
-        """The letter of a row, as it was received."""
+    def letter(self, batch: Batch, refused: Refused, sink_key: str | None = None) -> NewLetter:
+        """Return the letter of a row, as it was received.
+
+        Args:
+            sink_key: the key of its row in the sink. Without one, the record's own fields are taken where nothing
+                changes them on the way to the sink.
+        """
         record = batch.rows.record(refused.place)
+        if sink_key is None and self._transform is None:
+            sink_key = _key_text(record, self._key)
         return NewLetter(
             record,
             refused.error,
-            key=self.key_of(record) if refused.keyed else None,
+            key=_key_text(record, self._letter_key),
             position=batch.position_of(refused.place),
             source=batch.source,
             error_type=refused.error_type,
+            sink_key=sink_key if refused.keyed else None,
         )
 
     def letter_of_all(self, batch: Batch, places: Sequence[int], error: str | BaseException) -> NewLetter:
@@ -118,14 +133,23 @@ class Preparation:
         where = first if len(places) == 1 else f"{first} to {last}"
         return NewLetter(records, error, position=where, source=batch.source, error_type=ErrorType.BATCH)
 
-    def key_of(self, record: Any) -> str | None:
-        """What identifies a record to people, where all of it is there."""
-        parts = [record.get(name) for name in self._letter_key]
-        if not parts or any(part is None for part in parts):
-            return None
-        if len(parts) == 1:
-            return str(parts[0])
-        return "|".join(str(part).replace("\\", "\\\\").replace("|", "\\|") for part in parts)
+    def sink_key(self, rows: Outgoing, place: int) -> str | None:
+        """Return the key of a row on its way to the sink, as text."""
+        row = rows.slice(place, 1)
+        return key_text([row.values(name)[0] if name in rows.columns else None for name in self._key])
+
+
+def key_text(parts: Sequence[Any]) -> str | None:
+    """Return a key as one text; None where a part of it is missing."""
+    if not parts or any(part is None for part in parts):
+        return None
+    if len(parts) == 1:
+        return str(parts[0])
+    return "|".join(str(part).replace("\\", "\\\\").replace("|", "\\|") for part in parts)
+
+
+def _key_text(record: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return key_text([record.get(name) for name in names])
 
 
 def reason_of(error: str | BaseException) -> str:

@@ -58,8 +58,10 @@ def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:
     whole_batch = letter is not None and letter.error_type == ErrorType.BATCH
     pieces = raw if isinstance(raw, list) and (whole_batch or all(isinstance(one, Mapping) for one in raw)) else [raw]
     found: list[Record] = []
+    context = None if letter is None else letter.context
     for piece in pieces:
-        again = source.again(piece)
+        # Without a context, a source of a user's own need not know the parameter.
+        again = source.again(piece) if context is None else source.again(piece, context)
         found += again if isinstance(again, list) else [again]
     return found
 

@@ -145,7 +145,11 @@ class Run:
         if prepared.spare is not None:
             prepared.spare = prepared.spare.onto(prepared.rows.columns)
         letters = [
-            self._job.preparation.letter(prepared.batch, replace(one, place=before.origin[one.place]))
+            self._job.preparation.letter(
+                prepared.batch,
+                replace(one, place=before.origin[one.place]),
+                self._job.preparation.sink_key(before, one.place),
+            )
             for one in refused
         ]
         prepared.letters += letters

@@ -161,7 +161,9 @@ class Writer:
         return total
 
     def _letter(self, prepared: Prepared, rows: Outgoing, refused: Refused) -> NewLetter:
-        return self._job.preparation.letter(prepared.batch, replace(refused, place=rows.origin[refused.place]))
+        preparation = self._job.preparation
+        as_received = replace(refused, place=rows.origin[refused.place])
+        return preparation.letter(prepared.batch, as_received, preparation.sink_key(rows, refused.place))
 
     def _given_up(self, prepared: Prepared, error: Exception) -> Prepared:
         """The batch without its rows, which become one letter."""

@@ -27,6 +27,9 @@ class LetterRow(NamedTuple):
     identity: bytes
     attempts: int
     last_seen: str
+    context: str | None = None
+    target: str | None = None
+    sink_key: str | None = None
 
 
 PUT_COLUMNS = LetterRow._fields
@@ -68,7 +71,7 @@ class Dialect(Protocol):
         """Let one transaction at a time do what has this name, until it ends."""
 
     def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
-        """Add the letters whose identity has no pending letter yet; the identities that have one are given back, and
+        """Add the letters whose identity has no open letter yet; the identities that have one are given back, and
         those letters are kept from changing until the transaction ends.
         """
 
@@ -76,7 +79,7 @@ class Dialect(Protocol):
         """Insert letters in bulk, the fast way, and see that their causes are counted."""
 
     def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
-        """Count further sightings of letters that are pending, each of `rows` so many times; the letter shows the
+        """Count further sightings of letters that are open, each of `rows` so many times; the letter shows the
         newest, the audit log keeps a raw record that differed. No identity comes twice."""
 
     def now(self, connection: Connection) -> datetime:
@@ -94,7 +97,7 @@ class Dialect(Protocol):
         """Bytes on disk."""
 
     def collided(self, error: BaseException) -> bool:
-        """Whether it says that an identity has a pending letter already."""
+        """Whether it says that an identity has an open letter already."""
 
     def advice(self, error: BaseException, kind: Kind) -> str | None:
         """What a person can do about an error, where that is known."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect, text
 from redrive.errors import SchemaMismatch
 from redrive.store.schema import SCHEMA
 
-VERSION = "0004"
+VERSION = "0005"
 """The newest step under `migrations/versions`; a test keeps the two together."""
 VERSION_TABLE = "redrive_schema"
 SCRIPTS = str(Path(__file__).parent / "migrations")

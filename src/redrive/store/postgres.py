@@ -86,7 +86,7 @@ class PostgresDialect:
         # Locked in one order, so that two batches of the same letters wait for each other instead of deadlocking.
         found = connection.connection.cursor().execute(
             """SELECT identity FROM pipeline.dead_letter_queue
-               WHERE identity = ANY(%s::uuid[]) AND (CASE WHEN status = 'pending' THEN 1 END) = 1
+               WHERE identity = ANY(%s::uuid[]) AND (CASE WHEN status IN ('pending', 'escalated') THEN 1 END) = 1
                ORDER BY identity FOR UPDATE""",
             ["{" + ",".join([row.identity.hex() for row in rows]) + "}"],
         )
@@ -108,7 +108,8 @@ class PostgresDialect:
         counted = [(*row, count) for row, count in zip(rows, times, strict=True)]
         _copy(connection, "seen_again", (*PUT_COLUMNS, "seen"), counted)
         letter = "pipeline.dead_letter_queue AS letter"
-        same = "letter.identity = again.identity AND (CASE WHEN letter.status = 'pending' THEN 1 END) = 1"
+        is_open = "(CASE WHEN letter.status IN ('pending', 'escalated') THEN 1 END) = 1"
+        same = f"letter.identity = again.identity AND {is_open}"
         cursor.execute(
             f"""INSERT INTO pipeline.letter_audit (letter_id, at, action, status_before, status_after, detail)
                 SELECT letter.id, again.last_seen, 'superseded', letter.status, letter.status,
@@ -121,6 +122,7 @@ class PostgresDialect:
                        last_seen = greatest(letter.last_seen, again.last_seen),
                        run_id = again.run_id, error_message = again.error_message, position = again.position,
                        attempts = again.attempts, raw_record = again.raw_record,
+                       context = again.context, target = coalesce(again.target, letter.target), superseded_at = NULL,
                        edited_record = CASE WHEN letter.raw_record = again.raw_record THEN letter.edited_record END
                 FROM seen_again AS again WHERE {same}"""
         )

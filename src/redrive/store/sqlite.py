@@ -117,7 +117,7 @@ class SqliteDialect:
 
     def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
         cursor = connection.connection.cursor()
-        pending = "identity = :identity AND CASE WHEN status = 'pending' THEN 1 END = 1"
+        pending = "identity = :identity AND CASE WHEN status IN ('pending', 'escalated') THEN 1 END = 1"
         values = [{**row._asdict(), "times": count} for row, count in zip(rows, times, strict=True)]
         cursor.executemany(
             f"""INSERT INTO letter_audit (letter_id, at, action, status_before, status_after, detail)
@@ -129,6 +129,7 @@ class SqliteDialect:
         cursor.executemany(
             f"""UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
                        run_id = :run_id, error_message = :error_message, position = :position, attempts = :attempts,
+                       context = :context, target = coalesce(:target, target), superseded_at = NULL,
                        edited_record = CASE WHEN raw_record = :raw_record THEN edited_record END,
                        raw_record = :raw_record
                 WHERE {pending}""",

@@ -102,7 +102,7 @@ def runs(statuses, *rows):
 figures = st.builds(
     Figures,
     database=st.sampled_from(["sqlite", "postgresql"]),
-    schema_version=st.just("0004"),
+    schema_version=st.just("0005"),
     services=listed(services, lambda one: one.service),
     circuits=listed(circuits, lambda one: one.service),
     letters=listed(letters, lambda one: one.pipeline),
@@ -209,7 +209,7 @@ def bank(**values):
 
 
 def page_of(**values):
-    return text(Figures(database="sqlite", schema_version="0004", **values))
+    return text(Figures(database="sqlite", schema_version="0005", **values))
 
 
 def test_latencies_are_a_histogram_with_its_sum():

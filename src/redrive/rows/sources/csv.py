@@ -81,7 +81,7 @@ class CsvSource:
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> CsvReading:
         return CsvReading(names_of(identity["files"]), position, self._options)
 
-    def again(self, raw: Any) -> Record | list[Record]:
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         if isinstance(raw, Mapping):
             if set(raw) == {CUT_OFF}:
                 raise ValueError("the line was cut off where its stream ended; load the whole file, or edit the record")

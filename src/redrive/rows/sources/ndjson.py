@@ -57,7 +57,7 @@ class Ndjson:
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> NdjsonReading:
         return NdjsonReading(names_of(identity["files"]), position, self._encoding)
 
-    def again(self, raw: Any) -> Record:
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         if isinstance(raw, Mapping):
             return dict(raw)
         if not isinstance(raw, bytes | str):

@@ -108,7 +108,7 @@ class Pages:
         walk = Cursors if self._plan.by == "cursor" else Numbered
         return PagesReading(walk(self._plan, self.name, fetcher, position), fetcher, self.name, self._plan.limit)
 
-    def again(self, raw: Any) -> Record | list[Record]:
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         if not isinstance(raw, Mapping) or raw.keys() != _LETTER:
             return _record(raw)
         fetcher = self._fetcher(1)

@@ -56,7 +56,7 @@ class Parquet:
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> ParquetReading:
         return ParquetReading([_footer(name, self._columns) for name in names_of(identity["files"])], position)
 
-    def again(self, raw: Any) -> Record | list[Record]:
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         if not isinstance(raw, Mapping):
             raise TypeError(f"a row of Parquet is a mapping, not a {type(raw).__name__}")
         if raw.keys() != _RAW:

@@ -101,7 +101,7 @@ class Query:
         back = stepped_back(given_back(position["watermark"]), self._lag, column)
         return {"watermark": kept([back], [column])[0], "key": None}
 
-    def again(self, raw: Any) -> Record:
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         if not isinstance(raw, Mapping):
             raise TypeError(f"a row of {self.name} is a mapping, not a {type(raw).__name__}")
         return dict(raw)

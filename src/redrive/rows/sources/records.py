@@ -58,7 +58,7 @@ class Records:
         stream.skip_to(start, self.name)
         return RecordsReading(stream, self.name, ours=self._only is None, total=self._size())
 
-    def again(self, raw: Any) -> Record:
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         return _record(raw)
 
     def _new_stream(self) -> _Stream:

@@ -46,10 +46,14 @@ class Source(Protocol):
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         """Begin at `position`, the `next` of a batch, or at the start. `identity` is the one the run began with."""
 
-    def again(self, raw: Any) -> Record | list[Record]:
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         """The row, or rows, of something that was unreadable; raises what is wrong with it where it still is.
 
-        `raw` is what an `Unreadable` held, or what a person made of it. A record is given back as it is.
+        A record is given back as it is.
+
+        Args:
+            raw: what an `Unreadable` held, or what an operator made of it.
+            context: the `Unreadable.context` that was stored with it; None for a letter of an older version.
         """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.store.schema.alert_tables import ALERT_IS_OPEN, ALERT_OPEN_MARK, alert_sends, alerts, gauges, leases
 from redrive.store.schema.base import SCHEMA, metadata
 from redrive.store.schema.letter_tables import (
-    PENDING_MARK,
+    OPEN_MARK,
     STATUSES,
     cause_hours,
     causes,
@@ -28,8 +28,8 @@ from redrive.store.schema.task_tables import task_attempts, task_changes, task_e
 __all__ = [
     "ALERT_IS_OPEN",
     "ALERT_OPEN_MARK",
+    "OPEN_MARK",
     "OUTCOMES",
-    "PENDING_MARK",
     "SCHEMA",
     "STATUSES",
     "alert_sends",

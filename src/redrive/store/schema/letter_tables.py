@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, Table, Text, case, text
+from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, Table, Text, literal_column, text
 
 from redrive.store.schema.base import Id, metadata
 from redrive.store.types import Digest, Moment, RunId, Value
@@ -36,12 +36,18 @@ letters = Table(
     Column("edited_record", Value),
     Column("last_error", Text),
     Column("settled_at", Moment),
+    # What its source needs to read it again, the program that rejected it (FILE:NAME), the key of its row in the sink,
+    # and when a later run wrote that key.
+    Column("context", Value),
+    Column("target", Text),
+    Column("sink_key", Text),
+    Column("superseded_at", Moment),
     sqlite_autoincrement=True,  # an id is never used again: the audit log refers to it
 )
 
-# One pending letter per identity. Resolved ones are in the index as well, each with a NULL that equals no other.
-PENDING_MARK = case((letters.c.status == "pending", text("1")))
-Index("dead_letter_queue_identity", letters.c.identity, PENDING_MARK, unique=True)
+# One open letter per identity. Resolved ones are in the index as well, each with a NULL that equals no other.
+OPEN_MARK = literal_column("(CASE WHEN status IN ('pending', 'escalated') THEN 1 END)", Integer)
+Index("dead_letter_queue_identity", letters.c.identity, OPEN_MARK, unique=True)
 Index("dead_letter_queue_selection", letters.c.pipeline_name, letters.c.status, letters.c.fingerprint)
 Index("dead_letter_queue_rejected_at", letters.c.rejected_at)
 Index("dead_letter_queue_run_id", letters.c.run_id)

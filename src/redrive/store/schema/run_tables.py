@@ -37,6 +37,8 @@ runs = Table(
     # How often it was gone on with after it had failed or died, and when it was last judged for alerts.
     Column("failures", Integer, nullable=False, server_default=text("0")),
     Column("judged_at", Moment),
+    # The program that runs it, FILE:NAME, where it was started by `redrive run`.
+    Column("target", Text),
     Index("runs_pipeline_name", "pipeline_name", "started_at"),
     Index("runs_started_at", "started_at"),
 )

@@ -1,0 +1,42 @@
+"""Letters that can be processed again years later: context, target and sink key; one open letter per identity."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from redrive.store.types import Moment, Value
+
+revision = "0005"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    on_postgres = op.get_bind().dialect.name == "postgresql"
+    schema = "pipeline" if on_postgres else None
+    for column in (
+        sa.Column("context", Value),
+        sa.Column("target", sa.Text),
+        sa.Column("sink_key", sa.Text),
+        sa.Column("superseded_at", Moment),
+    ):
+        op.add_column("dead_letter_queue", column, schema=schema)
+    op.add_column("runs", sa.Column("target", sa.Text), schema=schema)
+    _index_open_letters(schema, on_postgres)
+
+
+def _index_open_letters(schema: str | None, on_postgres: bool) -> None:
+    """Let the unique index cover escalated letters as well as pending ones."""
+    letters = "dead_letter_queue" if schema is None else f"{schema}.dead_letter_queue"
+    # A record that was rejected again while its letter was escalated has two open letters. Both stay: the older one
+    # gets an identity of its own.
+    random_identity = "gen_random_uuid()" if on_postgres else "randomblob(16)"
+    is_open = "status IN ('pending', 'escalated')"
+    newer = f"newer.{is_open} AND newer.identity = {letters}.identity AND newer.id > {letters}.id"
+    op.execute(
+        sa.text(
+            f"UPDATE {letters} SET identity = {random_identity} WHERE {is_open} "
+            f"AND EXISTS (SELECT 1 FROM {letters} AS newer WHERE {newer})"
+        )
+    )
+    op.drop_index("dead_letter_queue_identity", "dead_letter_queue", schema=schema)
+    mark = sa.text(f"(CASE WHEN {is_open} THEN 1 END)")
+    op.create_index("dead_letter_queue_identity", "dead_letter_queue", ["identity", mark], unique=True, schema=schema)
