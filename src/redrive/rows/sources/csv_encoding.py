@@ -30,6 +30,9 @@ class Bytes(Protocol):
     @property
     def fault(self) -> str | None: ...
 
+    @property
+    def damage(self) -> str | None: ...
+
     def read(self, most: int) -> bytes: ...
 
     def seek(self, position: int) -> None: ...
@@ -89,6 +92,10 @@ class FromUtf16:
     @property
     def fault(self) -> str | None:
         return self._stream.fault or self._fault
+
+    @property
+    def damage(self) -> str | None:
+        return self._stream.damage
 
     def read(self, most: int) -> bytes:
         pieces = [self._rest]

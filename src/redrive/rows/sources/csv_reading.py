@@ -14,7 +14,7 @@ from redrive.rows.sources.csv_frames import Frames, Part
 from redrive.rows.sources.csv_header import Feed, go_to_table, other_columns, read_columns
 from redrive.rows.sources.csv_records import Dialect
 from redrive.rows.sources.csv_structure import Block, structure
-from redrive.rows.sources.files import size_of
+from redrive.rows.sources.files import damaged, size_of
 
 with needs("rows"):
     import numpy as np
@@ -147,6 +147,8 @@ class CsvFile:
         try:
             self._feed = Feed(self._stream)
             go_to_table(self._feed, name, encoding=self._encoding, skip=options.skip)
+            if self._stream.damage is not None and self._feed.final and not self._feed.data:
+                raise damaged(name, self._stream.damage, 0)
             self.columns = columns or read_columns(self._feed, name, self._dialect, self._encoding)
             self.is_empty = self.columns is None and self._feed.fault is None
             if position is not None and position["byte"] > self._feed.byte:
@@ -173,10 +175,13 @@ class CsvFile:
             size += int(part.block.ends[part.last - 1] - part.block.starts[part.first])
             self._at = part.last
         unreadable = [bad for part in parts for bad in part.unreadable()]
-        if records < most and size < _BATCH_BYTES and self._feed.fault is not None and not self._ended:
+        fault, damage = self._feed.fault, self._stream.damage
+        if not parts and fault is not None and damage is not None:
+            raise damaged(self.name, damage, self._feed.line - 1)
+        if records < most and size < _BATCH_BYTES and fault is not None and damage is None and not self._ended:
             # Marked: a line that was cut off may still look like a whole one.
             raw = {CUT_OFF: self._feed.cut}
-            unreadable.append(Unreadable(raw, self._feed.fault, f"line {self._feed.line}"))
+            unreadable.append(Unreadable(raw, fault, f"line {self._feed.line}"))
             self._ended = True
         if not parts and not unreadable:
             return None
@@ -205,7 +210,9 @@ class CsvFile:
                     return False
                 feed.more()
             width = len(self.columns or ())
-            self._block = structure(feed.data, feed.line, self._dialect, width, final=feed.final)
+            # Before damage an open quote may be closed in what is missing: its lines are no records of their own.
+            final = feed.final and self._stream.damage is None
+            self._block = structure(feed.data, feed.line, self._dialect, width, final=final)
             mark_undecodable(self._block, self._encoding)
             feed.looked_at = True
         return True

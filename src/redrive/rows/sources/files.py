@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from glob import glob, has_magic
 from hashlib import blake2b
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 from redrive.errors import SourceError
-from redrive.extras import needs
+from redrive.rows.sources.compression import Damaged, damage_of, open_decoder
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
 
 _EDGE = 4096  # what a file begins and ends with, as far as it tells it from another
-_CHUNK = 1 << 14  # of a compressed file: what it unpacks to may be a thousand times as large
 _SKIP = 1 << 20
-_GZIP = re.compile(rb"\x1f\x8b")
-_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # a frame, or one to be skipped
-_NOT_READ = (
-    (re.compile(rb"PK\x03\x04"), "a zip archive, or a spreadsheet: unpack or export it first"),
-    (re.compile(rb"BZh[1-9]1AY&SY"), "compressed with bzip2: gzip and zstd are read"),
-    (re.compile(rb"\xfd7zXZ\x00"), "compressed with xz: gzip and zstd are read"),
-)
 
 
 class Files:
@@ -95,32 +85,50 @@ def size_of(names: Sequence[str]) -> int:
 class Stream:
     """The bytes of a file, decompressed where it is compressed, which its first bytes tell and not its name.
 
+    Of a compressed file that is damaged only what stands before the damaged member or frame is given: bytes inside it
+    cannot be told from wrong ones. `fault` says then that the file has no proper end.
+
     name      the file
     position  how many bytes, decompressed, were read or skipped
-    fault     why the file ends too early, once its end was reached; everything before is good
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.position = 0
         _size(name)
-        self._bytes = _decoded(name)
+        self._damage = damage_of(name)
+        self._bytes = open_decoder(name)
         self._found = os.stat(name)
+
+    @property
+    def damage(self) -> str | None:
+        """What is wrong with a compressed file, wherever it was read to."""
+        return None if self._damage is None else self._damage.reason
+
+    @property
+    def fault(self) -> str | None:
+        """Why the file ends too early, once its end was reached."""
+        return None if self._damage is None or self.position < self._damage.intact else self._damage.reason
 
     def read(self, most: int) -> bytes:
         """The next bytes: exactly so many, fewer only at the end of the file."""
-        data = self._bytes.read(most)
-        if 0 < len(data) < most:
-            pieces = [data]
-            missing = most - len(data)
-            while missing and (data := self._bytes.read(missing)):
-                pieces.append(data)
-                missing -= len(data)
-            data = b"".join(pieces)
-        if len(data) < most:
+        if self._damage is not None:
+            most = min(most, self._damage.intact - self.position)
+        pieces: list[bytes] = []
+        missing = most
+        while missing and (data := self._read(missing)):
+            pieces.append(data)
+            missing -= len(data)
+        if missing:
             self._is_whole()
-        self.position += len(data)
-        return data
+        self.position += most - missing
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read(self, most: int) -> bytes:
+        try:
+            return self._bytes.read(most)
+        except Damaged as error:  # it was whole a moment ago
+            raise SourceError(f"{self.name} was changed while it was being read: {error}; run again") from error
 
     def _is_whole(self) -> None:
         """A file that somebody cuts while it is read has an end that is none."""
@@ -136,16 +144,12 @@ class Stream:
             return
         if position < self.position:
             self._bytes.close()
-            self._bytes = _decoded(self.name)
+            self._bytes = open_decoder(self.name)
             self.position = 0
         while self.position < position and self.read(min(_SKIP, position - self.position)):
             pass
         if self.position < position:
             raise too_short(self.name, position)
-
-    @property
-    def fault(self) -> str | None:
-        return self._bytes.fault
 
     def progress(self) -> int:
         """How many bytes of the file, as it lies on the disk, were taken."""
@@ -156,152 +160,18 @@ class Stream:
         self._bytes.close()
 
 
+def damaged(name: str, fault: str, line: int) -> SourceError:
+    """The error that ends a run at the damaged part of a file; `line` is the last line before it."""
+    rows = f"an unknown number of rows after line {line:,}" if line else "all of its rows"
+    return SourceError(
+        f"{name} is damaged: {fault}, so that {rows} are missing. Nothing of the damaged part was loaded. Replace the "
+        "file by a whole one, then run with restart=True or `redrive run --restart`"
+    )
+
+
 def too_short(name: str, position: int) -> SourceError:
     """What is wrong with a file in which a position is not to be found."""
     return SourceError(f"{name} has become shorter: byte {position:,}, where the reading is to go on, is not in it")
-
-
-class _Decoder(Protocol):
-    fault: str | None
-
-    def read(self, most: int) -> bytes:
-        """Some bytes; none at the end, or where the fault is."""
-
-    def jump(self, position: int) -> bool:
-        """Go there at once, where that can be done."""
-
-    def taken(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
-class _Plain:
-    def __init__(self, file: BinaryIO) -> None:
-        self.fault: str | None = None
-        self._file = file
-
-    def read(self, most: int) -> bytes:
-        return self._file.read(most)
-
-    def jump(self, position: int) -> bool:
-        if position > os.fstat(self._file.fileno()).st_size:
-            return False
-        self._file.seek(position)
-        return True
-
-    def taken(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class _Gzip:
-    """One member after the other, up to the first that is cut short or damaged."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.fault: str | None = None
-        self._file = file
-        self._member: Any = None
-        self._packed = b""
-        self._rest = b""  # decompressed, and not yet asked for
-
-    def read(self, most: int) -> bytes:
-        while not self._rest and self.fault is None:
-            if not self._packed:
-                self._packed = self._file.read(_CHUNK)
-                if not self._packed:
-                    if self._member is not None:
-                        self.fault = "the gzip stream ends early: what follows this line is missing"
-                    break
-            self._unpack()
-        data, self._rest = self._rest[:most], self._rest[most:]
-        return data
-
-    def _unpack(self) -> None:
-        if self._member is None:
-            self._packed = self._packed.lstrip(b"\0")  # tapes and block devices pad a file so
-            if not self._packed:
-                return
-            self._member = zlib.decompressobj(wbits=31)
-        before = self._member.copy()
-        try:
-            self._rest = self._member.decompress(self._packed)
-        except zlib.error:
-            self._rest = _up_to_the_fault(before, self._packed)
-            self.fault = "the gzip stream is damaged: lines before this one may be wrong, those after it are lost"
-            return
-        self._packed = self._member.unused_data
-        if self._member.eof:
-            self._member = None
-
-    def jump(self, position: int) -> bool:
-        return False
-
-    def taken(self) -> int:
-        return self._file.tell() - len(self._packed)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _up_to_the_fault(member: Any, packed: bytes) -> bytes:
-    """What can be decompressed of bytes that have a fault: zlib keeps nothing of a call that fails."""
-    good = bytearray()
-    with suppress(zlib.error):
-        for place in range(len(packed)):
-            good += member.decompress(packed[place : place + 1])
-    return bytes(good)
-
-
-class _Zstd:
-    def __init__(self, name: str) -> None:
-        self.fault: str | None = None
-        self._name = name
-        self._begin()
-
-    def _begin(self) -> None:
-        with needs("rows"):
-            import pyarrow as pa  # type: ignore[import-untyped]
-        self._read = 0
-        self._file = pa.OSFile(self._name)
-        self._stream = pa.CompressedInputStream(self._file, "zstd")
-
-    def read(self, most: int) -> bytes:
-        if self.fault is not None:
-            return b""
-        try:
-            data: bytes = self._stream.read(most)
-        except (OSError, ValueError) as error:
-            if getattr(error, "errno", None) is not None:
-                raise  # the disk's fault, not the file's
-            self.fault = f"the zstd stream ends early or is damaged: what follows this line is lost ({error})"
-            data = self._up_to_the_fault(most)
-        self._read += len(data)
-        return data
-
-    def _up_to_the_fault(self, most: int) -> bytes:
-        """The bytes before a fault: a read that meets it keeps nothing, so each is read by itself."""
-        known = self._read
-        self.close()
-        self._begin()
-        while self._read < known:
-            self._read += len(self._stream.read(min(_SKIP, known - self._read)))
-        good = bytearray()
-        with suppress(OSError, ValueError):
-            while len(good) < most:
-                good += self._stream.read(1)
-        return bytes(good)
-
-    def jump(self, position: int) -> bool:
-        return False
-
-    def taken(self) -> int:
-        return int(self._file.tell())
-
-    def close(self) -> None:
-        self._stream.close()
-        self._file.close()
 
 
 def _patterns(paths: Paths) -> list[str]:
@@ -344,19 +214,3 @@ def _digest(name: str, size: int) -> str:
         file.seek(max(0, size - _EDGE))
         end = file.read(min(size, _EDGE))
     return blake2b(begin + end, digest_size=8).hexdigest()
-
-
-def _decoded(name: str) -> _Decoder:
-    file = open(name, "rb")  # noqa: SIM115 - the decoder closes it
-    head = file.read(10)
-    file.seek(0)
-    if _GZIP.match(head):
-        return _Gzip(file)
-    if _ZSTD.match(head):
-        file.close()
-        return _Zstd(name)
-    for magic, kind in _NOT_READ:
-        if magic.match(head):
-            file.close()
-            raise SourceError(f"{name} is {kind}")
-    return _Plain(file)

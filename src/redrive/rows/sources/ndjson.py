@@ -12,7 +12,7 @@ import orjson
 
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
-from redrive.rows.sources.files import Files, Paths, Stream, names_of, size_of
+from redrive.rows.sources.files import Files, Paths, Stream, damaged, names_of, size_of
 
 _BLOCK = 1 << 20
 _BATCH_BYTES = 32 << 20  # a batch of large lines is cut shorter: memory stays flat
@@ -82,6 +82,8 @@ class NdjsonReading:
     def read(self, most: int) -> Batch | None:
         while True:
             if self._lines is None or self._lines.ended:
+                if self._lines is not None and self._lines.fault is not None:
+                    raise damaged(self._lines.name, self._lines.fault, self._lines.place[1] - 1)
                 self._leave()
                 if not self._left:
                     return None
@@ -122,14 +124,13 @@ class NdjsonReading:
         first = lines.place[1]
         rows, numbers, unreadable = _parsed(lines.take(most), first, self._encoding)
         byte, line = lines.place
-        if lines.ended and lines.fault is not None:  # told even where no piece of a line is left: rows are missing
-            unreadable.append(Unreadable(lines.cut, lines.fault, f"line {line}"))
+        ended = lines.ended and lines.fault is None  # a run that goes on behind damage must meet it again
         if not rows and not unreadable:
             return None
         return Batch(
             Received(rows),
             lambda place: f"line {numbers[place]}",
-            {"file": lines.name, "byte": byte, "line": line, "ended": lines.ended},
+            {"file": lines.name, "byte": byte, "line": line, "ended": ended},
             lines.name,
             unreadable,
             done=self._done + lines.progress(),
@@ -139,8 +140,8 @@ class NdjsonReading:
 class _Lines:
     """The lines of a file.
 
-    ended       whether all of them were taken
-    fault, cut  why the file ends too early, and the piece of a line that is left of its end
+    ended  whether all of them were taken
+    fault  why the file ends too early, once its end was reached; what is left of a line there is not given
     """
 
     def __init__(self, name: str) -> None:
@@ -158,7 +159,6 @@ class _Lines:
         self._place = place
         self.ended = False
         self.fault: str | None = None
-        self.cut = b""
         self._ready: list[bytes] = []
         self._size = 0
         self._tail = b""
@@ -196,9 +196,7 @@ class _Lines:
         *lines, self._tail = (self._tail + data).split(b"\n")
         if self._final:
             self.fault = self._stream.fault
-            if self.fault is not None:
-                self.cut = self._tail
-            elif self._tail:
+            if self._tail and self.fault is None:
                 lines.append(self._tail)
         self._ready += lines
         self._size += sum(map(len, lines)) + len(lines)
