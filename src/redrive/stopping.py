@@ -1,16 +1,25 @@
-"""When a run is to end early: SIGTERM, a deadline, a word from the program. It finishes its batch first."""
+"""When a run is to end early: SIGTERM, a deadline, a word from the program. It finishes its batch first.
+
+A batch that cannot be finished is cancelled: `Cancellation` reaches the database statement that another thread runs.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import FrameType
+from typing import Any
 
 from redrive.model import in_words
+
+_CANCEL_TIMEOUT = 3.0
 
 
 class Stopping:
@@ -80,3 +89,78 @@ class Stopping:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.tell("SIGTERM")
+
+
+class Cancellation:
+    """Cancels the database work of one thread from another one.
+
+    The working thread enters `active()`. Code that can block then registers how to end its wait (`during`), or waits by
+    `wait` instead of sleeping, and checks `requested` before it tries something again.
+    """
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self._lock = threading.Lock()
+        self._cancels: list[Callable[[], object]] = []
+
+    @property
+    def requested(self) -> bool:
+        """Whether the work is to end now."""
+        return self._requested.is_set()
+
+    def cancel(self) -> None:
+        """End the work. It may be called repeatedly: a cancel that arrives between two statements has no effect."""
+        self._requested.set()
+        with self._lock:
+            cancels = list(self._cancels)
+        for cancel in cancels:
+            with suppress(Exception):  # the connection may be broken, or closed by now
+                cancel()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not beyond a cancel."""
+        self._requested.wait(seconds)
+
+    @contextmanager
+    def during(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Have `cancel` called when the work is cancelled within this block."""
+        with self._lock:
+            self._cancels.append(cancel)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._cancels.remove(cancel)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the cancellation of what the current thread does in this block."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    @staticmethod
+    def current() -> Cancellation:
+        """Return the cancellation of the current thread; where it has none, one that nobody requests."""
+        return _current.get() or Cancellation()
+
+
+_current: ContextVar[Cancellation | None] = ContextVar("redrive_cancellation", default=None)
+
+
+def cancel_statement(connection: Any) -> None:
+    """Cancel the statement that another thread runs on a connection of a database driver, where the driver can."""
+    if hasattr(connection, "cancel_safe"):  # psycopg
+        try:
+            connection.cancel_safe(timeout=_CANCEL_TIMEOUT)
+        except Exception:  # the server does not answer: end the wait for it, and with it the connection
+            with socket.socket(fileno=os.dup(connection.fileno())) as other:
+                other.shutdown(socket.SHUT_RDWR)
+        return
+    for name in ("interrupt", "cancel"):  # sqlite3 and DuckDB; psycopg2, oracledb and others
+        method = getattr(connection, name, None)
+        if callable(method):
+            method()
+            return

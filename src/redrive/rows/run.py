@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,7 @@ from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Prepared, reason_of
 from redrive.rows.sources.source import Reading
+from redrive.rows.write_thread import WriteThread
 from redrive.rows.writer import Writer, Written
 from redrive.runs import (
     COUNTED,
@@ -62,6 +63,7 @@ class Run:
         self._ledger = ledger
         self._writer = writer
         self._stopping = stopping
+        self._beside = WriteThread(stopping)
         self._watch = watch
         self._size = job.batch
         self._reading: Reading | None = None
@@ -103,20 +105,25 @@ class Run:
 
     def _all(self) -> None:
         self._open()
-        with ThreadPoolExecutor(1, thread_name_prefix="redrive-sink") as beside:
-            under_way: tuple[Prepared, Future[Written]] | None = None
+        under_way: tuple[Prepared, Future[Written]] | None = None
+        try:
             while True:
                 try:
                     prepared = self._next()
-                finally:
-                    # Also where the next one cannot be had: what was handed over is being written.
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException:
+                    # What was handed over is being written all the same.
                     if under_way is not None:
                         self._written(*under_way)
+                    raise
+                if under_way is not None:
+                    self._written(*under_way)
                 self._judge(final=False)
                 if prepared is None:
                     break
                 self._fit(prepared)
-                under_way = prepared, beside.submit(self._writer.write, prepared)
+                under_way = prepared, self._submit(prepared)
                 if reason := self._stopping.reason():
                     self._written(*under_way)
                     self._judge(final=False)
@@ -124,7 +131,15 @@ class Run:
                         f"stopped: {reason}; everything so far is written, and running again goes on from there",
                         kind=Kind.TRANSIENT,
                     )
+        except (KeyboardInterrupt, SystemExit):
+            written = self._beside.interrupt()
+            if isinstance(written, Written):
+                self._note(written)
+            raise
         self._judge(final=True)
+
+    def _submit(self, prepared: Prepared) -> Future[Written]:
+        return self._beside.submit(lambda: self._writer.write(prepared))
 
     def _open(self) -> None:
         job = self._job
@@ -141,7 +156,8 @@ class Run:
     def _fit(self, prepared: Prepared) -> None:
         """Give the rows the columns that the sink is to have; those that have others are rejected."""
         before = prepared.rows
-        prepared.rows, refused = self._columns.fit(before)
+        # The sink is asked about columns that are new, and may have to be waited for.
+        prepared.rows, refused = self._beside.result(self._beside.submit(lambda: self._columns.fit(before)))
         if prepared.spare is not None:
             prepared.spare = prepared.spare.onto(prepared.rows.columns)
         letters = [
@@ -193,7 +209,7 @@ class Run:
 
     def _written(self, prepared: Prepared, under_way: Future[Written]) -> None:
         try:
-            written = under_way.result()
+            written = self._beside.result(under_way)
         except Exception as error:
             if kind_of(error) is not Kind.RESOURCE or not len(prepared.rows):
                 raise
@@ -207,7 +223,7 @@ class Run:
             try:
                 prepared = self._job.preparation.prepare(half)
                 self._fit(prepared)
-                written = self._writer.write(prepared)
+                written = self._beside.result(self._submit(prepared))
             except Exception as again:
                 if kind_of(again) is not Kind.RESOURCE:
                     raise

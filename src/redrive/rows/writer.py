@@ -97,12 +97,13 @@ class Writer:
                 raise
             bad_batch = reason_of(error)
             outcome = self._write(self._given_up(prepared, error))
+        finally:
+            self.counts += Counts(retries=self._repeats() - repeats)
         if prepared.batch.next is None:
             self._held.append(outcome)
         else:
             self._held.clear()
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
-        self.counts += Counts(retries=self._repeats() - repeats)
         return Written(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
 
     def _write(self, prepared: Prepared) -> _Outcome:
@@ -115,7 +116,7 @@ class Writer:
                 outcome += self._to_sink(prepared, rows, lambda some: shared.write_within(connection, some))
                 return self._save(connection, prepared, outcome)
 
-            return database.write(work, done=self._is_saved)
+            return database.write(work, done=self._is_saved, patience=shared.patience)
         if self._seen is None:
             rows, outcome = prepared.rows, _Outcome(prepared.counts, tuple(prepared.letters))
         else:

@@ -20,6 +20,7 @@ from redrive.errors import SchemaMismatch, StoreError
 from redrive.masking import mask
 from redrive.model import Kind
 from redrive.policy import backoff
+from redrive.stopping import Cancellation, cancel_statement
 from redrive.store import migrate
 from redrive.store.dialect import Dialect
 from redrive.store.engine import SharedEngine
@@ -31,6 +32,9 @@ PATIENCE = 30.0
 
 _FORK_PATIENCE = 10.0
 _HEALS = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
+# A statement timeout or a cancelled statement. As such it may never succeed, hence the verdict "ambiguous"; but it was
+# undone for certain, and another session's lock is often the cause.
+_TIMED_OUT = "57014"
 _classifier = Classifier()
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
@@ -62,11 +66,18 @@ class Database:
         """Run `work` on one snapshot of the database."""
         return self._steadily(lambda: self._within(work, writing=False))
 
-    def write(self, work: Callable[[Connection], T], *, done: Callable[[Connection, T], bool] | None = None) -> T:
+    def write(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        done: Callable[[Connection, T], bool] | None = None,
+        patience: float | None = None,
+    ) -> T:
         """Run `work` in one transaction that is committed as a whole, or not at all.
 
         Where the connection breaks in the moment of the commit, nobody knows which of the two it was, and `work` is
         repeated. What must not happen twice is given `done`, which looks whether the last result is there already.
+        `patience` replaces the database's own for this transaction.
         """
         results: list[T] = []
 
@@ -76,7 +87,7 @@ class Database:
             results.append(work(connection))
             return results[-1]
 
-        return self._steadily(lambda: self._within(once, writing=True))
+        return self._steadily(lambda: self._within(once, writing=True), patience)
 
     def prepare(self, *, migrating: bool) -> None:
         """See that the schema is the one this program knows."""
@@ -134,9 +145,16 @@ class Database:
         with (
             self._counted(),
             self._engine.connect(id(self)) as connection,
+            self._cancellable(connection),
             connection.execution_options(**options).begin(),
         ):
             return work(connection)
+
+    @contextmanager
+    def _cancellable(self, connection: Connection) -> Iterator[None]:
+        driver = connection.connection.driver_connection
+        with Cancellation.current().during(lambda: cancel_statement(driver)):
+            yield
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -149,8 +167,9 @@ class Database:
                 self._running -= 1
                 self._gate.notify_all()
 
-    def _steadily(self, transaction: Callable[[], T]) -> T:
-        ends, repeat = time.monotonic() + self.patience, 0
+    def _steadily(self, transaction: Callable[[], T], patience: float | None = None) -> T:
+        ends, repeat = time.monotonic() + (self.patience if patience is None else patience), 0
+        cancellation = Cancellation.current()
         while True:
             try:
                 return transaction()
@@ -158,21 +177,26 @@ class Database:
                 cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
                 # Two writers made the same letter pending at the same moment: the second one looks again.
                 collided = self.dialect.collided(cause)
-                if isinstance(error, PoolExhausted):  # every connection of this process is at work
+                # A pool is exhausted when every connection of this process is at work.
+                if isinstance(error, PoolExhausted) or _sqlstate(cause) == _TIMED_OUT:
                     kind = Kind.TRANSIENT
                 else:
                     kind = Kind.RETRY_NOW if collided else _classifier.classify(error, scope="call").kind
-                if kind not in _HEALS or time.monotonic() >= ends:
+                if cancellation.requested or kind not in _HEALS or time.monotonic() >= ends:
                     raise self._explained(cause, kind) from error
             repeat += 1
             self.repeats += 1
-            time.sleep(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
+            cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
 
     def _explained(self, error: BaseException, kind: Kind) -> StoreError:
         said = mask(str(error)).strip().splitlines()
         advice = self.dialect.advice(error, kind)
         reason = said[0] if said else type(error).__name__
         return StoreError(f"{self.name}: {reason}{'; ' + advice if advice else ''}", kind=kind)
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
 
 
 class _Forks:

@@ -30,6 +30,8 @@ _SETTINGS = (
     "PRAGMA journal_size_limit = 67108864",
 )
 
+_LONGEST_WAIT = 2.0
+
 
 class SqliteDialect:
     """See `Dialect`."""
@@ -44,6 +46,12 @@ class SqliteDialect:
         self._path = path.absolute()  # also where the program changes its working directory later
         self._patience = patience
         self.where = str(path)
+
+    @property
+    def busy_timeout(self) -> float:
+        """Seconds that SQLite itself waits for its turn. Nothing can cancel that wait, so it is short, and `Database`
+        begins the transaction again until its patience ends."""
+        return min(self._patience, _LONGEST_WAIT)
 
     def engine_key(self) -> Hashable:
         # A file that does not exist yet, or another file of the same name, has connections of its own.
@@ -70,7 +78,7 @@ class SqliteDialect:
     def _connect(self) -> sqlite3.Connection:
         # Transactions are begun by `_begin` and by nobody else, hence isolation_level=None.
         connection = sqlite3.connect(
-            self._path, timeout=self._patience, isolation_level=None, check_same_thread=False, cached_statements=256
+            self._path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":

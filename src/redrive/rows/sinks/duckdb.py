@@ -29,6 +29,7 @@ from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.shape import TableName, compare, listed, no_table, quoted
 from redrive.rows.sinks.transacted import is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
+from redrive.stopping import Cancellation
 
 with needs("rows"):
     import duckdb
@@ -132,17 +133,20 @@ class DuckdbTable:
     def _steadily(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Run it again as a whole while another process has the file, or changes the same rows."""
         ends, repeat = time.monotonic() + self._patience, 0
+        cancellation = Cancellation.current()
         while True:
             try:
-                return work(self._connected())
+                connection = self._connected()
+                with cancellation.during(connection.interrupt):
+                    return work(connection)
             except duckdb.Error as error:
                 self.close()  # and with it whatever was begun
                 kind = _kind(error)
-                if kind not in _HEALS or time.monotonic() >= ends:
+                if cancellation.requested or kind not in _HEALS or time.monotonic() >= ends:
                     raise StoreError(f"{self._path}: {_first_line(error)}", kind=kind) from error
             repeat += 1
             self.repeats += 1
-            time.sleep(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
+            cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
 
 
 def _kind(error: duckdb.Error) -> Kind:

@@ -44,6 +44,9 @@ class Sink(Protocol):
 class SharesTransactions(Protocol):
     """A sink that can write in the store's own transaction where the two are one database."""
 
+    patience: float
+    """Seconds for which a database that restarts or is busy is waited for."""
+
     def lives_in(self, database: Database) -> bool:
         """Whether the rows go into this very database."""
 

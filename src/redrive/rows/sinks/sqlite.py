@@ -81,7 +81,7 @@ class _File(SqliteDialect):
         connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
             uri=True,
-            timeout=self._patience,
+            timeout=self.busy_timeout,
             isolation_level=None,  # transactions are begun by `_begin` and by nobody else
             check_same_thread=False,
         )

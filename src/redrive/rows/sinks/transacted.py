@@ -14,6 +14,7 @@ from redrive.errors import SinkMismatch
 from redrive.letters import ErrorType
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sinks.shape import Shape, TableName, compare, no_table
 from redrive.store.database import Database
 
@@ -46,6 +47,7 @@ class TransactedTable(ABC):
     def __init__(self, database: Database, table: TableName, *, key: tuple[str, ...], create: bool) -> None:
         self.name = f"{table} in {database.name}"
         self.key = key
+        self.patience = database.patience
         self._database = database
         self._table = table
         self._create = create
@@ -63,7 +65,12 @@ class TransactedTable(ABC):
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
         self._forget()
-        self._shape = self._database.read(self._read_shape)
+
+        def read(connection: Connection) -> Shape | None:
+            limit_lock_waits(connection, self.patience)
+            return self._read_shape(connection)
+
+        self._shape = self._database.read(read)
         if self._shape is None and not self._create:
             raise no_table(self._database.name, self._table, self._database.read(self._other_tables))
         compare(self._table, self._shape, columns, self.key, self._fold)
@@ -97,6 +104,7 @@ class TransactedTable(ABC):
     def _write(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Sequence[Refused]:
         """Write the rows; whatever speaks against them by what was known is looked at again by what is."""
         known = self._shape
+        limit_lock_waits(connection, self.patience)
         try:
             refused = self._attempt(connection, rows, rehearsing=rehearsing)
         except SinkMismatch:
