@@ -41,6 +41,11 @@ class _Candidate(NamedTuple):
     row: Row
 
 
+def _order(rejected: Rejected) -> int:
+    steps = ("parse", "validation", "transform", "sink")
+    return len(steps) if rejected.reason.startswith(DUPLICATE_KEY) else steps.index(rejected.step)
+
+
 def keep(row: Row) -> Row:
     """Return the row: the step of a loader that has nothing to do."""
     return row
@@ -57,8 +62,7 @@ class RowLoader:
     Args:
         key: The columns of the table's key.
         columns: All columns of the table. What a row lacks is None.
-        batch: How many records are written together. "last" chooses among the rows of one batch; a later batch
-            overwrites what an earlier one wrote, and both rows count as written.
+        batch: How many records are written together. It makes no difference to the outcome.
         on_duplicate: Which of several rows with one key counts.
         validate: Returns the row, or raises what is wrong with it. Gets a copy of the record.
         transform: Returns a row, a list of rows, or None to discard it; or raises.
@@ -80,7 +84,8 @@ class RowLoader:
     rejected: list[Rejected] = field(default_factory=list, init=False)
     discarded: list[Row] = field(default_factory=list, init=False)
     counts: Counter[str] = field(default_factory=Counter, init=False)
-    """Records read and discarded, rows written, and rows superseded by another of their key ("duplicates")."""
+    """Records read, rejected and discarded, rows that are in the table, and rows superseded by another of their key
+    ("duplicates")."""
     _loaded: set[Key] = field(default_factory=set, init=False)
 
     def load(self, records: Sequence[Any]) -> None:
@@ -93,7 +98,11 @@ class RowLoader:
                     by_key.setdefault(self._key_of(candidate.row), []).append(candidate)
             for key, candidates in by_key.items():
                 self._write(key, candidates)
-        self.rejected.sort(key=lambda rejected: rejected.number)
+        # A record is rejected once, for the first step that rejects one of its rows.
+        self.rejected.sort(key=lambda rejected: (rejected.number, _order(rejected)))
+        firsts = {rejected.number: rejected for rejected in reversed(self.rejected)}
+        self.rejected = [firsts[number] for number in sorted(firsts)]
+        self.counts["rejected"] = len(self.rejected)
 
     # ── before the table ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -130,7 +139,6 @@ class RowLoader:
 
     def _reject(self, number: int, record: Any, step: Any, reason: str) -> None:
         self.rejected.append(Rejected(number, record, step, reason))
-        self.counts["rejected"] += 1
 
     # ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -148,7 +156,8 @@ class RowLoader:
                 self._reject(candidate.number, candidate.record, "sink", objection)
             else:
                 self.table[key] = {name: candidate.row.get(name) for name in self.columns}
-                self.counts["written"] += 1
+                # Of one key the table has one row: the earlier one is superseded.
+                self.counts["duplicates" if key in self._loaded else "written"] += 1
                 is_written = True
         if is_written:
             self._loaded.add(key)

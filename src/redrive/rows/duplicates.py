@@ -5,8 +5,7 @@ Keys are equal where Python or polars calls them so. Rows are given back by thei
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal
 
 from redrive.letters import ErrorType
@@ -19,15 +18,56 @@ if TYPE_CHECKING:
 Rule = Literal["last", "first", "quarantine"]
 
 
-@dataclass(slots=True)
-class Reduced:
-    """Rows of which no two have the same key."""
+class Contest:
+    """The rows of a batch of which the sink takes one per key: who is sent, and who is next if that one is refused.
 
-    kept: Outgoing
-    """In the order in which they came."""
-    superseded: int = 0
-    """How many gave way to another of their key."""
-    rejected: list[Refused] = field(default_factory=list)
+    A row that the sink refuses gives way to the next of its key, so that the outcome does not depend on which rows
+    happen to share a batch.
+    """
+
+    def __init__(self, rows: Outgoing, key: Sequence[str], rule: Rule, known: Set[int] = frozenset()) -> None:
+        """Begin with all rows of a batch.
+
+        Args:
+            known: places of rows whose key the run has written before; they are never sent.
+        """
+        self._rows = rows
+        self._key = key
+        self._rule = rule
+        self._known = known
+        self._sent: set[int] | None = None  # None: all of them, at once
+        self._waiting: dict[Hashable, list[int]] | None = None
+
+    def first(self) -> Sequence[int]:
+        """Return the places of the rows to send first: one of each key."""
+        chosen = kept_places(self._rows, self._key, self._rule)
+        if chosen is None and not self._known:
+            return range(len(self._rows))
+        places = range(len(self._rows)) if chosen is None else chosen
+        sent = [place for place in places if place not in self._known]
+        self._sent = set(sent)
+        return sent
+
+    def next(self, refused: Sequence[int]) -> Sequence[int]:
+        """Return the places to send in the place of rows that the sink refused."""
+        if self._sent is None or not refused:
+            return ()
+        if self._waiting is None:
+            self._waiting = {}
+            for place, value in enumerate(keys_of(self._rows, self._key)):
+                if place not in self._sent and place not in self._known:
+                    self._waiting.setdefault(value, []).append(place)
+        values = keys_of(self._rows.take(refused), self._key)
+        end = -1 if self._rule == "last" else 0
+        following = sorted(waiting.pop(end) for value in values if (waiting := self._waiting.get(value)))
+        self._sent.update(following)
+        return following
+
+    def left(self) -> Sequence[int]:
+        """Return the places of the rows that were not sent: another of their key is in the sink."""
+        if self._sent is None:
+            return ()
+        return [place for place in range(len(self._rows)) if place not in self._sent]
 
 
 def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]]:
@@ -49,30 +89,17 @@ def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]
     return rows.take(good), [Refused(place, bad[place], ErrorType.VALIDATION) for place in sorted(bad)]
 
 
-def reduce(rows: Outgoing, key: Sequence[str], rule: Rule) -> Reduced:
-    """One row of each key: the first or the last, or the first and the others rejected."""
+def kept_places(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
+    """Return the places of one row of each key, the last or the first; None where no key comes twice."""
     if len(rows) < 2:
-        return Reduced(rows)
-    places = _kept_of(rows.as_frame, key, rule) if rows.as_frame is not None else _kept(rows, key, rule)
-    if places is None:
-        return Reduced(rows)
-    kept = rows.take(places)
-    if rule != "quarantine":
-        return Reduced(kept, superseded=len(rows) - len(kept))
-    first = set(places)
-    return Reduced(kept, rejected=[twice(rows, place, key) for place in range(len(rows)) if place not in first])
+        return None
+    return _kept_of(rows.as_frame, key, rule) if rows.as_frame is not None else _kept(rows, key, rule)
 
 
-def next_of(
-    spare: Outgoing, written: Outgoing, refused: Outgoing, key: Sequence[str], rule: Rule
-) -> tuple[Outgoing, Outgoing]:
-    """The rows that are left in the place of those that were refused, and of these one of each key to try instead."""
-    gone = set(written.origin)
-    wanted = set(_keys(refused, key))
-    left = spare.take(
-        [place for place, value in enumerate(_keys(spare, key)) if value in wanted and spare.origin[place] not in gone]
-    )
-    return left, reduce(left, key, rule).kept
+def reduce(rows: Outgoing, key: Sequence[str], rule: Rule) -> Outgoing:
+    """Return one row of each key."""
+    places = kept_places(rows, key, rule)
+    return rows if places is None else rows.take(places)
 
 
 def twice(rows: Outgoing, place: int, key: Sequence[str]) -> Refused:
@@ -122,13 +149,13 @@ def _nan(name: str) -> str:
     return f"the key {name} is NaN, which equals nothing"
 
 
-def _keys(rows: Outgoing, key: Sequence[str]) -> Sequence[Hashable]:
+def keys_of(rows: Outgoing, key: Sequence[str]) -> Sequence[Hashable]:
+    """Return the key of each row."""
     return rows.values(key[0]) if len(key) == 1 else list(zip(*(rows.values(name) for name in key), strict=True))
 
 
 def _kept(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
-    """The places of the rows to keep; None where all are."""
-    keys = _keys(rows, key)
+    keys = keys_of(rows, key)
     if len(set(keys)) == len(keys):
         return None
     if rule == "last":

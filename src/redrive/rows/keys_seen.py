@@ -17,7 +17,8 @@ from redrive.store.schema import run_keys
 _AT_ONCE = 500  # parameters of one statement: SQLite and PostgreSQL both take many more
 
 
-def _digest(key: tuple[Any, ...]) -> bytes:
+def digest_of(key: tuple[Any, ...]) -> bytes:
+    """Return a key as sixteen bytes."""
     # Numbers that are equal are one key, whatever type they have and however many zeros.
     alike = tuple(_plain(Decimal(part)) if isinstance(part, int | float | Decimal) else part for part in key)
     return blake2b(repr(alike).encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -38,7 +39,7 @@ class KeysSeen:
     def digests(self, rows: Outgoing) -> list[bytes]:
         """The keys of rows, each as sixteen bytes."""
         parts = zip(*(rows.values(name) for name in self._key), strict=True)
-        return [_digest(key) for key in parts]
+        return [digest_of(key) for key in parts]
 
     def known(self, connection: Connection, digests: Sequence[bytes]) -> set[bytes]:
         """Those of them that the run has written before."""

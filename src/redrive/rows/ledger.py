@@ -29,7 +29,7 @@ from redrive.store.lease import renewed
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import note_start
 from redrive.store.run_log import columns_of, counts_of
-from redrive.store.schema import checkpoints, run_keys, runs
+from redrive.store.schema import checkpoints, run_key_blocks, run_keys, runs
 
 LEASE = timedelta(seconds=60)
 _OVER = {RunStatus.COMPLETE, RunStatus.ABANDONED}
@@ -90,7 +90,7 @@ class Ledger:
                     .where(runs.c.run_id == last.run_id)
                     .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now)
                 )
-                connection.execute(delete(run_keys).where(run_keys.c.run_id == last.run_id))
+                _forget_keys(connection, last.run_id)
                 # Who dies before the first row dies as often as who dies behind it.
                 failures = 0 if restart else _failures(last)
             kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
@@ -190,7 +190,7 @@ class Ledger:
                 )
             )
             if status is RunStatus.COMPLETE:
-                connection.execute(delete(run_keys).where(run_keys.c.run_id == self.run_id))
+                _forget_keys(connection, self.run_id)
             return now
 
         def done(connection: Connection, ended: datetime) -> bool:
@@ -319,6 +319,11 @@ class Ledger:
 
 def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
+
+
+def _forget_keys(connection: Connection, run_id: uuid.UUID) -> None:
+    for table in (run_keys, run_key_blocks):
+        connection.execute(delete(table).where(table.c.run_id == run_id))
 
 
 def _is_held(standing: Row[Any], now: datetime) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redrive.dlq.prepare import error_text
@@ -12,6 +12,7 @@ from redrive.masking import mask
 from redrive.rows import duplicates
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
 from redrive.rows.checks.check import Check, Checked
+from redrive.rows.columns import Columns
 from redrive.rows.transform import BadBatch, Transform
 from redrive.runs import Counts
 
@@ -24,11 +25,12 @@ class Prepared:
 
     batch: Batch
     rows: Outgoing
+    """All that passed, several of one key included."""
     letters: list[NewLetter]
     counts: Counts
-    """All but what the sink will have written."""
-    spare: Outgoing | None = None
-    """The rows together with those that were superseded: if the sink refuses a row, another of its key may do."""
+    """All but what the sink is to decide: written, duplicates, and what it refuses."""
+    rejected: set[int] = field(default_factory=set)
+    """The places of the rows that have a letter already: one that was split has one letter, not one for each part."""
     bad_batch: str | None = None
     """Why it is quarantined as a whole, where it is."""
 
@@ -71,7 +73,7 @@ class Preparation:
         return Checked(good, rejected, discarded)
 
     def prepare(self, batch: Batch) -> Prepared:
-        """A batch, ready for the sink. One that cannot be transformed at all becomes one letter."""
+        """Return a batch that is ready for the sink. One that cannot be transformed at all becomes one letter."""
         unreadable = [
             NewLetter(
                 one.raw,
@@ -93,18 +95,25 @@ class Preparation:
             nothing = Outgoing((), (), tuples=())
             counts = Counts(read=read, rejected=read, batches=1)
             return Prepared(batch, nothing, [*unreadable, letter], counts, bad_batch=reason_of(bad.error))
-        rows, rejected = sifted.good, sifted.rejected
-        reduced = duplicates.reduce(rows, self._key, self._rule)
-        rejected = rejected + _as_received(reduced.rejected, rows)
-        counts = Counts(
-            read=read,
-            rejected=lost + len(rejected),
-            discarded=sifted.discarded,
-            duplicates=reduced.superseded,
-            batches=1,
-        )
-        letters = unreadable + [self.letter(batch, one) for one in rejected]
-        return Prepared(batch, reduced.kept, letters, counts, spare=rows if reduced.superseded else None)
+        prepared = Prepared(batch, sifted.good, unreadable, Counts(read=read, discarded=sifted.discarded, batches=1))
+        prepared.counts += Counts(rejected=lost)
+        for one in sifted.rejected:
+            self.reject(prepared, one)
+        return prepared
+
+    def fit(self, prepared: Prepared, columns: Columns) -> None:
+        """Give the rows the columns that the sink is to have; those that have others are rejected."""
+        before = prepared.rows
+        prepared.rows, misfits = columns.fit(before)
+        for one in misfits:
+            self.reject(prepared, replace(one, place=before.origin[one.place]), self.sink_key(before, one.place))
+
+    def reject(self, prepared: Prepared, refused: Refused, sink_key: str | None = None) -> None:
+        """Add the letter of a row, by its place in the batch, unless it has one."""
+        if refused.place not in prepared.rejected:
+            prepared.rejected.add(refused.place)
+            prepared.letters.append(self.letter(prepared.batch, refused, sink_key))
+            prepared.counts += Counts(rejected=1)
 
     def letter(self, batch: Batch, refused: Refused, sink_key: str | None = None) -> NewLetter:
         """Return the letter of a row, as it was received.

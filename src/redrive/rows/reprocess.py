@@ -77,7 +77,7 @@ def _send(sink: Sink, preparation: Preparation, rows: list[Record], *, dry_run: 
     if not len(good):
         return refused
     # Of several letters of one key the newest counts, whatever the rule of a run is: each of them was sent on purpose.
-    kept: Outgoing = duplicates.reduce(good, sink.key, "last").kept
+    kept = duplicates.reduce(good, sink.key, "last")
     sink.check(kept.columns)
     at_sink = sink.rehearse(kept) if dry_run else sink.write(kept, label=_label(kept, sink.key))
     return refused + [Refused(kept.origin[one.place], one.error, one.error_type) for one in at_sink]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +29,6 @@ from redrive.runs import (
     BatchQuarantined,
     BatchShrunk,
     BatchWritten,
-    Counts,
     GateJudged,
     Progress,
     Report,
@@ -154,22 +152,8 @@ class Run:
             )
 
     def _fit(self, prepared: Prepared) -> None:
-        """Give the rows the columns that the sink is to have; those that have others are rejected."""
-        before = prepared.rows
-        # The sink is asked about columns that are new, and may have to be waited for.
-        prepared.rows, refused = self._beside.result(self._beside.submit(lambda: self._columns.fit(before)))
-        if prepared.spare is not None:
-            prepared.spare = prepared.spare.onto(prepared.rows.columns)
-        letters = [
-            self._job.preparation.letter(
-                prepared.batch,
-                replace(one, place=before.origin[one.place]),
-                self._job.preparation.sink_key(before, one.place),
-            )
-            for one in refused
-        ]
-        prepared.letters += letters
-        prepared.counts += Counts(rejected=len(letters))
+        """Give the rows the columns that the sink is to have; it may have to be waited for."""
+        self._beside.result(self._beside.submit(lambda: self._job.preparation.fit(prepared, self._columns)))
 
     def _next(self) -> Prepared | None:
         """The next batch, read and prepared; a smaller one where memory does not suffice."""

@@ -17,12 +17,13 @@ from redrive.letters import NewLetter
 from redrive.model import Kind
 from redrive.opening import Store
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.duplicates import next_of, twice
+from redrive.rows.distinct_keys import DistinctKeys, Hashes
+from redrive.rows.duplicates import Contest, twice
 from redrive.rows.faults import kind_of
 from redrive.rows.job import Job
 from redrive.rows.keys_seen import KeysSeen
 from redrive.rows.ledger import Begun, Ledger
-from redrive.rows.prepare import Prepared, reason_of
+from redrive.rows.prepare import Preparation, Prepared, reason_of
 from redrive.rows.sinks.sink import SharesTransactions
 from redrive.runs import Counts, Tier
 
@@ -45,9 +46,45 @@ class _Outcome:
     counts: Counts
     letters: tuple[NewLetter, ...] = ()
     digests: tuple[bytes, ...] = ()
+    """Of the keys that were written, where none may come twice."""
+    hashes: tuple[Hashes, ...] = ()
+    """Of the keys that were written, where a later batch may overwrite them."""
 
     def __add__(self, other: _Outcome) -> _Outcome:
-        return _Outcome(self.counts + other.counts, self.letters + other.letters, self.digests + other.digests)
+        return _Outcome(
+            self.counts + other.counts,
+            self.letters + other.letters,
+            self.digests + other.digests,
+            self.hashes + other.hashes,
+        )
+
+
+class _Letters:
+    """The letters of a batch: one for each row as received, however many rows a transform made of it."""
+
+    def __init__(self, preparation: Preparation, prepared: Prepared) -> None:
+        self._preparation = preparation
+        self._prepared = prepared
+        self._places = set(prepared.rejected)
+        self._letters = list(prepared.letters)
+        self.rejected = 0
+        """Rows as received that were added here."""
+
+    def add(self, refused: Sequence[Refused]) -> None:
+        """Add the letters of rows, by their place among the prepared ones."""
+        prepared, preparation = self._prepared, self._preparation
+        for one in refused:
+            origin = prepared.rows.origin[one.place]
+            if origin not in self._places:
+                self._places.add(origin)
+                self.rejected += 1
+                sink_key = preparation.sink_key(prepared.rows, one.place)
+                self._letters.append(preparation.letter(prepared.batch, replace(one, place=origin), sink_key))
+
+    @property
+    def all(self) -> tuple[NewLetter, ...]:
+        """Those of the preparation, and those that were added."""
+        return tuple(self._letters)
 
 
 class Writer:
@@ -60,7 +97,11 @@ class Writer:
         self._shared = sink if isinstance(sink, SharesTransactions) and sink.lives_in(store.database) else None
         self._ledger = ledger
         self._begun = begun
-        self._seen = None if job.on_duplicate == "last" else KeysSeen(store.database, begun.run_id, sink.key)
+        keyed = store.database, begun.run_id, sink.key
+        self._seen = None if job.on_duplicate == "last" else KeysSeen(*keyed)
+        self._distinct = None
+        if job.on_duplicate == "last" and sink.key:
+            self._distinct = DistinctKeys(*keyed, resumed=begun.resumed)
         # A batch that was cut in pieces is saved with its last piece, which alone moves the checkpoint.
         self._held: list[_Outcome] = []
         self._started = time.monotonic()
@@ -103,6 +144,8 @@ class Writer:
             self._held.append(outcome)
         else:
             self._held.clear()
+            if self._distinct is not None:
+                self._distinct.add(*outcome.hashes)
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
         return Written(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
 
@@ -112,66 +155,64 @@ class Writer:
         if shared is not None:
 
             def work(connection: Connection) -> _Outcome:
-                rows, outcome = self._fresh(connection, prepared)
-                outcome += self._to_sink(prepared, rows, lambda some: shared.write_within(connection, some))
+                known = self._known(connection, prepared)
+                outcome = self._to_sink(prepared, known, lambda some: shared.write_within(connection, some))
                 return self._save(connection, prepared, outcome)
 
             return database.write(work, done=self._is_saved, patience=shared.patience)
-        if self._seen is None:
-            rows, outcome = prepared.rows, _Outcome(prepared.counts, tuple(prepared.letters))
-        else:
-            rows, outcome = database.read(lambda connection: self._fresh(connection, prepared))
+        known: frozenset[int] = frozenset()
+        if self._seen is not None:
+            known = database.read(lambda connection: self._known(connection, prepared))
         self._ledger.confirm()  # in the sink's database nothing keeps out who has lost the claim
-        outcome += self._to_sink(prepared, rows, lambda some: self._job.sink.write(some, label=self._label()))
+        outcome = self._to_sink(prepared, known, lambda some: self._job.sink.write(some, label=self._label()))
         if prepared.batch.next is None:
             return outcome
         return database.write(lambda connection: self._save(connection, prepared, outcome), done=self._is_saved)
 
-    def _fresh(self, connection: Connection, prepared: Prepared) -> tuple[Outgoing, _Outcome]:
-        """The rows whose key this run has not written yet, where that matters."""
+    def _known(self, connection: Connection, prepared: Prepared) -> frozenset[int]:
+        """The places of the rows whose key this run has written before, where that matters."""
         rows = prepared.rows
         if self._seen is None or not len(rows):
-            return rows, _Outcome(prepared.counts, tuple(prepared.letters))
+            return frozenset()
         digests = self._seen.digests(rows)
         known = self._seen.known(connection, digests).union(*(held.digests for held in self._held))
-        again = [place for place, digest in enumerate(digests) if digest in known]
-        new = [place for place, digest in enumerate(digests) if digest not in known]
-        letters = list(prepared.letters)
-        counts = prepared.counts
-        if self._job.on_duplicate == "quarantine":
-            letters += [self._letter(prepared, rows, twice(rows, place, self._job.sink.key)) for place in again]
-            counts += Counts(rejected=len(again))
-        else:
-            counts += Counts(duplicates=len(again))
-        return rows.take(new) if again else rows, _Outcome(counts, tuple(letters))
+        return frozenset(place for place, digest in enumerate(digests) if digest in known)
 
-    def _to_sink(self, prepared: Prepared, rows: Outgoing, write: Callable[[Outgoing], Sequence[Refused]]) -> _Outcome:
-        """Write rows. For one that is refused, another of its key is written that would have given way to it."""
-        total, spare = _Outcome(Counts()), prepared.spare
-        while len(rows):
-            refused = write(rows)
+    def _to_sink(
+        self, prepared: Prepared, known: frozenset[int], write: Callable[[Outgoing], Sequence[Refused]]
+    ) -> _Outcome:
+        """Write one row of each key. For one that is refused, the next of its key is written."""
+        rows, key = prepared.rows, self._job.sink.key
+        contest = Contest(rows, key, self._job.on_duplicate, known)
+        letters = _Letters(self._job.preparation, prepared)
+        written, digests, hashes = 0, list[bytes](), list[Hashes]()
+        places = contest.first()
+        while places:
+            sent = rows if len(places) == len(rows) else rows.take(places)
+            refused = write(sent)
             bad = {one.place for one in refused}
-            written = rows.take([place for place in range(len(rows)) if place not in bad]) if bad else rows
-            letters = tuple(self._letter(prepared, rows, one) for one in refused)
-            digests = () if self._seen is None else tuple(self._seen.digests(written))
-            total += _Outcome(Counts(written=len(written), rejected=len(letters)), letters, digests)
-            if spare is None or not refused:
-                break
-            spare, rows = next_of(spare, rows, rows.take(sorted(bad)), self._job.sink.key, self._job.on_duplicate)
-            total += _Outcome(Counts(duplicates=-len(rows)))
-        return total
-
-    def _letter(self, prepared: Prepared, rows: Outgoing, refused: Refused) -> NewLetter:
-        preparation = self._job.preparation
-        as_received = replace(refused, place=rows.origin[refused.place])
-        return preparation.letter(prepared.batch, as_received, preparation.sink_key(rows, refused.place))
+            kept = sent.take([place for place in range(len(sent)) if place not in bad]) if bad else sent
+            written += len(kept)
+            if self._seen is not None:
+                digests += self._seen.digests(kept)
+            if self._distinct is not None:
+                hashes.append(self._distinct.hashes(kept))
+            letters.add([replace(one, place=places[one.place]) for one in refused])
+            places = contest.next([places[place] for place in sorted(bad)])
+        left = contest.left()
+        if self._job.on_duplicate == "quarantine":
+            letters.add([twice(rows, place, key) for place in left])
+            left = ()
+        counts = Counts(written=written, rejected=letters.rejected, duplicates=len(left))
+        return _Outcome(prepared.counts + counts, letters.all, tuple(digests), tuple(hashes))
 
     def _given_up(self, prepared: Prepared, error: Exception) -> Prepared:
         """The batch without its rows, which become one letter."""
         rows = prepared.rows
         letter = self._job.preparation.letter_of_all(prepared.batch, sorted(set(rows.origin)), error)
         nothing = Outgoing(rows.columns, (), tuples=())
-        counts = prepared.counts + Counts(rejected=len(rows))
+        origins = set(rows.origin) - prepared.rejected
+        counts = prepared.counts + Counts(rejected=len(origins))
         return Prepared(prepared.batch, nothing, [*prepared.letters, letter], counts)
 
     def _save(self, connection: Connection, prepared: Prepared, outcome: _Outcome) -> _Outcome:
@@ -184,6 +225,8 @@ class Writer:
         self._store.dlq.put_within(connection, whole.letters, pipeline=self._job.pipeline, run_id=run_id)
         if self._seen is not None:
             self._seen.add(connection, whole.digests)
+        if self._distinct is not None:
+            whole = self._without_overwritten(connection, whole, self._distinct)
         counts = self.counts + whole.counts
         judged = counts - self._begun.judged_before
         self._ledger.save(
@@ -194,6 +237,12 @@ class Writer:
             tier=self._job.gate.judge(judged.rejected, judged.read),
         )
         return whole
+
+    def _without_overwritten(self, connection: Connection, outcome: _Outcome, distinct: DistinctKeys) -> _Outcome:
+        """The outcome, in which rows that overwrite one of an earlier batch, or piece, count as duplicates."""
+        hashes, again = distinct.merge(outcome.hashes)
+        distinct.save(connection, self.counts.batches, hashes)
+        return replace(outcome, counts=outcome.counts + Counts(written=-again, duplicates=again), hashes=(hashes,))
 
     def _is_saved(self, connection: Connection, outcome: _Outcome) -> bool:
         return self._ledger.has_saved(connection, self.counts + outcome.counts)

@@ -29,6 +29,7 @@ from redrive.store.schema import (
     gauges,
     letters,
     pipelines,
+    run_key_blocks,
     run_keys,
     runs,
     service_rollups,
@@ -204,7 +205,8 @@ class Retention:
             def work(connection: Connection, ids: list[UUID] = ids, why: Sequence[Any] = group) -> list[UUID]:
                 still = select(runs.c.run_id).where(runs.c.run_id.in_(ids), *why).with_for_update(skip_locked=True)
                 gone = list(connection.execute(still).scalars())
-                connection.execute(delete(run_keys).where(run_keys.c.run_id.in_(gone)))
+                for table in (run_keys, run_key_blocks):
+                    connection.execute(delete(table).where(table.c.run_id.in_(gone)))
                 connection.execute(delete(runs).where(runs.c.run_id.in_(gone)))
                 return gone
 

@@ -11,7 +11,7 @@ from redrive.dlq.fingerprint import template
 from redrive.errors import PipelineError
 from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing
-from redrive.rows.duplicates import keyless, reduce, twice
+from redrive.rows.duplicates import Contest, keyless, reduce, twice
 
 COLUMNS = ("id", "day", "value")
 
@@ -33,8 +33,8 @@ def made(request):
 def test_rows_that_all_have_keys_are_handed_on_as_they_are(made):
     rows = made([("a", 1, 1), ("b", 1, 2)])
     assert keyless(rows, ("id", "day")) == (rows, [])
-    assert reduce(rows, ("id",), "last").kept is rows
-    assert reduce(rows, ("id", "day"), "quarantine").kept is rows
+    assert reduce(rows, ("id",), "last") is rows
+    assert reduce(rows, ("id", "day"), "quarantine") is rows
 
 
 def test_a_row_whose_key_has_a_missing_part_is_rejected(made):
@@ -91,23 +91,43 @@ TWICE = [("a", 1, 1), ("b", 1, 2), ("a", 2, 3), ("c", 1, 4), ("a", 1, 5)]
 
 def test_the_last_row_of_a_key_is_kept_in_its_own_place(made):
     reduced = reduce(made(TWICE), ("id",), "last")
-    assert (list(reduced.kept.tuples), list(reduced.kept.origin)) == ([TWICE[1], TWICE[3], TWICE[4]], [11, 13, 14])
-    assert (reduced.superseded, reduced.rejected) == (2, [])
+    assert (list(reduced.tuples), list(reduced.origin)) == ([TWICE[1], TWICE[3], TWICE[4]], [11, 13, 14])
 
 
 def test_the_first_row_of_a_key_is_kept(made):
     reduced = reduce(made(TWICE), ("id",), "first")
-    assert (list(reduced.kept.tuples), list(reduced.kept.origin)) == ([TWICE[0], TWICE[1], TWICE[3]], [10, 11, 13])
-    assert (reduced.superseded, reduced.rejected) == (2, [])
+    assert (list(reduced.tuples), list(reduced.origin)) == ([TWICE[0], TWICE[1], TWICE[3]], [10, 11, 13])
 
 
-def test_of_a_key_that_may_come_once_the_first_row_is_kept_and_the_others_are_rejected(made):
-    reduced = reduce(made(TWICE), ("id", "day"), "quarantine")
-    assert list(reduced.kept.origin) == [10, 11, 12, 13]
-    assert reduced.superseded == 0
-    assert [(one.place, one.error, one.keyed) for one in reduced.rejected] == [
-        (4, "the key id, day came twice in this run ('a', 1)", False)
-    ]
+def test_second_row_of_a_key_is_left_and_has_a_reason(made):
+    rows = made(TWICE)
+    contest = Contest(rows, ("id", "day"), "quarantine")
+    assert list(contest.first()) == [0, 1, 2, 3]
+    assert list(contest.left()) == [4]
+    rejected = twice(rows, 4, ("id", "day"))
+    assert (rejected.error, rejected.keyed) == ("the key id, day came twice in this run ('a', 1)", False)
+
+
+class TestContest:
+    def test_all_rows_are_sent_where_no_key_comes_twice(self, made):
+        contest = Contest(made(TWICE[:2]), ("id",), "last")
+        assert (list(contest.first()), list(contest.next([0])), list(contest.left())) == ([0, 1], [], [])
+
+    @pytest.mark.parametrize(("rule", "order"), [("last", [4, 2, 0]), ("first", [0, 2, 4]), ("quarantine", [0, 2, 4])])
+    def test_refused_row_gives_way_to_the_next_of_its_key(self, made, rule, order):
+        contest = Contest(made(TWICE), ("id",), rule)
+        assert sorted(contest.first()) == sorted([order[0], 1, 3])
+        assert list(contest.next([order[0]])) == [order[1]]
+        assert list(contest.left()) == [order[2]]
+        assert list(contest.next([order[1]])) == [order[2]]
+        assert list(contest.left()) == []
+        assert list(contest.next([order[2]])) == []
+
+    def test_rows_of_a_known_key_are_never_sent(self, made):
+        contest = Contest(made(TWICE), ("id",), "first", frozenset({0, 2, 4}))
+        assert list(contest.first()) == [1, 3]
+        assert list(contest.next([1])) == []
+        assert list(contest.left()) == [0, 2, 4]
 
 
 @pytest.mark.parametrize("name", ["id", "key", "name"])
@@ -130,9 +150,7 @@ def test_what_is_kept_is_what_a_dict_would_keep(rows, key, rule):
         good, refused = keyless(made(rows), key)
         assert [one.place for one in refused] == [place for place in range(len(rows)) if place not in keyed]
         reduced = reduce(good, key, rule)
-        assert [origin - 10 for origin in reduced.kept.origin] == sorted(kept.values())
-        assert len(reduced.kept) + reduced.superseded + len(reduced.rejected) == len(keyed)
-        assert reduced.superseded == 0 if rule == "quarantine" else reduced.rejected == []
-        assert {keyed[one.place] for one in reduced.rejected} == (
-            set(keyed) - set(kept.values()) if rule == "quarantine" else set()
-        )
+        assert [origin - 10 for origin in reduced.origin] == sorted(kept.values())
+        contest = Contest(good, key, rule)
+        assert {keyed[place] for place in contest.first()} == set(kept.values())
+        assert {keyed[place] for place in contest.left()} == set(keyed) - set(kept.values())

@@ -13,7 +13,7 @@ from redrive.store.schema.letter_tables import (
     letter_claims,
     letters,
 )
-from redrive.store.schema.run_tables import checkpoints, pipelines, run_keys, runs
+from redrive.store.schema.run_tables import checkpoints, pipelines, run_key_blocks, run_keys, runs
 from redrive.store.schema.service_tables import (
     OUTCOMES,
     breakers,
@@ -46,6 +46,7 @@ __all__ = [
     "letters",
     "metadata",
     "pipelines",
+    "run_key_blocks",
     "run_keys",
     "runs",
     "service_latencies",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, text
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, PrimaryKeyConstraint, Table, Text, text
 
 from redrive.store.schema.base import metadata
 from redrive.store.types import Digest, Moment, RunId, Value
@@ -59,6 +59,15 @@ checkpoints = Table(
 )
 
 # The keys a run has written, where it is to notice that one comes twice; gone when the run is complete.
+# The same as hashes, batch by batch, where a later row of a key overwrites an earlier one and only counts matter.
+run_key_blocks = Table(
+    "run_key_blocks",
+    metadata,
+    Column("run_id", RunId, nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("hashes", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run_id", "batch"),
+)
 run_keys = Table(
     "run_keys",
     metadata,

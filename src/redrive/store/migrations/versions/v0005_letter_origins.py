@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.types import Moment, Value
+from redrive.store.types import Moment, RunId, Value
 
 revision = "0005"
 down_revision = "0004"
@@ -20,6 +20,14 @@ def upgrade() -> None:
     ):
         op.add_column("dead_letter_queue", column, schema=schema)
     op.add_column("runs", sa.Column("target", sa.Text), schema=schema)
+    op.create_table(
+        "run_key_blocks",
+        sa.Column("run_id", RunId, nullable=False),
+        sa.Column("batch", sa.BigInteger, nullable=False),
+        sa.Column("hashes", sa.LargeBinary, nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "batch"),
+        schema=schema,
+    )
     _index_open_letters(schema, on_postgres)
 
 

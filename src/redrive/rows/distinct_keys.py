@@ -1,0 +1,99 @@
+"""The number of distinct keys that a run has written, where a later row of a key overwrites an earlier one.
+
+`written` is the number of rows that are in the sink, so a key that comes again in a later batch must not be counted
+again. Keys are known by hashes of eight bytes: two keys of a run with ten million rows share one with a probability of
+about one in 400,000, and then the count is off by one. Nothing but counts depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import Connection, select
+
+from redrive.rows.batch import Outgoing
+from redrive.rows.keys_seen import digest_of
+from redrive.store.database import Database
+from redrive.store.schema import run_key_blocks
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Hashes = NDArray[np.uint64]
+else:
+    Hashes = Any
+
+MOST = 20_000_000
+"""Keys that are remembered: 160 MB. Beyond, every row that is written counts."""
+_SEED = 7
+
+
+class DistinctKeys:
+    """The keys of a run, in memory; kept in the store batch by batch, for a run that is resumed."""
+
+    def __init__(self, database: Database, run_id: UUID, key: tuple[str, ...], *, resumed: bool) -> None:
+        self._run_id = run_id
+        self._key = key
+        self._sorted: list[Hashes] = []
+        self._count = 0
+        if resumed:
+            self._load(database)
+
+    def hashes(self, rows: Outgoing) -> Hashes:
+        """Return the hashes of the keys of rows."""
+        import numpy as np
+        import polars as pl
+
+        frame = rows.as_frame
+        try:
+            if frame is None:
+                frame = pl.DataFrame({name: rows.values(name) for name in self._key})
+            found = frame.select(self._key).hash_rows(_SEED).to_numpy()
+        except Exception:  # values of several types, or of one that polars does not know
+            parts = zip(*(rows.values(name) for name in self._key), strict=True)
+            found = np.array([int.from_bytes(digest_of(key)[:8]) for key in parts], dtype=np.uint64)
+        return found
+
+    def merge(self, parts: Sequence[Hashes]) -> tuple[Hashes, int]:
+        """Return the distinct keys of a batch that are new to the run, and how many rows had a key that is not."""
+        import numpy as np
+
+        every = np.concatenate([np.empty(0, dtype=np.uint64), *parts])
+        hashes = np.unique(every)
+        known = np.zeros(len(hashes), dtype=bool)
+        for block in self._sorted:
+            places = np.minimum(np.searchsorted(block, hashes), len(block) - 1)
+            known |= block[places] == hashes
+        new = hashes[~known]
+        return new, len(every) - len(new)
+
+    def save(self, connection: Connection, batch: int, hashes: Hashes) -> None:
+        """Store the keys of a batch, in the transaction that moves the checkpoint."""
+        if len(hashes) and self._count + len(hashes) <= MOST:
+            values = {"run_id": self._run_id, "batch": batch, "hashes": hashes.astype("<u8").tobytes()}
+            connection.execute(run_key_blocks.insert(), values)
+
+    def add(self, hashes: Hashes) -> None:
+        """Remember the keys of a batch that was saved."""
+        import numpy as np
+
+        if not len(hashes) or self._count + len(hashes) > MOST:
+            return
+        self._count += len(hashes)
+        # Blocks of equal size are merged, so that there are few: as many as the count has binary digits.
+        while self._sorted and len(self._sorted[-1]) <= len(hashes):
+            hashes = np.sort(np.concatenate([self._sorted.pop(), hashes]))
+        self._sorted.append(hashes)
+
+    def _load(self, database: Database) -> None:
+        import numpy as np
+
+        mine = run_key_blocks.c.run_id == self._run_id
+        rows = database.read(
+            lambda connection: connection.execute(select(run_key_blocks.c.hashes).where(mine)).scalars().all()
+        )
+        if rows:
+            self.add(np.sort(np.concatenate([np.frombuffer(block, dtype="<u8") for block in rows]).astype(np.uint64)))

@@ -1,0 +1,134 @@
+"""Two different rows never share a letter; the same row, rejected again, never has two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+import redrive
+from redrive.store.database import Database
+
+GATE = redrive.Gate(abort=1)
+
+
+def reject_everything(record: dict[str, Any]) -> None:
+    raise ValueError("no price")
+
+
+def run(store: redrive.Store, url: str, records: list[dict[str, Any]], **options: Any) -> redrive.Report:
+    sink = redrive.rows.table(url, "lines", key=("order", "line"))
+    options = {"validate": reject_everything, "gate": GATE, "store": store} | options
+    return redrive.Pipeline("orders", source=redrive.rows.records(records, name="in"), sink=sink, **options).run()
+
+
+def lines(*numbers: int) -> list[dict[str, Any]]:
+    return [{"order": "A", "line": number} for number in numbers]
+
+
+@pytest.fixture
+def url(store: redrive.Store, store_url: str) -> str:
+    engine = sqlalchemy.create_engine(store_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        connection.execute(
+            sqlalchemy.text('CREATE TABLE lines ("order" TEXT, line INTEGER, PRIMARY KEY ("order", line))')
+        )
+    engine.dispose()
+    return store_url
+
+
+def records_of(store: redrive.Store, **filters: Any) -> list[Any]:
+    return [letter.record for letter in store.dlq.each(**filters)]
+
+
+class TestKeyThatNamesSeveralRows:
+    def test_rows_of_a_later_run_do_not_replace_those_of_an_earlier_one(self, store, url):
+        run(store, url, lines(1, 2, 3), key="order")
+        run(store, url, lines(7, 8), key="order")
+        assert records_of(store) == lines(1, 2, 3, 7, 8)
+        assert {letter.key for letter in store.dlq.each()} == {"A"}
+
+    def test_replay_writes_every_row(self, store, url):
+        run(store, url, lines(1, 2, 3), key="order")
+        run(store, url, lines(7, 8), key="order")
+        sink = redrive.rows.table(url, "lines", key=("order", "line"))
+        fixed = redrive.Pipeline("orders", source=redrive.rows.records([], name="in"), sink=sink, store=store)
+        assert store.dlq.replay(fixed, dry_run=False, pipeline="orders").reprocessed == 5
+        engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.begin() as connection:
+            assert connection.execute(sqlalchemy.text("SELECT line FROM lines ORDER BY line")).scalars().all() == [
+                *(1, 2, 3, 7, 8)
+            ]
+        engine.dispose()
+
+
+class TestKeyThatTheTransformMakes:
+    def test_rows_that_share_a_field_are_letters_of_their_own(self, store, url):
+        def with_tenant(record: dict[str, Any]) -> dict[str, Any]:
+            return {"order": record["tenant"] + record["order"], "line": record["line"]}
+
+        for tenant in "xy":
+            record = {"order": "A", "line": 1, "tenant": tenant}
+            run(store, url, [record], transform=with_tenant)
+        assert [record["tenant"] for record in records_of(store)] == ["x", "y"]
+
+
+class TestSameRow:
+    def test_rejected_again_is_one_letter(self, store, url):
+        run(store, url, lines(1))
+        run(store, url, lines(1))
+        (letter,) = store.dlq.each()
+        assert (letter.seen, letter.status) == (2, "pending")
+
+    def test_rejected_again_while_escalated_is_one_letter(self, store, url):
+        run(store, url, lines(1))
+        store.dlq.escalate(note="for the vendor", pipeline="orders")
+        run(store, url, lines(1))
+        (letter,) = store.dlq.each(status=("pending", "escalated"))
+        assert (letter.seen, letter.status) == (2, "escalated")
+
+    def test_twice_in_one_run_is_two_letters(self, store, url):
+        run(store, url, lines(1, 1))
+        assert records_of(store) == lines(1, 1)
+
+
+def test_duplicate_row_is_found_by_its_key(store, url):
+    run(store, url, lines(1, 1), validate=None, on_duplicate="quarantine")
+    assert [letter.record for letter in store.dlq.history("A|1").letters] == lines(1)
+
+
+def test_migration_keeps_a_pending_letter_beside_an_escalated_one(store: redrive.Store):
+    """Before, a record that was rejected again while its letter was escalated became a second letter."""
+    database: Database = store.database
+    for number in (1, 2):
+        store.dlq.put({"id": number}, "no price", pipeline="orders", key=str(number))
+    where = "pipeline." if database.dialect.is_remote else ""
+
+    def work(connection: sqlalchemy.Connection) -> None:
+        from redrive.store.migrations.versions import v0005_letter_origins as step
+
+        schema = "pipeline" if database.dialect.is_remote else None
+        connection.execute(sqlalchemy.text(f"DROP INDEX {where}dead_letter_queue_identity"))
+        connection.execute(
+            sqlalchemy.text(
+                f"UPDATE {where}dead_letter_queue SET status = 'escalated', identity = "
+                f"(SELECT identity FROM {where}dead_letter_queue WHERE source_key = '2') WHERE source_key = '1'"
+            )
+        )
+        pending = "(CASE WHEN status = 'pending' THEN 1 END)"
+        connection.execute(
+            sqlalchemy.text(
+                f"CREATE UNIQUE INDEX dead_letter_queue_identity ON {where}dead_letter_queue (identity, {pending})"
+            )
+        )
+        from alembic.migration import MigrationContext
+        from alembic.operations import Operations
+
+        with Operations.context(MigrationContext.configure(connection)):
+            step._index_open_letters(schema, schema is not None)
+
+    database.write(work)
+    assert sorted(letter.key for letter in store.dlq.each(status=("pending", "escalated"))) == ["1", "2"]
+    store.dlq.put({"id": 2}, "no price", pipeline="orders", key="2")
+    assert {letter.key: letter.seen for letter in store.dlq.each(status=("pending", "escalated"))} == {"1": 1, "2": 2}
