@@ -91,6 +91,8 @@ class Report:
     tier: Tier = Tier.LOG
     """What the gate says of the share of rejected rows."""
     resumed: bool = False
+    started_over: str | None = None
+    """Why an unfinished run was abandoned and this one read from the start; None where that did not happen."""
     checkpoint: Any = field(default=None, repr=False)
     """Where the next run would begin."""
     reason: str | None = None
@@ -145,6 +147,8 @@ class Report:
             f"  {_counted(self.batches, 'batch', 'batches')}, {_counted(self.retries, 'retry', 'retries')}, "
             f"{self.seconds:.1f} s, {self.throughput:,.0f} rows/s",
         ]
+        if self.started_over:
+            lines.insert(1, f"  started over: {self.started_over}")
         if self.rejected:
             lines.append(f"  the rejected rows: redrive dlq causes --run {self.run_id}")
         if self.late and self.sla is not None:
@@ -176,6 +180,8 @@ class RunStarted:
     resumed: bool
     checkpoint: Any = field(default=None, repr=False)
     sla: datetime | None = None
+    started_over: str | None = None
+    """Why an unfinished run was abandoned and this one reads from the start; None where that did not happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

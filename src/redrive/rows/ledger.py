@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from redrive.errors import PipelineError, RunStopped
 from redrive.model import Kind, in_words
 from redrive.policy.daily import Daily
 from redrive.rows.faults import Fault
-from redrive.rows.sources.source import Continues, Source
+from redrive.rows.sources.source import Continues, Replaceable, Source
 from redrive.runs import Counts, RunStatus, Tier
 from redrive.store.database import Database
 from redrive.store.lease import renewed
@@ -47,6 +47,8 @@ class Begun:
     seconds: float = 0.0
     """Spent in the parts before."""
     resumed: bool = False
+    started_over: str | None = None
+    """Why an unfinished run was abandoned and this one reads from the start, where that was not asked for."""
     sla: datetime | None = None
     judged_before: Counts = field(default_factory=Counts)
     """What the gate has judged and need not judge again."""
@@ -82,13 +84,17 @@ class Ledger:
             standing = self._claim(connection, identity, now)
             note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
             last, failures = None if standing is None else _run(connection, standing.run_id), 0
+            started_over = None
             if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
                 if last.rows_read and not restart:
-                    return self._resume(connection, source, standing, last, sink)
+                    started_over = self._changed(source, standing, last)
+                    if started_over is None:
+                        return self._resume(connection, source, standing, last, sink)
+                reason = {} if started_over is None else {"reason": started_over}
                 connection.execute(
                     update(runs)
                     .where(runs.c.run_id == last.run_id)
-                    .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now)
+                    .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now, **reason)
                 )
                 _forget_keys(connection, last.run_id)
                 # Who dies before the first row dies as often as who dies behind it.
@@ -98,7 +104,8 @@ class Ledger:
                 has = "has a watermark of another source"
                 self._same(source, standing.identity, has, "go back to that source")
                 self._same_sink(last, sink)
-            return self._anew(connection, source, identity, kept, sink=sink, sla=sla, now=now, failures=failures)
+            begun = self._anew(connection, source, identity, kept, sink=sink, sla=sla, now=now, failures=failures)
+            return replace(begun, started_over=started_over)
 
         begun = self._database.write(work, done=lambda connection, _: self._is_ours(connection))
         self.run_id = begun.run_id
@@ -267,6 +274,18 @@ class Ledger:
             seconds=last.seconds,
             resumed=True,
             sla=last.sla,
+        )
+
+    def _changed(self, source: Source, standing: Row[Any], last: Row[Any]) -> str | None:
+        """Why an unfinished run cannot be resumed over the input as it is; a source that can tell is asked."""
+        if not isinstance(source, Replaceable) or source.difference(standing.identity):
+            return None  # another source is refused
+        changed = source.changed(standing.identity)
+        if changed is None:
+            return None
+        return (
+            f"{source.name} has other input than the unfinished run {str(last.run_id)[:8]}, which was abandoned after "
+            f"{last.rows_read:,} rows: {changed}"
         )
 
     def _same(self, source: Source, identity: Mapping[str, Any], has: str, do: str) -> None:

@@ -23,7 +23,7 @@ from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.reprocess import reprocess
 from redrive.rows.run import Run, tell_of_refusal
 from redrive.rows.sinks.sink import Sink
-from redrive.rows.sources.source import Source
+from redrive.rows.sources.source import Replaceable, Source
 from redrive.rows.transform import transform_of
 from redrive.rows.writer import Writer
 from redrive.runs import Progress, Report
@@ -143,6 +143,8 @@ class Pipeline:
         finally:
             ledger.release()
             self._stopping = None
+            if isinstance(self.source, Replaceable):
+                self.source.forget()
             self.sink.close()
 
     def _begun(self, job: Job, ledger: Ledger, *, restart: bool) -> Begun:

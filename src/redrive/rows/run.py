@@ -80,6 +80,7 @@ class Run:
             resumed=self._begun.resumed,
             checkpoint=self._begun.position,
             sla=self._begun.sla,
+            started_over=self._begun.started_over,
         )
         try:
             with self._ledger.kept_alive():
@@ -291,6 +292,7 @@ class Run:
             **{name: getattr(writer.counts, name) for name in COUNTED},
             tier=writer.tier,
             resumed=self._begun.resumed,
+            started_over=self._begun.started_over,
             checkpoint=writer.position,
             reason=reason,
             sla=self._begun.sla,

@@ -10,9 +10,10 @@ from typing import Any
 from redrive.calls.service import Service
 from redrive.calls.target import refuse_generator, refuse_unless_callable
 from redrive.rows.batch import Batch, Received, Record, Unreadable
+from redrive.rows.sources.first_items import FirstItems, difference_of
 from redrive.rows.sources.pages_ahead import Fetcher, Inline, Threads
 from redrive.rows.sources.pages_content import Contents, Finder
-from redrive.rows.sources.pages_fetch import Failed, Fault, Fetch
+from redrive.rows.sources.pages_fetch import RETRY_LATER, Failed, Fault, Fetch, Outcome
 from redrive.rows.sources.pages_plan import BadPage, By, Plan
 from redrive.rows.sources.pages_walk import Cursors, Numbered, Piece
 
@@ -33,6 +34,7 @@ def pages(
     bad_page: BadPage = "stop",
     limit: int | None = None,
     name: str | None = None,
+    identity: str | None = None,
 ) -> Pages:
     """Read an API page by page: `fetch(1)`, `fetch(2)` … are called through the service, with its retries and breaker.
 
@@ -53,6 +55,12 @@ def pages(
                run goes on. "stop": it stops, and goes on from there the next time. Pages behind a cursor always stop it
     limit      pages at most
     name       as letters and checkpoints know it; the service's unless it is given
+    identity   what tells this input from another one of the same name, such as the day that is fetched: a run resumes
+               where the identity is the same, and the first page is not compared
+
+    A run that resumes at a page number fetches the first page as well. Where its items are not those that the run began
+    with, pages have moved: the unfinished run is abandoned, a new run starts at the first page, and its report says so.
+    A cursor is resumed as it is.
 
     Pages by number end with an empty one, a short one, or two in a row that are not there (404), unless `following`
     tells. A refused key, a used-up quota, a rate limit, an open circuit, or the third page in a row that the service
@@ -67,16 +75,30 @@ def pages(
             raise TypeError(f"{option} must be a name in the page or a function of the page, not {finder!r}")
     if name is not None and (not isinstance(name, str) or not name.strip()):
         raise ValueError("name must not be empty; letters and checkpoints are known by it")
+    if identity is not None and (not isinstance(identity, str) or not identity.strip()):
+        raise ValueError(f"identity must be a text that is not empty, such as the day of the input, not {identity!r}")
     asks_next = by == "cursor" or following is not None
     plan = Plan(by=by, start=start, size=size, in_flight=in_flight, bad_page=bad_page, limit=limit, asks_next=asks_next)
-    return Pages(service, fetch, plan, Contents(items, following, asks_next=asks_next), name or service.name)
+    contents = Contents(items, following, asks_next=asks_next)
+    return Pages(service, fetch, plan, contents, name or service.name, identity=identity)
 
 
 class Pages:
-    """See `Source`."""
+    """See `Source` and `Replaceable`."""
 
-    def __init__(self, service: Service, fetch: Callable[..., Any], plan: Plan, contents: Contents, name: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        fetch: Callable[..., Any],
+        plan: Plan,
+        contents: Contents,
+        name: str,
+        *,
+        identity: str | None = None,
+    ) -> None:
         self.name = name
+        self._declared = identity
+        self._first: Outcome | None = None
         self._service = service
         self._fetch = fetch
         self._plan = plan
@@ -86,11 +108,36 @@ class Pages:
         return f"<pages of {self.name!r} by {self._plan.by}>"
 
     def identity(self) -> dict[str, Any]:
+        if self._declared is not None:
+            return {**self._asked(), "declared": self._declared}
+        if self._plan.by == "cursor":
+            return self._asked()
+        # The next reading hands this page out: it is fetched once for both.
+        self._first = self._fetch_first()
+        return {**self._asked(), "first": _first_of(self._first)}
+
+    def _asked(self) -> dict[str, Any]:
         plan = self._plan
         return {"kind": "pages", "service": self.name, "by": plan.by, "start": plan.start, "size": plan.size}
 
+    def changed(self, identity: Mapping[str, Any]) -> str | None:
+        declared = identity.get("declared")
+        if self._declared is not None or declared is not None:
+            if self._declared == declared:
+                return None
+            return f"its identity was {declared!r}, and now it is {self._declared!r}"
+        if self._plan.by == "cursor":
+            return None
+        first = self._first = self._first or self._fetch_first()
+        if isinstance(first, Failed) and first.fault in RETRY_LATER:
+            raise first.error  # nothing is known about the pages: that is no reason to start over
+        return difference_of(identity.get("first"), _first_of(first), "items of the first page")
+
+    def forget(self) -> None:
+        self._first = None
+
     def difference(self, identity: Mapping[str, Any]) -> str | None:
-        ours = self.identity()
+        ours = self._asked()
         for key, said in (
             ("kind", "it was taken over {}, not over {}"),
             ("service", "it was taken over the pages of {}, not of {}"),
@@ -104,23 +151,34 @@ class Pages:
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> PagesReading:
         self._plan.place(position)  # before anything is started that would have to be closed
+        first, self._first = self._first, None
         fetcher = self._fetcher(self._plan.in_flight)
-        walk = Cursors if self._plan.by == "cursor" else Numbered
-        return PagesReading(walk(self._plan, self.name, fetcher, position), fetcher, self.name, self._plan.limit)
+        walk: Cursors | Numbered
+        if self._plan.by == "cursor":
+            walk = Cursors(self._plan, self.name, fetcher, position)
+        else:
+            walk = Numbered(self._plan, self.name, fetcher, position, first)
+        return PagesReading(walk, fetcher, self.name, self._plan.limit)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         if not isinstance(raw, Mapping) or raw.keys() != _LETTER:
             return _record(raw)
-        fetcher = self._fetcher(1)
-        try:
-            outcome = fetcher.start(raw["page"]).result()
-        finally:
-            fetcher.close()
+        outcome = self._fetch_one(raw["page"])
         if not isinstance(outcome, Failed):
             return [_record(item) for item in outcome.items]
         if outcome.fault is Fault.MALFORMED:
             raise ValueError(f"the page is still malformed: {outcome.reason}") from outcome.error
         raise outcome.error
+
+    def _fetch_first(self) -> Outcome:
+        return self._fetch_one(self._plan.start)
+
+    def _fetch_one(self, token: Any) -> Outcome:
+        fetcher = self._fetcher(1)
+        try:
+            return fetcher.start(token).result()
+        finally:
+            fetcher.close()
 
     def _fetcher(self, in_flight: int) -> Fetcher:
         fetch = Fetch(self._service, self._fetch, self._contents)
@@ -217,6 +275,19 @@ class _Gathered:
 
         done = self.next["pages"]
         return Batch(Received(self._rows), position_of, self.next, self._source, self._unreadable, done)
+
+
+def _first_of(first: Outcome) -> dict[str, Any]:
+    """What is compared of the first page: its items, or why there is none."""
+    found = FirstItems()
+    if isinstance(first, Failed):
+        found.add(f"no page: {first.fault.name}")
+        return found.document(length=None)
+    for item in first.items:
+        if found.is_enough:
+            break
+        found.add(item)
+    return found.document(length=len(first.items))
 
 
 def _record(item: Any) -> Record:

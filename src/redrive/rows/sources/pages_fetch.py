@@ -33,6 +33,10 @@ class Fault(Enum):
     """Ours, the key's or nobody's: other pages would fare no better, or nothing was sent at all."""
 
 
+RETRY_LATER = (Fault.DOWN, Fault.FINAL)
+"""Faults that say nothing about the page."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A page that could not be had."""

@@ -20,13 +20,12 @@ from redrive.letters import ErrorType
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.pages_ahead import Fetcher
 from redrive.rows.sources.pages_content import UNSAID, Page
-from redrive.rows.sources.pages_fetch import Failed, Fault, Outcome
+from redrive.rows.sources.pages_fetch import RETRY_LATER, Failed, Fault, Outcome
 from redrive.rows.sources.pages_plan import Plan, is_json
 
 _MOST_DOWN = 3  # so many pages in a row that the service fails on are no bad pages: it is down
 _MOST_ALIKE = 3  # so many pages in a row with the same rows are one and the same
 _MOST_EMPTY = 1_000  # so many pages in a row without any, each of which says that more will come, are a broken promise
-_RETRY_LATER = (Fault.DOWN, Fault.FINAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +40,23 @@ class Piece:
 
 
 class Numbered:
-    """Pages that are called by a number, several of them on their way at once."""
+    """Pages that are called by a number, several of them on their way at once.
 
-    def __init__(self, plan: Plan, name: str, fetcher: Fetcher, position: Any | None) -> None:
+    first  the first page, where it has been fetched already
+    """
+
+    def __init__(
+        self, plan: Plan, name: str, fetcher: Fetcher, position: Any | None, first: Outcome | None = None
+    ) -> None:
         _, self._pages, self._over = plan.place(position)
         self._plan = plan
         self._name = name
         self._fetcher = fetcher
-        self._ahead: deque[Future[Outcome] | None] = deque()  # None: to be fetched anew
+        self._ahead: deque[Future[Outcome] | None] = deque()  # None: to be fetched again
+        if first is not None and not self._pages and not self._over:
+            fetched: Future[Outcome] = Future()
+            fetched.set_result(first)
+            self._ahead.append(fetched)
         self._answered = False
         self._alike = 0
         self._digest = b""
@@ -98,7 +106,7 @@ class Numbered:
         for place, under_way in enumerate(self._ahead):
             if under_way is not None and under_way.done():
                 outcome = under_way.result()
-                if isinstance(outcome, Failed) and outcome.fault in _RETRY_LATER:
+                if isinstance(outcome, Failed) and outcome.fault in RETRY_LATER:
                     self._ahead[place] = None
 
     def _ends(self, under_way: Future[Outcome] | None) -> bool:
@@ -183,7 +191,7 @@ class Numbered:
             if self._pages == 0:
                 raise _stopping(missing, self._label(), self._name, "and there is none after it")
             return True
-        if stops and isinstance(after, Failed) and after.fault in _RETRY_LATER:
+        if stops and isinstance(after, Failed) and after.fault in RETRY_LATER:
             raise _stopping(after, self._plan.label(self._token(1)), self._name)  # who knows which of the two it is
         return False
 
@@ -270,7 +278,7 @@ def _digest(items: Sequence[Any]) -> bytes:
 
 
 def _is_answer(outcome: Outcome) -> bool:
-    return isinstance(outcome, Page) or outcome.fault not in _RETRY_LATER
+    return isinstance(outcome, Page) or outcome.fault not in RETRY_LATER
 
 
 def _is_no_page(outcome: Outcome) -> bool:
@@ -279,7 +287,7 @@ def _is_no_page(outcome: Outcome) -> bool:
 
 def _stopping(failed: Failed, label: str, name: str, hint: str = "") -> Exception:
     """What to raise for a page that stops the run: what may heal, and what is the key's, as it is."""
-    if failed.fault in _RETRY_LATER:
+    if failed.fault in RETRY_LATER:
         if not isinstance(failed.error, SourceError):
             failed.error.add_note(f"redrive: it was {label} of {name!r}")
         return failed.error

@@ -1,65 +1,113 @@
-"""Rows that a program makes itself: a list, a generator, or a function that begins one."""
+"""Rows that a program makes itself: a list, a generator, a function that begins one, or a frame."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
+from redrive.rows.sources.first_items import FirstItems, difference_of, digest_of
 
 Items = Iterable[Mapping[str, Any]]
 
+_MOST_SECONDS = 5.0  # how long a slow iterator is read ahead for its identity
 
-def records(iterable: Items | Callable[[], Items], *, name: str = "records") -> Records:
+
+def records(iterable: Items | Callable[[], Items], *, name: str = "records", identity: str | None = None) -> Records:
     """Read records from a list, from a generator, or from a function that returns an iterator.
 
-    A run that goes on from a checkpoint skips the items before it, so the same items must come again, in the same
-    order. A generator can be read once in its life; pass the function that makes it, and a run may begin again.
+    A generator can be read once in its life; pass the function that makes it, and a run may begin again.
+
+    A run that resumes skips the items before its checkpoint, so it must be given the same items in the same order. The
+    first 1,000 items, the item at the checkpoint and the length of a list are compared. Where the first items or the
+    length differ, the unfinished run is abandoned, a new run starts at the first item, and its report says so. Items
+    that are never the same twice, because they hold the time of the day, need a declared `identity`.
 
     iterable  the records, or a function that gives them
     name      as letters and checkpoints know it
+    identity  what tells this input from another one of the same name, such as the day that it is of: a run resumes
+              where the identity is the same, and the items themselves are not compared
     """
     if not callable(iterable) and (isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable)):
         raise TypeError(f"records takes many mappings, or a function that returns them, not a {_kind(iterable)}")
     if not isinstance(name, str) or not name.strip():
         raise ValueError("records needs a name that is not empty; letters and checkpoints are known by it")
-    return Records(iterable, name)
+    if identity is not None and (not isinstance(identity, str) or not identity.strip()):
+        raise ValueError(f"identity must be a text that is not empty, such as the day of the input, not {identity!r}")
+    return Records(iterable, name, identity)
 
 
 class Records:
-    """See `Source`."""
+    """See `Source` and `Replaceable`."""
 
-    def __init__(self, iterable: Items | Callable[[], Items], name: str) -> None:
+    def __init__(self, iterable: Items | Callable[[], Items], name: str, identity: str | None = None) -> None:
         self.name = name
         self._iterable = iterable
+        self._declared = identity
         self._only = _Stream(iterable) if isinstance(iterable, Iterator) else None
+        self._peeked: _Stream | None = None
 
     def __repr__(self) -> str:
         return f"<records {self.name!r}>"
 
     def identity(self) -> dict[str, Any]:
-        return {"kind": "records", "name": self.name}
+        known = {"kind": "records", "name": self.name}
+        if self._declared is not None:
+            return {**known, "declared": self._declared}
+        self.forget()
+        return {**known, "first": self._peek().first(self._size())}
 
     def difference(self, identity: Mapping[str, Any]) -> str | None:
-        if identity == self.identity():
+        if identity.get("kind") == "records" and identity.get("name") == self.name:
             return None
         return f"it was taken over {identity.get('kind')} {identity.get('name')!r}, not over records {self.name!r}"
 
+    def changed(self, identity: Mapping[str, Any]) -> str | None:
+        declared = identity.get("declared")
+        if self._declared is not None or declared is not None:
+            if self._declared == declared:
+                return None
+            return f"its identity was {declared!r}, and now it is {self._declared!r}"
+        stream = self._peek()
+        first = stream.first(self._size())
+        if stream.error is not None and not first["digests"]:
+            raise stream.error  # nothing is known about the input: that is no reason to start over
+        return difference_of(identity.get("first"), first, "records")
+
+    def forget(self) -> None:
+        stream, self._peeked = self._peeked, None
+        if stream is not None and stream is not self._only:
+            stream.close()
+
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> RecordsReading:
         start = 0 if position is None else int(position["row"])
-        stream = self._only or self._new_stream()
-        if stream.taken > start or stream.error is not None:
+        stream = self._only or self._peeked or self._new_stream()
+        self._peeked = None
+        if stream.taken > start or stream.has_failed:
             raise SourceError(
                 f"{self.name} is a generator that was read before, to row {stream.taken:,}, and cannot begin again: "
                 "pass the function that makes it, without calling it"
             )
-        stream.skip_to(start, self.name)
-        return RecordsReading(stream, self.name, ours=self._only is None, total=self._size())
+        compares = self._declared is None
+        if position is not None:
+            stream.skip_to(start, self.name, last=position.get("last") if compares else None)
+        return RecordsReading(stream, self.name, ours=self._only is None, total=self._size(), keeps_last=compares)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         return _record(raw)
+
+    def _peek(self) -> _Stream:
+        """The stream that the next reading takes over: what is read ahead of it is not lost, and a function is called
+        once for identity and reading."""
+        if self._peeked is None:
+            try:
+                self._peeked = self._only or self._new_stream()
+            except Exception as error:
+                self._peeked = _Stream.failed(error)
+        return self._peeked
 
     def _new_stream(self) -> _Stream:
         made = self._iterable() if callable(self._iterable) else self._iterable
@@ -76,10 +124,11 @@ class RecordsReading:
 
     columns: tuple[str, ...] | None = None
 
-    def __init__(self, stream: _Stream, name: str, *, ours: bool, total: int | None) -> None:
+    def __init__(self, stream: _Stream, name: str, *, ours: bool, total: int | None, keeps_last: bool) -> None:
         self._stream = stream
         self._name = name
         self._ours = ours
+        self._keeps_last = keeps_last
         self.total = total
 
     def read(self, most: int) -> Batch | None:
@@ -89,53 +138,108 @@ class RecordsReading:
             return None
         rows, numbers, unreadable = _sorted_out(items, first)
         taken = self._stream.taken
+        position: dict[str, Any] = {"row": taken}
+        if self._keeps_last:
+            position["last"] = _digest(items[-1])
         return Batch(
-            Received(rows), lambda place: f"row {numbers[place]}", {"row": taken}, self._name, unreadable, done=taken
+            Received(rows), lambda place: f"row {numbers[place]}", position, self._name, unreadable, done=taken
         )
 
     def close(self) -> None:
         # A generator that was handed in is its owner's to close.
-        close = getattr(self._stream.items, "close", None)
-        if self._ours and close is not None:
-            close()
+        if self._ours:
+            self._stream.close()
 
 
 class _Stream:
-    """An iterator, and how far it has come."""
+    """An iterator, what was read ahead of it, and how much was handed out."""
 
     def __init__(self, items: Iterator[Any]) -> None:
-        self.items = items
         self.taken = 0
         self.error: Exception | None = None
+        self.has_failed = False
+        """Whether the error was raised: nothing more will come."""
+        self._items = items
+        self._ahead: list[Any] = []
+        self._first: dict[str, Any] | None = None
+
+    @classmethod
+    def failed(cls, error: Exception) -> _Stream:
+        """Return a stream that could not be begun: reading it raises the error."""
+        stream = cls(iter(()))
+        stream.error = error
+        return stream
+
+    def first(self, length: int | None) -> dict[str, Any]:
+        """Return the digests of the first items, which are read ahead."""
+        if self._first is None:
+            found, ends = FirstItems(), time.monotonic() + _MOST_SECONDS
+            while not self.taken and not found.is_enough and time.monotonic() < ends:
+                self._fill(found.count + 1)
+                if len(self._ahead) == found.count:
+                    if self.error is None and length is None:
+                        length = found.count
+                    break
+                item = self._ahead[found.count]
+                found.add(item.item if isinstance(item, _NoRecord) else item)
+            self._first = found.document(length=length)
+        return self._first
 
     def take(self, most: int) -> list[Any]:
-        """The next items: dicts, and `_NoRecord` for everything else.
+        """Return the next items: dicts, and `_NoRecord` for everything else.
 
         An error waits until what came before it has been handed out, and then it stays: a generator that has raised
         would look like one that came to its end.
         """
-        if self.error is not None:
+        self._fill(most)
+        if not self._ahead and self.error is not None:
+            self.has_failed = True
             raise self.error
-        found: list[Any] = []
-        try:
-            for item in islice(self.items, most):
-                # Copied at once: a program may fill one dict anew for every row that it yields.
-                found.append(item.copy() if type(item) is dict else _record_or_not(item))  # noqa: PERF401 - kept on error
-        except Exception as error:
-            self.error = error
-            if not found:
-                raise
-        finally:
-            self.taken += len(found)
+        found, self._ahead = (self._ahead, []) if len(self._ahead) <= most else _parted(self._ahead, most)
+        self.taken += len(found)
         return found
 
-    def skip_to(self, row: int, name: str) -> None:
+    def _fill(self, count: int) -> None:
+        """Read ahead to so many items, or to the end or an error."""
+        ahead = self._ahead
+        if len(ahead) >= count or self.error is not None:
+            return
+        try:
+            for item in islice(self._items, count - len(ahead)):
+                # Copied at once: a program may fill the same dict again for every row that it yields.
+                ahead.append(item.copy() if type(item) is dict else _record_or_not(item))
+        except Exception as error:
+            self.error = error
+
+    def skip_to(self, row: int, name: str, *, last: str | None) -> None:
+        """Skip the rows before a checkpoint; `last` is the digest of the last one of them, where it is compared."""
+        items: list[Any] = []
         while self.taken < row:
-            if not self.take(min(10_000, row - self.taken)):
+            items = self.take(min(10_000, row - self.taken))
+            if not items:
                 raise SourceError(
                     f"{name} ended after {self.taken:,} rows, before the checkpoint at row {row:,}: "
                     "it must give the same rows again"
                 )
+        if items and last is not None and _digest(items[-1]) != last:
+            raise SourceError(
+                f"row {row:,} of {name} is not the row that the checkpoint was taken at: other records cannot be "
+                "resumed; start over with run(restart=True) or `redrive run --restart`"
+            )
+
+    def close(self) -> None:
+        """Close the generator; may be called twice."""
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+
+
+def _parted(items: list[Any], most: int) -> tuple[list[Any], list[Any]]:
+    return items[:most], items[most:]
+
+
+def _digest(item: Any) -> str:
+    return digest_of(item.item if isinstance(item, _NoRecord) else item)
 
 
 class _NoRecord:

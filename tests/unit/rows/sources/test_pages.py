@@ -1,6 +1,7 @@
 """Pages of an API as rows, in order, from wherever the last run stopped."""
 
 import json
+import sqlite3
 import threading
 
 import httpx
@@ -291,7 +292,8 @@ def test_a_checkpoint_of_other_pages_is_told_apart(service):
         return []
 
     source = rows.pages(service, fetch)
-    assert source.identity() == {"kind": "pages", "service": "partner", "by": "page", "start": 1, "size": None}
+    asked = {"kind": "pages", "service": "partner", "by": "page", "start": 1, "size": None}
+    assert source.identity() == {**asked, "first": {"digests": {}, "length": 0}}
     assert source.difference(json.loads(json.dumps(source.identity()))) is None
     assert source.difference({"kind": "csv"}) == "it was taken over 'csv', not over 'pages'"
     for other, clause in (
@@ -352,3 +354,98 @@ def test_a_record_is_given_back_as_it_is(service):
     assert source.again({"id": 1, "page": 3}) == {"id": 1, "page": 3}
     with pytest.raises(TypeError, match="must be an object, not a str"):
         source.again("what?")
+
+
+class TestResumeOfOtherPages:
+    """A page number is resumed where the first page is still the one that the run began with."""
+
+    def test_pages_that_moved_start_over_and_say_so(self, tmp_path):
+        stop_after_two_pages(tmp_path, Api("Monday"))
+        report = load(tmp_path, Api("Tuesday")).run()
+        assert (report.status, report.resumed, report.read) == ("complete", False, 40)
+        assert "items of the first page differ" in report.started_over
+        assert days(tmp_path) == {"Tuesday": 40}
+
+    def test_the_same_pages_resume_with_one_more_call(self, tmp_path):
+        stop_after_two_pages(tmp_path, Api("Monday"))
+        api = Api("Monday")
+        report = load(tmp_path, api).run()
+        assert (report.status, report.resumed, report.read, report.started_over) == ("complete", True, 40, None)
+        assert api.calls == [1, 3, 4, 5]
+
+    def test_a_run_that_is_not_resumed_fetches_no_page_twice(self, tmp_path):
+        api = Api("Monday")
+        assert load(tmp_path, api).run().read == 40
+        assert api.calls == [1, 2, 3, 4, 5]
+
+    def test_a_service_that_is_down_does_not_start_over(self, tmp_path):
+        stop_after_two_pages(tmp_path, Api("Monday"))
+
+        def down(page):
+            raise ConnectionRefusedError("down")
+
+        with pytest.raises(ConnectionRefusedError):
+            load(tmp_path, down).run()
+        assert load(tmp_path, Api("Monday")).run().resumed
+
+    @pytest.mark.parametrize(("identity", "resumed"), [("1 July", True), ("2 July", False)])
+    def test_a_declared_identity_decides(self, tmp_path, identity, resumed):
+        stop_after_two_pages(tmp_path, Api("Monday"), identity="1 July")
+        report = load(tmp_path, Api("Tuesday"), identity=identity).run()
+        assert (report.resumed, report.started_over is None) == (resumed, resumed)
+
+    def test_a_cursor_is_resumed_as_it_is(self, tmp_path):
+        def by_cursor(day):
+            return lambda page: {"items": Api(day)(page), "next": page + 1 if page < 4 else None}
+
+        stop_after_two_pages(tmp_path, by_cursor("Monday"), by="cursor", start=1)
+        assert load(tmp_path, by_cursor("Tuesday"), by="cursor", start=1).run().resumed
+
+    def test_an_identity_must_be_a_text(self):
+        with pytest.raises(ValueError, match="identity must be a text"):
+            rows.pages(Service("partner"), page_of, identity=" ")
+
+
+class Api:
+    """Four pages of ten items each, which hold the day."""
+
+    def __init__(self, day):
+        self.day, self.calls = day, []
+
+    def __call__(self, page):
+        self.calls.append(page)
+        return [{"id": page * 10 + n, "day": self.day} for n in range(10)] if page <= 4 else []
+
+
+def load(tmp_path, fetch, **options):
+    return redrive.Pipeline(
+        "daily",
+        source=rows.pages(Service("partner"), fetch, **options),
+        sink=rows.table(f"sqlite:///{tmp_path}/sink.db", "t", key="id", create=True),
+        batch=10,
+        store=tmp_path / "store.db",
+    )
+
+
+def stop_after_two_pages(tmp_path, fetch, **options):
+    pipeline = load(tmp_path, fetch, **options)
+    with pytest.raises(redrive.RunStopped):
+        pipeline.run(watch=lambda _: pipeline.stop())
+
+
+def days(tmp_path):
+    with sqlite3.connect(tmp_path / "sink.db") as connection:
+        return dict(connection.execute("SELECT day, count(*) FROM t GROUP BY day").fetchall())
+
+
+@given(st.lists(st.integers(1, 4), max_size=8), st.integers(1, 9), st.integers(1, 9))
+def test_resuming_at_every_page_reads_what_reading_at_once_does(sizes, most, afterwards):
+    pages = [[{"id": f"{page}/{n}"} for n in range(size)] for page, size in enumerate(sizes)]
+
+    def source():
+        return rows.pages(Service("partner"), lambda page: pages[page - 1] if page <= len(pages) else [])
+
+    whole = batches(source(), most)
+    assert records(whole) == [record for page in pages for record in page]
+    for place, batch in enumerate(whole):
+        assert records(batches(source(), afterwards, json.loads(json.dumps(batch.next)))) == records(whole[place + 1 :])

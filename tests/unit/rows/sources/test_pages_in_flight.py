@@ -128,7 +128,7 @@ def test_pages_really_are_fetched_at_once_and_no_more_than_allowed(service):
         with lock:
             together += 1
             most = max(most, together)
-        if page <= 4:
+        if 2 <= page <= 5:  # the first page is fetched by itself, for the identity of the input
             met.wait(30)  # passed only by four at a time
         with lock:
             together -= 1

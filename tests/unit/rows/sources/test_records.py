@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import sqlite3
 from collections import ChainMap, UserDict
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import redrive
 from redrive.errors import SourceError
 from redrive.rows import records
+from redrive.runs import RunStarted
 
 
 def read_all(source, most=10, position=None):
@@ -28,7 +35,7 @@ def numbered(count):
 def test_a_list_is_read_in_batches_with_positions_counted_from_one():
     batches = read_all(records([{"id": n} for n in range(25)], name="mine"), most=10)
     assert [len(batch.rows) for batch in batches] == [10, 10, 5]
-    assert [batch.next for batch in batches] == [{"row": 10}, {"row": 20}, {"row": 25}]
+    assert [batch.next["row"] for batch in batches] == [10, 20, 25]
     assert batches[1].position_of(7) == "row 18"
     assert {batch.source for batch in batches} == {"mine"}
 
@@ -123,7 +130,10 @@ def test_a_generator_that_raised_cannot_be_opened_again_as_if_it_had_ended():
         raise ConnectionResetError("gone")
 
     source = records(breaking())
-    batch = source.open(None, {}).read(10)
+    reading = source.open(None, {})
+    batch = reading.read(10)
+    with pytest.raises(ConnectionResetError):
+        reading.read(10)
     with pytest.raises(SourceError, match="pass the function"):
         source.open(batch.next, {})
 
@@ -176,3 +186,149 @@ def test_a_function_that_returns_nothing_is_told():
 def test_an_empty_name_is_refused():
     with pytest.raises(ValueError, match="needs a name"):
         records([], name=" ")
+
+
+# ── the same input, or another one ────────────────────────────────────────────────────────────────────────────────────
+
+
+def day(name, count=1_000):
+    return [{"id": number, "day": name} for number in range(count)]
+
+
+class TestResumeOfOtherInput:
+    """A checkpoint is used for the input that it was taken over, and for no other."""
+
+    @pytest.mark.parametrize("form", ["list", "function", "generator"])
+    def test_other_records_start_over_and_say_so(self, tmp_path, form):
+        given = {"list": lambda items: items, "function": lambda items: lambda: iter(items), "generator": iter}[form]
+        events = []
+        stop_after_first_batch(tmp_path, given(day("Monday")))
+        report = load(tmp_path, given(day("Tuesday")), on_event=events.append).run()
+        assert (report.status, report.read, report.resumed) == ("complete", 1_000, False)
+        assert set(table(tmp_path)) == {(number, "Tuesday") for number in range(1_000)}
+        assert "the first 1,000 records differ" in report.started_over
+        assert "after 500 rows" in report.started_over
+        assert report.started_over in str(report)
+        assert [event.started_over for event in events if isinstance(event, RunStarted)] == [report.started_over]
+        [_, abandoned] = redrive.connect(tmp_path / "store.db").runs.find()
+        assert (abandoned.status, abandoned.reason) == ("abandoned", report.started_over)
+
+    @pytest.mark.parametrize("form", ["list", "function", "generator"])
+    def test_the_same_records_resume(self, tmp_path, form):
+        given = {"list": lambda items: items, "function": lambda items: lambda: iter(items), "generator": iter}[form]
+        stop_after_first_batch(tmp_path, given(day("Monday")))
+        report = load(tmp_path, given(day("Monday"))).run()
+        assert (report.status, report.read, report.resumed, report.started_over) == ("complete", 1_000, True, None)
+        assert len(table(tmp_path)) == 1_000
+
+    def test_a_list_of_another_length_starts_over(self, tmp_path):
+        stop_after_first_batch(tmp_path, day("Monday", 2_000))
+        report = load(tmp_path, day("Monday", 1_999)).run()
+        assert "there were 2,000 records, and now there are 1,999" in report.started_over
+        assert report.read == 1_999
+
+    def test_a_row_inserted_behind_the_first_thousand_is_noticed_at_the_checkpoint(self, tmp_path):
+        def items(extra):
+            yield from day("Monday", 1_200)
+            yield from extra
+            yield from ({"id": number, "day": "Monday"} for number in range(2_000, 3_000))
+
+        stop_after_first_batch(tmp_path, lambda: items([]), batch=750)
+        with pytest.raises(redrive.RunStopped, match=r"row 1,500 of records is not the row .*--restart"):
+            load(tmp_path, lambda: items([{"id": 1_500, "day": "late"}]), batch=750).run()
+
+    def test_a_declared_identity_resumes_records_that_are_never_the_same(self, tmp_path):
+        def stamped():
+            return ({"id": number, "day": str(next(_clock))} for number in range(1_000))
+
+        stop_after_first_batch(tmp_path, stamped, identity="2026-07-01")
+        assert load(tmp_path, stamped, identity="2026-07-01").run().resumed
+
+    def test_another_declared_identity_starts_over(self, tmp_path):
+        stop_after_first_batch(tmp_path, day("Monday"), identity="Monday")
+        report = load(tmp_path, day("Monday"), identity="Tuesday").run()
+        assert "its identity was 'Monday', and now it is 'Tuesday'" in report.started_over
+        assert report.read == 1_000
+
+    def test_a_checkpoint_of_an_earlier_version_starts_over(self):
+        assert records(day("Monday")).changed({"kind": "records", "name": "records"})
+
+    def test_a_function_is_called_once_for_identity_and_reading(self, tmp_path):
+        calls = []
+
+        def made():
+            calls.append(True)
+            return iter(day("Monday"))
+
+        load(tmp_path, made).run()
+        assert len(calls) == 1
+
+    def test_a_function_that_fails_at_once_does_not_start_over(self, tmp_path):
+        def refused():
+            raise PermissionError("no access today")
+
+        stop_after_first_batch(tmp_path, lambda: iter(day("Monday")))
+        with pytest.raises(PermissionError, match="no access today"):
+            load(tmp_path, refused).run()
+        report = load(tmp_path, lambda: iter(day("Monday"))).run()
+        assert (report.resumed, report.read) == (True, 1_000)
+
+    def test_an_identity_must_be_a_text(self):
+        for wrong in ("", " ", 7):
+            with pytest.raises(ValueError, match="identity must be a text"):
+                records([], identity=wrong)
+
+
+_clock = itertools.count()
+
+
+def load(tmp_path, items, *, batch=250, on_event=None, **options):
+    return redrive.Pipeline(
+        "daily",
+        source=records(items, **options),
+        sink=redrive.rows.table(f"sqlite:///{tmp_path}/sink.db", "t", key="id", create=True),
+        batch=batch,
+        store=tmp_path / "store.db",
+        on_event=on_event,
+    )
+
+
+def stop_after_first_batch(tmp_path, items, **options):
+    pipeline = load(tmp_path, items, **options)
+    with pytest.raises(redrive.RunStopped):
+        pipeline.run(watch=lambda _: pipeline.stop())
+
+
+def table(tmp_path):
+    with sqlite3.connect(tmp_path / "sink.db") as connection:
+        return connection.execute("SELECT id, day FROM t").fetchall()
+
+
+VALUES = st.none() | st.integers(0, 3) | st.text(max_size=2)
+ITEMS = st.lists(st.dictionaries(st.sampled_from("ab"), VALUES), max_size=12)
+
+
+@given(ITEMS, ITEMS, st.booleans())
+def test_records_are_the_same_input_exactly_where_they_are_equal(before, now, sized):
+    given = list if sized else (lambda items: lambda: iter(items))
+    kept = json.loads(json.dumps(records(given(before)).identity()))
+    same = json.dumps(before) == json.dumps(now)
+    assert (records(given(now)).changed(kept) is None) == same
+
+
+@given(st.lists(st.integers(0, 5), max_size=20), st.integers(1, 7), st.integers(1, 7), st.booleans())
+def test_resuming_at_every_position_reads_what_reading_at_once_does(values, most, afterwards, one_shot):
+    items = [{"id": value} if value else ["no record"] for value in values]
+
+    def source():
+        return records(iter(items) if one_shot else lambda: iter(items))
+
+    def content(batches):
+        return [
+            (batch.position_of(place), record) for batch in batches for place, record in enumerate(batch.rows.records)
+        ] + [(bad.position, bad.raw) for batch in batches for bad in batch.unreadable]
+
+    whole = read_all(source(), most)
+    for place, batch in enumerate(whole):
+        position = json.loads(json.dumps(batch.next))
+        assert content(read_all(source(), afterwards, position)) == content(whole[place + 1 :])
