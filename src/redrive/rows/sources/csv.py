@@ -9,6 +9,7 @@ from redrive.rows.batch import Record
 from redrive.rows.sources.csv_encoding import UTF_8, is_utf_16, known_encoding, undecodable
 from redrive.rows.sources.csv_reading import CUT_OFF, CsvReading, Options
 from redrive.rows.sources.csv_records import Dialect, record_at
+from redrive.rows.sources.csv_structure import TOO_LARGE
 from redrive.rows.sources.files import Files, Paths, names_of
 
 
@@ -22,6 +23,7 @@ def csv(
     encoding: str = "utf-8",
     null: Sequence[str] = ("",),
     skip: int = 0,
+    max_record_bytes: int = 128 << 20,
 ) -> CsvSource:
     """Read rows from CSV files, compressed with gzip or zstd or not; every value is a text, or None.
 
@@ -33,13 +35,17 @@ def csv(
     encoding   UTF-8, any encoding in which ASCII stays ASCII, or UTF-16
     null       texts that stand for None, unless they are quoted: `,,` is None, `,"",` is ""
     skip       lines before the header that are no part of the table
+    max_record_bytes  size of the largest record that is read; of a larger one the letter holds the beginning
 
-    A line that is no record is handed out as it is, and the reading goes on behind it.
+    A line ends with a line feed, a carriage return, or both. A record ends where Python's `csv` module ends it. What is
+    not a row becomes a letter with its bytes, and reading continues behind it.
     """
     if header and columns is not None:
         raise ValueError("columns names those of a file without a header: add header=False, or leave it out")
     if not isinstance(skip, int) or skip < 0:
         raise ValueError(f"skip must be a number of lines from 0 up, not {skip!r}")
+    if not isinstance(max_record_bytes, int) or max_record_bytes < 1:
+        raise ValueError(f"max_record_bytes must be a number of bytes from 1 up, not {max_record_bytes!r}")
     separator = None if delimiter is None else _sign("delimiter", delimiter)
     quotes = None if quote is None else _sign("quote", quote)
     if quotes is not None and quotes in ((b",", b"\t") if separator is None else (separator,)):
@@ -53,6 +59,7 @@ def csv(
         has_header=bool(header),
         columns=None if columns is None else _columns(columns),
         skip=skip,
+        most=max_record_bytes,
     )
     return CsvSource(Files(path, example="*.csv"), options)
 
@@ -85,6 +92,11 @@ class CsvSource:
         if isinstance(raw, Mapping):
             if set(raw) == {CUT_OFF}:
                 raise ValueError("the line was cut off where its stream ended; load the whole file, or edit the record")
+            if set(raw) == {TOO_LARGE}:
+                raise ValueError(
+                    "the letter holds only the beginning of the record; "
+                    "run the pipeline again with a larger max_record_bytes, or edit the record"
+                )
             return dict(raw)
         if not isinstance(raw, str | bytes):
             raise ValueError(f"a line of a CSV file is a text, bytes or a record, not a {type(raw).__name__}")
@@ -114,7 +126,7 @@ class CsvSource:
 
 def _records(lines: bytes, columns: Sequence[str], dialect: Dialect, encoding: str) -> list[Record]:
     """The rows of some lines; a ValueError tells what is wrong with the first that is none."""
-    data = lines if lines.endswith(b"\n") else lines + b"\n"
+    data = lines if lines.endswith((b"\n", b"\r")) else lines + b"\n"
     records: list[Record] = []
     at = 0
     while at < len(data):

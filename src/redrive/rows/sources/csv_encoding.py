@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from redrive.extras import needs
-from redrive.rows.sources.csv_structure import Block
+from redrive.rows.sources.csv_structure import Bad, Block
 from redrive.rows.sources.files import Stream, too_short
 
 with needs("rows"):
@@ -136,7 +136,7 @@ def undecodable(raw: bytes, encoding: str) -> str | None:
     try:
         raw.decode(encoding)
     except UnicodeDecodeError as error:
-        column = error.start - raw.rfind(b"\n", 0, error.start)
+        column = error.start - max(raw.rfind(b"\n", 0, error.start), raw.rfind(b"\r", 0, error.start))
         name = "UTF-8" if encoding == UTF_8 else encoding
         return f"not {name}: byte 0x{raw[error.start]:02x} at column {column}"
     return None
@@ -152,7 +152,7 @@ def mark_undecodable(block: Block, encoding: str) -> None:
         high = np.flatnonzero(np.frombuffer(block.data, np.uint8) >= 128)
         for record in block.good_at(high):
             if wrong := undecodable(block.raw(record), encoding):
-                block.bad[record] = wrong
+                block.bad[record] = Bad(wrong)
 
 
 def _keeps(text: bytes, encoding: str) -> bool:

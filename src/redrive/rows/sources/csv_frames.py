@@ -11,7 +11,7 @@ from redrive.extras import needs
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.csv_encoding import UTF_8
 from redrive.rows.sources.csv_records import Dialect, record_at, without_line_end
-from redrive.rows.sources.csv_structure import Block, Places
+from redrive.rows.sources.csv_structure import Bad, Block, Places
 
 with needs("rows"):
     import numpy as np
@@ -35,13 +35,14 @@ class Part:
     def pieces(self) -> Iterator[bytes]:
         """The bytes of the rows, in as few pieces as there can be."""
         block, first, last = self.block, self.first, self.last
+        data = block.data if block.parsed is None else block.parsed
         apart = np.flatnonzero(block.starts[first + 1 : last] != block.ends[first : last - 1]) + first + 1
         single = [*self._of(block.bad), *self._of(block.rewritten)]
         cuts = sorted({first, last, *apart.tolist(), *single, *(record + 1 for record in single)})
         for start, end in pairwise(cuts):
             if start in block.bad:
                 continue
-            yield block.rewritten.get(start) or block.data[block.starts[start] : block.ends[end - 1]]
+            yield block.rewritten.get(start) or data[block.starts[start] : block.ends[end - 1]]
 
     def rows(self) -> Iterator[bytes]:
         """The bytes of each row."""
@@ -50,12 +51,12 @@ class Part:
                 yield self.block.raw(record)
 
     def unreadable(self) -> list[Unreadable]:
-        """The records that are no rows."""
-        block = self.block
-        return [
-            Unreadable(without_line_end(block.raw(record)), block.bad[record], f"line {block.lines[record]}")
-            for record in self._of(block.bad)
-        ]
+        """The records that are not rows."""
+        return [self._unreadable(record, self.block.bad[record]) for record in self._of(self.block.bad)]
+
+    def _unreadable(self, record: int, bad: Bad) -> Unreadable:
+        raw = without_line_end(self.block.raw(record)) if bad.raw is None else bad.raw
+        return Unreadable(raw, bad.error, f"line {self.block.lines[record]}", rows=bad.lines)
 
     def _of(self, records: Collection[int]) -> list[int]:
         mine = range(self.first, self.last)
@@ -124,7 +125,7 @@ class Frames:
             frame.replace_column(frame.get_column_index(name), column)
 
     def _values(self, row: bytes) -> list[str | None]:
-        found = record_at(row, 0, self._dialect, None, final=True)
+        found = record_at(row, 0, self._dialect, len(self._columns), final=True)
         assert found is not None
         return [field.value(self._dialect, self._encoding) for field in found.fields or ()]
 

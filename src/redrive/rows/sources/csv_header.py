@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 from redrive.errors import SourceError
 from redrive.rows.sources.csv_encoding import BOM, UTF_8, Bytes, undecodable
-from redrive.rows.sources.csv_records import LONGEST, Dialect, Found, record_at
+from redrive.rows.sources.csv_records import Dialect, Found, record_at, without_line_end
+from redrive.rows.sources.csv_scan import RecordScan, count_lines, line_end
 
 BLOCK = 1 << 20
-_EMPTY_LINES = re.compile(rb"(?:\r?\n)+")
+_LONGEST_HEADER = 16 << 20
+_EMPTY_LINES = re.compile(rb"(?:\r\n|\n|\r(?!\Z))+")  # a line feed may follow the last carriage return
+_LAST_EMPTY_LINES = re.compile(rb"[\r\n]+")
 
 
 class Feed:
@@ -31,6 +34,7 @@ class Feed:
         self.fault: str | None = None
         self.cut = b""
         self._stream = stream
+        self._added_line_end = False
 
     def more(self) -> None:
         """Read on: twice as much where a record is longer than what is there, so that it is not read too often."""
@@ -43,16 +47,34 @@ class Feed:
         self.final = True
         self.fault = self._stream.fault
         if self.fault is not None:
-            whole = self.data.rfind(b"\n") + 1
+            whole = max(self.data.rfind(b"\n"), self.data.rfind(b"\r")) + 1
             self.data, self.cut = self.data[:whole], self.data[whole:]
-        elif self.data and not self.data.endswith(b"\n"):
+        elif self.data and not self.data.endswith((b"\n", b"\r")):
             self.data += b"\n"
+            self._added_line_end = True
 
     def drop(self, size: int, lines: int) -> None:
         """Go on behind bytes that were taken apart."""
         self.data = self.data[size:]
         self.byte += size
         self.line += lines
+        if self._added_line_end and self.data == b"\n":
+            self.data = b""  # the line that it would end was dropped
+
+    def skip_record(self, dialect: Dialect) -> tuple[int, int, str | None]:
+        """Go behind the first record without holding it; return its size, its lines, and what is wrong with it."""
+        scan = RecordScan(dialect.delimiter, dialect.quote)
+        byte, line, last, ended = self.byte, self.line, b"", False
+        while not ended:
+            ended, at = scan.advance(self.data, 0, final=self.final)
+            last = self.data[:at] or last
+            self.drop(at, count_lines(self.data[:at]))
+            if not ended:
+                self.more()
+        self.looked_at = False
+        line_end_size = len(last) - len(without_line_end(last))
+        self.line += not line_end_size  # the last line of the file
+        return self.byte - byte - line_end_size, self.line - line, scan.error
 
 
 def go_to_table(feed: Feed, name: str, *, encoding: str, skip: int) -> None:
@@ -82,7 +104,7 @@ def read_columns(feed: Feed, name: str, dialect: Dialect, encoding: str) -> tupl
     raw = feed.data[: found.end]
     if wrong := undecodable(raw, encoding):
         raise SourceError(f"the header of {name} is {wrong}: name its encoding, such as encoding='cp1252'")
-    feed.drop(found.end, raw.count(b"\n"))
+    feed.drop(found.end, count_lines(raw))
     return unique_names([field.text.decode(encoding) for field in found.fields])
 
 
@@ -113,22 +135,28 @@ def other_columns(columns: Sequence[str], expected: Sequence[str]) -> str | None
 def _first_record(feed: Feed, name: str, dialect: Dialect) -> Found | None:
     """The first line that is not empty, and what belongs to it; the feed begins with it."""
     while True:
-        empty = _EMPTY_LINES.match(feed.data)
+        empty = (_LAST_EMPTY_LINES if feed.final else _EMPTY_LINES).match(feed.data)
         if empty is not None:
-            feed.drop(empty.end(), empty[0].count(b"\n"))
+            feed.drop(empty.end(), count_lines(empty[0]))
         if not _first_line(feed, name):
             return None
         found = record_at(feed.data, 0, dialect, None, final=feed.final)
         if found is None:
-            feed.more()
+            _read_more(feed, name)
         elif found.fields is not None or found.error is not None:
             return found
 
 
 def _first_line(feed: Feed, name: str) -> int:
     """How long the first line is, with its end; 0 where there is none."""
-    while (end := feed.data.find(b"\n")) < 0 and not feed.final:
-        if len(feed.data) > LONGEST:
-            raise SourceError(f"the first line of {name} has no end after {LONGEST >> 20} MB: is it a CSV file?")
-        feed.more()
-    return end + 1
+    while (end := line_end(feed.data, 0, final=feed.final)) is None:
+        if feed.final:
+            return 0
+        _read_more(feed, name)
+    return end[1]
+
+
+def _read_more(feed: Feed, name: str) -> None:
+    if len(feed.data) > _LONGEST_HEADER:
+        raise SourceError(f"the first record of {name} has no end after {_LONGEST_HEADER >> 20} MB: is it a CSV file?")
+    feed.more()

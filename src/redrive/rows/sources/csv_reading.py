@@ -13,7 +13,7 @@ from redrive.rows.sources.csv_encoding import UTF_8, is_utf_16, mark_undecodable
 from redrive.rows.sources.csv_frames import Frames, Part
 from redrive.rows.sources.csv_header import Feed, go_to_table, other_columns, read_columns
 from redrive.rows.sources.csv_records import Dialect
-from redrive.rows.sources.csv_structure import Block, structure
+from redrive.rows.sources.csv_structure import Block, structure, too_large
 from redrive.rows.sources.files import damaged, size_of
 
 with needs("rows"):
@@ -29,6 +29,7 @@ class Options:
     delimiter  None goes by the name of the file
     columns    the names of the columns where they were given
     skip       lines before the header
+    most       how many bytes a record may have
     """
 
     delimiter: bytes | None
@@ -38,6 +39,7 @@ class Options:
     has_header: bool
     columns: tuple[str, ...] | None
     skip: int
+    most: int
 
     @property
     def of_bytes(self) -> str:
@@ -142,6 +144,7 @@ class CsvFile:
         """`columns` are known only where the file does not name them itself."""
         self.name = name
         self._encoding = options.of_bytes
+        self._most = options.most
         self._dialect = options.dialect(name, self._encoding)
         self._stream = open_text(name, options.encoding)
         try:
@@ -209,13 +212,33 @@ class CsvFile:
                 if feed.final:
                     return False
                 feed.more()
-            width = len(self.columns or ())
-            # Before damage an open quote may be closed in what is missing: its lines are no records of their own.
-            final = feed.final and self._stream.damage is None
-            self._block = structure(feed.data, feed.line, self._dialect, width, final=final)
+            self._block = self._structure()
             mark_undecodable(self._block, self._encoding)
             feed.looked_at = True
+            if not feed.final and not len(self._block) and self._is_too_large():
+                self._block = self._skip_record()
         return True
+
+    def _structure(self) -> Block:
+        feed, width = self._feed, len(self.columns or ())
+        # Before damage an open quote may be closed in what is missing: its lines are no records of their own.
+        final = feed.final and self._stream.damage is None
+        return structure(feed.data, feed.line, self._dialect, width, most=self._most, final=final)
+
+    def _is_too_large(self) -> bool:
+        """Whether the record that is not whole yet is larger than a record may be."""
+        size = len(self._feed.data) - self._block.rest
+        return size - self._feed.data.endswith(b"\r") > self._most  # the return may be half of the line end
+
+    def _skip_record(self) -> Block:
+        """Go behind a record that is too large to be held; it lies before the data that is left."""
+        feed = self._feed
+        feed.drop(self._block.rest, self._block.line - feed.line)
+        line, beginning = feed.line, feed.data
+        size, lines, error = feed.skip_record(self._dialect)
+        bad = {0: too_large(beginning, size, lines, self._most, error)}
+        starts, ends, lines_of = (np.array([place], np.intp) for place in (-size, 0, line))
+        return Block(b"", starts, ends, lines_of, 0, feed.line, bad)
 
     def _part(self, most: int, size: int) -> Part:
         """The next records: so many, or as many as are in so many bytes, but one at least."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-LONGEST = 16 << 20
-"""How far a record may go over several lines, in bytes; a quote that is open for longer was never closed."""
+from redrive.rows.sources.csv_scan import NOT_CLOSED, RecordScan, line_end
 
 _LF, _CR = 10, 13
 
@@ -45,14 +44,14 @@ class Dialect:
 
     @cached_property
     def field_end(self) -> re.Pattern[bytes]:
-        return re.compile(b"[\n" + re.escape(self.delimiter) + b"]")
+        return re.compile(b"[\r\n" + re.escape(self.delimiter) + b"]")
 
     @cached_property
     def odd_field(self) -> re.Pattern[bytes]:
         """A field that is not quoted, and that a fast parser would misread."""
-        delimiter, odd = re.escape(self.delimiter), b"\r" + re.escape(self.shield)
+        delimiter, odd = re.escape(self.delimiter), re.escape(self.shield)
         start = b"(?:(?<=" + delimiter + b")|^)"
-        return re.compile(start + b"[^\n" + delimiter + odd + b"]*[" + odd + b"][^\n" + delimiter + b"]*")
+        return re.compile(start + b"[^" + delimiter + odd + b"]*" + odd + b"[^" + delimiter + b"]*")
 
 
 class Field(NamedTuple):
@@ -75,35 +74,33 @@ class Found(NamedTuple):
 
 
 def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> Found | None:
-    """The record that begins at `start`; None where its end is not in `data` and more may come.
+    """Return the record that begins at `start`; None where its end is not in `data` and more may come.
 
-    A record that goes on over several lines must be whole and of the right width. Otherwise it is the first line's
-    quote that was not closed, and the following lines are records of their own.
+    The lines of a quoted field belong to their record, whatever the number of its fields. A record whose quotes are not
+    well-formed goes as far as `RecordScan` says.
 
     width  how many fields a record has; None takes any number
     final  nothing comes after `data`, which ends with a line end then
     """
-    line_end = data.find(b"\n", start)
-    if line_end < 0:
+    found_end = line_end(data, start, final=final)
+    if found_end is None:
         return None
-    after = line_end + 1
-    line = without_line_end(data[start:after])
-    if not line:
-        return Found(after)
+    stop, after = found_end
+    if stop == start:
+        # Where there is one column, an empty line is what others write for a row without a value.
+        return Found(after, [Field(b"", quoted=False)] if width == 1 else None)
+    line = data[start:stop]
     if not dialect.opens_quote(line):
         fields = [Field(text, quoted=False) for text in line.split(dialect.delimiter)]
         return _of_width(after, fields, dialect, width)
-    found = None
     try:
-        found = _walk(data, start, line_end, dialect, width)
+        return _walk(data, start, dialect, width, final=final)
     except _EndsBeforeIt:
-        if not final and len(data) - start < LONGEST:
-            return None
+        return Found(len(data), error=NOT_CLOSED) if final else None
     except _TextAfterQuote:
-        return Found(after, error="text after a closing quote")
-    if found is not None and (found.end == after or (found.error is None and found.end - start <= LONGEST)):
-        return found
-    return Found(after, error="a quote is not closed")
+        scan = RecordScan(dialect.delimiter, dialect.quote)
+        ended, end = scan.advance(data, start, final=final)
+        return Found(end, error=scan.error) if ended else None
 
 
 def shielded(raw: bytes, dialect: Dialect) -> bytes:
@@ -133,7 +130,7 @@ class _EndsBeforeIt(Exception):
 
 
 class _TextAfterQuote(Exception):
-    """On the first line of a record."""
+    """A closing quote is followed by neither a delimiter nor a line end."""
 
 
 def _of_width(end: int, fields: list[Field], dialect: Dialect, width: int | None) -> Found:
@@ -142,46 +139,39 @@ def _of_width(end: int, fields: list[Field], dialect: Dialect, width: int | None
     return Found(end, error=dialect.ragged(len(fields), width))
 
 
-def _walk(data: bytes, start: int, line_end: int, dialect: Dialect, width: int | None) -> Found | None:
-    """Go from field to field; None where the record goes on over several lines and is none after all."""
+def _walk(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> Found:
+    """Go from field to field to the end of the record."""
     assert dialect.quote is not None
     fields: list[Field] = []
     at = start
-    while at <= line_end or width is None or len(fields) < width:
+    while True:
         if at == len(data):
             raise _EndsBeforeIt
         take = _quoted if data[at] == dialect.quote[0] else _unquoted
         field, at = take(data, at, dialect)
         fields.append(field)
-        if data[at] == _LF:
-            return _of_width(at + 1, fields, dialect, width)
-        if data[at] != dialect.delimiter[0]:
-            if at <= line_end:
-                raise _TextAfterQuote
-            break
-        at += 1
-    return None
+        if data[at] == dialect.delimiter[0]:
+            at += 1
+            continue
+        if data[at] not in (_LF, _CR):
+            raise _TextAfterQuote
+        end = line_end(data, at, final=final)
+        if end is None:
+            raise _EndsBeforeIt
+        return _of_width(end[1], fields, dialect, width)
 
 
 def _quoted(data: bytes, at: int, dialect: Dialect) -> tuple[Field, int]:
     assert dialect.quote is not None
     close = _closing(data, at + 1, dialect.quote)
-    field = Field(data[at + 1 : close].replace(dialect.quote * 2, dialect.quote), quoted=True)
-    after = close + 1
-    if data[after] == _CR:
-        if after + 1 == len(data):
-            raise _EndsBeforeIt
-        after += data[after + 1] == _LF
-    return field, after
+    return Field(data[at + 1 : close].replace(dialect.quote * 2, dialect.quote), quoted=True), close + 1
 
 
 def _unquoted(data: bytes, at: int, dialect: Dialect) -> tuple[Field, int]:
     match = dialect.field_end.search(data, at)
     if match is None:
         raise _EndsBeforeIt
-    after = match.start()
-    end = after - 1 if data[after] == _LF and after > at and data[after - 1] == _CR else after
-    return Field(data[at:end], quoted=False), after
+    return Field(data[at : match.start()], quoted=False), match.start()
 
 
 def _closing(data: bytes, at: int, quote: bytes) -> int:

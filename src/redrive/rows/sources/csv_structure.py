@@ -3,7 +3,7 @@
 Quotes are well-formed where every other one stands at the start of a field and those between at the end of one; two
 together close and open the field at once, which keeps the count right. Line ends with an even number of quotes before
 them end a record then, and delimiters with an even number part its fields. What does not fit is handed to the careful
-way, record by record, until it fits again.
+way, record by record, until it fits again. A line ends with a line feed, a carriage return, or both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from redrive.extras import needs
-from redrive.rows.sources.csv_records import LONGEST, Dialect, record_at, shielded
+from redrive.rows.sources.csv_records import Dialect, record_at, shielded, without_line_end
+from redrive.rows.sources.csv_scan import QUOTE_ERRORS
 
 with needs("rows"):
     import numpy as np
@@ -24,6 +25,30 @@ _CAREFUL_IN_A_ROW = 16  # trouble seldom comes alone, and another look at the bl
 _LF, _CR = 10, 13
 
 
+class Bad(NamedTuple):
+    """What is wrong with a record that is not a row.
+
+    lines  how many rows it may be: of several lines, each may be a row that a wrong quote made part of the record
+    raw    what the letter holds where that is not the record
+    """
+
+    error: str
+    lines: int = 1
+    raw: dict[str, bytes] | None = None
+
+
+TOO_LARGE = "too_large"
+"""The field of a letter that holds the beginning of a record larger than the source takes."""
+
+_BEGINNING = 1 << 16
+
+
+def too_large(beginning: bytes, size: int, lines: int, most: int, error: str | None = None) -> Bad:
+    """Return what is wrong with a record that is larger than `most` bytes; an error of its quotes may be the reason."""
+    text = f"the record has {size:,} bytes, and max_record_bytes is {most:,}"
+    return Bad(f"{error}: {text}" if error in QUOTE_ERRORS else text, lines, {TOO_LARGE: beginning[: min(_BEGINNING, most)]})
+
+
 @dataclass(slots=True)
 class Block:
     """The records of some bytes of a file.
@@ -31,8 +56,9 @@ class Block:
     starts, ends  where each record begins, and where it ends with its line end; empty lines are left out
     lines         the number of each record's first line
     rest, line    where the last whole record ends, and the number of the line there
-    bad           what is wrong with a record that is none
+    bad           what is wrong with a record that is not a row
     rewritten     the record in another form where a fast parser would misread it
+    parsed        the data in which every record ends with a line feed, where some end with a carriage return alone
     """
 
     data: bytes
@@ -41,8 +67,9 @@ class Block:
     lines: Places
     rest: int
     line: int
-    bad: dict[int, str] = field(default_factory=dict)
+    bad: dict[int, Bad] = field(default_factory=dict)
     rewritten: dict[int, bytes] = field(default_factory=dict)
+    parsed: bytes | None = None
 
     @classmethod
     def empty(cls, line: int) -> Block:
@@ -62,23 +89,35 @@ class Block:
         return [record for record in records if record < len(self) and record not in self.bad]
 
 
-def structure(data: bytes, line: int, dialect: Dialect, width: int, *, final: bool) -> Block:
+def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int, final: bool) -> Block:
     """The records that are whole in `data`, which begins with one; `line` is its number.
 
     width  how many fields a record has
+    most   how many bytes a record may have
     final  nothing comes after `data`, which ends with a line end then
     """
-    marks = _Marks(data, dialect, width)
+    marks = _Marks(data, dialect, final=final)
     gathered = _Gathered(data, dialect, width)
     at, whole = 0, True
     while whole and at < len(data):
         at = gathered.add_run(marks.run(at), at)
         whole, at = gathered.add_carefully(at, final=final)
     starts, ends = gathered.bounds()
-    lines = line + np.searchsorted(marks.newlines, starts)
-    line += int(np.searchsorted(marks.newlines, at))
-    block = Block(data, starts, ends, lines, at, line, gathered.bad, gathered.rewritten)
-    _rewrite_misread(block, marks.literal, dialect)
+    first_lines = np.searchsorted(marks.newlines, starts)
+    bad = {}
+    for record, error in gathered.errors.items():
+        bad[record] = Bad(error, int(np.searchsorted(marks.newlines, ends[record]) - first_lines[record]))
+    if len(data) > most:
+        for record in np.flatnonzero(ends - starts > most).tolist():
+            raw = without_line_end(data[starts[record] : ends[record]])
+            if len(raw) > most:
+                lines = int(np.searchsorted(marks.newlines, ends[record]) - first_lines[record])
+                bad[record] = too_large(raw, len(raw), lines, most, gathered.errors.get(record))
+    block = Block(data, starts, ends, line + first_lines, at, line + int(np.searchsorted(marks.newlines, at)), bad)
+    block.rewritten = {record: raw for record, raw in gathered.rewritten.items() if record not in bad}
+    _rewrite_literal_quotes(block, marks.literal, dialect)
+    if len(marks.lone_returns):
+        block.parsed = _with_line_feeds(data, ends)
     return block
 
 
@@ -95,23 +134,23 @@ class _Side(NamedTuple):
 
     run      the records, if every quote is what it has to be
     misfits  quotes that cannot be
-    broken   records over several lines that are none after all
     """
 
     run: _Run
     delimiters: Places
     misfits: Places
-    broken: Places
 
 
 class _Marks:
     """The line ends, delimiters and quotes of a block."""
 
-    def __init__(self, data: bytes, dialect: Dialect, width: int) -> None:
+    def __init__(self, data: bytes, dialect: Dialect, *, final: bool) -> None:
         self._bytes = np.frombuffer(data, np.uint8)
         self._dialect = dialect
-        self._width = width
         self.newlines = np.flatnonzero(self._bytes == _LF)
+        self.lone_returns = self._lone_returns(final=final) if b"\r" in data else self.newlines[:0]
+        if len(self.lone_returns):
+            self.newlines = np.sort(np.concatenate((self.newlines, self.lone_returns)))
         self._delimiters = np.flatnonzero(self._bytes == dialect.delimiter[0])
         signs = np.flatnonzero(self._bytes == dialect.shield[0]) if dialect.shield in data else np.empty(0, np.intp)
         opens = dialect.quote is not None and self._opens_field(signs).any()
@@ -127,9 +166,8 @@ class _Marks:
         first, last = np.searchsorted(side.run.ends, (at, misfit), "right").tolist()
         # What lies before `at` went another way, so that the first record may begin elsewhere than its side has it.
         head = self._measured(np.array([at])[: last - first], side.run.ends[first:last][:1], side.delimiters)
-        if not len(head.starts) or self._is_broken(head).any():
-            return _Run(*(part[:0] for part in head))
-        last = _first_from(first + 1, side.broken, last)
+        if not len(head.starts):
+            return head
         return _Run(*(np.concatenate((one, rest[first + 1 : last])) for one, rest in zip(head, side.run, strict=True)))
 
     def _side(self, parity: int) -> _Side:
@@ -146,22 +184,24 @@ class _Marks:
         opening, closing = quotes[parity::2], quotes[1 - parity :: 2]
         misfits = np.concatenate((opening[~self._starts_field(opening)], closing[~self._ends_field(closing)]))
         misfits.sort()
-        return _Side(run, delimiters, misfits, np.flatnonzero(self._is_broken(run)))
+        return _Side(run, delimiters, misfits)
 
     def _measured(self, starts: Places, ends: Places, delimiters: Places) -> _Run:
         return _Run(starts, ends, 1 + _count(delimiters, starts, ends))
 
-    def _is_broken(self, run: _Run) -> NDArray[np.bool_]:
-        """Which records go over several lines and must not."""
-        unfit: NDArray[np.bool_] = (run.fields != self._width) | (run.ends - run.starts > LONGEST)
-        if len(self._quotes) and unfit.any():
-            unfit &= _count(self.newlines, run.starts, run.ends) > 1
-            return unfit
-        return np.zeros_like(unfit)
+    def _lone_returns(self, *, final: bool) -> Places:
+        """Carriage returns that end a line by themselves; of the last one that is known only at the end of the file."""
+        returns: Places = np.flatnonzero(self._bytes == _CR)
+        last = len(self._bytes) - 1
+        if returns[-1] == last and not final:
+            returns = returns[:-1]
+        alone: Places = returns[self._bytes[np.minimum(returns + 1, last)] != _LF]
+        return alone
 
     def _opens_field(self, quotes: Places) -> NDArray[np.bool_]:
         before = self._bytes[quotes - 1]
-        first: NDArray[np.bool_] = (before == self._dialect.delimiter[0]) | (before == _LF) | (quotes == 0)
+        first: NDArray[np.bool_] = (before == self._dialect.delimiter[0]) | (before == _LF) | (before == _CR)
+        first |= quotes == 0
         return first
 
     def _starts_field(self, quotes: Places) -> NDArray[np.bool_]:
@@ -172,9 +212,8 @@ class _Marks:
     def _ends_field(self, quotes: Places) -> NDArray[np.bool_]:
         last = len(self._bytes) - 1
         after = self._bytes[np.minimum(quotes + 1, last)]
-        fits: NDArray[np.bool_] = (after == self._dialect.delimiter[0]) | (after == _LF)
+        fits: NDArray[np.bool_] = (after == self._dialect.delimiter[0]) | (after == _LF) | (after == _CR)
         fits |= after == self._dialect.shield[0]
-        fits |= (after == _CR) & (self._bytes[np.minimum(quotes + 2, last)] == _LF)
         fits[quotes == last] = False  # what comes after it is not known yet
         return fits
 
@@ -183,7 +222,7 @@ class _Gathered:
     """The records found so far."""
 
     def __init__(self, data: bytes, dialect: Dialect, width: int) -> None:
-        self.bad: dict[int, str] = {}
+        self.errors: dict[int, str] = {}
         self.rewritten: dict[int, bytes] = {}
         self._data = data
         self._dialect = dialect
@@ -199,7 +238,7 @@ class _Gathered:
         at = int(run.ends[-1])
         run = self._without_empty_lines(run)
         for place in np.flatnonzero(run.fields != self._width).tolist():
-            self.bad[self._count + place] = self._dialect.ragged(int(run.fields[place]), self._width)
+            self.errors[self._count + place] = self._dialect.ragged(int(run.fields[place]), self._width)
         self._add(run.starts, run.ends)
         return at
 
@@ -214,7 +253,7 @@ class _Gathered:
                 whole = False
                 break
             if found.error is not None:
-                self.bad[self._count + len(starts)] = found.error
+                self.errors[self._count + len(starts)] = found.error
             elif self._dialect.shield in self._data[at : found.end]:
                 self.rewritten[self._count + len(starts)] = shielded(self._data[at : found.end], self._dialect)
             if found.error is not None or found.fields is not None:
@@ -235,6 +274,8 @@ class _Gathered:
         self._count += len(starts)
 
     def _without_empty_lines(self, run: _Run) -> _Run:
+        if self._width == 1:
+            return run  # they are rows
         lengths = run.ends - run.starts
         if lengths.min() > 2:
             return run
@@ -243,13 +284,18 @@ class _Gathered:
         return _Run(*(part[full] for part in run))
 
 
-def _rewrite_misread(block: Block, literal: Places, dialect: Dialect) -> None:
-    """Shield what the fast parser would misread: quotes that are text, and a carriage return by itself."""
-    data = np.frombuffer(block.data, np.uint8)
-    returns = np.flatnonzero(data[:-1] == _CR) if b"\r" in block.data else literal[:0]
-    alone = returns[data[returns + 1] != _LF]
-    for record in block.good_at(np.concatenate((literal, alone))):
+def _rewrite_literal_quotes(block: Block, literal: Places, dialect: Dialect) -> None:
+    """Shield quotes that are text, which the fast parser would misread."""
+    for record in block.good_at(literal):
         block.rewritten[record] = shielded(block.raw(record), dialect)
+
+
+def _with_line_feeds(data: bytes, ends: Places) -> bytes:
+    """The data with a line feed for each carriage return that ends a record; within quotes they stay."""
+    changed = np.frombuffer(data, np.uint8).copy()
+    last = ends - 1
+    changed[last[changed[last] == _CR]] = _LF
+    return changed.tobytes()
 
 
 def _count(marks: Places, starts: Places, stops: Places) -> Places:

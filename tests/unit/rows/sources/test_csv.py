@@ -206,7 +206,8 @@ def test_a_first_record_that_cannot_tell_how_many_columns_there_are_asks_for_the
     path.write_bytes(b'1,"2\n3,4\n')
     with pytest.raises(SourceError, match="a quote is not closed; name the columns"):
         batches(rows.csv(path, header=False))
-    assert records(rows.csv(path, header=False, columns=["a", "b"])) == [{"a": "3", "b": "4"}]
+    (batch,) = batches(rows.csv(path, header=False, columns=["a", "b"]))
+    assert (batch.rows.records, [bad.raw for bad in batch.unreadable]) == ([], [b'1,"2\n3,4'])
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "A.TSV", "a.tab", "a.tsv.gz", "a.tsv.zst"])
@@ -223,7 +224,9 @@ def test_delimiter_and_quote_can_be_others(tmp_path):
     path.write_bytes(b"1a101b1\n1x0y10z\n")
     assert records(rows.csv(path, delimiter="0", quote="1")) == [{"a": "x0y", "b": "z"}]
     path.write_bytes(b'a,b\n"x,y\nx\x01,\r"\n')
-    assert records(rows.csv(path, quote=None)) == [{"a": '"x', "b": "y"}, {"a": "x\x01", "b": '\r"'}]
+    (batch,) = batches(rows.csv(path, quote=None))
+    assert batch.rows.records == [{"a": '"x', "b": "y"}, {"a": "x\x01", "b": None}]
+    assert [bad.raw for bad in batch.unreadable] == [b'"']
 
 
 def test_texts_stand_for_none_only_where_they_are_not_quoted(tmp_path):
@@ -300,7 +303,7 @@ def test_every_unreadable_piece_fails_again_with_the_same_sentence(tmp_path):
 
 def test_the_careful_way_takes_over_where_the_fast_parser_fails(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_bytes(b'a,b\n1,"x\ny"\n2\n,""\n5" pipe,\r\r\n')
+    path.write_bytes(b'a,b\n1,"x\ny"\n2\n,""\r5" pipe,"\r"\r\n')
     expected = [batch.rows.frame for batch in batches(rows.csv(path))]
     with mock.patch.object(Frames, "_fast", return_value=None):
         found = [batch.rows.frame for batch in batches(rows.csv(path))]
@@ -332,6 +335,7 @@ def test_a_disk_that_fails_is_no_end_of_the_source(two_files):
         ({"header": False, "columns": []}, "columns must be a list of names"),
         ({"header": False, "columns": "ab"}, "columns must be a list of names"),
         ({"header": False, "columns": ["a", "a"]}, "columns must not name one twice"),
+        ({"max_record_bytes": 0}, "max_record_bytes must be a number of bytes from 1 up, not 0"),
         ({"skip": -1}, "skip must be a number of lines from 0 up, not -1"),
         ({"encoding": "utf-9"}, "'utf-9' is no encoding that Python knows"),
         ({"encoding": "hex"}, "'hex' is no encoding that Python knows"),
