@@ -46,7 +46,9 @@ _BEGINNING = 1 << 16
 def too_large(beginning: bytes, size: int, lines: int, most: int, error: str | None = None) -> Bad:
     """Return what is wrong with a record that is larger than `most` bytes; an error of its quotes may be the reason."""
     text = f"the record has {size:,} bytes, and max_record_bytes is {most:,}"
-    return Bad(f"{error}: {text}" if error in QUOTE_ERRORS else text, lines, {TOO_LARGE: beginning[: min(_BEGINNING, most)]})
+    return Bad(
+        f"{error}: {text}" if error in QUOTE_ERRORS else text, lines, {TOO_LARGE: beginning[: min(_BEGINNING, most)]}
+    )
 
 
 @dataclass(slots=True)

@@ -1,7 +1,6 @@
 """CSV files as a source: what is asked for, what is remembered, and going on where a run ended."""
 
 import gzip
-import random
 from unittest import mock
 
 import polars as pl
@@ -129,8 +128,7 @@ def test_without_a_header_the_first_file_tells_the_columns_wherever_reading_goes
 
 
 def test_a_file_with_another_header_is_refused_wherever_reading_goes_on(tmp_path):
-    cut = gzip.compress(b"id,fee\n" + random.Random(5).randbytes(4_000).hex().encode())[:-20]
-    (tmp_path / "a.csv").write_bytes(cut)
+    (tmp_path / "a.csv").write_bytes("id,fee\n1,20".encode("utf-16")[:-1])
     (tmp_path / "b.csv").write_bytes(b"id,price\n1,10\n")
     source = rows.csv(tmp_path / "*.csv")
     reading = source.open(None, source.identity())
