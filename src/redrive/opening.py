@@ -22,6 +22,7 @@ from redrive.errors import LetterError, UnknownStore
 from redrive.flows import FlowEnded, TaskFailed, TasksDead
 from redrive.letters import LettersChanged, LettersPurged, LettersReplayed, QueueSize
 from redrive.model import Event
+from redrive.paths import local_path
 from redrive.runs import RunEnded
 from redrive.store import migrate
 from redrive.store.database import PATIENCE, Database
@@ -222,7 +223,7 @@ def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
     if str(url) == ":memory:":
         url = "sqlite://"
     if not isinstance(url, str) or "://" not in url:
-        return SqliteDialect(Path(url), patience=patience)
+        return SqliteDialect(_file(url), patience=patience)
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -231,12 +232,19 @@ def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
     if backend == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise UnknownStore("a store in memory would lose its letters with the process; name a file: sqlite:///x.db")
-        return SqliteDialect(Path(parsed.database), patience=patience)
+        return SqliteDialect(_file(parsed.database), patience=patience)
     if backend in {"postgresql", "postgres"}:
         from redrive.store.postgres import PostgresDialect
 
         return PostgresDialect(parsed)
     raise UnknownStore(f"a store is SQLite or PostgreSQL, not {backend}; write {_FORMS}")
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(local_path(path, "the file of a store"))
+    except ValueError as error:
+        raise UnknownStore(str(error)) from None
 
 
 _FORMS = "sqlite:///path/to/file.db or postgresql://user:password@host/database"

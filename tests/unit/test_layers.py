@@ -20,6 +20,7 @@ LAYERS = [
         "clock",
         "config",
         "masking",
+        "paths",
         "extras",
         "stopping",
         "collection",

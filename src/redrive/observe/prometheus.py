@@ -24,6 +24,7 @@ from redrive.model import Kind
 from redrive.observe.figures import Figures, Reader
 from redrive.observe.http import Answer, Server
 from redrive.observe.metric_families import families, up
+from redrive.paths import local_path
 from redrive.store import migrate
 from redrive.store.database import Database
 
@@ -73,7 +74,10 @@ def write_textfile(store: Store, path: str | os.PathLike[str]) -> None:
     Where the store cannot be read, the file says that (`redrive_up 0`) instead of what was true once, and the error is
     raised.
     """
-    target = Path(path)
+    try:
+        target = Path(local_path(path, "the file of metrics"))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if target.suffix != ".prom":
         raise ConfigError(f"{target} would not be read: the node exporter takes files whose names end in .prom")
     try:

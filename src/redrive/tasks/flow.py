@@ -16,6 +16,7 @@ from redrive.calls.announce import Announcer, Hook
 from redrive.calls.service import Service
 from redrive.errors import FlowError
 from redrive.flows import FlowProgress, FlowReport
+from redrive.paths import local_path
 from redrive.policy import checks
 from redrive.policy.daily import Daily
 from redrive.policy.retry import Retry
@@ -111,7 +112,7 @@ class Flow:
         self.sla = None if sla is None else Daily.of("sla", sla)
         self.deadline = None if deadline is None else checks.seconds("deadline", deadline, above=0)
         self.stop_within = checks.seconds("stop_within", stop_within, least=0)
-        self.files = None if files is None else Path(files)
+        self.files = None if files is None else Path(local_path(files, "the directory of results"))
         self.recycle_after = None if recycle_after is None else checks.count("recycle_after", recycle_after, least=1)
         self.max_rss = None if max_rss is None else checks.count("max_rss", max_rss, least=1)
         self.announcer = Announcer(on_event)

@@ -19,6 +19,7 @@ from redrive.cli.exits import Refused
 from redrive.cli.selecting import Selection
 from redrive.cli.session import Session
 from redrive.cli.wording import counted
+from redrive.paths import local_path
 
 _REPORT_EVERY = 500
 
@@ -43,7 +44,7 @@ def export(
                 sys.stdout.write(f"{line}\n")
             return
         total = store.dlq.count(**filters)
-        with _whole_file(Path(output)) as file, session.out.progress("exporting") as tell:
+        with _whole_file(_local(output)) as file, session.out.progress("exporting") as tell:
             written = 0
             for line in lines:
                 file.write(f"{line}\n".encode())
@@ -63,7 +64,7 @@ def import_(
 
     Letters that are there already are left alone. Makes the store if there is none.
     """
-    source = sys.stdin.buffer if file == "-" else _opened(Path(file))
+    source = sys.stdin.buffer if file == "-" else _opened(_local(file))
     with source, session.opened(create=True) as store, session.out.progress("importing", of="bytes") as tell:
         size = os.fstat(source.fileno()).st_size if file != "-" else None
         done = store.dlq.import_(_told(_lines(source), size, tell))
@@ -101,6 +102,13 @@ def purge(
         session.out.say(f"would remove {counted(purged.letters)}; nothing was changed")
     else:
         session.out.say(f"removed {counted(purged.letters)}")
+
+
+def _local(path: str) -> Path:
+    try:
+        return Path(local_path(path, "the file"))
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from redrive.errors import SinkMismatch, Transient
 from redrive.extras import needs
+from redrive.paths import local_path
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.parquet_columns import conformed, table_of
 from redrive.rows.sinks.parquet_parts import Keys, Parts, is_vague, see_that_they_are_plain
@@ -49,7 +50,7 @@ def parquet_dataset(
         raise ValueError("parquet_dataset needs the columns that identify a row: key='id', or key=['shop', 'id']")
     if compression != "none" and not (isinstance(compression, str) and _is_codec(compression)):
         raise ValueError(f"compression is zstd, snappy, gzip, lz4, brotli or none, not {compression!r}")
-    return ParquetDataset(Path(path), keys, compression)
+    return ParquetDataset(Path(local_path(path, "the directory of a parquet_dataset")), keys, compression)
 
 
 class ParquetDataset:

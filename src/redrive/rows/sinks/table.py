@@ -10,6 +10,7 @@ from sqlalchemy import URL
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from redrive.paths import local_path
 from redrive.rows.sinks.shape import TableName
 from redrive.rows.sinks.sink import Sink
 
@@ -63,7 +64,7 @@ def _read(url: str | URL) -> URL:
 def _file(url: URL) -> Path:
     if not url.database or url.database == ":memory:":
         raise ValueError(f"a table in memory would be gone with the process; name a file: {url.drivername}:///path")
-    return Path(url.database)
+    return Path(local_path(url.database, "the file of a database"))
 
 
 def _key(key: str | Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from redrive.errors import SourceError
+from redrive.paths import local_path
 from redrive.rows.sources.compression import Damaged, damage_of, open_decoder
 
 Path = str | os.PathLike[str]
@@ -183,10 +184,7 @@ def _patterns(paths: Paths) -> list[str]:
         pattern = os.fspath(path) if isinstance(path, str | os.PathLike) else None
         if not isinstance(pattern, str) or not pattern:
             raise TypeError(f"a path is a text or a pathlib.Path, not {path!r}")
-        scheme, separator, _ = pattern.partition("://")
-        if separator and scheme.isalnum():
-            raise ValueError(f"files are read from this machine, not from {scheme}://…: fetch them first")
-        patterns.append(pattern)
+        patterns.append(local_path(pattern, "the files of a source"))
     return patterns
 
 
