@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from redrive.extras import needs
@@ -16,6 +17,7 @@ with needs("rows"):
 # polars takes a second over a value of 150 levels, and one that contains itself would end the process.
 _DEEPEST = 64
 _LARGEST = 127  # bits of an integer, beside its sign
+_EXACT_IN_FLOAT = 53
 _CONTAINERS = (dict, list, tuple)
 
 
@@ -76,16 +78,20 @@ def _typed(name: str, values: list[object]) -> pl.Series | None:
     types = set(map(type, values)) - {type(None)}
     if len(types) > 1 and bool in types:  # polars takes True for 1
         return None
-    if int in types and any(type(value) is int and value.bit_length() > _LARGEST for value in values):
+    if len(types) > 1 and Decimal in types:  # polars takes a Decimal for a float beside floats
+        return None
+    largest = _EXACT_IN_FLOAT if float in types else _LARGEST
+    if int in types and any(type(value) is int and value.bit_length() > largest for value in values):
         return None
     try:
         series = pl.Series(name, values, strict=True)
-    except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError):
+    except (TypeError, ValueError, OverflowError, RecursionError, RuntimeError, pl.exceptions.PolarsError):
         return None
     if series.dtype == pl.Object:  # with which polars can do nothing
         return None
-    # Objects of several shapes would lose the fields that the first one lacks.
-    return series if not series.dtype.is_nested() or series.to_list() == values else None
+    # Objects of several shapes would lose the fields that the first one lacks, Decimals of many digits be null.
+    may_lose = series.dtype.is_nested() or series.dtype.is_decimal()
+    return series if not may_lose or series.to_list() == values else None
 
 
 def _is_deep(value: Any) -> bool:

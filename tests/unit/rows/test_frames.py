@@ -1,5 +1,6 @@
 """Frames of records: no value is lost or bent on the way."""
 
+from decimal import Decimal
 from uuid import UUID
 
 import pytest
@@ -82,3 +83,17 @@ def test_a_value_that_has_no_place_in_a_frame_leaves_the_others_as_they_are(valu
 def test_only_the_columns_that_are_asked_for_are_looked_at():
     frame, misfits = framed([{"a": 1, "b": "\ud800"}], ["a", "c"])
     assert (frame.to_dicts(), misfits) == ([{"a": 1, "c": None}], [])
+
+
+def test_decimals_beside_other_numbers_are_not_changed():
+    long, longer = Decimal("12345678901234567.89"), Decimal("12345678901234567890.12345678901234567890123")
+    assert of_records([{"x": 1.5}, {"x": long}])["x"].to_list() == ["1.5", str(long)]
+    assert of_records([{"x": longer}])["x"].to_list() == [str(longer)]
+    mixed = [Decimal("1.123456789012345678901"), Decimal("12345678901234567890123.5")]
+    assert of_records([{"x": value} for value in mixed])["x"].to_list() == list(map(str, mixed))
+    assert of_records([{"x": Decimal("1.5")}, {"x": long}])["x"].to_list() == [Decimal("1.5"), long]
+
+
+def test_integers_that_a_float_cannot_hold_are_not_changed_beside_floats():
+    assert of_records([{"x": 1.5}, {"x": 2**53 + 1}])["x"].to_list() == ["1.5", "9007199254740993"]
+    assert of_records([{"x": 1.5}, {"x": 7}])["x"].to_list() == [1.5, 7.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, Protocol
 
 from redrive.errors import SinkMismatch
@@ -121,6 +122,8 @@ class _Values:
     def __init__(self, values: Sequence[Any]) -> None:
         self._values, self._deep = plain_values(values)
         self._kinds = kinds_of(self._values)
+        if {"float", "decimal"} <= self._kinds.keys():  # JSON numbers: a Decimal is one that no float holds
+            self._use_decimals()
 
     @property
     def brings(self) -> str:
@@ -133,6 +136,8 @@ class _Values:
             found = merged(has, type_of_most(self._values, self._kinds))
             if found is not None:
                 return found
+        if pa.types.is_decimal(has) and "float" in self._kinds:
+            self._use_decimals()
         return has  # the values that are something else are their rows' fault
 
     def misfits(self, kind: pa.DataType) -> dict[int, str]:
@@ -145,6 +150,11 @@ class _Values:
     def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
         fit = self._values if len(places) == len(self._values) else [self._values[place] for place in places]
         return pa.array(fit, kind)
+
+    def _use_decimals(self) -> None:
+        """Write floats as the Decimals that they are written as."""
+        self._values = [Decimal(repr(value)) if type(value) is float else value for value in self._values]
+        self._kinds = kinds_of(self._values)
 
 
 def _found_out(count: int, convert: Callable[[int, int], Any]) -> dict[int, str]:

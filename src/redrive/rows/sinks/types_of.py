@@ -52,7 +52,7 @@ _BY_PYTHON: dict[type, ColumnType] = {
     list: ColumnType.JSON,
     tuple: ColumnType.JSON,
 }
-_NUMBERS = (ColumnType.INTEGER, ColumnType.HUGE, ColumnType.DECIMAL, ColumnType.FLOAT)
+_NUMBERS = (ColumnType.INTEGER, ColumnType.HUGE, ColumnType.FLOAT, ColumnType.DECIMAL)
 
 
 def types_of(rows: Outgoing) -> dict[str, ColumnType]:

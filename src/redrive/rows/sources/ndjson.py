@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,19 +12,19 @@ import orjson
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.files import Files, Paths, Stream, damaged, names_of, size_of
+from redrive.rows.sources.json_numbers import has_long_number, is_exact, loads
 
 _BLOCK = 1 << 20
 _BATCH_BYTES = 32 << 20  # a batch of large lines is cut shorter: memory stays flat
 _JSON_SIGNS = '{}[]":,\\ \t\r\n0'
-_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * 19  # orjson makes a float of an int beyond 64 bits
 
 
 def ndjson(path: Paths, *, encoding: str = "utf-8") -> Ndjson:
     """Read files in which every line is a JSON object; a path, a glob, or several; plain, gzip or zstd.
 
-    A line that is none is handed out as it is. Numbers are kept exactly, ints of any size; a key that comes twice in
-    an object has its last value; NaN and Infinity are taken, as Python's json does.
+    A line that is none is handed out as it is. Numbers are kept exactly: integers as ints of any size, others as
+    floats, or as Decimals where a float would change them. A key that comes twice in an object has its last value; NaN
+    and Infinity are taken, as Python's json does.
 
     path      a file, a glob ("in/**/*.ndjson"), or a list of them
     encoding  UTF-8, or any other in which the signs of JSON are those of ASCII
@@ -204,13 +203,14 @@ class _Lines:
 
 def _parsed(lines: Sequence[bytes], first: int, encoding: str) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
     """The records with the numbers of their lines, and the lines that hold none."""
-    if encoding == "utf-8" and not _has_long_number(b"\n".join(lines)):
+    if encoding == "utf-8":
         try:
             found = list(map(orjson.loads, lines))
         except orjson.JSONDecodeError:
             pass
         else:
-            if all(type(one) is dict for one in found):
+            are_objects = all(type(one) is dict for one in found)
+            if are_objects and (not has_long_number(b"\n".join(lines)) or all(map(is_exact, lines, found))):
                 return found, range(first, first + len(found)), []
     return _parsed_one_by_one(lines, first, encoding)
 
@@ -234,17 +234,20 @@ def _parsed_one_by_one(
 
 
 def _record_of(line: bytes, encoding: str) -> Record:
-    if encoding == "utf-8" and not _has_long_number(line):
+    if encoding == "utf-8":
         try:
-            return _object(orjson.loads(line))
+            found = orjson.loads(line)
         except orjson.JSONDecodeError:  # also for what Python's json takes, and to have its words
             pass
+        else:
+            if not has_long_number(line) or is_exact(line, found):
+                return _object(found)
     return _record(_decoded(line, encoding))
 
 
 def _record(text: str) -> Record:
     try:
-        return _object(json.loads(text, parse_float=_float))
+        return _object(loads(text))
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON at column {error.colno}: {error.msg.removesuffix(' at')}") from None
     except RecursionError:
@@ -258,17 +261,6 @@ def _object(found: Any) -> Record:
 
 
 _NAMES = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-
-
-def _float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is beyond what a float can hold")
-    return number
-
-
-def _has_long_number(data: bytes) -> bool:
-    return _LONG_NUMBER in data.translate(_AS_ZEROS)
 
 
 def _decoded(line: bytes, encoding: str) -> str:

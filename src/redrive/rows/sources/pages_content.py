@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import isawaitable
+from inspect import isawaitable, signature
 from typing import Any, Final
 
 from redrive.classify import classify
 from redrive.classify.responses import attribute, body_in_memory, response_status
 from redrive.errors import SourceError, StatedVerdict
 from redrive.model import Kind
+from redrive.rows.sources.json_numbers import exact, loads
 
 Finder = str | Callable[[Any], Any]
 """Where something is in a page: a name, a path of names with dots, or a function of the page."""
@@ -125,17 +126,31 @@ def decoded(fetched: Any) -> Any:
     if isinstance(fetched, list | tuple | Mapping):
         return fetched
     if isinstance(fetched, str | bytes | bytearray):
-        return json.loads(fetched)
+        return loads(fetched)
     status = response_status(fetched)
     if status is not None and 300 <= status < 400:
         raise SourceError(f"the answer is a redirect, HTTP {status}: let the HTTP client follow redirects")
     if callable(as_json := attribute(fetched, "json")):
-        return as_json()
+        return _exactly(as_json, fetched)
     if status is not None and callable(read := attribute(fetched, "read")):
-        return json.loads(read())
+        return loads(read())
     raise SourceError(
         f"fetch gave {_word(fetched)}: it must give a list of records, an object that holds one, a response, or JSON"
     )
+
+
+def _exactly(as_json: Callable[..., Any], fetched: Any) -> Any:
+    """The body by a response's own json(), numbers exactly where its library lets us say so."""
+    try:
+        options = signature(as_json).parameters.values()
+    except (TypeError, ValueError):
+        return as_json()
+    if any(option.name == "loads" for option in options):  # aiohttp
+        return as_json(loads=loads)
+    if any(option.kind is option.VAR_KEYWORD for option in options):  # httpx, requests
+        return as_json(parse_float=exact)
+    data = attribute(fetched, "data")  # urllib3
+    return loads(data) if isinstance(data, bytes) else as_json()
 
 
 def body_of(fetched: Any) -> str | bytes | None:

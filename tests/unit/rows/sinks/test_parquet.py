@@ -479,7 +479,6 @@ def test_a_path_that_is_a_file_is_a_mismatch(path, sink):
         (date(2026, 1, 1), datetime(2026, 1, 1, 12), r"fee: timestamp where the column holds date32[day]"),
         (datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC), "fee: instant where the column holds timestamp[us]"),
         (Decimal("1.5"), Decimal("NaN"), "fee: "),
-        (Decimal("1.5"), 1.5, "fee: float where the column holds decimal128(38, 9)"),
         (1, object(), "fee: <object> is nothing that Parquet holds"),
         ([1], ["a"], "fee: text where the column holds int64"),
         ({"x": 1}, {"x": "a"}, "fee: x: text where the column holds int64"),
@@ -565,3 +564,14 @@ def test_a_compression_that_is_not_known_is_refused_at_once(path):
         parquet_dataset(path, key="id", compression="rar")
     parquet_dataset(path, key="id", compression="none").write(numbered(0, 1), label="a")
     assert pq.read_metadata(path / "part-a.parquet").row_group(0).column(0).compression == "UNCOMPRESSED"
+
+
+def test_floats_beside_decimals_are_written_as_decimals(tmp_path):
+    sink = parquet_dataset(tmp_path / "out", key="id")
+    records = [{"id": 1, "fee": 0.5}, {"id": 2, "fee": Decimal("12345678901234567.89")}, {"id": 3, "fee": 7}]
+    assert sink.write(Outgoing.of_records(records, range(3)), label="a") == []
+    assert sink.write(Outgoing.of_records([{"id": 4, "fee": 0.1}], range(1)), label="b") == []
+    table = pq.read_table(tmp_path / "out")
+    assert dict(zip(table["id"].to_pylist(), table["fee"].to_pylist(), strict=True)) == {
+        1: Decimal("0.5"), 2: Decimal("12345678901234567.89"), 3: Decimal(7), 4: Decimal("0.1"),
+    }  # fmt: skip

@@ -6,11 +6,12 @@ import gzip
 import json
 import math
 import re
+from decimal import Decimal
 from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from redrive.errors import SourceError
@@ -77,7 +78,7 @@ def test_bom_line_ends_and_empty_lines_make_no_difference_but_are_counted(file, 
         ("18446744073709551616", 2**64),
         ("-9223372036854775809", -(2**63) - 1),
         ("1" * 4_000, int("1" * 4_000)),
-        ("0.1234567890123456789012345", 0.12345678901234568),
+        ("0.1234567890123456789012345", Decimal("0.1234567890123456789012345")),
         ("-0.0", -0.0),
         ("Infinity", math.inf),
         ("-Infinity", -math.inf),
@@ -286,6 +287,7 @@ a_line = st.one_of(
 
 @given(st.lists(a_line), st.integers(1, 7), st.booleans())
 def test_every_line_is_a_row_or_is_handed_out_and_none_comes_twice(tmp_path_factory, content, most, ends):
+    assume(not content or not content[0].startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")))  # a compressed file
     path = tmp_path_factory.mktemp("any") / "any.ndjson"
     path.write_bytes(b"\n".join(content) + (b"\n" if ends else b""))
     source = ndjson(path)
