@@ -170,10 +170,16 @@ class SourceError(PipelineError):
 class SinkMismatch(PipelineError):
     """The rows do not fit the sink: a column that it lacks, a key that is not unique, a table that is not there."""
 
-    def __init__(self, message: str, *, unknown: Sequence[str] = ()) -> None:
+    def __init__(
+        self, message: str, *, unknown: Sequence[str] = (), extra: Sequence[str] = (), lacking: Sequence[str] = ()
+    ) -> None:
         super().__init__(message)
         self.unknown = tuple(unknown)
         """The columns that the sink does not have, where that is what is wrong."""
+        self.extra = (*self.unknown, *extra)
+        """The columns for which the rows must not have a value: unknown or computed ones."""
+        self.lacking = tuple(lacking)
+        """The columns for which the rows must have a value and have none."""
 
 
 class FlowError(PipelineError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal
 
+from redrive.errors import SinkMismatch
 from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.checks.check import shown, unmet
@@ -76,7 +77,7 @@ def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]
         return rows, []
     if missing := [name for name in key if name not in rows.columns]:
         if not rows.loose:
-            raise unmet("the sink's key", missing, rows.columns)
+            raise SinkMismatch(str(unmet("the sink's key", missing, rows.columns)), lacking=missing)
         rows = rows.onto((*rows.columns, *missing))  # these records have no such field; others may
     frame = rows.as_frame
     bad: dict[int, str] = {}

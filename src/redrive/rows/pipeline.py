@@ -162,6 +162,11 @@ class Pipeline:
         if stopping is not None:
             stopping.tell(reason)
 
+    @property
+    def letters_pipeline(self) -> str:
+        """The pipeline whose letters a replay sends to `reprocess`: this one."""
+        return self.name
+
     def reprocess(
         self, records: Sequence[Any], *, dry_run: bool = False, letters: Sequence[Letter] = ()
     ) -> list[str | BaseException | None]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
 from redrive.classify.classifier import Classifier
+from redrive.errors import SinkMismatch, SourceError
 from redrive.letters import ErrorType, Letter
 from redrive.model import Kind
 from redrive.rows import duplicates
@@ -39,6 +41,9 @@ def reprocess(
             found = _rows_of(source, raw, letter)
             if not found and (letter is None or letter.error_type != ErrorType.PAGE):  # a page may be empty by now
                 raise ValueError("there is no row in it")
+        except SourceError as error:  # this record cannot be read again; the next one may
+            answers[place] = error
+            continue
         except Exception as error:
             if _classifier.classify(error, scope="row").kind is not Kind.ROW:
                 raise
@@ -67,20 +72,90 @@ def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:
 
 
 def _send(sink: Sink, preparation: Preparation, rows: list[Record], *, dry_run: bool) -> list[Refused]:
-    """The rows that were refused, by their place."""
+    """Return the rows that were refused, by their place."""
     try:
         sifted = preparation.sift(Received(rows))
     except BadBatch as bad:
         return [Refused(place, bad.error, ErrorType.TRANSFORM) for place in range(len(rows))]
-    refused = list(sifted.rejected)
-    good = sifted.good
-    if not len(good):
-        return refused
+    except SinkMismatch as error:  # a frame without the sink's key: rows among others would be rejected one by one
+        if len(rows) == 1 and error.lacking:
+            return [Refused(0, error, ErrorType.VALIDATION)]
+        if len(rows) == 1:
+            raise
+        middle = len(rows) // 2
+        first = _send(sink, preparation, rows[:middle], dry_run=dry_run)
+        second = _send(sink, preparation, rows[middle:], dry_run=dry_run)
+        return first + [replace(one, place=middle + one.place) for one in second]
+    good, unfit = _fitted(sink, sifted.good)
+    refused = list(sifted.rejected) + unfit
     # Of several letters of one key the newest counts, whatever the rule of a run is: each of them was sent on purpose.
-    kept = duplicates.reduce(good, sink.key, "last")
-    sink.check(kept.columns)
-    at_sink = sink.rehearse(kept) if dry_run else sink.write(kept, label=_label(kept, sink.key))
-    return refused + [Refused(kept.origin[one.place], one.error, one.error_type) for one in at_sink]
+    # Where the sink refuses the newest, the one before it is written.
+    contest = duplicates.Contest(good, sink.key, "last")
+    places = contest.first()
+    while len(places):
+        at_sink = _to_sink(sink, good.take(places), dry_run=dry_run)
+        bad = [places[one.place] for one in at_sink]
+        refused += [
+            Refused(good.origin[place], one.error, one.error_type) for place, one in zip(bad, at_sink, strict=True)
+        ]
+        places = contest.next(bad)
+    return refused
+
+
+def _fitted(sink: Sink, rows: Outgoing) -> tuple[Outgoing, list[Refused]]:
+    """Return the rows whose columns the sink takes, and the others, each with its own reason.
+
+    A sink that fits no rows at all, because its table is missing for example, raises.
+    """
+    refused: list[Refused] = []
+    while len(rows):
+        try:
+            sink.check(rows.columns)
+            break
+        except SinkMismatch as error:
+            extra = [name for name in error.extra if name in rows.columns]
+            if not (extra or error.lacking):
+                raise
+            values = {name: rows.values(name) for name in extra}
+            at_fault = [
+                place
+                for place in range(len(rows))
+                if error.lacking or any(column[place] is not None for column in values.values())
+            ]
+            refused += [
+                Refused(rows.origin[place], _reason(error, values, place), ErrorType.SCHEMA) for place in at_fault
+            ]
+            bad = set(at_fault)
+            rows = rows.take([place for place in range(len(rows)) if place not in bad])
+            rows = rows.onto([name for name in rows.columns if name not in extra])
+    return rows, refused
+
+
+def _reason(error: SinkMismatch, values: Mapping[str, Sequence[Any]], place: int) -> str:
+    """Return why one row does not fit."""
+    names = [name for name, column in values.items() if column[place] is not None]
+    if not names:
+        return str(error)
+    listed = ", ".join(map(repr, names))
+    if set(names) <= set(error.unknown):
+        return f"{listed} is not a column of the sink" if len(names) == 1 else f"{listed} are not columns of the sink"
+    return f"the sink computes {listed} itself and takes no value"
+
+
+def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool) -> list[Refused]:
+    """Write rows, or rehearse that; return those that the sink refuses, by their place.
+
+    The columns fit. What the sink finds in the values that does not fit as a whole is looked for by halving.
+    """
+    try:
+        return list(sink.rehearse(rows) if dry_run else sink.write(rows, label=_label(rows, sink.key)))
+    except SinkMismatch as error:
+        if len(rows) == 1:
+            return [Refused(0, error, ErrorType.SCHEMA)]
+    middle = len(rows) // 2
+    first = _to_sink(sink, rows.slice(0, middle), dry_run=dry_run)
+    second = _to_sink(sink, rows.slice(middle, len(rows) - middle), dry_run=dry_run)
+    return first + [replace(one, place=middle + one.place) for one in second]
 
 
 def _label(rows: Outgoing, key: Sequence[str]) -> str:

@@ -70,7 +70,9 @@ class ParquetDataset:
     def check(self, columns: Sequence[str]) -> None:
         missing = [name for name in self.key if name not in columns]
         if missing:
-            raise SinkMismatch(f"the rows have no {', '.join(missing)}, which {self.name} is written by")
+            raise SinkMismatch(
+                f"the rows have no {', '.join(missing)}, which {self.name} is written by", lacking=missing
+            )
         self._see_that_it_is_a_directory()
         self._parts.look()
         known = self._parts.schema
@@ -78,7 +80,8 @@ class ParquetDataset:
         if known is not None and unknown:
             raise SinkMismatch(
                 f"{self.name} has no {', '.join(unknown)}, only {', '.join(known.names)}: "
-                "leave it out of the rows, or write to another dataset"
+                "leave it out of the rows, or write to another dataset",
+                unknown=unknown,
             )
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:

@@ -97,7 +97,9 @@ def compare(
     """
     given = {fold(name) for name in columns}
     if missing := [name for name in key if fold(name) not in given]:
-        raise SinkMismatch(f"{table} is written by its key, and the rows lack {_named(missing)} of it{_have(columns)}")
+        raise SinkMismatch(
+            f"{table} is written by its key, and the rows lack {_named(missing)} of it{_have(columns)}", lacking=missing
+        )
     if shape is None:
         return
     known = {fold(column.name): column for column in shape.columns}
@@ -106,7 +108,9 @@ def compare(
         hint = f"did you mean {near!r}?" if near else "add it to the table, or leave it out of the rows"
         raise SinkMismatch(f"{table} has no {_named(unknown)}, which the rows have; {hint}", unknown=unknown)
     if computed := [name for name in columns if known[fold(name)].computed]:
-        raise SinkMismatch(f"{table} computes {_named(computed)} itself and takes no value; leave it out of the rows")
+        raise SinkMismatch(
+            f"{table} computes {_named(computed)} itself and takes no value; leave it out of the rows", extra=computed
+        )
     if not any({fold(name) for name in index} == {fold(name) for name in key} for index in shape.unique):
         raise SinkMismatch(
             f"no unique index of {table} is on {_named(key)} alone, so a row cannot be known by it; make one: "
@@ -114,7 +118,8 @@ def compare(
         )
     if lacking := [column.name for column in shape.columns if column.required and fold(column.name) not in given]:
         raise SinkMismatch(
-            f"{table} needs a value for {_named(lacking)} (NOT NULL without a default), which the rows do not have"
+            f"{table} needs a value for {_named(lacking)} (NOT NULL without a default), which the rows do not have",
+            lacking=lacking,
         )
 
 
