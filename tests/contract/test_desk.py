@@ -135,6 +135,15 @@ def test_what_was_told_of_letters_is_over_when_none_of_them_waits(store, vendor,
     assert alerts(store) == [("P3", "new_letters", "resolved")]
 
 
+def test_alert_stays_open_while_letters_are_escalated(store, vendor):
+    vendor(rows(bad=6)).run()
+    store.dlq.replay(lambda records: ["still bad"] * len(records), pipeline="vendor", dry_run=False)
+    store.alerts.look_at_letters()
+    assert alerts(store, status="open") == [("P3", "new_letters", "open")]
+    store.dlq.discard(pipeline="vendor", note="the vendor knows")
+    assert alerts(store) == [("P3", "new_letters", "resolved")]
+
+
 def test_it_stays_open_while_one_of_them_waits(store, vendor):
     vendor(rows(bad=6)).run()
     (first, *_) = store.dlq.find(limit=1)

@@ -75,11 +75,11 @@ CONDITIONS: Mapping[str, Condition] = dict(
             *("consumer_lag", _P2, "a consumer is behind, by messages or by time", "lag_messages", "lag_seconds"),
             elsewhere=_PERSIST,
         ),
-        _condition("pending_total", _P2, "many letters are pending in all", "pending_total", elsewhere=_PERSIST),
+        _condition("pending_total", _P2, "many letters are open in all", "pending_total", elsewhere=_PERSIST),
         _condition("recovered", _P3, "a run that had failed is complete by itself", elsewhere=_RECOVERY),
         _condition("new_letters", _P3, "a share of a run's rows was rejected", elsewhere="Gate(warn=)"),
         _condition(
-            *("pending_day", _P3, "letters of one pipeline became pending within a day", "pending_day"),
+            *("pending_day", _P3, "many open letters of one pipeline within a day", "pending_day"),
             elsewhere=_PERSIST,
         ),
         _condition(

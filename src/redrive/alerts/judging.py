@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, Table, exists, func, select, update
 
 from redrive.alerts.picture import DeadTasks, PastRun, RunPicture
 from redrive.flows import FlowStatus, State
+from redrive.letters import OPEN
 from redrive.masking import mask
 from redrive.model import Kind
 from redrive.notices import Alert, Subject
@@ -98,7 +99,7 @@ def gate_of(alert: Alert) -> str:
 
 
 def waits(connection: Connection, alert: Alert) -> bool:
-    """Whether a letter of the run that an alert tells of waits for somebody, or may turn out to.
+    """Whether a letter of the run that an alert tells of is open, pending or escalated, or may turn out to be.
 
     A run that is under way takes over those letters whose rows it rejects again: nothing is certain until its end.
     """
@@ -108,8 +109,8 @@ def waits(connection: Connection, alert: Alert) -> bool:
     )
     run_id = alert.facts.run_id
     of_it = letters.c.pipeline_name == pipeline if run_id is None else letters.c.run_id == run_id
-    pending = select(letters.c.id).where(of_it, letters.c.status == "pending")
-    return any(connection.execute(one.limit(1)).first() is not None for one in (under_way, pending))
+    is_open = select(letters.c.id).where(of_it, letters.c.status.in_(OPEN))
+    return any(connection.execute(one.limit(1)).first() is not None for one in (under_way, is_open))
 
 
 # ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,8 +189,8 @@ def _letters(connection: Connection, run_id: UUID) -> _Letters:
         return _Letters()
     words = select(causes.c.template).where(causes.c.fingerprint == common[0].fingerprint)
     said = connection.execute(words).scalar()
-    pending = select(func.count()).where(letters.c.run_id == run_id, letters.c.status == "pending")
-    return _Letters(None if said is None else mask(said), len(common), int(connection.execute(pending).scalar_one()))
+    is_open = select(func.count()).where(letters.c.run_id == run_id, letters.c.status.in_(OPEN))
+    return _Letters(None if said is None else mask(said), len(common), int(connection.execute(is_open).scalar_one()))
 
 
 def _checkpoint(position: Any) -> str | None:

@@ -172,7 +172,7 @@ _KEPT = "they are kept until somebody decides: replay them when the cause is men
 
 
 def pending(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Pipelines of which many letters became pending within a day."""
+    """Pipelines with many open letters that were rejected within a day."""
     limit = settings.thresholds.pending_day
     findings = [
         _pending(one, picture, settings)
@@ -190,7 +190,7 @@ def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings
     facts = Facts(
         letters=one.pending,
         cause=one.cause,
-        measured={"pending of the last day": one.new_today, "threshold": settings.thresholds.pending_day},
+        measured={"open letters of the last day": one.new_today, "threshold": settings.thresholds.pending_day},
         affected=(name,),
         commands=(
             command("dlq", "causes", "--pipeline", name, "--since", "1d"),
@@ -202,7 +202,7 @@ def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings
     return found(
         "pending_day",
         Subject(kind="pipeline", name=name),
-        f"{short(name)}: {counted(one.new_today, 'pending letter')} of the last day, {one.pending:,} in all{cause}",
+        f"{short(name)}: {counted(one.new_today, 'open letter')} of the last day, {one.pending:,} in all{cause}",
         facts,
         key=f"letters:{name}",
         evidence=f"level:pending:{name}",
@@ -211,7 +211,7 @@ def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings
 
 
 def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Letters that wait for somebody, over all pipelines."""
+    """Open letters over all pipelines."""
     if "letters" in picture.unknown:
         return Judgement()
     evidence, limit = "level:pending_total", settings.thresholds.pending_total
@@ -220,12 +220,12 @@ def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     most = sorted(picture.letters, key=lambda one: -one.pending)[:5]
     facts = Facts(
         letters=picture.pending_total,
-        measured={"pending": picture.pending_total, "threshold": limit},
+        measured={"open letters": picture.pending_total, "threshold": limit},
         affected=tuple(one.pipeline for one in most),
         commands=(command("dlq", "causes"),),
         sql=(
             "SELECT pipeline_name, error_type, count(*) AS letters FROM pipeline.dead_letter_queue "
-            "WHERE status = 'pending' GROUP BY pipeline_name, error_type ORDER BY letters DESC LIMIT 50"
+            "WHERE status IN ('pending', 'escalated') GROUP BY pipeline_name, error_type ORDER BY letters DESC LIMIT 50"
         ),
         next_step=_KEPT,
     )
@@ -233,7 +233,7 @@ def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     finding = found(
         "pending_total",
         Subject(kind="store", name="letters"),
-        f"{counted(picture.pending_total, 'pending letter')} in all ({limit:,} are too many){first}",
+        f"{counted(picture.pending_total, 'open letter')} in all ({limit:,} are too many){first}",
         facts,
         key="letters:*",
         evidence=evidence,

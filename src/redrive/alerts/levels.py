@@ -144,18 +144,22 @@ class Levels:
 
 
 def pending(connection: Connection, *, now: datetime) -> list[PendingLetters]:
-    """Letters that wait for somebody, by pipeline, from the sums by cause and hour; and what most of them are about."""
+    """Open letters by pipeline, from the sums by cause and hour; and what most of them are about.
+
+    An escalated letter counts like a pending one: a replay that failed has solved nothing.
+    """
     column = cause_hours.c
+    is_open = column.pending + column.escalated
     # The hour that the day before cuts is counted whole.
     today = (now - _DAY).replace(minute=0, second=0, microsecond=0)
     summed = (
         select(
             column.pipeline_name,
             column.fingerprint,
-            func.sum(column.pending).label("pending"),
-            func.sum(case((column.hour >= today, column.pending), else_=0)).label("today"),
+            func.sum(is_open).label("pending"),
+            func.sum(case((column.hour >= today, is_open), else_=0)).label("today"),
         )
-        .where(column.pending > 0)
+        .where(is_open > 0)
         .group_by(column.pipeline_name, column.fingerprint)
     )
     by_pipeline = defaultdict(list)

@@ -154,12 +154,12 @@ class ServicePicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingLetters:
-    """Letters of one pipeline that wait for somebody."""
+    """Open letters of one pipeline: pending and escalated ones."""
 
     pipeline: str
     pending: int
     new_today: int
-    """Pending ones that were rejected within the last 24 hours."""
+    """Those of them that were rejected within the last 24 hours."""
     cause: str | None = None
 
 

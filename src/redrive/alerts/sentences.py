@@ -85,4 +85,5 @@ def text(value: object) -> str:
 
 def letters_sql(where: str) -> str:
     """The letters that are meant, for who has only PostgreSQL at hand."""
-    return f"SELECT {_CORE} FROM pipeline.dead_letter_queue WHERE {where} AND status = 'pending' ORDER BY id LIMIT 50"
+    is_open = "status IN ('pending', 'escalated')"
+    return f"SELECT {_CORE} FROM pipeline.dead_letter_queue WHERE {where} AND {is_open} ORDER BY id LIMIT 50"

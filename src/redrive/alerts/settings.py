@@ -33,9 +33,9 @@ class Thresholds:
     growing_least: int = 10
     """Rejected rows in the last of them below which a rise is nothing to speak of."""
     pending_day: int = 100
-    """Letters of one pipeline that became pending within a day."""
+    """Open letters of one pipeline that were rejected within a day."""
     pending_total: int = 100_000
-    """Pending letters in all."""
+    """Open letters in all."""
     too_long: float = 2.0
     """Times the 95th percentile of past durations."""
     slow: float = 1.5

@@ -219,7 +219,7 @@ def test_a_hundred_letters_of_a_pipeline_within_a_day_are_worth_a_word(new, limi
 def test_pending_letters_are_told_with_their_cause_and_the_way_to_them():
     letters = PendingLetters(pipeline="o'brien", pending=5_400, new_today=120, cause="fee is N/A")
     finding = the_one(looked(levels(letters=(letters,))))
-    assert finding.title == "o'brien: 120 pending letters of the last day, 5,400 in all: fee is N/A"
+    assert finding.title == "o'brien: 120 open letters of the last day, 5,400 in all: fee is N/A"
     assert finding.facts.commands == (
         """redrive dlq causes --pipeline 'o'"'"'brien' --since 1d""",
         """redrive dlq replay --pipeline 'o'"'"'brien' --target FILE:NAME""",
@@ -239,7 +239,7 @@ def test_a_hundred_thousand_letters_in_all_are_a_p2(total, limit, found):
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("letters:*", "level:pending_total")
         assert (finding.urgency, finding.persist) == (Urgency.P2, 300.0)
-        assert finding.title.endswith("pending letters in all (100,000 are too many), 99,000 of them of vendor")
+        assert finding.title.endswith("open letters in all (100,000 are too many), 99,000 of them of vendor")
 
 
 # ── tables, slots, consumers ──────────────────────────────────────────────────────────────────────────────────────────
