@@ -47,7 +47,7 @@ class Status(StrEnum):
 
 
 OPEN = (Status.PENDING, Status.ESCALATED)
-"""Not settled: such a letter may still be edited, replayed or given up."""
+"""Not decided yet: such a letter may still be edited, replayed or discarded."""
 
 
 @dataclass(slots=True)
@@ -235,6 +235,12 @@ class ReplayReport:
     """Why letters failed again, the most frequent first."""
     selected_by_cause: Mapping[str, int] = field(default_factory=dict)
     """Letters that matched, by fingerprint."""
+    selected_by_pipeline: Mapping[str, int] = field(default_factory=dict)
+    """Letters that matched, by the pipeline that rejected them."""
+    other_pipelines: Mapping[str, int] = field(default_factory=dict)
+    """Letters that matched the filters and were left out: they belong to other pipelines than the target."""
+    canary: int | None = None
+    """Letters that were sent first; None without a canary."""
 
     @property
     def remaining(self) -> int:

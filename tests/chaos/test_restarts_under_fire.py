@@ -55,7 +55,11 @@ class Life:
 
     def replay(self):
         self.dlq.replay(
-            lambda records: self.sent.extend(record["n"] for record in records), dry_run=False, batch=20, limit=100
+            lambda records: self.sent.extend(record["n"] for record in records),
+            any_pipeline=True,
+            dry_run=False,
+            batch=20,
+            limit=100,
         )
 
 
@@ -78,7 +82,9 @@ def burn(server, kills, seed):
         for thread in life.threads:
             thread.join()
         assert life.failed == []
-        store.dlq.replay(lambda records: life.sent.extend(record["n"] for record in records), dry_run=False)
+        store.dlq.replay(
+            lambda records: life.sent.extend(record["n"] for record in records), any_pipeline=True, dry_run=False
+        )
     # A put whose commit was never confirmed is repeated. Where the letter was replayed by then, that makes another one.
     with checked_store(url, repeated=True) as (store, found):
         assert sorted(found) == life.put

@@ -128,7 +128,10 @@ def take_step(store, kind, detail):
         getattr(dlq, kind)(note="n", key=str(detail))
     elif kind == "replay":
         dlq.replay(
-            lambda records: [None if record["m"] else "no" for record in records], limit=detail + 1, dry_run=False
+            lambda records: [None if record["m"] else "no" for record in records],
+            any_pipeline=True,
+            limit=detail + 1,
+            dry_run=False,
         )
     elif kind == "purge":
         dlq.purge(older_than=dt.datetime.now(UTC) + dt.timedelta(minutes=1))
@@ -175,6 +178,7 @@ def test_counts_are_exact_while_many_write_at_once(dlq, put):
                 dlq.discard(note="x", key=f"D-{turn}")
                 dlq.replay(
                     lambda records: [None, "no"] * (len(records) // 2) + [None] * (len(records) % 2),
+                    any_pipeline=True,
                     limit=15,
                     batch=7,
                     dry_run=False,

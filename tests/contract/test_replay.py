@@ -56,7 +56,7 @@ def dump(store):
 def test_a_dry_run_changes_nothing_and_says_what_would_happen(store, dlq, put):
     put(20)
     before, shelf = dump(store), Shelf(refuse={"D-3", "D-4"})
-    report = dlq.replay(shelf, batch=6)
+    report = dlq.replay(shelf, any_pipeline=True, batch=6)
     assert dump(store) == before
     assert report.dry_run
     assert report.rehearsed
@@ -70,7 +70,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_happen(store, dlq, put):
 def test_a_dry_run_never_calls_a_target_that_cannot_rehearse(store, dlq, put):
     put(3)
     before = dump(store)
-    report = dlq.replay(lambda records: pytest.fail("it was called"))
+    report = dlq.replay(lambda records: pytest.fail("it was called"), any_pipeline=True)
     assert (report.rehearsed, report.selected, report.attempted) == (False, 3, 0)
     assert dump(store) == before
 
@@ -78,7 +78,7 @@ def test_a_dry_run_never_calls_a_target_that_cannot_rehearse(store, dlq, put):
 def test_31_a_replay_marks_what_the_target_accepts_and_escalates_what_fails_again(dlq, put):
     put(5)
     shelf = Shelf(refuse={"D-2"})
-    report = dlq.replay(shelf, dry_run=False, note="parser fixed")
+    report = dlq.replay(shelf, any_pipeline=True, dry_run=False, note="parser fixed")
     assert (report.dry_run, report.attempted, report.reprocessed, report.failed_again) == (False, 5, 4, 1)
     assert set(shelf.kept) == {"D-0", "D-1", "D-3", "D-4"}
     failed = dlq.find(key="D-2")[0]
@@ -103,14 +103,14 @@ def test_a_replay_sends_the_edited_record(dlq, put):
     put(1)
     dlq.edit(dlq.find()[0].id, patch={"fee": 0})
     shelf = Shelf()
-    dlq.replay(shelf, dry_run=False)
+    dlq.replay(shelf, any_pipeline=True, dry_run=False)
     assert shelf.kept == {"D-0": {"id": "D-0", "fee": 0}}
 
 
 def test_a_plain_function_serves_and_may_answer_in_several_ways(dlq, put):
     put(6)
     answers = [None, True, False, "no reason", ValueError("x"), KeyError("y")]
-    report = dlq.replay(lambda records: answers, dry_run=False)
+    report = dlq.replay(lambda records: answers, any_pipeline=True, dry_run=False)
     assert (report.reprocessed, report.failed_again) == (2, 4)
     errors = {letter.key: letter.last_error for letter in dlq.find()}
     assert errors == {
@@ -130,7 +130,7 @@ def test_a_target_that_takes_letters_is_given_them(dlq, put):
     def target(records, *, letters):
         given.extend(letter.key for letter in letters)
 
-    dlq.replay(target, dry_run=False)
+    dlq.replay(target, any_pipeline=True, dry_run=False)
     assert given == ["D-0", "D-1"]
 
 
@@ -150,13 +150,13 @@ def test_31_what_arrives_while_a_replay_runs_does_not_join(dlq, put):
     def target(records):
         put(4, start=100 + len(records))
 
-    report = dlq.replay(target, batch=2, dry_run=False)
+    report = dlq.replay(target, any_pipeline=True, batch=2, dry_run=False)
     assert (report.selected, report.attempted) == (4, 4)
 
 
 def test_a_canary_that_fails_stops_the_replay(dlq, put):
     put(20)
-    report = dlq.replay(Shelf(refuse={"D-1"}), canary=3, dry_run=False)
+    report = dlq.replay(Shelf(refuse={"D-1"}), any_pipeline=True, canary=3, dry_run=False)
     assert (report.attempted, report.reprocessed, report.failed_again) == (3, 2, 1)
     assert "1 of the first 3 failed" in report.stopped
     assert dlq.count(status="pending") == 17
@@ -165,7 +165,7 @@ def test_a_canary_that_fails_stops_the_replay(dlq, put):
 def test_a_canary_that_passes_lets_the_rest_go(dlq, put):
     put(20)
     shelf = Shelf(refuse={"D-9"})
-    report = dlq.replay(shelf, canary=3, dry_run=False)
+    report = dlq.replay(shelf, any_pipeline=True, canary=3, dry_run=False)
     assert (report.attempted, report.failed_again, report.stopped) == (20, 1, None)
     assert len(shelf.calls[0][0]) == 3
 
@@ -179,7 +179,7 @@ def test_a_record_that_makes_the_target_raise_is_found_by_halving(dlq, put):
         if any(record["id"] == "D-5" for record in records):
             raise ValueError("cannot parse D-5")
 
-    report = dlq.replay(target, dry_run=False)
+    report = dlq.replay(target, any_pipeline=True, dry_run=False)
     assert (report.reprocessed, report.failed_again) == (15, 1)
     assert dlq.find(key="D-5")[0].last_error == "ValueError: cannot parse D-5"
     assert len(calls) == 9  # 1 + 2·log₂(16)
@@ -199,11 +199,11 @@ def test_a_target_that_fails_as_such_stops_the_replay_and_the_rest_stays_pending
             raise error
 
     with pytest.raises(redrive.ReplayStopped, match="4 letters were reprocessed") as stopped:
-        dlq.replay(target, batch=4, dry_run=False)
+        dlq.replay(target, any_pipeline=True, batch=4, dry_run=False)
     assert stopped.value.__cause__ is error
     assert (stopped.value.kind, stopped.value.report.reprocessed) == (kind, 4)
     assert dlq.count(status="pending") == 6
-    assert dlq.replay(Shelf(), dry_run=False).reprocessed == 6  # nothing is held back
+    assert dlq.replay(Shelf(), any_pipeline=True, dry_run=False).reprocessed == 6  # nothing is held back
 
 
 def test_what_a_failing_target_says_shows_no_secrets(store_url):
@@ -213,7 +213,7 @@ def test_what_a_failing_target_says_shows_no_secrets(store_url):
     with redrive.connect(store_url, redact=["card"]) as store:
         store.dlq.put({"card": "4111111111111111"}, "bad", pipeline="p")
         with pytest.raises(redrive.ReplayStopped) as stopped:
-            store.dlq.replay(target, dry_run=False)
+            store.dlq.replay(target, any_pipeline=True, dry_run=False)
     told = f"{stopped.value} {stopped.value.report.stopped}"
     assert "hunter2" not in told
     assert "4111" not in told
@@ -222,7 +222,7 @@ def test_what_a_failing_target_says_shows_no_secrets(store_url):
 def test_a_target_that_answers_the_wrong_number_of_outcomes_changes_nothing(dlq, put):
     put(3)
     with pytest.raises(redrive.LetterError, match="2 outcomes for 3 records"):
-        dlq.replay(lambda records: [None, None], dry_run=False)
+        dlq.replay(lambda records: [None, None], any_pipeline=True, dry_run=False)
     assert dlq.count(status="pending", reprocess_count=0) == 3
 
 
@@ -238,19 +238,35 @@ def test_a_target_that_answers_the_wrong_number_of_outcomes_changes_nothing(dlq,
 def test_a_malformed_replay_is_refused_in_one_sentence(dlq, put, options, says):
     put(1)
     with pytest.raises(redrive.LetterError, match=says):
-        dlq.replay(Shelf(), dry_run=False, **options)
+        dlq.replay(Shelf(), any_pipeline=True, dry_run=False, **options)
 
 
 def test_a_target_that_is_none_is_refused(dlq):
     with pytest.raises(redrive.LetterError, match="target"):
-        dlq.replay("vendor.py:pipeline")
+        dlq.replay("vendor.py:pipeline", any_pipeline=True)
 
 
-def test_an_escalated_letter_may_be_replayed_when_it_is_asked_for(dlq, put):
+@pytest.mark.parametrize("status", [None, "open", "any"])
+def test_replay_sends_escalated_letters_like_pending_ones(dlq, put, status):
+    put(3)
+    dlq.escalate(note="x", key="D-0")
+    dlq.discard(note="x", key="D-2")
+    report = dlq.replay(Shelf(), any_pipeline=True, status=status, dry_run=False)
+    assert (report.selected, report.reprocessed) == (2, 2)
+
+
+def test_scheduled_replay_leaves_escalated_letters_to_the_operator(dlq, put):
     put(2)
     dlq.escalate(note="x", key="D-0")
-    assert dlq.replay(Shelf(), dry_run=False).selected == 1
-    assert dlq.replay(Shelf(), status="escalated", dry_run=False).reprocessed == 1
+    schedule = redrive.Schedule(first=0)
+    report = dlq.replay(Shelf(), any_pipeline=True, due=schedule, dry_run=False)
+    assert (report.selected, dlq.count(status="escalated")) == (1, 1)
+
+
+def test_replay_of_what_failed_before_needs_no_status(dlq, put):
+    put(2)
+    assert dlq.replay(Shelf(refuse={"D-0", "D-1"}), any_pipeline=True, dry_run=False).failed_again == 2
+    assert dlq.replay(Shelf(), any_pipeline=True, dry_run=False).reprocessed == 2
 
 
 def test_two_replays_at_once_process_each_letter_once(dlq, put):
@@ -264,7 +280,7 @@ def test_two_replays_at_once_process_each_letter_once(dlq, put):
 
     def replay():
         together.wait()
-        reports.append(dlq.replay(target, batch=7, dry_run=False))
+        reports.append(dlq.replay(target, any_pipeline=True, batch=7, dry_run=False))
 
     threads = [threading.Thread(target=replay) for _ in range(2)]
     for thread in threads:
@@ -281,9 +297,9 @@ def test_letters_of_a_replay_that_lives_are_left_to_it(dlq, put):
     inner = []
 
     def target(records):
-        inner.append(dlq.replay(Shelf(), dry_run=False, lease=0.6))
+        inner.append(dlq.replay(Shelf(), any_pipeline=True, dry_run=False, lease=0.6))
 
-    outer = dlq.replay(target, batch=2, limit=2, dry_run=False, lease=0.3)
+    outer = dlq.replay(target, any_pipeline=True, batch=2, limit=2, dry_run=False, lease=0.3)
     assert outer.reprocessed == 2
     assert (inner[0].reprocessed, inner[0].held) == (2, 2)
 
@@ -299,7 +315,7 @@ def claim_for_somebody_else(store, until):
 def test_letters_of_a_replay_that_died_are_taken_over_when_its_lease_is_out(store, dlq, put):
     put(5)
     claim_for_somebody_else(store, dt.datetime.now(UTC) + dt.timedelta(seconds=0.5))
-    report = dlq.replay(Shelf(), dry_run=False, lease=1)
+    report = dlq.replay(Shelf(), any_pipeline=True, dry_run=False, lease=1)
     assert (report.reprocessed, report.held) == (5, 0)
 
 
@@ -310,7 +326,7 @@ def test_a_replay_that_lost_its_claims_writes_nothing(store, dlq, put):
         take_over = update(letter_claims).values(owner="somebody else")
         store.database.write(lambda connection: connection.execute(take_over))
 
-    dlq.replay(target, dry_run=False)
+    dlq.replay(target, any_pipeline=True, dry_run=False)
     assert dlq.count(status="pending", reprocess_count=0) == 3
 
 
@@ -325,7 +341,7 @@ def test_a_letter_in_hand_is_neither_changed_nor_edited(dlq, put):
             dlq.edit(first, patch={})
         heard.append(dlq.edit_many(patch={"a": 1}, pipeline="vendor", dry_run=False))
 
-    dlq.replay(target, limit=1, dry_run=False)
+    dlq.replay(target, any_pipeline=True, limit=1, dry_run=False)
     assert (heard[0].changed, heard[0].held) == (1, 1)
     assert (heard[1].changed, heard[1].held) == (0, 1)
 
@@ -342,7 +358,7 @@ def test_a_record_that_failed_anew_while_it_was_under_way_stays_pending(dlq, put
             key="D-0",
         )
 
-    report = dlq.replay(target, dry_run=False)
+    report = dlq.replay(target, any_pipeline=True, dry_run=False)
     assert (report.reprocessed, report.seen_meanwhile) == (1, 1)
     letter = dlq.find(key="D-0")[0]
     assert (letter.status, letter.record["fee"], letter.reprocess_count) == (Status.PENDING, "still bad", 1)
@@ -369,17 +385,17 @@ def test_letters_are_tried_again_by_schedule_with_growing_distance_and_then_esca
     tried = []
     for hours in (0.5, 0.6, 1.5, 0.6, 3.5, 0.6):
         later(hours)
-        tried.append(dlq.replay(shelf, due=schedule, dry_run=False).attempted)
+        tried.append(dlq.replay(shelf, any_pipeline=True, due=schedule, dry_run=False).attempted)
     assert tried == [0, 1, 0, 1, 0, 1]
     letter = dlq.find()[0]
     assert (letter.status, letter.reprocess_count) == (Status.ESCALATED, 3)
-    assert dlq.replay(shelf, due=schedule, dry_run=False).selected == 0
+    assert dlq.replay(shelf, any_pipeline=True, due=schedule, dry_run=False).selected == 0
 
 
 def test_a_letter_that_heals_by_schedule_is_reprocessed(store, dlq):
     old = dt.datetime.now(UTC) - dt.timedelta(days=2)
     dlq.put_many([redrive.NewLetter({"id": "x"}, "404", rejected_at=old)], pipeline="p")
-    assert dlq.replay(Shelf(), due=True, dry_run=False).reprocessed == 1
+    assert dlq.replay(Shelf(), any_pipeline=True, due=True, dry_run=False).reprocessed == 1
 
 
 @pytest.mark.parametrize("bad", [{"tries": 0}, {"first": -1}, {"factor": 0.5}])
@@ -391,7 +407,9 @@ def test_a_malformed_schedule_is_refused(bad):
 def test_progress_is_told_from_nothing_to_all(dlq, put):
     put(10)
     told = []
-    dlq.replay(Shelf(), batch=4, dry_run=False, progress=lambda done, total: told.append((done, total)))
+    dlq.replay(
+        Shelf(), any_pipeline=True, batch=4, dry_run=False, progress=lambda done, total: told.append((done, total))
+    )
     assert told == [(0, 10), (4, 10), (8, 10), (10, 10)]
 
 
@@ -406,7 +424,7 @@ def test_a_target_may_change_what_it_is_given(dlq, put):
             raise ValueError("D-3 is bad")
         warehouse.update((record["id"], record["fee"]) for record in records)
 
-    dlq.replay(target, dry_run=False)
+    dlq.replay(target, any_pipeline=True, dry_run=False)
     assert warehouse == {"D-0": "N/A!", "D-1": "N/A!", "D-2": "N/A!"}
     assert dlq.find(key="D-3")[0].record == {"id": "D-3", "fee": "N/A"}
 
@@ -414,7 +432,7 @@ def test_a_target_may_change_what_it_is_given(dlq, put):
 def test_a_canary_holds_for_letters_that_were_taken_over_too(store, dlq, put):
     put(20)
     claim_for_somebody_else(store, dt.datetime.now(UTC) + dt.timedelta(seconds=0.3))
-    report = dlq.replay(lambda records: ["no"] * len(records), canary=2, dry_run=False, lease=1)
+    report = dlq.replay(lambda records: ["no"] * len(records), any_pipeline=True, canary=2, dry_run=False, lease=1)
     assert (report.attempted, dlq.count(status="pending")) == (2, 18)
     assert "canary" in report.stopped
 
@@ -430,13 +448,13 @@ async def coroutine(records):
 def test_an_answer_that_makes_no_sense_is_not_blamed_on_the_records(dlq, put, target):
     put(3)
     with pytest.raises(redrive.LetterError, match="the target"):
-        dlq.replay(target, dry_run=False)
+        dlq.replay(target, any_pipeline=True, dry_run=False)
     assert dlq.count(status="pending", reprocess_count=0) == 3
 
 
 def test_reasons_and_notes_may_hold_what_no_database_takes(dlq, put):
     put(2)
-    dlq.replay(lambda records: ["a\0b", "c\ud800d"], dry_run=False)
+    dlq.replay(lambda records: ["a\0b", "c\ud800d"], any_pipeline=True, dry_run=False)
     assert sorted(letter.last_error for letter in dlq.find()) == ["a\\x00b", "c\\ud800d"]
     dlq.discard(note="x\0y\ud800", status="escalated")
     assert dlq.find(note="x\0y", text="fee\0") == []
@@ -447,6 +465,6 @@ def test_an_empty_list_of_statuses_selects_nothing(dlq, put):
     put(2)
     dlq.discard(note="x", key="D-0")
     later = dt.datetime.now(UTC) + dt.timedelta(minutes=1)
-    assert dlq.replay(Shelf(), status=[]).selected == 0
+    assert dlq.replay(Shelf(), any_pipeline=True, status=[]).selected == 0
     assert dlq.purge(status=[], older_than=later).letters == 0
     assert dlq.edit_many(patch={"a": 1}, status=[]).selected == 0

@@ -134,7 +134,7 @@ def test_a_replay_sends_and_marks_each_letter_once(censor, after):
         return [None if record["id"] % 5 else "no" for record in records]
 
     answers.strike(after=after)
-    report = dlq.replay(target, dry_run=False, batch=10, lease=2)
+    report = dlq.replay(target, any_pipeline=True, dry_run=False, batch=10, lease=2)
     assert answers.struck
     assert sorted(sent) == list(range(20))
     assert (report.attempted, report.reprocessed, report.failed_again, report.held) == (20, 16, 4, 0)

@@ -136,7 +136,7 @@ def test_a_restart_in_a_replay_is_waited_for_and_each_letter_sent_once(url, rest
 
         at = {"while it claims": {"before_commit": 2}, "while it marks": {"before_commit": 3}}
         interrupt(store, lambda: restart(how), **at.get(moment, {}))
-        report = store.dlq.replay(target, dry_run=False, batch=10)
+        report = store.dlq.replay(target, any_pipeline=True, dry_run=False, batch=10)
         assert (report.attempted, report.reprocessed) == (40, 40)
         assert sorted(sent) == list(range(40))
         assert store.dlq.count(status="reprocessed", reprocess_count=1) == 40
@@ -216,13 +216,13 @@ def test_a_server_that_leaves_in_a_replay_and_stays_away_leaves_letters_to_repla
         if len(sent) == 20:
             gone()
 
-    error = raised_by(lambda: store.dlq.replay(target, dry_run=False, batch=10, lease=0.5))
+    error = raised_by(lambda: store.dlq.replay(target, any_pipeline=True, dry_run=False, batch=10, lease=0.5))
     assert (type(error), error.kind, is_one_sentence(error)) == (redrive.StoreError, "transient", True)
     mortal_postgres.start()
     assert store.dlq.count(status="reprocessed") == 10
     again = []
     report = store.dlq.replay(
-        lambda records: again.extend(record["id"] for record in records), dry_run=False, lease=0.5
+        lambda records: again.extend(record["id"] for record in records), any_pipeline=True, dry_run=False, lease=0.5
     )
     assert (report.reprocessed, sorted(again)) == (20, list(range(10, 30)))  # what was not marked is sent once more
     store.close()

@@ -12,6 +12,8 @@ from redrive.errors import LetterError
 if TYPE_CHECKING:
     from redrive.dlq.queue import DeadLetters
 
+OPEN = ("pending", "escalated")
+"""The statuses of letters that nobody has decided about yet."""
 _ANY = {"any", "all"}
 
 
@@ -32,7 +34,10 @@ class Selection:
     ] = None
     status: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATUS", help="pending, escalated, reprocessed, discarded, or any; may be repeated."),
+        typer.Option(
+            metavar="STATUS",
+            help="pending, escalated, open (both of these), reprocessed, discarded, or any; may be repeated.",
+        ),
     ] = None
     all_statuses: Annotated[bool, typer.Option("--all-statuses", help="The same as --status any.")] = False
     since: Annotated[
@@ -103,3 +108,15 @@ def whole_cause(dlq: DeadLetters, beginning: str) -> str:
         listed = ", ".join(one.fingerprint for one in found[:4]) + (", …" if len(found) > 4 else "")
         raise LetterError(f"{len(found)} causes begin with {beginning} ({listed}); write more of the digits")
     return found[0].fingerprint
+
+
+def what_is_there(dlq: DeadLetters, filters: dict[str, Any]) -> str | None:
+    """Return which letters match but for their status, and how to select them; None where there are none."""
+    asked = filters.get("status")
+    wanted = set() if asked is None else {one for status in asked for one in (OPEN if status == "open" else (status,))}
+    counts = {status: number for status, number in dlq.count_by_status(**filters).items() if status not in wanted}
+    if not counts:
+        return None
+    most = sorted(counts.items(), key=lambda one: -one[1])
+    listed = ", ".join(f"{number:,} {status}" for status, number in most)
+    return f"letters of this selection with another status: {listed}; to list them: --status {most[0][0]}"

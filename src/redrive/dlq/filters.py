@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, and_, false, select, true
 
 from redrive.dlq.prepare import as_key, checked_error_type, checked_pipeline, storable
 from redrive.errors import LetterError
-from redrive.letters import Status
+from redrive.letters import OPEN, Status
 from redrive.store.listed import among
 from redrive.store.run_log import is_run, of_run
 from redrive.store.schema import STATUSES, cause_hours, letters
@@ -21,6 +21,7 @@ from redrive.store.schema import STATUSES, cause_hours, letters
 _SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _WHOLE_CAUSE = 12
+ANY_STATUS = frozenset({"any", "all"})
 _CAUSE = re.compile(rf"[0-9a-f]{{1,{_WHOLE_CAUSE}}}")
 
 
@@ -32,7 +33,7 @@ class Filter:
     pipeline           the name
     cause              a fingerprint, or the beginning of one
     error_type         where they were rejected
-    status             one or several; None for all
+    status             one or several; "open" for pending and escalated, None or "any" for all
     run_id             one run; the beginning of its id is enough
     source             the table or file they came from
     key                what identifies the record at its source
@@ -180,10 +181,20 @@ def _ago(now: datetime, span: timedelta, name: str) -> datetime:
         raise LetterError(f"{name}: that is before the beginning of time") from None
 
 
+def _statuses(value: Any) -> tuple[Status, ...] | None:
+    """Return the statuses that are named; None for any."""
+    listed = _several(value)
+    if any(one in ANY_STATUS for one in listed):
+        return None
+    return tuple(
+        dict.fromkeys(status for one in listed for status in (OPEN if one == "open" else (checked_status(one),)))
+    )
+
+
 def checked_status(status: str) -> Status:
     """The status, if it is one."""
     if status not in set(Status):
-        raise LetterError(f"there is no status {status!r}; it is one of {', '.join(Status)}")
+        raise LetterError(f"there is no status {status!r}; it is one of {', '.join(Status)}, open or any")
     return Status(status)
 
 
@@ -227,7 +238,7 @@ _CHECKS: dict[str, Callable[[Any, datetime, str], Any]] = {
     "ids": lambda value, now, name: _ids(value),
     "pipeline": lambda value, now, name: tuple(checked_pipeline(one) for one in _several(value)),
     "error_type": lambda value, now, name: tuple(checked_error_type(one) for one in _several(value)),
-    "status": lambda value, now, name: tuple(checked_status(one) for one in _several(value)),
+    "status": lambda value, now, name: _statuses(value),
     "cause": _cause,
     "run_id": _run,
     "key": lambda value, now, name: as_key(value),

@@ -58,6 +58,12 @@ def count(connection: Connection, chosen: Filter) -> int:
     return int(connection.execute(select(func.count()).select_from(letters).where(chosen.where())).scalar_one())
 
 
+def by_status(connection: Connection, chosen: Filter) -> dict[str, int]:
+    """Return how many letters match, by status."""
+    counted = select(letters.c.status, func.count()).where(chosen.but(status=None).where()).group_by(letters.c.status)
+    return {str(status): int(number) for status, number in connection.execute(counted)}
+
+
 def must_exist(connection: Connection, ids: tuple[int, ...]) -> None:
     """Refuse ids that no letter has."""
     there = set(connection.execute(select(letters.c.id).where(among(letters.c.id, ids))).scalars())

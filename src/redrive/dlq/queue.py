@@ -24,9 +24,11 @@ from redrive.dlq.prepare import Preparer
 from redrive.dlq.put import put_all, put_rows
 from redrive.dlq.redact import Redactor
 from redrive.dlq.replay import BATCH, Plan, Progress, Replay
+from redrive.dlq.scope import scoped
 from redrive.dlq.target import Reprocesses, Target
 from redrive.errors import LetterError
 from redrive.letters import (
+    OPEN,
     AuditEntry,
     Cause,
     Changed,
@@ -174,6 +176,11 @@ class DeadLetters:
         chosen = Filter.of(_now(), filters)
         return self._database.read(lambda connection: finding.count(connection, chosen))
 
+    def count_by_status(self, **filters: Any) -> dict[str, int]:
+        """Return how many letters match, by status; a status among the filters is ignored."""
+        chosen = Filter.of(_now(), filters)
+        return self._database.read(lambda connection: finding.by_status(connection, chosen))
+
     def causes(self, *, limit: int | None = None, **filters: Any) -> list[Cause]:
         """Letters grouped by what is wrong with them, the most frequent first."""
         now = _now()
@@ -314,7 +321,9 @@ class DeadLetters:
         target: Reprocesses | Any,
         *,
         dry_run: bool = True,
+        any_pipeline: bool = False,
         canary: int | None = None,
+        rate: float | None = None,
         limit: int | None = None,
         due: bool | Schedule = False,
         batch: int = BATCH,
@@ -323,41 +332,52 @@ class DeadLetters:
         lease: float = LEASE,
         **filters: Any,
     ) -> ReplayReport:
-        """Send letters back through a target; pending ones unless the filters name a status.
+        """Send open letters, pending and escalated ones, back through a target.
 
-        target    a function of a list of records, or anything with `reprocess(records)`; see `Reprocesses`
-        dry_run   change nothing; a target that takes the keyword `dry_run` is asked what it would say
-        canary    first so many, and no more if one of them fails
-        limit     no more than so many
-        due       only letters whose next try is due by the schedule; they stay pending until their tries are used up,
-                  where otherwise a letter that fails again is escalated
-        batch     records per call of the target
-        progress  is called with how many letters are done, and of how many
-        lease     seconds after which the letters of a replay that was killed are free for the next
+        A `Pipeline` takes its own letters. For a function the filters must say which letters it takes; it is not sent
+        the letters of several pipelines unless they are named.
+
+        target        a function of a list of records, or anything with `reprocess(records)`; see `Reprocesses`
+        dry_run       change nothing; a target that takes the keyword `dry_run` is asked what it would answer
+        any_pipeline  send the letters of every pipeline that the filters match
+        canary        first so many, and no more if one of them fails; 0 for none. By default 10, where more than 100
+                      letters are sent, unless it is a dry run or a scheduled replay
+        rate          letters per second at most
+        limit         letters to send at most
+        due           only pending letters whose next attempt is due by the schedule; they stay pending until their
+                      attempts are exhausted, where otherwise a letter that fails again is escalated
+        batch         records per call of the target
+        progress      is called with how many letters are done, and of how many
+        lease         seconds after which the letters of a replay that was killed are free for the next
         """
         schedule = due if isinstance(due, Schedule) else Schedule() if due else None
-        chosen = Filter.of(_now(), filters)
-        if chosen.ids:
-            ids = chosen.ids
+        matched = Filter.of(_now(), filters)
+        if matched.status is None:
+            # An escalated letter waits for an operator's decision; no schedule sends it by itself.
+            matched = matched.but(status=OPEN if schedule is None else (Status.PENDING,))
+        if matched.ids:
+            ids = matched.ids
             self._database.read(lambda connection: finding.must_exist(connection, ids))
+        aim = Target.of(target)
         plan = Plan(
-            chosen=chosen if chosen.status is not None else chosen.but(status=(Status.PENDING,)),
+            chosen=scoped(aim, matched, any_pipeline=any_pipeline),
+            matched=matched,
+            any_pipeline=any_pipeline,
             limit=limit,
             canary=canary,
+            rate=rate,
             batch=batch,
             schedule=schedule,
             lease=lease,
             note=_noted(note),
         )
-        replay = Replay(
-            self._database, Target.of(target), plan, dry_run=dry_run, redactor=self.redactor, progress=progress
-        )
+        replay = Replay(self._database, aim, plan, dry_run=dry_run, redactor=self.redactor, progress=progress)
         try:
             return replay.go()
         finally:
             report = replay.report()
             if report.attempted and not dry_run:
-                self._tell(LettersReplayed(report=report, pipelines=chosen.pipelines, actor=actor()))
+                self._tell(LettersReplayed(report=report, pipelines=plan.chosen.pipelines, actor=actor()))
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,6 +8,7 @@ once more, to a target that is idempotent.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,9 +21,11 @@ from redrive.dlq.due import Schedule
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, snapshot
 from redrive.dlq.fingerprint import fingerprint
+from redrive.dlq.pace import Pace
 from redrive.dlq.prepare import storable
 from redrive.dlq.redact import Redactor
 from redrive.dlq.results import mark
+from redrive.dlq.scope import must_be_its_own, must_be_one_pipeline
 from redrive.dlq.target import Target, TargetFailed
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.letters import OPEN, FailedCause, Letter, ReplayReport
@@ -32,6 +35,10 @@ from redrive.store.listed import among
 from redrive.store.schema import letters
 
 BATCH = 500
+CANARY = 10
+"""Letters that a large replay sends first, unless it is told otherwise."""
+CANARY_ABOVE = 100
+"""Letters above which a replay is large."""
 _LOOK_AGAIN = 0.25
 
 Answer = tuple[Letter, str | None]
@@ -42,21 +49,31 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to replay, and how far to go."""
+    """What to replay, and how far to go.
+
+    chosen        the letters to send
+    matched       the letters that match the caller's filters, those of other pipelines included
+    any_pipeline  whether the target takes the letters of every pipeline
+    canary        None for the default: 10 where a person replays more than 100 letters; 0 for none
+    rate          letters per second at most
+    """
 
     chosen: Filter
+    matched: Filter
+    any_pipeline: bool = False
     limit: int | None = None
     canary: int | None = None
+    rate: float | None = None
     batch: int = BATCH
     schedule: Schedule | None = None
     lease: float = LEASE
     note: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("limit", "canary", "batch"):
+        for name, least in (("limit", 1), ("canary", 0), ("batch", 1)):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise LetterError(f"{name} must be a whole number of 1 or more, not {value!r}")
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise LetterError(f"{name} must be a whole number of {least} or more, not {value!r}")
         checks.seconds("lease", self.lease, above=0)
         if settled := set(self.chosen.status or ()) - set(OPEN):
             raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is replayed")
@@ -109,7 +126,11 @@ class Replay:
         self._tally = _Tally()
         self._began = datetime.now(UTC)
         self._ids: Sequence[int] = ()
-        self._by_cause: dict[str, int] = {}
+        self._by_cause: Counter[str] = Counter()
+        self._by_pipeline: Counter[str] = Counter()
+        self._others: dict[str, int] = {}
+        self._canary: int | None = None
+        self._pace = Pace(plan.rate)
         self._held: dict[int, datetime] = {}  # letters in other hands, and until when
         self._sent: Sequence[Letter] = ()
         self._alive = 0  # of those, the ones whose replay was seen to live
@@ -150,8 +171,44 @@ class Replay:
     def _select(self, connection: Connection) -> None:
         conditions = self._conditions(self._plan.chosen)
         self._ids = snapshot(connection, *conditions)
-        counted = select(letters.c.fingerprint, func.count()).where(*conditions).group_by(letters.c.fingerprint)
-        self._by_cause = {row[0]: row[1] for row in connection.execute(counted)}
+        groups = (letters.c.fingerprint, letters.c.pipeline_name)
+        for cause, pipeline, count in connection.execute(
+            select(*groups, func.count()).where(*conditions).group_by(*groups)
+        ):
+            self._by_cause[cause] += count
+            self._by_pipeline[pipeline] += count
+        self._others = self._of_others(connection)
+        self._refuse_foreign()
+        self._canary = self._canary_of(self._wanted())
+
+    def _of_others(self, connection: Connection) -> dict[str, int]:
+        """Return how many letters match that are left out, by the pipeline that they belong to."""
+        plan, pipeline = self._plan, letters.c.pipeline_name
+        if plan.chosen == plan.matched:
+            return {}
+        foreign = [*self._conditions(plan.matched), pipeline.not_in(plan.chosen.pipelines)]
+        rows = connection.execute(select(pipeline, func.count()).where(*foreign).group_by(pipeline))
+        return {row[0]: row[1] for row in rows}
+
+    def _refuse_foreign(self) -> None:
+        plan = self._plan
+        if plan.any_pipeline or plan.matched.pipeline is not None:
+            return
+        if plan.matched.ids is not None:
+            must_be_its_own(self._target, self._others)
+        elif self._target.pipeline is None:
+            must_be_one_pipeline(self._by_pipeline)
+
+    def _canary_of(self, wanted: int) -> int | None:
+        """Return how many letters to send first.
+
+        A dry run changes nothing, and in a scheduled replay failures are expected and escalate nothing: neither has a
+        canary of its own accord.
+        """
+        plan = self._plan
+        if plan.canary is not None:
+            return plan.canary or None
+        return CANARY if wanted > CANARY_ABOVE and not self._dry and plan.schedule is None else None
 
     def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
         due = [] if self._plan.schedule is None else [self._plan.schedule.due(self._began)]
@@ -164,6 +221,7 @@ class Replay:
             size = self._size()
             if size <= 0:
                 return
+            self._pace.wait()
             batch = take(list(self._ids[place : place + size]))
             place += size
             if batch:
@@ -173,9 +231,9 @@ class Replay:
     def _size(self) -> int:
         """How many letters to take next."""
         size = min(self._plan.batch, self._wanted() - self._tally.attempted)
-        if self._plan.canary is not None and self._tally.attempted < self._plan.canary:
-            size = min(size, self._plan.canary - self._tally.attempted)
-        return size
+        if self._canary is not None and self._tally.attempted < self._canary:
+            size = min(size, self._canary - self._tally.attempted)
+        return self._pace.size(size)
 
     def _wanted(self) -> int:
         return len(self._ids) if self._plan.limit is None else min(len(self._ids), self._plan.limit)
@@ -210,6 +268,7 @@ class Replay:
         while self._held and time.monotonic() < ends and self._tally.attempted < self._wanted():
             known = dict(self._held)
             free = self._size()
+            self._pace.wait()
             batch, others = self._database.write(
                 lambda connection, known=known, free=free: self._take(  # type: ignore[misc]
                     connection, sorted(known)[:free]
@@ -248,6 +307,7 @@ class Replay:
 
     def _try(self, batch: list[Letter]) -> list[str | None]:
         self._sent = batch
+        self._pace.sent(len(batch))
         return self._target.try_all(batch, dry_run=self._dry)
 
     def _note_outcomes(self, batch: Sequence[Letter], outcomes: Sequence[str | None]) -> list[Answer]:
@@ -264,10 +324,12 @@ class Replay:
         return told
 
     def _canary_failed(self) -> bool:
-        tally, canary = self._tally, self._plan.canary
+        tally, canary = self._tally, self._canary
         if canary is None or tally.attempted > canary or not tally.failed:
             return False
         tally.stopped = f"canary: {tally.failed} of the first {tally.attempted} failed, the rest was not touched"
+        if self._plan.canary is None:
+            tally.stopped += "; to send all of them anyway: canary=0 (--no-canary)"
         return True
 
     @contextmanager
@@ -295,5 +357,8 @@ class Replay:
             rehearsed=not self._dry or self._target.rehearses,
             stopped=tally.stopped,
             by_cause=tuple(sorted(tally.causes.values(), key=lambda cause: -cause.count)),
-            selected_by_cause=self._by_cause,
+            selected_by_cause=dict(self._by_cause),
+            selected_by_pipeline=dict(self._by_pipeline),
+            other_pipelines=self._others,
+            canary=self._canary,
         )

@@ -27,6 +27,9 @@ class Reprocesses(Protocol):
     `reprocess` is given the records and answers for each, in order: None or True where it was accepted, an exception
     or a text that says why where it was not. Answering nothing at all means that all were accepted. It must be
     idempotent: after a crash a record may come again.
+
+    A target with an attribute `letters_pipeline` is sent the letters of the pipeline of that name, and no others
+    unless they are asked for.
     """
 
     def reprocess(self, records: Sequence[Any]) -> Iterable[Outcome] | None:
@@ -56,6 +59,8 @@ class Target:
     function: Callable[..., Any]
     rehearses: bool
     takes_letters: bool
+    pipeline: str | None = None
+    """The pipeline whose letters it takes; None where it does not say."""
 
     @classmethod
     def of(cls, target: object) -> Target:
@@ -66,7 +71,11 @@ class Target:
                 f"a replay's target is a function of records, or an object with reprocess(records), not {target!r}"
             )
         keywords = _keywords(function)
-        return cls(function, "dry_run" in keywords, "letters" in keywords)
+        owner = getattr(target, "__self__", target)  # of a method, such as pipeline.reprocess
+        pipeline = getattr(owner, "letters_pipeline", None)
+        return cls(
+            function, "dry_run" in keywords, "letters" in keywords, pipeline if isinstance(pipeline, str) else None
+        )
 
     def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[str | None]:
         """For each letter why it failed, or None. A record that makes the target raise is found by halving."""

@@ -94,11 +94,11 @@ def _send(sink: Sink, preparation: Preparation, rows: list[Record], *, dry_run: 
     places = contest.first()
     while len(places):
         at_sink = _to_sink(sink, good.take(places), dry_run=dry_run)
-        bad = [places[one.place] for one in at_sink]
+        at_fault = [places[one.place] for one in at_sink]
         refused += [
-            Refused(good.origin[place], one.error, one.error_type) for place, one in zip(bad, at_sink, strict=True)
+            Refused(good.origin[place], one.error, one.error_type) for place, one in zip(at_fault, at_sink, strict=True)
         ]
-        places = contest.next(bad)
+        places = contest.next(at_fault)
     return refused
 
 

@@ -10,8 +10,8 @@ from redrive.policy.fleet import DrainedKey
 @pytest.mark.usefixtures("store")
 def test_letters_that_were_named_are_not_said_to_be_missing_among_the_pending_ones(run):
     assert run("dlq", "ls", "99").err == "no letters that match\n"
-    assert run("dlq", "ls").err == "no pending letters\n"
-    assert run("dlq", "ls", "--after", "5").err == "no pending letters that match\n"
+    assert run("dlq", "ls").err == "no open letters\n"
+    assert run("dlq", "ls", "--after", "5").err == "no open letters that match\n"
 
 
 def test_a_reset_says_how_used_up_keys_are_used_again(run, store):

@@ -57,7 +57,7 @@ def test_a_dry_run_says_what_would_happen_and_how_to_do_it(run, put, store):
     answer = run("dlq", "replay", "--pipeline", "vendor", "--target", "targets.py:load")
     assert answer.code == 70
     assert answer.out == (
-        "outcome\tletters\twhy\nselected\t3\t\nattempted\t3\t\nwould pass\t2\t\n"
+        "outcome\tletters\twhy\nselected\t3\tpipeline vendor\nattempted\t3\t\nwould pass\t2\t\n"
         "would fail\t1\tValueError: fee: <value> of D-<n>\n"
     )
     assert answer.err.splitlines() == [
@@ -74,7 +74,7 @@ def test_a_real_run_marks_each_letter_by_what_became_of_it(run, put, store, go):
     answer = run("dlq", "replay", "--pipeline", "vendor", "--target", "targets:load", go, "--note", "parser mended")
     assert answer.code == 70
     assert answer.rows == [
-        ["selected", "3", ""],
+        ["selected", "3", "pipeline vendor"],
         ["attempted", "3", ""],
         ["reprocessed", "2", ""],
         ["failed again", "1", "ValueError: fee: <value> of D-<n>"],
@@ -86,16 +86,83 @@ def test_a_real_run_marks_each_letter_by_what_became_of_it(run, put, store, go):
 
 def test_when_all_pass_the_code_is_0(run, put, here):
     put(3)
-    answer = run("dlq", "replay", "--target", "targets.py:accepts", "--go")
+    answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:accepts", "--go")
     assert answer.code == 0
     assert (here / "sent").read_text().split() == ["D-1", "D-2", "D-3"]
-    assert run("dlq", "replay", "--target", "targets.py:accepts", "--go").err.endswith("no letter is selected\n")
+    again = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:accepts", "--go")
+    assert again.err.splitlines()[-2:] == [
+        "no letter is selected",
+        "letters of this selection with another status: 3 reprocessed; to list them: --status reprocessed",
+    ]
+
+
+@pytest.mark.parametrize("words", [[], ["--status", "any"], ["--all-statuses"], ["--status", "open"]])
+def test_escalated_letters_are_replayed_like_pending_ones(run, put, store, words):
+    put(3)
+    store.dlq.escalate(note="x", key="D-1")
+    store.dlq.discard(note="x", key="D-2")
+    answer = run("dlq", "replay", "--pipeline", "vendor", "--target", "targets.py:accepts", *words)
+    assert answer.rows[0] == ["selected", "2", "pipeline vendor"]
+
+
+def test_letters_that_failed_again_stay_in_view(run, put, store):
+    put(3)
+    assert run("dlq", "replay", "--pipeline", "vendor", "--target", "targets.py:load", "--go").code == 70
+    assert [row[0] for row in run("dlq", "ls").rows] == ["3"]
+    store.dlq.discard(note="x", ids=[3])
+    answer = run("dlq", "ls", "--key", "D-3")
+    assert answer.err.splitlines() == [
+        "no open letters that match",
+        "letters of this selection with another status: 1 discarded; to list them: --status discarded",
+    ]
+
+
+PIPELINES = """
+import redrive
+
+def to(name):
+    sink = redrive.rows.table("sqlite:///warehouse.db", name, key="id", create=True)
+    return redrive.Pipeline(name, source=redrive.rows.records([]), sink=sink)
+
+invoices, payments = to("invoices"), to("payments")
+"""
+
+
+def test_pipeline_is_sent_its_own_letters_only(run, here, store):
+    (here / "jobs.py").write_text(PIPELINES)
+    store.dlq.put({"id": "I-1"}, "bad", pipeline="invoices")
+    store.dlq.put({"id": "P-9"}, "bad", pipeline="payments")
+    answer = run("dlq", "replay", "--target", "jobs.py:invoices", "--go")
+    assert answer.rows == [["selected", "1", "pipeline invoices"], ["attempted", "1", ""], ["reprocessed", "1", ""]]
+    assert "1 letter of other pipelines left out (payments: 1)" in answer.err
+    assert [letter.pipeline for letter in store.dlq.each(status="open")] == ["payments"]
+    answer = run("dlq", "replay", "--any-pipeline", "--status", "any", "--target", "jobs.py:invoices", "--json")
+    assert json.loads(answer.out)["selected_by_pipeline"] == {"payments": 1}
+
+
+def test_function_needs_a_selection(run, put):
+    put(1)
+    answer = run("dlq", "replay", "--target", "targets.py:accepts", "--go")
+    assert answer.code == 64
+    assert "pass pipeline= (--pipeline) or another filter, or any_pipeline=True (--any-pipeline)" in answer.err
+
+
+def test_large_replay_has_a_canary_unless_told_otherwise(run, put, store):
+    put(101)
+    words = ["dlq", "replay", "--pipeline", "vendor", "--target", "targets.py:load", "--go"]
+    answer = run(*words)
+    assert "stopped: canary: 1 of the first 10 failed" in answer.err
+    assert store.dlq.count(status="pending") == 91
+    answer = run(*words, "--no-canary", "--rate", "5000")
+    assert "stopped" not in answer.err
+    assert store.dlq.count(status="pending") == 0
+    assert run(*words, "--no-canary", "--canary", 3).code == 64
 
 
 def test_an_object_with_reprocess_is_a_target(run, put):
     put(2)
-    assert run("dlq", "replay", "--target", "targets.py:pipeline", "--go").code == 0
-    assert run("dlq", "replay", "--target", "targets.py:pipeline.reprocess").code == 0
+    assert run("dlq", "replay", "--any-pipeline", "--target", "targets.py:pipeline", "--go").code == 0
+    assert run("dlq", "replay", "--any-pipeline", "--target", "targets.py:pipeline.reprocess").code == 0
 
 
 def test_the_only_pipeline_of_a_file_is_a_target_without_its_name(run, put, here):
@@ -106,19 +173,19 @@ def test_the_only_pipeline_of_a_file_is_a_target_without_its_name(run, put, here
         "    sink=redrive.rows.table('sqlite:///warehouse.db', 'deliveries', key='id', create=True))\n"
     )
     answer = run("dlq", "replay", "--target", "vendor.py")
-    assert (answer.code, answer.rows[0]) == (0, ["selected", "2", ""])
+    assert (answer.code, answer.rows[0]) == (0, ["selected", "2", "pipeline vendor"])
 
 
 def test_a_target_that_cannot_rehearse_is_said_to(run, put):
     put(2)
-    answer = run("dlq", "replay", "--target", "targets.py:cannot_rehearse")
-    assert (answer.code, answer.rows) == (0, [["selected", "2", ""]])
+    answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:cannot_rehearse")
+    assert (answer.code, answer.rows) == (0, [["selected", "2", "pipeline vendor"]])
     assert "the target has no keyword dry_run and cannot rehearse: this is what is selected, no more" in answer.err
 
 
 def test_a_canary_that_fails_stops_the_rest(run, put, store):
     put(8)
-    answer = run("dlq", "replay", "--target", "targets.py:load", "--canary", 3, "--go")
+    answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--canary", 3, "--go")
     assert answer.code == 70
     assert "stopped: canary: 1 of the first 3 failed, the rest was not touched" in answer.err
     assert store.dlq.count(status="pending") == 5
@@ -126,7 +193,7 @@ def test_a_canary_that_fails_stops_the_rest(run, put, store):
 
 def test_limit_and_batch_bound_the_work(run, put, store):
     put(5)
-    answer = run("dlq", "replay", "--target", "targets.py:load", "--limit", 2, "--batch", 1, "--go")
+    answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--limit", 2, "--batch", 1, "--go")
     assert answer.code == 0
     assert answer.err.count("loading 1 records") == 2
     assert store.dlq.count(status="pending") == 3
@@ -134,14 +201,14 @@ def test_limit_and_batch_bound_the_work(run, put, store):
 
 def test_ids_and_filters_select_what_is_replayed(run, put, here):
     put(5)
-    assert run("dlq", "replay", 2, 4, "--target", "targets.py:accepts", "--go").code == 0
-    assert run("dlq", "replay", "--key", "D-5", "--target", "targets.py:accepts", "--go").code == 0
+    assert run("dlq", "replay", 2, 4, "--any-pipeline", "--target", "targets.py:accepts", "--go").code == 0
+    assert run("dlq", "replay", "--key", "D-5", "--any-pipeline", "--target", "targets.py:accepts", "--go").code == 0
     assert (here / "sent").read_text().split() == ["D-2", "D-4", "D-5"]
 
 
 def test_the_report_in_json_is_whole(run, put):
     put(3)
-    answer = run("dlq", "replay", "--target", "targets.py:load", "--json")
+    answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--json")
     told = json.loads(answer.out)
     assert (told["dry_run"], told["rehearsed"], told["selected"], told["attempted"]) == (True, True, 3, 3)
     assert (told["reprocessed"], told["failed_again"], told["remaining"], told["stopped"]) == (2, 1, 0, None)
@@ -160,14 +227,14 @@ def test_the_report_in_json_is_whole(run, put):
 )
 def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, store, target, code, words):
     put(3)
-    answer = run("dlq", "replay", "--target", f"targets.py:{target}", "--go")
+    answer = run("dlq", "replay", "--any-pipeline", "--target", f"targets.py:{target}", "--go")
     assert answer.code == code
     *_, last = answer.err.splitlines()
     assert last.startswith(f"redrive: {words}")
     assert "0 letters were reprocessed" in last
     assert "Traceback" not in answer.err
     assert "hunter2" not in answer.err
-    assert answer.rows[0] == ["selected", "3", ""]
+    assert answer.rows[0] == ["selected", "3", "pipeline vendor"]
     assert store.dlq.count(status="pending") == 3
 
 
@@ -175,20 +242,36 @@ def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, 
     ("words", "code", "sentence"),
     [
         (["--target", "nowhere.py:load"], 64, "there is no file nowhere.py"),
-        (["--target", "targets.py:laod"], 64, "targets.py has no name 'laod'; did you mean 'load'?"),
+        (["--any-pipeline", "--target", "targets.py:laod"], 64, "targets.py has no name 'laod'; did you mean 'load'?"),
         (["--target", "targets.py"], 64, "there is no pipeline or flow in targets.py; make one with"),
         (
             ["--target", "broken.py:load"],
             70,
             "broken.py cannot be imported: SyntaxError: expected ':' (broken.py, line 1)",
         ),
-        (["--target", "targets.py:not_callable"], 64, "a replay's target is a function of records"),
-        (["--target", "targets.py:miscounts", "--go"], 64, "the target answered 2 outcomes for 1 records"),
-        (["--target", "targets.py:load", "--tries", "3"], 64, "--tries and --first are about the schedule"),
-        (["--target", "targets.py:load", "--due", "--tries", "0"], 64, "tries must be a whole number from 1 to 100"),
-        (["--target", "targets.py:load", "--due", "--first", "soon"], 64, "--first must be an age"),
-        (["--target", "targets.py:load", "99"], 64, "there is no letter 99"),
-        (["--target", "targets.py:load", "--status", "discarded"], 64, "a letter that is discarded is settled"),
+        (["--any-pipeline", "--target", "targets.py:not_callable"], 64, "a replay's target is a function of records"),
+        (
+            ["--any-pipeline", "--target", "targets.py:miscounts", "--go"],
+            64,
+            "the target answered 2 outcomes for 1 records",
+        ),
+        (
+            ["--any-pipeline", "--target", "targets.py:load", "--tries", "3"],
+            64,
+            "--tries and --first are about the schedule",
+        ),
+        (
+            ["--any-pipeline", "--target", "targets.py:load", "--due", "--tries", "0"],
+            64,
+            "tries must be a whole number from 1 to 100",
+        ),
+        (["--any-pipeline", "--target", "targets.py:load", "--due", "--first", "soon"], 64, "--first must be an age"),
+        (["--any-pipeline", "--target", "targets.py:load", "99"], 64, "there is no letter 99"),
+        (
+            ["--any-pipeline", "--target", "targets.py:load", "--status", "discarded"],
+            64,
+            "a letter that is discarded is settled",
+        ),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_in_one_sentence(run, put, here, words, code, sentence):
@@ -203,9 +286,15 @@ def test_what_cannot_be_replayed_is_refused_in_one_sentence(run, put, here, word
 
 def test_by_schedule_only_what_is_due_is_tried(run, put, store):
     put(3)
-    assert run("dlq", "replay", "--target", "targets.py:load", "--due", "--go").rows[0] == ["selected", "0", ""]
-    answer = run("dlq", "replay", "--target", "targets.py:load", "--due", "--first", "0s", "--tries", 2, "--go")
-    assert answer.rows[0] == ["selected", "3", ""]
+    assert run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--due", "--go").rows[0] == [
+        "selected",
+        "0",
+        "",
+    ]
+    answer = run(
+        "dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--due", "--first", "0s", "--tries", 2, "--go"
+    )
+    assert answer.rows[0] == ["selected", "3", "pipeline vendor"]
     assert str(store.dlq.get(3).status) == "pending"
     assert store.dlq.get(3).reprocess_count == 1
 
@@ -214,13 +303,13 @@ def test_what_a_target_says_of_a_masked_field_is_masked(run, store, here):
     (here / "redrive.toml").write_text('[letters]\nredact = ["fee"]\n')
     store.dlq.put({"id": "D-3", "fee": "Rumpelstilzchen"}, "bad", pipeline="vendor")
     for words in (["--json"], []):
-        answer = run("dlq", "replay", "--target", "targets.py:load", *words)
+        answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", *words)
         assert answer.code == 70
         assert "Rumpelstilzchen" not in answer.out + answer.err
 
 
 def test_on_a_terminal_the_report_is_a_table_below_the_progress(terminal, put):
     put(3)
-    answer = terminal("dlq", "replay", "--target", "targets.py:load")
+    answer = terminal("dlq", "replay", "--any-pipeline", "--target", "targets.py:load")
     assert answer.code == 70
     assert "would fail        1  ValueError: fee: <value> of D-<n>" in answer.out

@@ -156,7 +156,7 @@ def test_on_postgresql_the_schema_is_made_only_where_that_is_asked_for(run, serv
     migrated = run("store", "migrate", "--store", server)
     assert migrated.code == 0
     assert "correct-horse" not in migrated.err
-    assert run("dlq", "ls", "--store", server).err == "no pending letters\n"
+    assert run("dlq", "ls", "--store", server).err == "no open letters\n"
     told = json.loads(run("store", "info", "--json", "--store", server).out)
     assert told["database"] == "postgresql"
     assert ":***@" in told["url"]

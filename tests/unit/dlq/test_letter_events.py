@@ -214,14 +214,14 @@ def test_a_replay_that_its_target_stops_is_told_of_with_what_was_done_before(sto
             raise ConnectionRefusedError("the warehouse is down")
 
     with pytest.raises(ReplayStopped):
-        store.dlq.replay(target, batch=1, dry_run=False)
+        store.dlq.replay(target, batch=1, any_pipeline=True, dry_run=False)
     (told,) = heard
     assert (told.report.attempted, told.report.reprocessed, told.pipelines) == (1, 1, ())
     assert "the warehouse is down" in told.report.stopped
 
 
 def test_a_replay_of_nothing_is_no_event(store, heard):
-    store.dlq.replay(lambda records: None, dry_run=False)
+    store.dlq.replay(lambda records: None, any_pipeline=True, dry_run=False)
     assert heard == []
 
 
@@ -253,9 +253,14 @@ def test_a_secret_in_why_a_replay_stopped_is_not_in_the_log(store, caplog):
         raise ConnectionRefusedError("https://warehouse.example/?api_key=hunter2hunter2")
 
     with pytest.raises(ReplayStopped):
-        store.dlq.replay(target, batch=1, dry_run=False)
+        store.dlq.replay(target, batch=1, any_pipeline=True, dry_run=False)
     with pytest.raises(ReplayStopped):
-        store.dlq.replay(lambda records: [None] if records[0]["id"] == 0 else target(records), batch=1, dry_run=False)
+        store.dlq.replay(
+            lambda records: [None] if records[0]["id"] == 0 else target(records),
+            batch=1,
+            any_pipeline=True,
+            dry_run=False,
+        )
     assert "1 letter replayed" in caplog.text
     assert "hunter2" not in caplog.text
 

@@ -10,7 +10,7 @@ import typer
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.exits import TEMPORARY, Refused
-from redrive.cli.selecting import Selection
+from redrive.cli.selecting import OPEN, Selection
 from redrive.cli.session import Session
 from redrive.cli.wording import counted
 from redrive.errors import LetterError
@@ -25,10 +25,9 @@ _Note = Annotated[
 _MaybeNote = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why; it stays with the letters.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
-_OPEN = ("pending", "escalated")
 _DONE = {"discard": "discarded", "escalate": "escalated", "reopen": "reopened"}
 _STARTS: Mapping[str, tuple[str, ...]] = {
-    "discard": _OPEN,
+    "discard": OPEN,
     "escalate": ("pending",),
     "reopen": ("escalated", "discarded", "reprocessed"),
 }

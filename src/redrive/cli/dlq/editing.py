@@ -13,7 +13,7 @@ from redrive.cli.dlq.by_hand import edited_by_hand
 from redrive.cli.dlq.noun import app
 from redrive.cli.exits import FAILED, TEMPORARY, Refused
 from redrive.cli.output import Column
-from redrive.cli.selecting import Selection
+from redrive.cli.selecting import OPEN, Selection
 from redrive.cli.session import Session
 from redrive.cli.wording import counted
 from redrive.errors import LetterError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from redrive.letters import EditReport, Letter
     from redrive.opening import Store
 
-_OPEN = ("pending", "escalated")
 _COLUMNS = (
     Column(title="letter", show=str, right=True),
     Column(title="field", least=10),
@@ -180,7 +179,7 @@ def _must_be_open(store: Store, ids: tuple[int, ...]) -> None:
     """Named letters that cannot be edited are an error, not left out in silence."""
     for one in ids:
         letter = store.dlq.get(one)
-        if letter.status not in _OPEN:
+        if letter.status not in OPEN:
             raise LetterError(f"letter {one} is {letter.status}; reopen it before it is edited")
 
 

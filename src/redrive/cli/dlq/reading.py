@@ -10,7 +10,7 @@ import typer
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.output import Column
-from redrive.cli.selecting import Selection
+from redrive.cli.selecting import OPEN, Selection, what_is_there
 from redrive.cli.session import Session
 from redrive.cli.wording import ago, bars, counted, in_a_line
 from redrive.masking import mask
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from redrive.dlq.queue import DeadLetters
     from redrive.letters import Cause, Letter
 
-_OPEN = ("pending", "escalated")
 _SHORTEST = 6
 
 # In a narrow terminal the message matters most, then how to find the letter again.
@@ -55,11 +54,13 @@ def causes(
 
     with session.opened() as store:
         dlq = store.dlq
-        listed = dlq.causes(limit=limit + 1, **selection.filters(dlq, status=_OPEN))
+        filters = selection.filters(dlq, status=OPEN)
+        listed = dlq.causes(limit=limit + 1, **filters)
         more = len(listed) > limit
         view = LetterView(dlq.redactor)
         found = [(one, view.cause(one, _one_of(dlq, one))) for one in listed[:limit]]
         size = None if found else dlq.size()
+        others = None if found or selection.empty else what_is_there(dlq, filters)
     out = session.out
     if out.json:
         out.document([document for _, document in found])
@@ -80,6 +81,8 @@ def causes(
         out.table(columns, [_cause_row(one, document["message"]) for one, document in found])
     if size is not None:
         out.say("no cause matches" if not selection.empty else f"no open letters; {counted(size.letters)} in all")
+        if others:
+            out.say(others)
     if more:
         out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
 
@@ -97,7 +100,7 @@ def _cause_row(cause: Cause, message: str) -> list[Any]:
     return [
         cause.fingerprint,
         sum(by_status.values()),
-        *(by_status[status] for status in _OPEN),
+        *(by_status[status] for status in OPEN),
         cause.seen,
         cause.pipelines,
         cause.first_seen,
@@ -123,14 +126,15 @@ def ls(
     after: Annotated[int | None, typer.Option(metavar="ID", help="The page after this letter.")] = None,
     oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Oldest first.")] = False,
 ) -> None:
-    """Letters, newest first. Without a status: pending ones."""
+    """Letters, newest first. Without a status: open ones, that is pending and escalated."""
     from redrive.cli.letter_view import LetterView
 
     with session.opened() as store:
-        filters = selection.filters(store.dlq, status=("pending",))
+        filters = selection.filters(store.dlq, status=OPEN)
         found = store.dlq.find(limit=limit + 1, after=after, newest_first=not oldest_first, **filters)
         view = LetterView(store.dlq.redactor)
         shown = [view.letter(one) for one in found[:limit]]
+        others = None if found or after is not None else what_is_there(store.dlq, filters)
     out = session.out
     if out.json:
         out.document(shown)
@@ -138,8 +142,10 @@ def ls(
         out.table(_columns(selection), [_letter_row(one, view) for one in found[:limit]])
     if not found:
         where = "" if selection.empty and after is None else " that match"
-        pending = selection.said_status() is None and not selection.by_id
-        out.say(f"no {'pending ' if pending else ''}letters{where}")
+        unsaid = selection.said_status() is None and not selection.by_id
+        out.say(f"no {'open ' if unsaid else ''}letters{where}")
+        if others:
+            out.say(others)
     elif len(found) > limit:
         out.say(f"there are more: {session.again_with('--after', found[limit - 1].id)}")
 

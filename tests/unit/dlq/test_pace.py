@@ -1,0 +1,44 @@
+"""The rate limit of a replay, with a clock of its own."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.dlq.pace import Pace
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@given(
+    rate=st.floats(0.1, 1_000),
+    batches=st.lists(st.tuples(st.integers(1, 500), st.floats(0, 5)), min_size=1, max_size=30),
+)
+def test_no_window_has_more_letters_than_the_rate_allows(rate, batches):
+    clock = Clock()
+    pace = Pace(rate, clock=lambda: clock.now, sleep=clock.sleep)
+    sent = []
+    for wanted, seconds in batches:
+        size = pace.size(wanted)
+        assert 1 <= size <= max(1, min(wanted, rate))
+        pace.wait()
+        pace.sent(size)
+        sent.append((clock.now, size))
+        clock.now += seconds  # how long the target takes
+    for first in range(len(sent)):
+        for last in range(first + 1, len(sent)):
+            before = sum(size for _, size in sent[first:last])
+            assert before <= rate * (sent[last][0] - sent[first][0]) * (1 + 1e-9) + 1e-6
+
+
+@given(wanted=st.integers(0, 10_000))
+def test_without_a_rate_nothing_waits(wanted):
+    pace = Pace(None, sleep=lambda seconds: None)
+    pace.wait()
+    pace.sent(wanted)
+    pace.wait()
+    assert pace.size(wanted) == wanted
