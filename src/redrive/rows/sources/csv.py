@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive.rows.batch import Record
 from redrive.rows.sources.csv_encoding import UTF_8, is_utf_16, known_encoding, undecodable
-from redrive.rows.sources.csv_reading import CUT_OFF, CsvReading, Options
+from redrive.rows.sources.csv_reading import CUT_OFF, CsvReading, Options, read_context
 from redrive.rows.sources.csv_records import Dialect, record_at
 from redrive.rows.sources.csv_structure import TOO_LARGE
 from redrive.rows.sources.files import Files, Paths, names_of
@@ -100,28 +100,35 @@ class CsvSource:
             return dict(raw)
         if not isinstance(raw, str | bytes):
             raise ValueError(f"a line of a CSV file is a text, bytes or a record, not a {type(raw).__name__}")
-        name, columns = self._columns()
-        # A text was decoded before, and perhaps edited by a person.
-        encoding = UTF_8 if isinstance(raw, str) else self._options.of_bytes
+        columns, dialect, encoding = self._format_of(raw, context)
         lines = raw.encode(UTF_8, "surrogatepass") if isinstance(raw, str) else raw
-        records = _records(lines, columns, self._options.dialect(name, encoding), encoding)
+        records = _records(lines, columns, dialect, encoding)
         return records[0] if len(records) == 1 else records
+
+    def _format_of(self, raw: str | bytes, context: Mapping[str, Any] | None) -> tuple[Sequence[str], Dialect, str]:
+        """Return the columns, the dialect and the encoding of a letter.
+
+        A line is taken apart as its file was written when the letter was made, whatever the files are now. The encoding
+        and what stands for None are those of today: these are what an operator changes to fix a letter.
+        """
+        # A text was decoded before, and perhaps edited by an operator.
+        encoding = UTF_8 if isinstance(raw, str) else self._options.of_bytes
+        if context is not None:
+            columns, delimiter, quote, of_bytes = read_context(context)
+            encoding = encoding if isinstance(raw, str) or of_bytes is None else of_bytes
+            null = self._options.null_bytes(encoding)
+            return columns, Dialect(delimiter, quote, null, self._options.has_header), encoding
+        if self._options.columns is not None:
+            return self._options.columns, self._options.dialect(self._files.patterns[0], encoding), encoding
+        raise ValueError(
+            "the letter does not hold the header of its file, because an older version of redrive made it: "
+            'edit the record into fields, such as {"id": "7"}'
+        )
 
     def _units(self) -> dict[str, Any]:
         """What the positions are counted in: those of UTF-16 are not the file's own."""
         kind: dict[str, Any] = {"kind": "csv"}
         return {**kind, "encoding": self._options.encoding} if is_utf_16(self._options.encoding) else kind
-
-    def _columns(self) -> tuple[str, tuple[str, ...]]:
-        """The columns, and a file that has them."""
-        if self._options.columns is not None:
-            return self._files.patterns[0], self._options.columns
-        names = self._files.find()
-        reading = CsvReading(names, None, self._options)
-        reading.close()
-        if reading.columns is None:
-            raise ValueError(f"{self.name} is empty: there is no header that tells the columns of a line")
-        return names[0], reading.columns
 
 
 def _records(lines: bytes, columns: Sequence[str], dialect: Dialect, encoding: str) -> list[Record]:

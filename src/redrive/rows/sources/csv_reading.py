@@ -9,7 +9,7 @@ from typing import Any
 from redrive.errors import SourceError
 from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Unreadable
-from redrive.rows.sources.csv_encoding import UTF_8, is_utf_16, mark_undecodable, open_text
+from redrive.rows.sources.csv_encoding import UTF_8, FromUtf16, is_utf_16, mark_undecodable, open_text
 from redrive.rows.sources.csv_frames import Frames, Part
 from redrive.rows.sources.csv_header import Feed, go_to_table, other_columns, read_columns
 from redrive.rows.sources.csv_records import Dialect
@@ -50,12 +50,34 @@ class Options:
         """How this file is written."""
         stem = name.lower().removesuffix(".gz").removesuffix(".zst")
         by_name = b"\t" if stem.endswith((".tsv", ".tab")) else b","
-        null = frozenset(text.encode(encoding) for text in self.null)
-        return Dialect(self.delimiter or by_name, self.quote, null, self.has_header)
+        return Dialect(self.delimiter or by_name, self.quote, self.null_bytes(encoding), self.has_header)
+
+    def null_bytes(self, encoding: str) -> frozenset[bytes]:
+        """The texts that stand for None, as they are in a file."""
+        return frozenset(text.encode(encoding) for text in self.null)
 
 
 CUT_OFF = "cut_off"
 """The field of a letter that holds what was left of a line when its stream ended early."""
+
+
+def letter_context(columns: Sequence[str], dialect: Dialect, encoding: str | None) -> dict[str, Any]:
+    """Return what a letter of this file needs to be read again when the file is gone, as JSON.
+
+    encoding  that of the letter's bytes where it is certain, as of text that was converted
+    """
+    quote = None if dialect.quote is None else dialect.quote.decode()
+    context = {"header": list(columns), "delimiter": dialect.delimiter.decode(), "quote": quote}
+    return context if encoding is None else {**context, "encoding": encoding}
+
+
+def read_context(context: Mapping[str, Any]) -> tuple[list[str], bytes, bytes | None, str | None]:
+    """Return the columns, the delimiter, the quote and the encoding of a letter's context."""
+    try:
+        columns, delimiter, quote = context["header"], context["delimiter"], context["quote"]
+        return list(columns), delimiter.encode("ascii"), quote and quote.encode("ascii"), context.get("encoding")
+    except (KeyError, TypeError, AttributeError, UnicodeError):
+        raise ValueError("the context of the letter is not that of a CSV line: edit the record into fields") from None
 
 
 class CsvReading:
@@ -162,6 +184,8 @@ class CsvFile:
         except BaseException:
             self._stream.close()
             raise
+        converted = UTF_8 if isinstance(self._stream, FromUtf16) else None
+        self._context = letter_context(self.columns or (), self._dialect, converted)
         self._frames = Frames(self.columns or (), self._dialect, self._encoding)
         self._block = Block.empty(self._feed.line)
         self._at = 0
@@ -186,6 +210,8 @@ class CsvFile:
             raw = {CUT_OFF: self._feed.cut}
             unreadable.append(Unreadable(raw, fault, f"line {self._feed.line}"))
             self._ended = True
+        for bad in unreadable:
+            bad.context = self._context
         if not parts and not unreadable:
             return None
         lines = np.concatenate([part.lines() for part in parts] or [self._block.lines])

@@ -1,6 +1,7 @@
 """CSV files as a source: what is asked for, what is remembered, and going on where a run ended."""
 
 import gzip
+import json
 from unittest import mock
 
 import polars as pl
@@ -247,56 +248,92 @@ def test_lines_before_the_header_are_skipped_and_counted(tmp_path):
     assert batches(rows.csv(path, skip=9)) == []
 
 
-def test_a_line_is_read_again_once_a_person_has_mended_it(two_files):
-    source = rows.csv(two_files / "*.csv")
-    with pytest.raises(ValueError, match="1 field where the header has 2"):
-        source.again(b"3")
-    assert source.again(b"3,30") == {"id": "3", "fee": "30"}
-    assert source.again(b"3,30\r\n") == {"id": "3", "fee": "30"}
-    assert source.again('3,"drei\nßig"') == {"id": "3", "fee": "drei\nßig"}
-    assert source.again("3,\n\n4,40\n") == [{"id": "3", "fee": None}, {"id": "4", "fee": "40"}]
-    assert source.again({"id": 3}) == {"id": 3}
+CONTEXT = {"header": ["id", "fee"], "delimiter": ",", "quote": '"'}
 
 
-@pytest.mark.parametrize(
-    ("raw", "sentence"),
-    [
-        (b'3,"x', "a quote is not closed"),
-        (b'3,"x"y', "text after a closing quote"),
-        (b"3,\xe9", "not UTF-8: byte 0xe9 at column 3"),
-        ("3,\udce9", "not UTF-8: byte 0xed at column 3"),
-        (b"", "there is no row in it"),
-        (7, "a line of a CSV file is a text, bytes or a record, not a int"),
-    ],
-    ids=str,
-)
-def test_a_line_that_is_still_bad_is_told_to_be(two_files, raw, sentence):
-    with pytest.raises(ValueError) as error:
-        rows.csv(two_files / "a.csv").again(raw)
-    assert str(error.value) == sentence
+class TestLetterReadAgain:
+    """A letter of a CSV line is read with its own header, and with the encoding of today."""
 
+    def test_fixed_line_is_read(self, two_files):
+        source = rows.csv(two_files / "*.csv")
+        with pytest.raises(ValueError, match="1 field where the header has 2"):
+            source.again(b"3", CONTEXT)
+        assert source.again(b"3,30", CONTEXT) == {"id": "3", "fee": "30"}
+        assert source.again(b"3,30\r\n", CONTEXT) == {"id": "3", "fee": "30"}
+        assert source.again(b"3,30\r4,40\r", CONTEXT) == [{"id": "3", "fee": "30"}, {"id": "4", "fee": "40"}]
+        assert source.again('3,"drei\nßig"', CONTEXT) == {"id": "3", "fee": "drei\nßig"}
+        assert source.again("3,\n\n4,40\n", CONTEXT) == [{"id": "3", "fee": None}, {"id": "4", "fee": "40"}]
+        assert source.again({"id": 3}, CONTEXT) == source.again({"id": 3}) == {"id": 3}
 
-def test_a_line_is_read_again_in_the_encoding_and_with_the_columns_of_the_source(tmp_path):
-    source = rows.csv(tmp_path / "gone.tsv", header=False, columns=["a", "b"], encoding="cp1252", null=("", "€"))
-    assert source.again(b"\x80\tcaf\xe9") == {"a": None, "b": "café"}
-    assert source.again("€\tcafé") == {"a": None, "b": "café"}
-    (tmp_path / "empty.csv").write_bytes(b"\n")
-    with pytest.raises(ValueError, match="is empty: there is no header"):
-        rows.csv(tmp_path / "empty.csv").again(b"1,2")
-    with pytest.raises(SourceError, match="there is no file"):
-        rows.csv(tmp_path / "gone.csv").again(b"1,2")
-
-
-def test_every_unreadable_piece_fails_again_with_the_same_sentence(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_bytes(b'a,b\n1\n1,2,3\n"1"x,2\n\xff,2\n1,"2\n')
-    source = rows.csv(path)
-    (batch,) = batches(source)
-    assert len(batch.unreadable) == 5
-    for bad in batch.unreadable:
+    @pytest.mark.parametrize(
+        ("raw", "sentence"),
+        [
+            (b'3,"x', "a quote is not closed"),
+            (b'3,"x"y', "text after a closing quote"),
+            (b"3,\xe9", "not UTF-8: byte 0xe9 at column 3"),
+            ("3,\udce9", "not UTF-8: byte 0xed at column 3"),
+            (b"", "there is no row in it"),
+            (7, "a line of a CSV file is a text, bytes or a record, not a int"),
+        ],
+        ids=str,
+    )
+    def test_line_that_is_still_bad_is_rejected(self, two_files, raw, sentence):
         with pytest.raises(ValueError) as error:
-            source.again(bad.raw)
-        assert str(error.value) == bad.error
+            rows.csv(two_files / "a.csv").again(raw, CONTEXT)
+        assert str(error.value) == sentence
+
+    def test_every_unreadable_record_fails_with_the_same_sentence(self, tmp_path):
+        path = tmp_path / "a.csv"
+        path.write_bytes(b'a,b\n1\n1,2,3\n"1"x,2\n\xff,2\n1,"2\n')
+        source = rows.csv(path)
+        (batch,) = batches(source)
+        assert len(batch.unreadable) == 5
+        for bad in batch.unreadable:
+            with pytest.raises(ValueError) as error:
+                source.again(bad.raw, bad.context)
+            assert str(error.value) == bad.error
+
+    @pytest.mark.parametrize("now", [b"id,last,first\n2,x,y\n", b"", None], ids=["other header", "empty", "moved"])
+    def test_header_is_that_of_the_letter(self, tmp_path, now):
+        path = tmp_path / "in.csv"
+        path.write_bytes(b"id,first,last\n1,Ren\xe9,Dubois\n")
+        (batch,) = batches(rows.csv(path))
+        (bad,) = json.loads(json.dumps([one.context for one in batch.unreadable]))
+        path.unlink() if now is None else path.write_bytes(now)
+        fixed = rows.csv(path, encoding="cp1252")
+        assert fixed.again(batch.unreadable[0].raw, bad) == {"id": "1", "first": "René", "last": "Dubois"}
+
+    def test_delimiter_and_quote_are_those_of_the_letter(self, tmp_path):
+        path = tmp_path / "in.tsv"
+        path.write_bytes(b"a\tb\n'x\ty'\t\xe9\n")
+        (batch,) = batches(rows.csv(path, quote="'"))
+        (bad,) = batch.unreadable
+        now = rows.csv(tmp_path / "gone.csv", delimiter=";", encoding="cp1252")
+        assert now.again(bad.raw, bad.context) == {"a": "x\ty", "b": "é"}
+        path.write_bytes(b"'a\t\xe9\n")
+        (batch,) = batches(rows.csv(path, quote=None, header=False, columns=["a", "b"]))
+        (bad,) = batch.unreadable
+        assert now.again(bad.raw, bad.context) == {"a": "'a", "b": "é"}
+
+    def test_text_converted_from_utf_16_stays_what_it_is(self, tmp_path):
+        path = tmp_path / "in.csv"
+        path.write_bytes("a,b\né\n".encode("utf-16"))
+        (batch,) = batches(rows.csv(path))
+        (bad,) = batch.unreadable
+        assert rows.csv(path, encoding="cp1252").again(bad.raw + b",2", bad.context) == {"a": "é", "b": "2"}
+
+    def test_letter_without_header_is_read_only_with_declared_columns(self, two_files):
+        with pytest.raises(ValueError, match="does not hold the header of its file"):
+            rows.csv(two_files / "*.csv").again(b"3,30")
+        gone = two_files / "gone.tsv"
+        source = rows.csv(gone, header=False, columns=["a", "b"], encoding="cp1252", null=("", "€"))
+        assert source.again(b"\x80\tcaf\xe9") == {"a": None, "b": "café"}
+        assert source.again("€\tcafé") == {"a": None, "b": "café"}
+
+    @pytest.mark.parametrize("context", [{}, {"header": 1, "delimiter": ",", "quote": None}, {"page": 3}], ids=str)
+    def test_context_of_something_else_is_rejected(self, two_files, context):
+        with pytest.raises(ValueError, match="the context of the letter is not that of a CSV line"):
+            rows.csv(two_files / "a.csv").again(b"3,30", context)
 
 
 def test_the_careful_way_takes_over_where_the_fast_parser_fails(tmp_path):
