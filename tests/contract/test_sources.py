@@ -123,7 +123,7 @@ def a_query(url, connect):
         for name in ("orders", "other", "blank"):
             connection.execute(f"CREATE TABLE {name} (id integer, updated_at timestamp)")
         connection.execute(
-            "INSERT INTO orders VALUES (100, NULL), (101, NULL), "
+            "INSERT INTO orders VALUES (NULL, '2026-07-01 12:01:00'), (NULL, '2026-07-01 12:02:00'), "
             + ", ".join(f"({number}, '2026-07-01 12:{number // 10:02}:00')" for number in range(ROWS))
         )
         connection.commit()
@@ -327,6 +327,6 @@ def test_a_source_has_a_name_and_its_batches_too(case):
 def test_only_a_source_with_a_watermark_goes_on_in_the_next_run(case):
     last = read_all(case.source)[-1].next
     if isinstance(case.source, Continues):
-        assert read_all(case.source, case.source.start_of_next_run(last)) == []
+        assert ids(read_all(case.source, case.source.start_of_next_run(last))) == []
     else:
         assert case.source.identity()["kind"] != "query"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,11 +15,12 @@ from redrive.model import Kind
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources import query_database as databases
 from redrive.rows.sources.query_database import Database
-from redrive.rows.sources.query_keyset import Keyset
+from redrive.rows.sources.query_keyset import Columns, Keyset
+from redrive.rows.sources.query_text import Rescue, Rescued
 from redrive.rows.sources.query_watermark import given_back, kept, stepped_back
 
 MOST_NULLS = 10_000
-"""Rows without a watermark or a key that are put up with."""
+"""Rows without a watermark, or without a key, that a run accepts: they are read in every run."""
 
 _PART = r'(?:[\w$]+|"[^"]+"|`[^`]+`|\[[^\]]+\])'
 _TABLE = re.compile(rf"\bfrom\s+({_PART}(?:\s*\.\s*{_PART})*)", re.IGNORECASE)
@@ -46,7 +47,10 @@ def query(
     parameters  values for `:names` in the SQL
     name        as letters and checkpoints know it; the first table of the SQL unless it is given
 
-    Rows without a watermark or key are never behind another row: the first run of all hands them out as unreadable.
+    A row whose watermark is null has no place in that order: such rows, 10,000 at most, are read in every run and
+    written each time. A row without a key becomes a letter in every run. A row that the driver cannot hold, such as one
+    with a timestamp of 'infinity', becomes a letter that has the value as text. An interval of months or years is read
+    as its text.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not isinstance(sql, str) or not sql.strip(" \t\r\n;"):
@@ -94,17 +98,34 @@ class Query:
             raise
 
     def start_of_next_run(self, position: Any | None) -> Any | None:
-        """Where a new run begins when the last one ended at `position`: `lag` before it."""
-        if position is None or position["watermark"] is None or self._lag is None:
-            return position
+        """Where a new run begins when the last one ended at `position`: `lag` before it, rows without a watermark
+        first."""
+        if position is None:
+            return None
+        if position["watermark"] is None or self._lag is None:
+            return {**position, "nulls": []}
         column = self._keyset.names[0]
         back = stepped_back(given_back(position["watermark"]), self._lag, column)
-        return {"watermark": kept([back], [column])[0], "key": None}
+        return {"watermark": kept([back], [column])[0], "key": None, "nulls": []}
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         if not isinstance(raw, Mapping):
             raise TypeError(f"a row of {self.name} is a mapping, not a {type(raw).__name__}")
-        return dict(raw)
+        record = dict(raw)
+        missing = [name for name in (context or {}).get("missing", ()) if name not in record]
+        # Letters of earlier versions hold the watermark and the key of such a row, and nothing else.
+        may_be_stub = context is None and record.keys() == set(self._keyset.names)
+        return self._fetched_again(record) if missing or may_be_stub else record
+
+    def _fetched_again(self, record: Record) -> Record:
+        """The row of a letter that does not hold all of it, as the database has it now."""
+        reading = self.open(None, {})
+        try:
+            if record.keys() >= set(reading.columns or ()):
+                return record
+            return reading.row_of(record)
+        finally:
+            reading.close()
 
 
 class QueryReading:
@@ -119,20 +140,21 @@ class QueryReading:
         self._database = database
         self._keyset = keyset
         self._lag = lag
-        self._begins = position is None
+        # Rows without a watermark come first; a key says how far they were read, None that they all were.
+        self._nulls: list[Any] | None = [] if position is None else given_back(position.get("nulls"))
         self._ended = False
         self._done = 0
         self._start: Any = None
         self._behind: list[Any] | None = None
         self._go_to(position)
         self.columns: tuple[str, ...] | None = self._look()
+        self._rescue = Rescue(self.columns, _is_no_rows_fault)
 
     def read(self, most: int) -> Batch | None:
-        if self._begins:
-            unreachable = self._unreachable()
-            self._begins = False
-            if unreachable:
-                return self._batch([], unreachable, {"watermark": None, "key": None})
+        if self._nulls is not None:
+            batch = self._without_place(self._nulls, most)
+            if batch is not None:
+                return batch
         if self._ended:
             return None
         page = self._page(most)
@@ -149,6 +171,25 @@ class QueryReading:
 
     def close(self) -> None:
         self._database.close()
+
+    def row_of(self, record: Record) -> Record:
+        """Return the row that has the key of a record, as it is now; ValueError where it cannot be had."""
+        keys = self._keyset.names[1:]
+        where = ", ".join(f"{name} {_shown(record.get(name))}" for name in keys)
+        if any(record.get(name) is None for name in keys):
+            raise ValueError(f"the letter holds no whole row of {self._name}, and no key to fetch it by")
+
+        def fetch(columns: Columns) -> list[Record]:
+            return self._select(self._keyset.at_key([record[name] for name in keys], 2, columns))
+
+        if len(fetch(dict.fromkeys(keys))) > 1:
+            raise ValueError(f"the letter holds no whole row of {self._name}, which has several with {where}")
+        found = self._rescue.row(fetch)
+        if found is None:
+            raise ValueError(f"the letter holds no whole row of {self._name}, which has none with {where} any more")
+        if found.missing:
+            raise ValueError(f"{', '.join(found.missing)} of the row of {self._name} with {where} cannot be read")
+        return found.record
 
     def _go_to(self, position: Any | None) -> None:
         if position is None:
@@ -237,30 +278,98 @@ class QueryReading:
                 if _is_no_rows_fault(fault):
                     self._raise(fault)
                 if end - first == 1:
-                    page.bad.append(Unreadable(found[first], databases.first_line(fault), self._place(found[first])))
+                    page.bad.extend(self._unreadable(found[first], behind, places[first], fault))
                 else:
                     middle = (first + end) // 2
                     pieces += [(middle, end), (first, middle)]
         return page
 
-    def _unreachable(self) -> list[Unreadable]:
+    def _unreadable(
+        self, place: Record, behind: Sequence[Any] | None, last: Sequence[Any], fault: Exception
+    ) -> list[Unreadable]:
+        """The letter of a row that cannot be had as it is: all that can be had of it. None where it has gone."""
+        rescued = self._rescue.row(
+            lambda columns: self._select(self._keyset.between(self._start, behind, last, columns))
+        )
+        return self._letter_of(rescued, place, fault)
+
+    def _letter_of(self, rescued: Rescued | None, place: Record, fault: Exception) -> list[Unreadable]:
+        if rescued is None:
+            return []
+        error = databases.first_line(fault)
+        return [Unreadable(rescued.record, error, self._place(place), context=rescued.context)]
+
+    # ── rows that have no place in the order ──────────────────────────────────────────────────────────────────────────
+
+    def _without_place(self, behind: list[Any], most: int) -> Batch | None:
+        """The next rows without a watermark, and with the first of them those without a key; None at their end."""
         try:
-            rows = self._select(self._keyset.nulls(MOST_NULLS + 1))
+            bad = [] if behind else self._without_key()
+            if not behind and self._count_nulls() > MOST_NULLS:
+                self._too_many(self._keyset.names[0])
+            rows, unreadable, last = self._null_page(behind, most)
         except Exception as error:
             self._raise(error)
-        if len(rows) > MOST_NULLS:
-            names = " or ".join(dict.fromkeys(self._keyset.names))
-            raise SourceError(
-                f"more than {MOST_NULLS:,} rows of {self._name} have no {names}, and no watermark reaches them: "
-                "filter them out in the SQL, or give them one with COALESCE"
-            )
-        return [Unreadable(row, self._missing(row), self._place(row), ErrorType.VALIDATION) for row in rows]
+        position = self._place_kept()
+        self._nulls = last
+        if last is not None:
+            position["nulls"] = kept(last, self._keyset.names[1:])
+        bad += unreadable
+        return self._batch(rows, bad, position) if rows or bad else None
 
-    def _missing(self, record: Record) -> str:
-        watermark, *keys = self._keyset.names
-        if record[watermark] is None:
-            return f"watermark {watermark} is null"
-        return f"key {next(name for name in keys if record[name] is None)} is null"
+    def _null_page(self, behind: list[Any], most: int) -> tuple[list[Record], list[Unreadable], list[Any] | None]:
+        """Rows without a watermark behind a key, those that cannot be had, and the last key where more follow."""
+        keys = self._keyset.names[1:]
+        try:
+            found = self._select(self._keyset.without_watermark(behind, most + 1))
+        except Exception as error:
+            if _is_no_rows_fault(error):
+                raise
+        else:
+            more = len(found) > most
+            return found[:most], [], [found[most - 1][name] for name in keys] if more else None
+        places = self._select(self._keyset.without_watermark(behind, most + 1, dict.fromkeys(self._keyset.names)))
+        rows: list[Record] = []
+        bad: list[Unreadable] = []
+        for place in places[:most]:
+            try:
+                rows += self._select(self._keyset.without_watermark(behind, 1))
+            except Exception as error:
+                if _is_no_rows_fault(error):
+                    raise
+                bad += self._letter_of(self._rescue.row(self._first_null_behind(behind)), place, error)
+            behind = [place[name] for name in keys]
+        return rows, bad, behind if len(places) > most else None
+
+    def _first_null_behind(self, behind: list[Any]) -> Callable[[Columns], list[Record]]:
+        return lambda columns: self._select(self._keyset.without_watermark(behind, 1, columns))
+
+    def _count_nulls(self) -> int:
+        some = self._keyset.names[:1]
+        return len(self._select(self._keyset.without_watermark([], MOST_NULLS + 1, dict.fromkeys(some))))
+
+    def _place_kept(self) -> dict[str, Any]:
+        """The place in the order at which this reading began, as a position."""
+        if self._behind is not None:
+            watermark, *key = kept(self._behind, self._keyset.names)
+            return {"watermark": watermark, "key": key}
+        watermark = None if self._start is None else kept([self._start], self._keyset.names[:1])[0]
+        return {"watermark": watermark, "key": None}
+
+    def _without_key(self) -> list[Unreadable]:
+        rows = self._select(self._keyset.without_key(MOST_NULLS + 1))
+        if len(rows) > MOST_NULLS:
+            self._too_many(" or ".join(self._keyset.names[1:]))
+        return [Unreadable(row, self._missing_key(row), self._place(row), ErrorType.VALIDATION) for row in rows]
+
+    def _too_many(self, names: str) -> NoReturn:
+        raise SourceError(
+            f"more than {MOST_NULLS:,} rows of {self._name} have no {names}, and every run would read them: "
+            "filter them out in the SQL, or give them one with COALESCE"
+        )
+
+    def _missing_key(self, record: Record) -> str:
+        return f"key {next(name for name in self._keyset.names[1:] if record[name] is None)} is null"
 
     def _stands_still(self) -> str:
         place = dict(zip(self._keyset.names, self._behind or (), strict=True))
@@ -270,7 +379,7 @@ class QueryReading:
         )
 
     def _raise(self, error: Exception) -> NoReturn:
-        if databases.heals(error) or databases.kind_of(error) is Kind.RESOURCE:
+        if isinstance(error, SourceError) or databases.heals(error) or databases.kind_of(error) is Kind.RESOURCE:
             raise error
         raise SourceError(f"{self._name}: {databases.first_line(error)}") from error
 

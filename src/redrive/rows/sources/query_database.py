@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import URL, Executable, create_engine
+from sqlalchemy import URL, Executable, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -21,6 +22,8 @@ from redrive.extras import needs
 from redrive.masking import mask
 from redrive.model import Kind
 from redrive.policy import backoff
+from redrive.rows.sinks.locks import limit_lock_waits
+from redrive.stopping import Cancellation, cancel_statement
 
 T = TypeVar("T")
 
@@ -31,6 +34,10 @@ Found = tuple[Sequence[str], Sequence[Sequence[Any]]]
 """The columns of a SELECT, and its rows."""
 
 _HEALS = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
+# A statement timeout: another session's lock is often the cause.
+_TIMED_OUT = "57014"
+_LOCK_WAIT = 5.0
+"""Seconds for which one statement waits for a lock; it is repeated until the patience has passed."""
 _FILES = {"sqlite", "duckdb"}
 _classifier = Classifier()
 
@@ -81,14 +88,15 @@ def open_database(url: URL) -> Database:
 def steadily(work: Callable[[], T]) -> T:
     """Run `work` until it works. Its error is raised as it is where it cannot heal, or does not in time."""
     ends, repeat = time.monotonic() + PATIENCE, 0
+    cancellation = Cancellation.current()
     while True:
         try:
             return work()
         except Exception as error:
-            if kind_of(error) not in _HEALS or time.monotonic() >= ends:
+            if cancellation.requested or not heals(error) or time.monotonic() >= ends:
                 raise
         repeat += 1
-        time.sleep(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
+        cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
 
 
 def kind_of(error: BaseException) -> Kind:
@@ -98,7 +106,8 @@ def kind_of(error: BaseException) -> Kind:
 
 def heals(error: BaseException) -> bool:
     """Whether the same may work later."""
-    return kind_of(error) in _HEALS
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    return kind_of(error) in _HEALS or getattr(cause, "sqlstate", None) == _TIMED_OUT
 
 
 def first_line(error: BaseException) -> str:
@@ -129,14 +138,33 @@ class _Alchemy:
             self._engine = create_engine(url, hide_parameters=True, **options)
         except ModuleNotFoundError as missing:
             raise SourceError(f"the driver of this database is not installed: pip install {missing.name}") from None
+        if url.get_driver_name() == "psycopg":
+            event.listen(self._engine, "connect", _keep_months)
 
     def run(self, statement: Executable) -> Found:
-        with self._engine.begin() as connection:
-            result = connection.execute(statement)
-            return list(result.keys()), result.fetchall()
+        with self._engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            with Cancellation.current().during(lambda: cancel_statement(driver)), connection.begin():
+                limit_lock_waits(connection, _LOCK_WAIT)
+                result = connection.execute(statement)
+                return list(result.keys()), result.fetchall()
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _keep_months(connection: Any, _: Any) -> None:
+    """Have psycopg give an interval with months or years as its text: a timedelta would count 30 days for a month."""
+    from psycopg.types.datetime import IntervalLoader
+
+    class Interval(IntervalLoader):
+        def load(self, data: Any) -> Any:
+            return bytes(data).decode() if _MONTHS.search(bytes(data)) else super().load(data)
+
+    connection.adapters.register_loader("interval", Interval)
+
+
+_MONTHS = re.compile(rb"\b(?:mon|mons|month|months|year|years)\b|^P[^T]*[YM]|^[+-]?\d+-\d")
 
 
 class _Duck:
@@ -155,8 +183,10 @@ class _Duck:
         compiled: Any = statement.compile(dialect=self._dialect)
         if self._connection is None:
             self._connection = self._connect()
-        result = self._connection.execute(compiled.string, [compiled.params[name] for name in compiled.positiontup])
-        return [column[0] for column in result.description], result.fetchall()
+        parameters = [compiled.params[name] for name in compiled.positiontup]
+        with Cancellation.current().during(self._connection.interrupt):
+            result = self._connection.execute(compiled.string, parameters)
+            return [column[0] for column in result.description], result.fetchall()
 
     def _connect(self) -> Any:
         if self._file == ":memory:":

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    cast,
     column,
     literal_column,
     not_,
@@ -21,7 +22,10 @@ from sqlalchemy import (
     tuple_,
 )
 from sqlalchemy import text as as_text
-from sqlalchemy.types import NullType
+from sqlalchemy.types import NullType, TypeEngine
+
+Columns = Mapping[str, TypeEngine[Any] | None]
+"""The columns to select, with the type that each is cast to; None where it is selected as it is."""
 
 # How SQLAlchemy finds the parameters of a text.
 _PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
@@ -50,9 +54,23 @@ class Keyset:
         """No row: what columns there are."""
         return self._all().limit(self._limit(0))
 
-    def nulls(self, limit: int) -> Select[Any]:
-        """Rows that have no place in the order."""
-        return self._all().where(or_(*(one.is_(None) for one in self._order))).limit(self._limit(limit))
+    def without_key(self, limit: int) -> Select[Any]:
+        """Return rows of which a part of the key is null."""
+        return self._all().where(or_(*(one.is_(None) for one in self._order[1:]))).limit(self._limit(limit))
+
+    def without_watermark(self, behind: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
+        """Return rows whose watermark is null, in the order of their key, behind a key or from the first."""
+        keys = list(dict.fromkeys(self._order[1:]))
+        found = self._all(columns).where(self._order[0].is_(None), *(one.is_not(None) for one in keys))
+        if behind:
+            found = found.where(self._compared(keys, behind, "key"))
+        return found.order_by(*keys).limit(self._limit(limit))
+
+    def at_key(self, key: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
+        """Return the rows of one key."""
+        bound = [self._bound(f"redrive_key_{number}", value) for number, value in enumerate(key)]
+        wanted = (one == value for one, value in zip(self._order[1:], bound, strict=True))
+        return self._all(columns).where(*wanted).limit(self._limit(limit))
 
     def page(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
         """Rows behind a row; where there is none, from a watermark on; where there is none, from the first."""
@@ -63,12 +81,19 @@ class Keyset:
         places = select(*dict.fromkeys(self._order)).select_from(self._rows)
         return self._sorted(places, start, behind).limit(self._limit(limit))
 
-    def between(self, start: Any, behind: Sequence[Any] | None, last: Sequence[Any]) -> Select[Any]:
+    def between(
+        self, start: Any, behind: Sequence[Any] | None, last: Sequence[Any], columns: Columns | None = None
+    ) -> Select[Any]:
         """Like `page`, up to a row, which belongs to it."""
-        return self._sorted(self._all(), start, behind).where(not_(self._is_behind(last, "last")))
+        return self._sorted(self._all(columns), start, behind).where(not_(self._is_behind(last, "last")))
 
-    def _all(self) -> Select[Any]:
-        return select(literal_column("*")).select_from(self._rows)
+    def _all(self, columns: Columns | None = None) -> Select[Any]:
+        if columns is None:
+            return select(literal_column("*")).select_from(self._rows)
+        chosen = (
+            (column(name) if form is None else cast(column(name), form)).label(name) for name, form in columns.items()
+        )
+        return select(*chosen).select_from(self._rows)
 
     def _sorted(self, rows: Select[Any], start: Any, behind: Sequence[Any] | None) -> Select[Any]:
         found = rows.where(*(one.is_not(None) for one in dict.fromkeys(self._order))).order_by(*self._order)
@@ -77,10 +102,13 @@ class Keyset:
         return found if start is None else found.where(self._order[0] >= self._bound("redrive_start", start))
 
     def _is_behind(self, values: Sequence[Any], name: str) -> ColumnElement[bool]:
+        return self._compared(self._order, values, name)
+
+    def _compared(self, order: Sequence[ColumnElement[Any]], values: Sequence[Any], name: str) -> ColumnElement[bool]:
         bound = [self._bound(f"redrive_{name}_{number}", value) for number, value in enumerate(values)]
         if self._backend in _COMPARE_ROWS:
-            return tuple_(*self._order) > tuple_(*bound)
-        return _row_by_row(self._order, bound)
+            return tuple_(*order) > tuple_(*bound)
+        return _row_by_row(order, bound)
 
     def _limit(self, rows: int) -> Any:
         return bindparam("redrive_limit", rows)

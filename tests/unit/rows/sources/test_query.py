@@ -231,39 +231,69 @@ def test_what_is_written_while_it_is_read_comes_once_it_is_behind(lite):
 # ── rows that have no place, rows that cannot be read ─────────────────────────────────────────────────────────────────
 
 
-def test_rows_without_a_watermark_or_a_key_are_handed_out_once(source):
-    fill(source, 3)
-    source.run("INSERT INTO orders VALUES (50, NULL, 'x'), (NULL, '2026-01-01 00:00:00', 'y')")
-    one = orders(source)
-    nulls, rest = read_all(one)
-    assert len(nulls.rows) == 0
-    assert sorted((bad.error, bad.raw["fee"], str(bad.error_type)) for bad in nulls.unreadable) == [
-        ("key id is null", "y", "validation"),
-        ("watermark updated_at is null", "x", "validation"),
-    ]
-    assert "updated_at null, id 50" in {bad.position for bad in nulls.unreadable}
-    assert ids([rest]) == [0, 1, 2]
-    assert ids(read_all(one, position=nulls.next)) == [0, 1, 2]
-    assert read_all(one, position=one.start_of_next_run(rest.next)) == []
+class TestRowsWithoutWatermark:
+    """They have no place in the order: every run reads them."""
 
+    def test_they_are_read_in_every_run(self, source):
+        fill(source, 3)
+        source.run("INSERT INTO orders VALUES (50, NULL, 'x')")
+        one = orders(source)
+        nulls, rest = read_all(one)
+        assert (ids([nulls]), ids([rest])) == ([50], [0, 1, 2])
+        assert nulls.position_of(0) == "updated_at null, id 50"
+        assert ids(read_all(one, position=nulls.next)) == [0, 1, 2]
+        source.run("INSERT INTO orders VALUES (51, NULL, 'inserted between two runs')")
+        again = read_all(one, position=one.start_of_next_run(rest.next))
+        assert ids(again) == [50, 51]
+        # The next run begins behind the same row as if there had been none of them.
+        assert again[-1].next == rest.next
 
-def test_a_table_of_nothing_but_nulls_leaves_a_position_to_begin_from(lite):
-    lite.run("CREATE TABLE orders (id integer, updated_at text)", "INSERT INTO orders VALUES (1, NULL)")
-    one = orders(lite, lag=60)
-    [nulls] = read_all(one)
-    lite.run("INSERT INTO orders VALUES (2, '2026-01-01 00:00:00')")
-    [batch] = read_all(one, position=one.start_of_next_run(nulls.next))
-    assert batch.rows.records == [{"id": 2, "updated_at": "2026-01-01 00:00:00"}]
+    def test_rows_without_a_key_are_letters_in_every_run(self, source):
+        fill(source, 3)
+        source.run("INSERT INTO orders VALUES (NULL, '2026-01-01 00:00:00', 'y'), (NULL, NULL, 'z')")
+        one = orders(source)
+        for position in (None, one.start_of_next_run(read_all(one)[-1].next)):
+            [nulls, *_] = read_all(one, position=position)
+            found = sorted((bad.error, bad.raw["fee"], str(bad.error_type)) for bad in nulls.unreadable)
+            assert found == [("key id is null", "y", "validation"), ("key id is null", "z", "validation")]
 
+    @pytest.mark.parametrize("most", [1, 2, 3, 100])
+    def test_reading_resumes_among_them(self, source, most):
+        fill(source, 4)
+        source.run("INSERT INTO orders VALUES " + ", ".join(f"({n}, NULL, 'x')" for n in range(50, 57)))
+        one = orders(source)
+        whole = read_all(one, most=most)
+        assert ids(whole) == [*range(50, 57), 0, 1, 2, 3]
+        assert max(len(batch.rows) for batch in whole) <= most
+        for place, batch in enumerate(whole):
+            assert ids(read_all(one, 2, batch.next)) == ids(whole[place + 1 :])
 
-def test_too_many_rows_without_a_watermark_are_an_error_that_says_what_to_do(lite):
-    lite.run(
-        "CREATE TABLE orders (id integer, updated_at text)",
-        """WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n LIMIT 10001)
-           INSERT INTO orders SELECT id, NULL FROM n""",
-    )
-    with pytest.raises(SourceError, match=r"more than 10,000 rows of orders have no updated_at or id.*filter them out"):
-        read_all(orders(lite))
+    def test_one_that_the_driver_cannot_hold_is_a_letter(self, server):
+        server.run(
+            "CREATE TABLE orders (id integer, updated_at timestamp, due date)",
+            "INSERT INTO orders VALUES (1, NULL, '2026-01-01'), (2, NULL, 'infinity'), (3, NULL, '2026-01-03')",
+        )
+        batches = read_all(orders(server), most=2)
+        assert ids(batches) == [1, 3]
+        [bad] = [one for batch in batches for one in batch.unreadable]
+        assert bad.raw == {"id": 2, "updated_at": None, "due": "infinity"}
+
+    def test_a_table_of_nothing_else_leaves_a_position_to_begin_from(self, lite):
+        lite.run("CREATE TABLE orders (id integer, updated_at text)", "INSERT INTO orders VALUES (1, NULL)")
+        one = orders(lite, lag=60)
+        [nulls] = read_all(one)
+        lite.run("INSERT INTO orders VALUES (2, '2026-01-01 00:00:00')")
+        assert ids(read_all(one, position=one.start_of_next_run(nulls.next))) == [1, 2]
+
+    @pytest.mark.parametrize("most", [100, 40_000])
+    def test_too_many_of_them_are_an_error_that_says_what_to_do(self, lite, most):
+        lite.run(
+            "CREATE TABLE orders (id integer, updated_at text)",
+            """WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n LIMIT 10001)
+               INSERT INTO orders SELECT id, NULL FROM n""",
+        )
+        with pytest.raises(SourceError, match=r"more than 10,000 rows of orders have no updated_at,.*filter them out"):
+            read_all(orders(lite), most=most)
 
 
 def test_a_value_that_the_driver_cannot_hold_costs_its_own_row_only(server):
@@ -275,7 +305,8 @@ def test_a_value_that_the_driver_cannot_hold_costs_its_own_row_only(server):
     batches = read_all(orders(server), most=500)
     assert ids(batches) == [n for n in range(1000) if n not in {3, 400}]
     [three, four_hundred] = batches[0].unreadable
-    assert three.raw == {"updated_at": datetime(2026, 1, 1), "id": 3}
+    assert three.raw == {"id": 3, "updated_at": datetime(2026, 1, 1), "due": "infinity"}
+    assert three.context == {"as_text": ["due"], "missing": []}
     assert three.position == "updated_at 2026-01-01 00:00:00, id 3"
     assert "infinity" in three.error
     assert four_hundred.raw["id"] == 400
@@ -293,7 +324,7 @@ def test_an_expression_that_fails_for_one_row_costs_that_row_only(source):
     batches = read_all(orders(source, sql=sql), most=50)
     assert ids(batches) == [n for n in range(99) if n != 77]
     [bad] = batches[1].unreadable
-    assert bad.raw["id"] == 77
+    assert (bad.raw["id"], bad.context) == (77, {"as_text": [], "missing": ["fee"]})
     assert "N/A" in bad.error or "malformed JSON" in bad.error
 
 
@@ -302,7 +333,75 @@ def test_text_that_is_no_utf8_costs_its_own_row_only(lite):
     lite.run("UPDATE orders SET fee = CAST(x'ff41' AS text) WHERE id = 4")
     [batch] = read_all(orders(lite), most=50)
     assert ids([batch]) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert "UTF-8" in batch.unreadable[0].error
+    [bad] = batch.unreadable
+    assert "UTF-8" in bad.error
+    assert (bad.raw["fee"], bad.raw["id"]) == (b"\xffA", 4)
+
+
+class TestReplayOfRowsThatTheDriverCannotHold:
+    """A letter holds the whole row; one that does not is fetched again, or refused."""
+
+    KINDS = "id integer PRIMARY KEY, at timestamp, valid_to timestamptz, day date, opens time, name text"
+    ROWS = """(1, '2026-01-01', '2026-01-01', '2026-01-01', '10:00', 'one'),
+              (2, '2026-01-02', 'infinity', '2026-01-01', '10:00', 'dos'),
+              (3, '2026-01-03', '2026-01-01', '0044-03-15 BC', '24:00', 'tres'),
+              (4, '2026-01-04', '-infinity', '2026-01-01', '10:00', 'cuatro')"""
+
+    def pipeline(self, server, tmp_path, sql="SELECT * FROM orders"):
+        return redrive.Pipeline(
+            "copy",
+            source=query(server.url, sql, watermark="at", key="id"),
+            sink=redrive.rows.table(server.url, "copied", key="id"),
+            store=tmp_path / "store.db",
+            gate=redrive.Gate(abort=1.0),
+        )
+
+    def made(self, server):
+        server.run(
+            f"CREATE TABLE orders ({self.KINDS})",
+            f"CREATE TABLE copied ({self.KINDS})",
+            f"INSERT INTO orders VALUES {self.ROWS}",
+            "INSERT INTO copied VALUES (2, '2026-01-01', '2026-01-01', NULL, NULL, 'two')",
+        )
+
+    def rows(self, server, table):
+        with psycopg.connect(server.url) as connection:
+            texts = ", ".join(f"{column.split()[0]}::text" for column in self.KINDS.split(", "))
+            return connection.execute(f"SELECT {texts} FROM {table} ORDER BY id").fetchall()
+
+    def test_the_target_gets_what_the_row_was(self, server, tmp_path):
+        self.made(server)
+        pipeline = self.pipeline(server, tmp_path)
+        report = pipeline.run()
+        assert (report.written, report.rejected) == (1, 3)
+        server.run("ALTER TABLE orders RENAME TO archived")  # a letter is all that is left
+        result = pipeline.store.dlq.replay(pipeline, dry_run=False)
+        assert (result.selected, result.reprocessed) == (3, 3)
+        assert self.rows(server, "copied") == self.rows(server, "archived")
+
+    def test_a_letter_of_key_and_watermark_alone_is_fetched_again(self, server):
+        self.made(server)
+        one = query(server.url, "SELECT * FROM orders", watermark="at", key="id")
+        again = one.again({"id": 2, "at": datetime(2026, 1, 2)})
+        assert (again["valid_to"], again["name"]) == ("infinity", "dos")
+        assert one.again({"id": 1, "at": datetime(2026, 1, 1)})["name"] == "one"
+
+    def test_a_letter_of_key_and_watermark_alone_is_refused_where_its_row_has_gone(self, server):
+        self.made(server)
+        one = query(server.url, "SELECT * FROM orders", watermark="at", key="id")
+        with pytest.raises(ValueError, match="no whole row of orders, which has none with id 9 any more"):
+            one.again({"id": 9, "at": datetime(2026, 1, 2)})
+
+    def test_a_row_with_an_expression_that_fails_is_refused_until_it_does_not(self, server):
+        self.made(server)
+        one = query(server.url, "SELECT id, at, 1 / (id - 2) AS share FROM orders", watermark="at", key="id")
+        [batch] = read_all(one)
+        [bad] = batch.unreadable
+        with pytest.raises(ValueError, match="share of the row of orders with id 2 cannot be read"):
+            one.again(bad.raw, bad.context)
+        assert one.again({**bad.raw, "share": 7}, bad.context)["share"] == 7
+        mended = query(server.url, "SELECT id, at, 1 / id AS share FROM orders", watermark="at", key="id")
+        assert mended.again(bad.raw, bad.context)["share"] == 0
 
 
 def test_a_repaired_row_is_given_back(lite):
