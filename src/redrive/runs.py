@@ -23,7 +23,7 @@ class Tier(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """What has become of a run. All but `complete` and `abandoned` go on where they stopped."""
+    """What has become of a run. A run that is running, stopped or failed is resumed by the next."""
 
     RUNNING = "running"
     """Under way, or its process was killed."""
@@ -32,7 +32,7 @@ class RunStatus(StrEnum):
     STOPPED = "stopped"
     """It was told to, or its deadline came."""
     ABORTED = "aborted"
-    """The gate stopped it: too many rows were bad."""
+    """The gate aborted it: too many rows were rejected, or too few were read."""
     FAILED = "failed"
     """An error ended it."""
     ABANDONED = "abandoned"

@@ -625,18 +625,106 @@ def test_27_on_abort_good_rows_letters_and_checkpoint_are_kept(kit):
     assert kit.of(GateJudged)[-1].tier is Tier.ABORT
 
 
-def test_a_small_source_is_judged_at_its_end(kit):
+def test_small_source_is_judged_at_its_end(kit):
     with pytest.raises(redrive.GateAborted):
-        kit.pipeline(rows(8, bad=lambda n: n % 2 == 0)).run()
-    assert len(kit.table()) == 4
-    assert kit.store.dlq.count() == 4
+        kit.pipeline(rows(100, bad=lambda n: n % 2 == 0)).run()
+    assert len(kit.table()) == 50
+    assert kit.store.dlq.count() == 50
 
 
-def test_after_an_abort_a_person_may_go_on_and_the_rest_is_judged_anew(kit):
-    with pytest.raises(redrive.GateAborted):
-        kit.pipeline(rows(4_000, bad=lambda n: n < 900)).run()
-    report = kit.pipeline(rows(4_000, bad=lambda n: n < 900)).run()
-    assert (report.status, report.read, report.rejected, report.tier) == ("complete", 4_000, 900, "P3")
+def test_tiny_source_neither_aborts_nor_pages(kit):
+    report = kit.pipeline(rows(38, bad=lambda n: n % 2 == 0)).run()
+    assert (report.status, report.rejected, report.tier) == ("complete", 19, "P3")
+    paged = kit.pipeline(rows(40, bad=lambda n: n % 2 == 0), "another").run()
+    assert (paged.status, paged.rejected, paged.tier) == ("complete", 20, "P1")
+
+
+class TestAbortedRun:
+    def test_stays_aborted_however_often_it_is_started(self, kit):
+        pipeline = kit.pipeline(rows(4_000, bad=lambda n: n < 900))
+        with pytest.raises(redrive.GateAborted) as first:
+            pipeline.run()
+        for _ in range(2):
+            with pytest.raises(redrive.GateAborted, match=r"stays aborted.*--restart.*--override-gate") as again:
+                pipeline.run()
+            assert again.value.report.run_id == first.value.report.run_id
+            assert again.value.report.status == "aborted"
+        assert kit.store.runs.get("vendor").read == first.value.report.read
+        assert len(kit.store.runs.find()) == 1
+
+    def test_is_continued_by_an_operator_and_the_rest_is_judged_alone(self, kit):
+        pipeline = kit.pipeline(rows(4_000, bad=lambda n: n < 900))
+        with pytest.raises(redrive.GateAborted):
+            pipeline.run()
+        report = pipeline.run(override_gate=True)
+        assert (report.status, report.read, report.rejected, report.tier) == ("complete", 4_000, 900, "P3")
+
+    def test_begins_again_by_a_restart(self, kit):
+        with pytest.raises(redrive.GateAborted):
+            kit.pipeline(rows(4_000, bad=lambda n: n < 900)).run()
+        report = kit.pipeline(rows(4_000)).run(restart=True)
+        assert (report.status, report.written) == ("complete", 4_000)
+
+    def test_of_which_nothing_was_read_stays_aborted(self, kit):
+        pipeline = kit.pipeline(rows(0), gate=redrive.Gate(at_least=1))
+        for _ in range(2):
+            with pytest.raises(redrive.GateAborted, match="0 rows were read, and at least 1 are expected"):
+                pipeline.run()
+        assert pipeline.run(override_gate=True).status == "complete"
+
+
+def test_too_few_rows_abort_a_run(kit):
+    gate = redrive.Gate(at_least=100)
+    assert kit.pipeline(rows(100), gate=gate).run().status == "complete"
+    with pytest.raises(redrive.GateAborted, match="99 rows were read, and at least 100 are expected") as aborted:
+        kit.pipeline(rows(99), gate=gate).run()
+    assert (aborted.value.report.status, aborted.value.report.written) == ("aborted", 99)
+
+
+def test_gate_counts_input_rows_of_a_transform_that_splits(kit):
+    import polars as pl
+
+    def split(frame: pl.DataFrame) -> pl.DataFrame:
+        bad = pl.col("id").str.ends_with("00")
+        parts = frame.with_columns(fee=pl.when(bad).then(1e6).otherwise(1.0), part=list(range(10))).explode("part")
+        return parts.with_columns(id=pl.format("{}-{}", "id", "part")).drop("part")
+
+    report = kit.pipeline(rows(3_300), transform=redrive.rows.per_frame(split, row="number")).run()
+    assert (report.read, report.rejected, report.written, report.tier) == (3_300, 33, 32_670, "P3")
+    assert kit.store.dlq.count() == 33
+
+
+def test_written_is_the_number_of_rows_in_the_sink(kit):
+    report = kit.pipeline([*rows(250)(), *rows(250)(), *rows(50, start=240)()]).run()
+    assert (report.read, report.written, report.duplicates) == (550, 290, 260)
+    assert len(kit.table()) == 290
+
+
+def test_keys_of_the_first_part_count_in_a_resumed_run(kit):
+    pipeline = kit.pipeline([*rows(250)(), *rows(250)()])
+    with pytest.raises(redrive.RunStopped):
+        pipeline.run(watch=stopping_after(2, pipeline))
+    report = pipeline.run()
+    assert (report.resumed, report.read, report.written, report.duplicates) == (True, 500, 250, 250)
+
+
+class TestHeaderWithoutRows:
+    def test_without_the_sinks_key_is_refused(self, kit, tmp_path):
+        path = tmp_path / "deliveries.csv"
+        path.write_text("order,fee\n")
+        with pytest.raises(redrive.RunStopped, match="the sink's key needs 'id'"):
+            kit.pipeline(redrive.rows.csv(path), validate=None).run()
+
+    def test_with_a_column_that_the_sink_lacks_is_refused(self, kit, tmp_path):
+        path = tmp_path / "deliveries.csv"
+        path.write_text("id,fee,colour\n")
+        with pytest.raises(redrive.RunStopped, match="colour"):
+            kit.pipeline(redrive.rows.csv(path), validate=None).run()
+
+    def test_that_fits_is_complete(self, kit, tmp_path):
+        path = tmp_path / "deliveries.csv"
+        path.write_text("id,fee\n")
+        assert kit.pipeline(redrive.rows.csv(path), validate=None).run().status == "complete"
 
 
 # ── whole batches ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -62,6 +63,11 @@ def past(*seconds: float, status: str = "complete", rejected: int = 0) -> tuple[
 def rejected_before(*counts: int, status: str = "complete") -> tuple[PastRun, ...]:
     """Runs that rejected so many rows, the newest first."""
     return tuple(past(60.0, status=status, rejected=count)[0] for count in counts)
+
+
+def read_before(*counts: int, status: str = "complete") -> tuple[PastRun, ...]:
+    """Return runs that read this many rows, the newest first."""
+    return tuple(replace(past(600.0, status=status)[0], read=count) for count in counts)
 
 
 def a_service(**told: Any) -> ServicePicture:

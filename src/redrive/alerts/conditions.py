@@ -47,7 +47,10 @@ CONDITIONS: Mapping[str, Condition] = dict(
         _condition(
             "rejected", _P1, "more rows of a run were rejected than its gate lets pass", elsewhere="Gate(page=)"
         ),
-        _condition("gate_abort", _P1, "a run was stopped by its gate", elsewhere="Gate(abort=)"),
+        _condition("gate_abort", _P1, "a run was aborted by its gate", elsewhere="Gate(abort=, at_least=)"),
+        _condition(
+            *("few_rows", _P1, "a run read far fewer rows than each of its last runs", "few_rows", "history_least")
+        ),
         _condition("dead_task", _P1, "a task is a dead letter, and waits for a person"),
         _condition("auth_refused", _P1, "a service refused a credential for good", "auth_silence"),
         _condition("slot_lag", _P1, "a replication slot lags", "slot_bytes", elsewhere=_PERSIST),

@@ -52,7 +52,7 @@ _LONGEST_KEPT = 3_650
 _MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
     ("down_seconds", "lag_seconds", "silence", "auth_silence"): duration,
     ("sla_grace", "duration_least"): partial(duration, zero=True),
-    ("row_drop", "down_share"): share,
+    ("row_drop", "few_rows", "down_share"): share,
     ("slot_bytes",): size,
     ("too_long", "slow", "growing_rise", "retries_rise"): number,
     ("retries_least",): partial(number, zero=True),

@@ -13,7 +13,7 @@ from datetime import datetime
 from redrive.alerts import level_rules, service_rules
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.picture import Judgement, LevelPicture, RunPicture
-from redrive.alerts.run_rules import dead, errors, growing, late, recovered, rejects, took
+from redrive.alerts.run_rules import dead, errors, few_rows, growing, late, recovered, rejects, took
 from redrive.alerts.settings import AlertSettings
 
 __all__ = ["CONDITIONS", "LEVEL_RULES", "RUN_RULES", "Condition", "of_levels", "of_run"]
@@ -22,7 +22,7 @@ RunRule = Callable[[RunPicture, AlertSettings, datetime], Judgement]
 LevelRule = Callable[[LevelPicture, AlertSettings], Judgement]
 
 RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
-    "complete": (errors, late, rejects, growing, took, dead, recovered),
+    "complete": (errors, late, rejects, few_rows, growing, took, dead, recovered),
     "failed": (errors, late, took, dead),
     # Stopped by its gate: its rows are counted, and nothing has failed.
     "aborted": (late, rejects, growing, took),

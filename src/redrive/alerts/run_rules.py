@@ -28,6 +28,7 @@ HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIG
 does a row's fault that ended a whole run, and memory that does not suffice for the smallest batch."""
 
 _COUNTED = ("complete", "aborted")
+_COMPARED = 10
 _TIERS = {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}
 
 
@@ -145,10 +146,12 @@ def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
     rate = run.rejected / run.read if run.read else 0.0
     said = f"{run.rejected:,} of {counted(run.read, 'row')} rejected ({percent(rate)}){_common(run)}"
     if stopped:
-        title = f"{short(run.subject.name)} was stopped by its gate: {said}"
+        if run.reason and not run.rejected:  # too few rows were read
+            said = run.reason.partition(": ")[2].partition(";")[0]
+        title = f"{short(run.subject.name)} was aborted by its gate: {said}"
         step = (
-            "it stays where it is, the good rows written and the bad ones quarantined. When the source or the check is "
-            f"mended, {goes_on(run)}"
+            "it stays aborted, the good rows written and the rejected ones quarantined. Fix the source or the check, "
+            "then run it with --restart, or accept the rejected rows with --override-gate"
         )
     else:
         title = f"{short(run.subject.name)}: {said}"
@@ -162,11 +165,12 @@ def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
         sql=sql_of_letters(run.run_id),
         measured={"rejected": run.rejected, "read": run.read},
     )
+    short_rows = run.pending or run.rejected
     finding = found(
         condition,
         run.subject,
         title,
-        replace(facts, impact=f"{counted(run.pending or run.rejected, 'row')} short: {facts.impact}"),
+        replace(facts, impact=f"{counted(short_rows, 'row')} short: {facts.impact}") if short_rows else facts,
         key=f"letters:{run.subject.ident}",
         evidence=evidence,
         since=run.ended_at,
@@ -181,6 +185,34 @@ def _common(run: RunPicture) -> str:
     if run.causes > 1:
         return f", for {run.causes:,} causes" + (f", most of them{cause}" if cause else "")
     return f", most of them{cause}" if cause else ""
+
+
+def few_rows(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+    """Whether it has read far fewer rows than each of its last runs: its source is incomplete, most likely."""
+    if run.subject.kind == "flow":
+        return Judgement()
+    evidence, limits = f"run:{run.subject.ident}:few_rows", settings.thresholds
+    past = [one.read for one in run.history if one.status == "complete"][:_COMPARED]
+    if len(past) < limits.history_least or run.read >= limits.few_rows * min(past):
+        return _judged(evidence)
+    finding = found(
+        "few_rows",
+        run.subject,
+        f"{short(run.subject.name)} read {counted(run.read, 'row')}; its last {len(past)} runs read "
+        f"{min(past):,} to {max(past):,}",
+        facts_of(
+            run,
+            settings,
+            now,
+            next_step="what was read is written. Compare the source with what its owner sent, then run it again",
+            commands=(command("runs", "ls", "--pipeline", run.subject.name),),
+            measured={"read": run.read, "threshold": limits.few_rows * min(past)},
+        ),
+        key=f"few_rows:{run.subject.ident}",
+        evidence=evidence,
+        since=run.ended_at,
+    )
+    return Judgement(findings=(finding,), judged=frozenset({evidence}))
 
 
 def growing(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:

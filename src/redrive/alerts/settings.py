@@ -24,6 +24,8 @@ class Thresholds:
     """Seconds after its deadline from which a run is late."""
     row_drop: float = 0.20
     """Share by which a table's rows are down against the same weekday last week."""
+    few_rows: float = 0.5
+    """Share of the rows of the smallest of its last ten runs, below which a run has read too few."""
     slot_bytes: float = 10e9
     """How far a replication slot lags."""
     growing_runs: int = 3

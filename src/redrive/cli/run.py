@@ -56,6 +56,9 @@ def run(
         str | None, typer.Option(metavar="UUID", help="The run of a flow to begin, to go on with, or to join.")
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Give an unfinished run up and begin anew.")] = False,
+    override_gate: Annotated[
+        bool, typer.Option("--override-gate", help="Continue a pipeline's run that its gate aborted.")
+    ] = False,
     deadline: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Stop after 90 (seconds), 30min, 2h …; running again goes on.")
     ] = None,
@@ -69,29 +72,40 @@ def run(
     options: dict[str, Any] = {} if deadline is None else {"deadline": seconds("--deadline", deadline)}
     if restart:
         options["restart"] = True
+    of_rows = {"override_gate": True} if override_gate else {}
     of_flows: dict[str, Any] = {} if not param else {"params": _params(param)}
     if run_id is not None:
         of_flows["run_id"] = run_id
     # What the user's code prints is not our answer.
     with redirect_stdout(sys.stderr):
         found = _found(target)
-        ending = _run(session, found, options, of_flows, quiet=quiet)
+        ending = _run(session, found, options, of_rows, of_flows, quiet=quiet)
     if not quiet or session.out.json or ending.worth_a_word:
         ending.show(session)
     if ending.stopped is not None:
         raise ending.stopped
 
 
-def _run(session: Session, found: Any, options: dict[str, Any], of_flows: dict[str, Any], *, quiet: bool) -> Ending:
+def _run(
+    session: Session,
+    found: Any,
+    options: dict[str, Any],
+    of_rows: dict[str, Any],
+    of_flows: dict[str, Any],
+    *,
+    quiet: bool,
+) -> Ending:
     from redrive.cli import run_flow, run_rows
     from redrive.cli.loading import is_flow
 
     if is_flow(found):
+        if of_rows:
+            raise Refused(f"--override-gate is for pipelines, and {found.name} is a flow: leave it out")
         return run_flow.run(session, found, options | of_flows, quiet=quiet)
     if of_flows:
         option = "--param" if "params" in of_flows else "--run-id"
         raise Refused(f"{option} is for flows, and {found.name} is a pipeline: leave it out")
-    return run_rows.run(session, found, options, quiet=quiet)
+    return run_rows.run(session, found, options | of_rows, quiet=quiet)
 
 
 # ── which one ─────────────────────────────────────────────────────────────────────────────────────────────────────────

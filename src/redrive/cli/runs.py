@@ -269,7 +269,10 @@ def say_what_to_do(out: Output, report: Report, *, store: str | None) -> None:
     if report.rejected:
         out.say(f"the rejected rows by cause: redrive dlq causes --run {report.run_id}{where}")
     if report.status in _ENDED_BADLY and report.read:
-        out.say("running it again goes on from its checkpoint; `redrive run --restart` begins anew")
+        if report.status is RunStatus.ABORTED:
+            out.say("it stays aborted until `redrive run --restart`, or --override-gate to accept the rejected rows")
+        else:
+            out.say("running it again goes on from its checkpoint; `redrive run --restart` begins anew")
 
 
 _SUPERSEDED = "superseded by another row with the same key"

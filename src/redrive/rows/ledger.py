@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
 from redrive.dlq.prepare import storable
-from redrive.errors import PipelineError, RunStopped
+from redrive.errors import GateAborted, PipelineError, RunStopped
 from redrive.model import Kind, in_words
 from redrive.policy.daily import Daily
 from redrive.rows.faults import Fault
@@ -28,7 +28,7 @@ from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import note_start
-from redrive.store.run_log import columns_of, counts_of
+from redrive.store.run_log import columns_of, counts_of, report_of
 from redrive.store.schema import checkpoints, run_key_blocks, run_keys, runs
 
 LEASE = timedelta(seconds=60)
@@ -52,6 +52,8 @@ class Begun:
     sla: datetime | None = None
     judged_before: Counts = field(default_factory=Counts)
     """What the gate has judged and need not judge again."""
+    overridden: bool = False
+    """Whether an operator lets a run continue that the gate aborted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +77,14 @@ class Ledger:
         begin_work(self._owner)
         self.run_id = uuid.uuid4()
 
-    def begin(self, source: Source, *, sink: str, sla: Daily | None, restart: bool) -> Begun:
-        """Take the pipeline in hand: go on with the run that was not finished, or begin a new one."""
+    def begin(
+        self, source: Source, *, sink: str, sla: Daily | None, restart: bool, override_gate: bool = False
+    ) -> Begun:
+        """Claim the pipeline: resume the run that was not finished, or begin a new one.
+
+        Raises:
+            GateAborted: the gate aborted the last run, and nobody has overridden it or asked for a restart.
+        """
         identity = source.identity()
 
         def work(connection: Connection) -> Begun:
@@ -86,7 +94,10 @@ class Ledger:
             last, failures = None if standing is None else _run(connection, standing.run_id), 0
             started_over = None
             if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
-                if last.rows_read and not restart:
+                aborted = last.status == RunStatus.ABORTED
+                if aborted and not (restart or override_gate):
+                    raise _still_aborted(last, standing.position)
+                if (last.rows_read or aborted) and not restart:
                     started_over = self._changed(source, standing, last)
                     if started_over is None:
                         return self._resume(connection, source, standing, last, sink)
@@ -271,6 +282,7 @@ class Ledger:
             position=standing.position,
             counts=counts,
             judged_before=counts if last.status == RunStatus.ABORTED else Counts(),
+            overridden=last.status == RunStatus.ABORTED,
             seconds=last.seconds,
             resumed=True,
             sla=last.sla,
@@ -338,6 +350,16 @@ class Ledger:
 
 def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
+
+
+def _still_aborted(last: Row[Any], position: Any) -> GateAborted:
+    """The error of a run that was started again although the gate had aborted it."""
+    return GateAborted(
+        f"{last.pipeline_name} stays aborted: {last.reason}. Fix the source or the check, then begin again with "
+        "run(restart=True) or `redrive run --restart`, or accept the rejected rows and continue with "
+        "run(override_gate=True) or `redrive run --override-gate`",
+        report=report_of(last, position),
+    )
 
 
 def _forget_keys(connection: Connection, run_id: uuid.UUID) -> None:

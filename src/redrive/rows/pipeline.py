@@ -116,6 +116,7 @@ class Pipeline:
         self,
         *,
         restart: bool = False,
+        override_gate: bool = False,
         deadline: float | None = None,
         watch: Callable[[Progress], None] | None = None,
         store: Store | None = None,
@@ -125,10 +126,11 @@ class Pipeline:
         Raises `GateAborted` where too many rows were bad, `RunStopped` for whatever else ended it early: its `report`
         says how far it came, and running again goes on from there.
 
-        restart   give an unfinished run up and begin at the start
-        deadline  seconds after which it stops behind its batch
-        watch     is called after every batch with how far it has come
-        store     another store than the pipeline's own, for this run
+        restart        give an unfinished run up and begin at the start
+        override_gate  continue a run that the gate aborted, which otherwise stays aborted
+        deadline       seconds after which it stops behind its batch
+        watch          is called after every batch with how far it has come
+        store          another store than the pipeline's own, for this run
         """
         opened = store or self.store
         limit = self._deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
@@ -136,7 +138,7 @@ class Pipeline:
         ledger = Ledger(opened.database, self.name)
         self._stopping = stopping = Stopping(limit)
         try:
-            begun = self._begun(job, ledger, restart=restart)
+            begun = self._begun(job, ledger, restart=restart, override_gate=override_gate)
             writer = Writer(job, opened, ledger, begun)
             with stopping.heeding_sigterm():
                 return Run(job, begun, ledger, writer, stopping=stopping, watch=watch).go()
@@ -147,9 +149,9 @@ class Pipeline:
                 self.source.forget()
             self.sink.close()
 
-    def _begun(self, job: Job, ledger: Ledger, *, restart: bool) -> Begun:
+    def _begun(self, job: Job, ledger: Ledger, **options: bool) -> Begun:
         try:
-            return ledger.begin(self.source, sink=self.sink.name, sla=self._sla, restart=restart)
+            return ledger.begin(self.source, sink=self.sink.name, sla=self._sla, **options)
         except (RunStopped, StoreError):
             raise  # another process has it in hand, or nothing can be noted
         except Exception as error:

@@ -11,7 +11,7 @@ from redrive.letters import ErrorType, NewLetter
 from redrive.masking import mask
 from redrive.rows import duplicates
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
-from redrive.rows.checks.check import Check, Checked
+from redrive.rows.checks.check import Check, Checked, Unchecked
 from redrive.rows.columns import Columns
 from redrive.rows.transform import BadBatch, Transform
 from redrive.runs import Counts
@@ -56,6 +56,11 @@ class Preparation:
     def fits(self, columns: Sequence[str]) -> None:
         """Raise `PipelineError` where rows of these columns can never pass."""
         self._check.fits(columns)
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether rows reach the sink with the columns that the source has."""
+        return self._transform is None and isinstance(self._check, Unchecked)
 
     def sift(self, rows: Received) -> Checked:
         """Check and transform rows; those without a key are rejected, too."""

@@ -16,6 +16,7 @@ from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.model import Kind
 from redrive.policy.daily import Daily
 from redrive.rows.batch import Batch
+from redrive.rows.checks.check import unmet
 from redrive.rows.columns import Columns
 from redrive.rows.faults import Fault, kind_of, sentence
 from redrive.rows.job import Job
@@ -151,6 +152,11 @@ class Run:
             raise PipelineError(
                 f"the key {missing[0]!r} is not among the columns of {job.source.name}: {', '.join(columns)}"
             )
+        if job.preparation.keeps_columns:
+            # Also where no row follows: a page of HTML that was saved as a CSV file has a header, and nothing else.
+            if missing := [name for name in job.sink.key if name not in columns]:
+                raise unmet("the sink's key", missing, columns)
+            self._beside.result(self._beside.submit(lambda: job.sink.check(columns)))
 
     def _fit(self, prepared: Prepared) -> None:
         """Give the rows the columns that the sink is to have; it may have to be waited for."""
@@ -246,9 +252,14 @@ class Run:
             )
         if self._job.gate.stops(judged.rejected, judged.read, ended=final):
             raise GateAborted(
-                f"the gate stopped it: {judged.rejected:,} of {judged.read:,} rows are bad ({judged.rate:.1%}, "
-                f"more than {self._job.gate.abort:.0%}); the good ones are written, the bad ones quarantined: see "
+                f"the gate aborted it: {judged.rejected:,} of {judged.read:,} rows were rejected ({judged.rate:.1%}, "
+                f"more than {self._job.gate.abort:.0%}); the others are written, the rejected ones quarantined: see "
                 f"`redrive dlq causes --run {self._begun.run_id}`"
+            )
+        if final and not self._begun.overridden and self._job.gate.has_too_few(self._writer.counts.read):
+            raise GateAborted(
+                f"the gate aborted it: {self._writer.counts.read:,} rows were read, and at least "
+                f"{self._job.gate.at_least:,} are expected; what was read is written"
             )
 
     def _ended(self, status: RunStatus, error: Exception) -> RunStopped:

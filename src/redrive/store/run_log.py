@@ -46,7 +46,7 @@ class RunLog:
             wanted = wanted.where(runs.c.status == str(RunStatus(status)))
         if since is not None:
             wanted = wanted.where(runs.c.started_at >= since)
-        return self._read(lambda connection: [_report(row) for row in connection.execute(wanted)])
+        return self._read(lambda connection: [report_of(row, row.position) for row in connection.execute(wanted)])
 
     def get(self, run_id: UUID | str) -> Report:
         """One run, by its id or the beginning of it; of a pipeline's name, its newest run."""
@@ -65,9 +65,9 @@ class RunLog:
             if is_run(text.lower()):
                 begins = of_run(runs.c.run_id, text.lower())
                 if found := connection.execute(_selected().where(begins).limit(2)).all():
-                    return [_report(row) for row in found]
+                    return [report_of(row, row.position) for row in found]
             named = _selected().where(runs.c.pipeline_name == text).order_by(runs.c.started_at.desc()).limit(1)
-            return [_report(row) for row in connection.execute(named)]
+            return [report_of(row, row.position) for row in connection.execute(named)]
 
         return self._read(work)
 
@@ -98,7 +98,8 @@ def _selected() -> Any:
     return select(runs, checkpoints.c.position).outerjoin(checkpoints, checkpoints.c.run_id == runs.c.run_id)
 
 
-def _report(row: Row[Any]) -> Report:
+def report_of(row: Row[Any], position: Any) -> Report:
+    """Return the report of a run, from its row and the checkpoint of its pipeline."""
     counts = counts_of(row)
     return Report(
         pipeline=row.pipeline_name,
@@ -110,7 +111,7 @@ def _report(row: Row[Any]) -> Report:
         seconds=row.seconds,
         **{name: getattr(counts, name) for name in COUNTED},
         tier=Tier(row.tier),
-        checkpoint=row.position,
+        checkpoint=position,
         reason=row.reason,
         sla=row.sla,
         ended_at=row.ended_at,

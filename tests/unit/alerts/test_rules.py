@@ -45,6 +45,7 @@ from tests.support.alert_snapshots import (
     looked,
     minutes,
     past,
+    read_before,
     rejected_before,
     rejecting,
 )
@@ -60,6 +61,7 @@ EXAMPLES = [
     judged(rejecting(9_001)),
     judged(rejecting(40_000)),
     judged(a_run(rejected=40, history=rejected_before(30, 20))),
+    judged(a_run(read=400, history=read_before(*[1_000] * 5))),
     judged(a_run(seconds=180, history=past(*[100.0] * 9))),
     judged(a_run(seconds=900, history=past(*[100.0] * 9), failures=2, sla=NOW - SECOND)),
     judged(a_flow("held", dead=(DEAD,))),
@@ -99,6 +101,7 @@ def test_the_table_has_the_tiers_of_the_specification():
             "slot_lag",
             "row_count",
             "gate_abort",
+            "few_rows",
             "dead_task",
         },
         Urgency.P2: {
@@ -295,6 +298,7 @@ SHAPES = {
     "new_letters": (r"letters:(.+)", r"run:\1:gate"),
     "pending_day": (r"letters:(.+)", r"level:pending:\1"),
     "pending_total": (r"letters:\*", r"level:pending_total"),
+    "few_rows": (r"few_rows:(.+)", r"run:\1:few_rows"),
     "letters_growing": (r"growing:(.+)", r"run:\1:growing"),
     "dead_task": (r"task:.+:.+", r"dead:[0-9a-f-]{36}:.+"),
     "too_long": (r"duration:(.+)", r"(?:run:\1:duration|level:duration:\1)"),

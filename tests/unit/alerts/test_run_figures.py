@@ -13,6 +13,7 @@ from tests.support.alert_snapshots import (
     conditions,
     judged,
     past,
+    read_before,
     rejected_before,
     rejecting,
     the_one,
@@ -91,8 +92,8 @@ def test_no_more_is_said_of_the_cause_than_is_known(cause, causes, said):
 
 def test_a_run_that_its_gate_stopped_stays_where_it_is():
     finding = the_one(judged(rejecting(40_000)))
-    assert finding.title.startswith("vendor was stopped by its gate: 40,000 of 180,000 rows rejected (22.2 %)")
-    assert finding.facts.next_step.startswith("it stays where it is")
+    assert finding.title.startswith("vendor was aborted by its gate: 40,000 of 180,000 rows rejected (22.2 %)")
+    assert finding.facts.next_step.startswith("it stays aborted")
     assert finding.facts.status == "aborted"
 
 
@@ -105,6 +106,33 @@ def test_rows_of_a_run_that_goes_on_are_judged_when_it_is_complete(status):
 
 def test_a_run_that_has_read_nothing_tells_of_no_letters():
     assert judged(a_run(read=0, written=0, tier="log", pending=3)).findings == ()
+
+
+# ── few rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        ((1_000,) * 5, 0, True),
+        ((1_000,) * 5, 499, True),
+        ((1_000,) * 5, 500, False),
+        ((1_000,) * 4, 0, False),  # four runs are too few
+        ((1_000, 1_000, 0, 1_000, 1_000), 0, False),  # it has read nothing before
+        ((1_000,) * 10 + (0,), 400, True),  # long ago
+    ],
+)
+def test_run_that_reads_far_fewer_rows_than_before_is_found(before, now, found):
+    judgement = judged(a_run(read=now, written=now, history=read_before(*before)))
+    assert (conditions(judgement) == ["few_rows"]) is found
+    assert judgement.weighed("run:vendor:few_rows")
+
+
+def test_few_rows_are_compared_with_complete_runs_only():
+    history = read_before(*[1_000] * 5) + read_before(0, status="failed")
+    finding = the_one(judged(a_run(read=3, written=3, history=history)))
+    assert finding.title == "vendor read 3 rows; its last 5 runs read 1,000 to 1,000"
+    assert finding.urgency is Urgency.P1
 
 
 # ── growing ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -184,6 +184,7 @@ OF_VENDOR = {
     "level:lost:vendor",
     "run:vendor:gate",
     "run:vendor:growing",
+    "run:vendor:few_rows",
     "run:vendor:duration",
     "level:duration:vendor",
     "sla:vendor",

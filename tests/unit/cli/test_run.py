@@ -217,9 +217,9 @@ def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn, deliver):
     first, hint, again, alert, last = done.stderr.splitlines()
     assert first == "importing vendor"
     assert hint.startswith("the rejected rows by cause: ")
-    assert again.startswith("running it again goes on from its checkpoint")
+    assert again.startswith("it stays aborted until `redrive run --restart`")
     assert alert == "alert P1, a person is needed now: redrive alerts show 1"
-    assert last.startswith("redrive: the gate stopped it: ")
+    assert last.startswith("redrive: the gate aborted it: ")
 
 
 def test_a_log_that_is_set_up_has_everything(spawn, deliver, here):
@@ -304,8 +304,19 @@ def test_too_many_bad_rows_are_65_and_the_good_ones_are_kept(run, deliver, here)
     assert answer.code == 65
     told = fields(answer)
     assert (told["status"], told["tier"]) == ("aborted", "abort")
-    assert answer.err.splitlines()[-1].startswith("redrive: the gate stopped it: 50 of 100 rows are bad")
+    assert answer.err.splitlines()[-1].startswith("redrive: the gate aborted it: 50 of 100 rows were rejected")
     assert loaded(here) == (50, 50)
+
+
+def test_aborted_run_stays_65_until_the_gate_is_overridden(run, deliver, here):
+    deliver(400, bad=150)
+    assert run("run", "vendor.py:pipeline").code == 65
+    again = run("run", "vendor.py:pipeline")
+    assert again.code == 65
+    assert "vendor stays aborted" in again.err
+    assert fields(again)["status"] == "aborted"
+    assert run("run", "vendor.py:pipeline", "--override-gate").code == 0
+    assert loaded(here) == (250, 250)
 
 
 @pytest.mark.parametrize(

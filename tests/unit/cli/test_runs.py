@@ -21,7 +21,13 @@ def ran(store):
         sink = redrive.rows.table("sqlite:///warehouse.db", "deliveries", key="id", create=True)
         source = redrive.rows.records(options.pop("source", made))
         pipeline = redrive.Pipeline(
-            name, source=source, sink=sink, validate=check, store=store, gate=redrive.Gate(least=1), **options
+            name,
+            source=source,
+            sink=sink,
+            validate=check,
+            store=store,
+            gate=redrive.Gate(least=1, abort_least=1),
+            **options,
         )
         try:
             return pipeline.run()
@@ -51,7 +57,7 @@ def test_runs_are_listed_newest_first_with_what_became_of_their_rows(run, ran):
         [str(second.run_id), "partner", "complete", "4", "4", "0", "0.0", "log"],
         [str(first.run_id), "vendor", "complete", "1000", "970", "30", "0.03", "P3"],
     ]
-    assert answer.rows[0][10].startswith("the gate stopped it: 5 of 10 rows are bad")
+    assert answer.rows[0][10].startswith("the gate aborted it: 5 of 10 rows were rejected")
 
 
 def test_on_a_terminal_the_list_is_for_people(terminal, ran):
@@ -130,7 +136,7 @@ def test_a_run_that_ended_badly_says_why_and_how_it_goes_on(terminal, ran):
     shown = settled(terminal("runs", "show", "vendor", columns=200).out)
     assert shown[0] == f"run        {report.run_id}, aborted"
     assert shown[2] == f"reason     {report.reason}"
-    assert shown[-1] == "running it again goes on from its checkpoint; `redrive run --restart` begins anew"
+    assert shown[-1].startswith("it stays aborted until `redrive run --restart`")
 
 
 def test_duplicates_and_discarded_rows_are_shown_where_there_are_any(terminal, ran):

@@ -25,7 +25,12 @@ GATE = redrive.Gate()
         (5_400, 180_000, Tier.P3),
         (9_000, 180_000, Tier.P3),
         (9_001, 180_000, Tier.P1),
-        (1, 1, Tier.ABORT),
+        (99, 99, Tier.P1),
+        (100, 100, Tier.ABORT),
+        (20, 100, Tier.P1),
+        (21, 100, Tier.ABORT),
+        (19, 99, Tier.P3),
+        (1, 1, Tier.P3),
     ],
 )
 def test_a_share_has_its_tier_at_and_beside_each_threshold(rejected, read, tier):
@@ -38,9 +43,17 @@ def test_a_run_is_stopped_half_way_only_once_enough_rows_were_seen():
     assert not GATE.stops(200, 1_000, ended=False)
 
 
-def test_at_its_end_a_run_of_any_size_is_judged():
-    assert GATE.stops(2, 4, ended=True)
+def test_at_its_end_a_run_of_a_hundred_rows_is_judged():
+    assert GATE.stops(50, 100, ended=True)
+    assert not GATE.stops(99, 99, ended=True)
+    assert redrive.Gate(abort_least=1).stops(2, 4, ended=True)
     assert not GATE.stops(0, 0, ended=True)
+
+
+def test_too_few_rows_are_known_by_a_number():
+    assert not GATE.has_too_few(0)
+    assert redrive.Gate(at_least=10).has_too_few(9)
+    assert not redrive.Gate(at_least=10).has_too_few(10)
 
 
 def test_a_gate_that_lets_everything_through():
@@ -62,6 +75,9 @@ def test_more_rejected_rows_are_never_a_milder_tier(read, data):
         ({"page": -0.1}, "page must be a number from 0 up to 1"),
         ({"abort": "a lot"}, "abort must be a number from 0 up to 1"),
         ({"warn": 0.1, "page": 0.05}, "warn ≤ page ≤ abort"),
+        ({"page_least": 0}, "page_least must be a whole number of 1 or more"),
+        ({"abort_least": 0}, "abort_least must be a whole number of 1 or more"),
+        ({"at_least": 0}, "at_least must be a whole number of 1 or more"),
         ({"least": 0}, "least must be a whole number of 1 or more"),
     ],
 )
