@@ -7,17 +7,16 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from glob import glob, has_magic
-from hashlib import blake2b
 from typing import Any
 
 from redrive.errors import SourceError
 from redrive.paths import local_path
+from redrive.rows.sources import file_identity
 from redrive.rows.sources.compression import Damaged, damage_of, open_decoder
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
 
-_EDGE = 4096  # what a file begins and ends with, as far as it tells it from another
 _SKIP = 1 << 20
 
 
@@ -47,27 +46,22 @@ class Files:
         return list(found)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Which files there are and how each begins and ends, as JSON: what a checkpoint is good for."""
-        sizes = {name: _size(name) for name in self.find()}
-        return [{"name": name, "size": size, "digest": _digest(name, size)} for name, size in sizes.items()]
+        """Which files there are and what tells each from another, as JSON: what a checkpoint is good for."""
+        return file_identity.identities(self.find())
 
     def difference(self, recorded: Sequence[Mapping[str, Any]]) -> str | None:
         """Why positions in the recorded files mean nothing here, as a clause; None where they hold.
 
-        Others may have come: those belong to the next run. But a file must have its size, and begin and end as it did:
-        one that has grown may as well be a new delivery of the same data, and a position in it mean another row.
+        Others may have come: those belong to the next run. But a file must not have changed: one that has grown may as
+        well be a new delivery of the same data, and a position in it mean another row.
         """
         try:
             found = set(self.find())
             for file in recorded:
-                name, size = file["name"], file["size"]
-                if name not in found:
-                    return f"{name} is not among its files"
-                now = _size(name)
-                if now != size:
-                    return f"{name} {'has grown since' if now > size else 'has become shorter'}"
-                if _digest(name, size) != file["digest"]:
-                    return f"{name} is another file now: its beginning or end differs"
+                if file["name"] not in found:
+                    return f"{file['name']} is not among its files"
+                if different := file_identity.difference(file):
+                    return different
         except SourceError as error:
             return str(error)
         return None
@@ -203,12 +197,3 @@ def _size(name: str, example: str = "*") -> int:
     if not stat.S_ISREG(found.st_mode):
         raise SourceError(f"{name} is a pipe or a device, which cannot be read twice: save it as a file first")
     return found.st_size
-
-
-def _digest(name: str, size: int) -> str:
-    """How a file begins and ends, as far as it goes at this size."""
-    with open(name, "rb") as file:
-        begin = file.read(min(size, _EDGE))
-        file.seek(max(0, size - _EDGE))
-        end = file.read(min(size, _EDGE))
-    return blake2b(begin + end, digest_size=8).hexdigest()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from redrive.errors import SourceError
 from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Record, Unreadable
+from redrive.rows.sources.file_identity import content
 from redrive.rows.sources.files import Files, Paths, names_of
 from redrive.rows.sources.parquet_rows import rows_of
 
@@ -18,6 +21,7 @@ with needs("rows"):
 # Decoded at a time, whatever the batch: so a fault costs the same rows whichever way they are read.
 _PIECE = 8_192
 _RAW = {"file", "row_group", "row", "rows"}
+_SAMPLES = 256
 
 
 def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
@@ -61,7 +65,11 @@ class Parquet:
             raise TypeError(f"a row of Parquet is a mapping, not a {type(raw).__name__}")
         if raw.keys() != _RAW:
             return dict(raw)
-        return self._rows_again(raw["file"], raw["row"] - 1, raw["rows"])
+        try:
+            _see_that_it_is_the_same(raw, context)
+            return self._rows_again(raw["file"], raw["row"] - 1, raw["rows"])
+        except SourceError as error:
+            raise ValueError(str(error)) from error  # the fault of this letter: others may be of another file
 
     def _rows_again(self, name: str, first: int, rows: int) -> list[Record]:
         """The rows of a row group that was damaged, where the file has been replaced by a whole one."""
@@ -229,7 +237,9 @@ class _OpenFile:
         if first < end:
             raw = {"file": self._name, "row_group": group, "row": first + 1, "rows": end - first}
             place = f"rows {first + 1} to {end}"
-            yield Unreadable(raw, f"row group {group} cannot be read: {fault}", place, rows=end - first)
+            why = f"row group {group} cannot be read: {fault}"
+            context = {"file": _identity(self._name, self._file.metadata, group)}
+            yield Unreadable(raw, why, place, rows=end - first, context=context)
 
 
 def _footer(name: str, columns: tuple[str, ...] | None) -> _Footer:
@@ -250,6 +260,47 @@ def _footer(name: str, columns: tuple[str, ...] | None) -> _Footer:
         if one not in names:
             raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
     return _Footer(name, columns or tuple(names), rows, whole=columns is None)
+
+
+def _identity(name: str, metadata: Any, group: int) -> dict[str, Any]:
+    """What tells a file with a damaged row group from others, and not from a whole copy of itself."""
+    size = os.stat(name).st_size
+    columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
+    starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
+    ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
+    damaged = (min(starts, default=0), max(ends, default=0))
+    return {
+        "size": size,
+        "footer": _footer_digest(name),
+        "rest": content(name, size, samples=_SAMPLES, without=damaged),
+    }
+
+
+def _footer_digest(name: str) -> str:
+    """Digest the footer, which holds sizes, places and statistics of all row groups."""
+    with open(name, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, os.SEEK_END)
+        return blake2b(file.read(length), digest_size=16).hexdigest()
+
+
+def _see_that_it_is_the_same(raw: Mapping[str, Any], context: Mapping[str, Any] | None) -> None:
+    """Raise ValueError unless the file is the one of which a row group was damaged."""
+    name, expected = raw["file"], (context or {}).get("file")
+    if not isinstance(expected, Mapping):
+        raise ValueError(
+            f"the letter does not say which {name} it is of, because an older version wrote it: run the pipeline over "
+            "the file of that day, then discard the letter"
+        )
+    _footer(name, None)  # there is such a file, and it is one of Parquet
+    with _bytes_of(name) as data:
+        metadata = pq.ParquetFile(data).metadata
+    if raw["row_group"] >= metadata.num_row_groups or _identity(name, metadata, raw["row_group"]) != expected:
+        raise ValueError(
+            f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "
+            "that file there and replay again, or run the pipeline over it and discard the letter"
+        )
 
 
 def _bytes_of(name: str) -> Any:

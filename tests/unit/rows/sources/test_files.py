@@ -125,11 +125,67 @@ def test_how_a_file_begins_and_ends_tells_it_from_another_of_its_size(tmp_path):
     path.write_bytes(b"b" * 4096 + b"middle" + b"e" * 4096)
     identity = files(path).identity()
     path.write_bytes(b"b" * 4096 + b"MIDDLE" + b"e" * 4096)
-    assert files(path).difference(identity) is None
+    assert files(path).difference(identity) == f"{path} is another file now: its content differs"
     path.write_bytes(b"b" * 4095 + b"Bmiddle" + b"e" * 4096)
     assert files(path).difference(identity) is not None
     path.write_bytes(b"b" * 4096 + b"middleE" + b"e" * 4095)
     assert files(path).difference(identity) is not None
+
+
+LARGE = 5 << 20  # too large to be digested as a whole
+
+
+def test_a_file_with_the_same_content_may_be_moved_or_copied(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 100_000)
+    identity = files(path).identity()
+    os.utime(path, ns=(1, 1))
+    assert files(path).difference(identity) is None
+    (tmp_path / "copy").write_bytes(path.read_bytes())
+    (tmp_path / "copy").replace(path)
+    assert files(path).difference(identity) is None
+
+
+def test_a_large_file_that_was_written_since_is_another_one(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * LARGE)
+    identity = files(path).identity()
+    assert files(path).difference(identity) is None
+    os.utime(path, ns=(1, 1))
+    assert "was written since, and is too large to be compared as a whole" in files(path).difference(identity)
+
+
+def test_a_large_file_whose_samples_differ_is_another_one_whenever_it_was_written(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * LARGE)
+    identity = files(path).identity()
+    written = path.stat().st_mtime_ns
+    path.write_bytes(b"x" * 1_000_000 + b"y" * (LARGE - 2_000_000) + b"x" * 1_000_000)
+    os.utime(path, ns=(written, written))
+    assert files(path).difference(identity) == f"{path} is another file now: its content differs"
+    path.write_bytes(b"x" * LARGE)
+    os.utime(path, ns=(written, written))
+    assert files(path).difference(identity) is None
+
+
+def test_an_identity_of_an_older_version_is_compared_by_what_it_has(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"b" * 4096 + b"middle" + b"e" * 4096)
+    (new,) = files(path).identity()
+    old = [{name: new[name] for name in ("name", "size", "digest")}]
+    os.utime(path, ns=(1, 1))
+    assert files(path).difference(old) is None
+    path.write_bytes(b"b" * 4095 + b"Bmiddle" + b"e" * 4096)
+    assert files(path).difference(old) == f"{path} is another file now: its beginning or end differs"
+
+
+def test_many_files_are_sampled_instead_of_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("redrive.rows.sources.file_identity._WHOLE_IN_ALL", 100_000)
+    for number in range(3):
+        (tmp_path / f"{number}.csv").write_bytes(bytes([number]) * 90_000)
+    identity = files(tmp_path / "*.csv").identity()
+    assert all(one["samples"] for one in identity)
+    assert files(tmp_path / "*.csv").difference(identity) is None
 
 
 def test_a_new_delivery_that_begins_like_the_last_one_is_not_taken_for_it(tmp_path):

@@ -1,0 +1,93 @@
+"""What tells a file from another of its name: size, content and time of change.
+
+A checkpoint is used only over the same file. Reading all of a large file to compare it would take almost as long as
+loading it, so small files are digested whole and large ones in samples spread over the file, beside their time of
+change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+_BLOCK = 4096
+_WHOLE = 4 << 20  # a file up to this size is digested whole
+_WHOLE_IN_ALL = 256 << 20  # as long as the files together are not larger than this
+_SAMPLES_IN_ALL = 16_384  # blocks that are read of all files together
+_MOST, _LEAST = 256, 4  # blocks of one file
+
+
+def identities(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the identity of each file, as JSON."""
+    sizes = {name: os.stat(name).st_size for name in names}
+    whole = _WHOLE if sum(size for size in sizes.values() if size <= _WHOLE) <= _WHOLE_IN_ALL else 0
+    samples = max(_LEAST, min(_MOST, _SAMPLES_IN_ALL // max(1, len(names))))
+    return [identity(name, samples=0 if size <= whole else samples) for name, size in sizes.items()]
+
+
+def identity(name: str, *, samples: int) -> dict[str, Any]:
+    """Return the identity of a file; `samples` is how many blocks of it are digested, 0 for all of it."""
+    with open(name, "rb") as file:
+        found = os.fstat(file.fileno())
+    return {
+        "name": name,
+        "size": found.st_size,
+        "digest": edges(name, found.st_size),
+        "mtime_ns": found.st_mtime_ns,
+        "samples": samples,
+        "content": content(name, found.st_size, samples=samples),
+    }
+
+
+def difference(recorded: Mapping[str, Any]) -> str | None:
+    """Return how a file differs from what was recorded of it, as a clause; None where it is the same.
+
+    What an older version did not record is not compared.
+    """
+    name, size = recorded["name"], recorded["size"]
+    found = os.stat(name)
+    if found.st_size != size:
+        return f"{name} {'has grown since' if found.st_size > size else 'has become shorter'}"
+    if edges(name, size) != recorded["digest"]:
+        return f"{name} is another file now: its beginning or end differs"
+    if "content" not in recorded:
+        return None
+    samples = recorded["samples"]
+    if content(name, size, samples=samples) != recorded["content"]:
+        return f"{name} is another file now: its content differs"
+    if samples and found.st_mtime_ns != recorded["mtime_ns"]:
+        return f"{name} was written since, and is too large to be compared as a whole"
+    return None
+
+
+def edges(name: str, size: int) -> str:
+    """Digest how a file begins and ends."""
+    with open(name, "rb") as file:
+        begin = file.read(min(size, _BLOCK))
+        file.seek(max(0, size - _BLOCK))
+        end = file.read(min(size, _BLOCK))
+    return blake2b(begin + end, digest_size=8).hexdigest()
+
+
+def content(name: str, size: int, *, samples: int, without: tuple[int, int] = (0, 0)) -> str:
+    """Digest a file, or blocks spread over it; of the bytes in the range `without` nothing is read."""
+    digest = blake2b(digest_size=16)
+    with open(name, "rb") as file:
+        for start, end in _blocks(size, samples):
+            for first, last in ((start, min(end, without[0])), (max(start, without[1]), end)):
+                if first < last:
+                    file.seek(first)
+                    digest.update(file.read(last - first))
+    return digest.hexdigest()
+
+
+def _blocks(size: int, samples: int) -> Iterator[tuple[int, int]]:
+    if not samples or samples * _BLOCK >= size:
+        for start in range(0, size, 1 << 20):
+            yield start, min(size, start + (1 << 20))
+        return
+    for number in range(samples):
+        start = number * (size - _BLOCK) // (samples - 1)
+        yield start, start + _BLOCK
