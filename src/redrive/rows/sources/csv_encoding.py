@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
+from redrive.errors import SourceError
 from redrive.extras import needs
 from redrive.rows.sources.csv_structure import Bad, Block
 from redrive.rows.sources.files import Stream, too_short
@@ -18,7 +19,7 @@ BOM = codecs.BOM_UTF8
 _UTF_16 = ("utf-16", "utf-16-le", "utf-16-be")
 _UTF_16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SKIP = 1 << 20
-_UTF_32_BOM = codecs.BOM_UTF32_LE  # begins as one of UTF-16 does
+_UTF_32_BOMS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)  # the first begins as one of UTF-16 does
 
 
 class Bytes(Protocol):
@@ -69,10 +70,13 @@ def is_utf_16(encoding: str) -> bool:
 def open_text(name: str, encoding: str) -> Bytes:
     """The bytes of a file; UTF-16, asked for or told by its first bytes, is made UTF-8."""
     stream = Stream(name)
-    head = stream.read(4) if encoding == UTF_8 else b""
+    head = stream.read(4)
     if head:
         stream.seek(0)
-    if head.startswith(_UTF_16_BOMS) and head != _UTF_32_BOM:
+    if head in _UTF_32_BOMS:
+        stream.close()
+        raise SourceError(f"{name} is UTF-32: convert it to UTF-8 first, as with iconv -f UTF-32 -t UTF-8")
+    if encoding == UTF_8 and head.startswith(_UTF_16_BOMS):
         encoding = "utf-16"
     return FromUtf16(stream, encoding) if is_utf_16(encoding) else stream
 

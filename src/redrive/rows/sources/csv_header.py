@@ -14,6 +14,16 @@ BLOCK = 1 << 20
 _LONGEST_HEADER = 16 << 20
 _EMPTY_LINES = re.compile(rb"(?:\r\n|\n|\r(?!\Z))+")  # a line feed may follow the last carriage return
 _LAST_EMPTY_LINES = re.compile(rb"[\r\n]+")
+_SEPARATOR = re.compile(rb"\"?sep=([!#-&(-/:-@\[-`{-~\t ])\"?(?:\r\n?|\n)", re.IGNORECASE)
+_OTHER_FORMATS = (
+    (
+        re.compile(rb"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE),
+        "an HTML page, not a CSV file: it may be the error page of a download; fetch the file again",
+    ),
+    (re.compile(rb"\s*<(?:\?xml|!doctype)\b", re.IGNORECASE), "an XML file, not a CSV file: convert it to CSV first"),
+)
+# A header may have names in brackets, "[id],[name]".
+_JSON = re.compile(rb'\s*(?:\{\s*(?:"|\}|\Z)|\[\s*(?:[\[{"\]]|\Z))')
 
 
 class Feed:
@@ -78,33 +88,61 @@ class Feed:
 
 
 def go_to_table(feed: Feed, name: str, *, encoding: str, skip: int) -> None:
-    """Go to the first line of the table."""
+    """Go to the first line of the table; a file that is not CSV at all is an error."""
     feed.more()
     if encoding == UTF_8 and feed.data.startswith(BOM):
         feed.drop(len(BOM), 0)
+    for pattern, kind in _OTHER_FORMATS:
+        if pattern.match(feed.data):
+            raise SourceError(f"{name} is {kind}")
     for _ in range(skip):
-        feed.drop(_first_line(feed, name), 1)
+        feed.drop(_first_line(feed, name, 0), 1)
 
 
-def read_columns(feed: Feed, name: str, dialect: Dialect, encoding: str) -> tuple[str, ...] | None:
+def read_separator(feed: Feed, name: str, declared: bytes | None) -> bytes | None:
+    """Go behind a first line "sep=;", which Excel understands, and return the delimiter that it names."""
+    end = _first_line(feed, name, 0)
+    found = _SEPARATOR.fullmatch(feed.data[:end])
+    if found is None:
+        return None
+    if declared not in (None, found[1]):
+        raise SourceError(
+            f"the first line of {name} says that the delimiter is {found[1].decode()!r}: "
+            f"pass that instead of delimiter={declared.decode()!r}"
+        )
+    feed.drop(end, 1)
+    return found[1]
+
+
+def read_columns(
+    feed: Feed, name: str, dialect: Dialect, encoding: str, *, guess: bool = False
+) -> tuple[str, ...] | None:
     """Tell the columns, and go behind the record that names them; None where there is no record.
 
     Without a header the columns are numbered, and the first record tells how many there are.
+
+    guess  the delimiter was not declared, so that it may be another one
     """
-    found = _first_record(feed, name, dialect)
-    if found is None:
+    first = _first_record(feed, name, dialect)
+    if first is None:
         if feed.fault is not None and dialect.has_header:
             raise SourceError(f"{name} has no header that can be read: {feed.fault}")
         return None
+    start, found = first
+    raw = feed.data[start : found.end]
+    if dialect.has_header:
+        _refuse_header(raw, name)
     if found.fields is None:
         advice = "" if dialect.has_header else "; name the columns, so that it need not tell how many there are"
-        raise SourceError(f"the first record of {name}, line {feed.line}, cannot be read: {found.error}{advice}")
+        line = feed.line + count_lines(feed.data[:start])
+        raise SourceError(f"the first record of {name}, line {line}, cannot be read: {found.error}{advice}")
     if not dialect.has_header:
         return tuple(f"column_{number}" for number in range(1, len(found.fields) + 1))
-    raw = feed.data[: found.end]
     if wrong := undecodable(raw, encoding):
         raise SourceError(f"the header of {name} is {wrong}: name its encoding, such as encoding='cp1252'")
-    feed.drop(found.end, count_lines(raw))
+    feed.drop(found.end, count_lines(feed.data[: found.end]))
+    if guess and len(found.fields) == 1 and not found.fields[0].quoted:
+        _refuse_other_delimiter(feed, name, raw, dialect)
     return unique_names([field.text.decode(encoding) for field in found.fields])
 
 
@@ -132,24 +170,47 @@ def other_columns(columns: Sequence[str], expected: Sequence[str]) -> str | None
     return " and ".join(filter(None, told)) or "they come in another order"
 
 
-def _first_record(feed: Feed, name: str, dialect: Dialect) -> Found | None:
-    """The first line that is not empty, and what belongs to it; the feed begins with it."""
+def _refuse_header(raw: bytes, name: str) -> None:
+    """Raise where the header shows that the file is not CSV."""
+    if _JSON.match(raw):
+        raise SourceError(f"{name} is JSON, not CSV: read it with rows.ndjson, one object per line")
+    if b"\0" in raw:
+        encoding = "utf-16-be" if raw.startswith(b"\0") else "utf-16-le"
+        raise SourceError(f"the header of {name} has NUL characters: if the file is UTF-16, pass encoding={encoding!r}")
+
+
+def _refuse_other_delimiter(feed: Feed, name: str, header: bytes, dialect: Dialect) -> None:
+    """Raise where a header of one column, and the first line after it, are several columns with another delimiter."""
+    end = _first_line(feed, name, 0)
+    line = feed.data[:end]
+    for delimiter in b";\t|,":
+        count = header.count(delimiter)
+        if count and delimiter != dialect.delimiter[0] and (not end or line.count(delimiter) == count):
+            one, other = repr(dialect.delimiter.decode()), repr(chr(delimiter))
+            raise SourceError(
+                f"the header of {name} is one column: did you mean delimiter={other}? "
+                f"If it is one column, pass delimiter={one}"
+            )
+
+
+def _first_record(feed: Feed, name: str, dialect: Dialect) -> tuple[int, Found] | None:
+    """Return where the first line is that is not empty, and the record that begins there."""
+    at = 0
     while True:
-        empty = (_LAST_EMPTY_LINES if feed.final else _EMPTY_LINES).match(feed.data)
-        if empty is not None:
-            feed.drop(empty.end(), count_lines(empty[0]))
-        if not _first_line(feed, name):
+        empty = (_LAST_EMPTY_LINES if feed.final else _EMPTY_LINES).match(feed.data, at)
+        at = at if empty is None else empty.end()
+        if not _first_line(feed, name, at):
             return None
-        found = record_at(feed.data, 0, dialect, None, final=feed.final)
+        found = record_at(feed.data, at, dialect, None, final=feed.final)
         if found is None:
             _read_more(feed, name)
         elif found.fields is not None or found.error is not None:
-            return found
+            return at, found
 
 
-def _first_line(feed: Feed, name: str) -> int:
-    """How long the first line is, with its end; 0 where there is none."""
-    while (end := line_end(feed.data, 0, final=feed.final)) is None:
+def _first_line(feed: Feed, name: str, at: int) -> int:
+    """Where the line that begins at `at` ends, with its line end; 0 where there is no line."""
+    while (end := line_end(feed.data, at, final=feed.final)) is None:
         if feed.final:
             return 0
         _read_more(feed, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redrive.errors import SourceError
@@ -11,7 +11,7 @@ from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources.csv_encoding import UTF_8, FromUtf16, is_utf_16, mark_undecodable, open_text
 from redrive.rows.sources.csv_frames import Frames, Part
-from redrive.rows.sources.csv_header import Feed, go_to_table, other_columns, read_columns
+from redrive.rows.sources.csv_header import Feed, go_to_table, other_columns, read_columns, read_separator
 from redrive.rows.sources.csv_records import Dialect
 from redrive.rows.sources.csv_structure import Block, structure, too_large
 from redrive.rows.sources.files import damaged, size_of
@@ -174,7 +174,10 @@ class CsvFile:
             go_to_table(self._feed, name, encoding=self._encoding, skip=options.skip)
             if self._stream.damage is not None and self._feed.final and not self._feed.data:
                 raise damaged(name, self._stream.damage, 0)
-            self.columns = columns or read_columns(self._feed, name, self._dialect, self._encoding)
+            separator = read_separator(self._feed, name, options.delimiter)
+            if separator is not None:
+                self._dialect = replace(self._dialect, delimiter=separator)
+            self.columns = columns or self._read_columns(guess=options.delimiter is None and separator is None)
             self.is_empty = self.columns is None and self._feed.fault is None
             if position is not None and position["byte"] > self._feed.byte:
                 self._stream.close()
@@ -190,6 +193,9 @@ class CsvFile:
         self._block = Block.empty(self._feed.line)
         self._at = 0
         self._ended = False
+
+    def _read_columns(self, *, guess: bool) -> tuple[str, ...] | None:
+        return read_columns(self._feed, self.name, self._dialect, self._encoding, guess=guess)
 
     def take(self, most: int) -> Batch | None:
         """The next rows, and what stands between them and is none; None at the end."""

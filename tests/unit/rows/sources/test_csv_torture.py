@@ -391,6 +391,56 @@ def test_a_header_that_cannot_be_read_stops_the_reading_with_a_sentence(csv_file
         assert sentence in str(error.value)
 
 
+HTML = "is an HTML page, not a CSV file: it may be the error page of a download; fetch the file again"
+JSON = "is JSON, not CSV: read it with rows.ndjson, one object per line"
+NOT_CSV = {
+    "doctype": (b"\n<!DOCTYPE html>\n<p>503</p>\n", {}, HTML),
+    "html": (b"\xef\xbb\xbf  <HTML lang=en>\n<p>503</p>\n", {"header": False, "columns": ["a"]}, HTML),
+    "html with skip": (b"<html>\na,b\n1,2\n", {"skip": 1}, HTML),
+    "xml": (b'<?xml version="1.0"?>\n<a/>\n', {}, "is an XML file, not a CSV file: convert it to CSV first"),
+    "json lines": (b'{"id": 1}\n{"id": 2}\n', {}, JSON),
+    "json": (b'[\n{"id": 1}\n]\n', {}, JSON),
+    "json in one line": (b'[{"id": 1, "name": "x"}]', {}, JSON),
+    "utf-32": ("a,b\n1,2\n".encode("utf-32"), {}, "is UTF-32: convert it to UTF-8 first, as with iconv"),
+    "utf-32-be": (b"\0\0\xfe\xff\0\0\0a\0\0\0\n", {"encoding": "cp1252"}, "is UTF-32: convert it"),
+    "utf-16-le": ("a,b\n1,2\n".encode("utf-16-le"), {}, "pass encoding='utf-16-le'"),
+    "utf-16-be": ("a,b\n1,2\n".encode("utf-16-be"), {}, "pass encoding='utf-16-be'"),
+    "semicolons": (b"id;name\n1;x\n", {}, "did you mean delimiter=';'? If it is one column, pass delimiter=','"),
+    "tabs, and no row": (b"id\tname\n", {}, "did you mean delimiter='\\t'?"),
+    "separator line": (b"sep=;\na;b\n", {"delimiter": ","}, "pass that instead of delimiter=','"),
+}
+
+
+@pytest.mark.parametrize(("content", "options", "sentence"), NOT_CSV.values(), ids=NOT_CSV)
+def test_file_that_is_not_csv_is_refused(csv_file, content, options, sentence):
+    with pytest.raises(SourceError) as error:
+        read(csv_file(content), **options)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+ODD_CSV = {
+    "names in brackets": (b"[id],{name}\n1,x\n", {}, [("1", "x")]),
+    "a tag as a value": (b"a,b\n<html>,x\n", {}, [("<html>", "x")]),
+    "JSON as a value": (b'{"a"\n', {"header": False, "columns": ["a"]}, [('{"a"',)]),
+    "a semicolon in the name of one column": (b"notes; etc\nx\n", {}, [("x",)]),
+    "one column with semicolons": (b"a;b\n1;x\n", {"delimiter": ","}, [("1;x",)]),
+    "a quoted name with semicolons": (b'"a;b"\n1;x\n', {}, [("1;x",)]),
+    "sep=;": (b"sep=;\r\na;b\r\n1;2,5\r\n", {}, [("1", "2,5")]),
+    'BOM and "sep=|"': (b'\xef\xbb\xbf"sep=|"\na|b\n1|2\n', {}, [("1", "2")]),
+    "sep= as declared": (b"sep=;\na;b\n1;2\n", {"delimiter": ";"}, [("1", "2")]),
+    "sep= without a header": (b"sep=;\n1;2\n", {"header": False}, [("1", "2")]),
+    "an empty line first in one column": (b"\n1\n", {"header": False}, [(None,), ("1",)]),
+    "an empty line first in two columns": (b"\n1,2\n", {"header": False}, [("1", "2")]),
+}
+
+
+@pytest.mark.parametrize(("content", "options", "good"), ODD_CSV.values(), ids=ODD_CSV)
+def test_file_that_looks_odd_and_is_csv_is_read(csv_file, content, options, good):
+    records, bad, _ = read(csv_file(content), **options)
+    assert (values(records), bad) == (good, [])
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 def test_utf_16_is_read_like_utf_8(csv_file, encoding):
     text = "".join(f'{number},"é\n{number} 🚚"\n' for number in range(3_000))
