@@ -29,8 +29,8 @@ class Prepared:
     letters: list[NewLetter]
     counts: Counts
     """All but what the sink is to decide: written, duplicates, and what it refuses."""
-    rejected: set[int] = field(default_factory=set)
-    """The places of the rows that have a letter already: one that was split has one letter, not one for each part."""
+    rejected: dict[int, NewLetter] = field(default_factory=dict)
+    """The letters of rows, by their place in the batch: one that was split has one letter, not one for each part."""
     bad_batch: str | None = None
     """Why it is quarantined as a whole, where it is."""
 
@@ -116,8 +116,8 @@ class Preparation:
     def reject(self, prepared: Prepared, refused: Refused, sink_key: str | None = None) -> None:
         """Add the letter of a row, by its place in the batch, unless it has one."""
         if refused.place not in prepared.rejected:
-            prepared.rejected.add(refused.place)
-            prepared.letters.append(self.letter(prepared.batch, refused, sink_key))
+            letter = prepared.rejected[refused.place] = self.letter(prepared.batch, refused, sink_key)
+            prepared.letters.append(letter)
             prepared.counts += Counts(rejected=1)
 
     def letter(self, batch: Batch, refused: Refused, sink_key: str | None = None) -> NewLetter:

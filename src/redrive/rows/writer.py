@@ -25,6 +25,7 @@ from redrive.rows.keys_seen import KeysSeen
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Preparation, Prepared, reason_of
 from redrive.rows.sinks.sink import SharesTransactions
+from redrive.rows.superseded import OpenLetters
 from redrive.runs import Counts, Tier
 
 
@@ -49,6 +50,10 @@ class _Outcome:
     """Of the keys that were written, where none may come twice."""
     hashes: tuple[Hashes, ...] = ()
     """Of the keys that were written, where a later batch may overwrite them."""
+    superseded: frozenset[str] = frozenset()
+    """Keys that were written and have a letter of an earlier batch or run."""
+    superseded_here: frozenset[str] = frozenset()
+    """Keys that were written and have a letter of an earlier row of this batch."""
 
     def __add__(self, other: _Outcome) -> _Outcome:
         return _Outcome(
@@ -56,6 +61,8 @@ class _Outcome:
             self.letters + other.letters,
             self.digests + other.digests,
             self.hashes + other.hashes,
+            self.superseded | other.superseded,
+            self.superseded_here | other.superseded_here,
         )
 
 
@@ -65,7 +72,8 @@ class _Letters:
     def __init__(self, preparation: Preparation, prepared: Prepared) -> None:
         self._preparation = preparation
         self._prepared = prepared
-        self._places = set(prepared.rejected)
+        self.of_rows = dict(prepared.rejected)
+        """By the place of the row in the batch."""
         self._letters = list(prepared.letters)
         self.rejected = 0
         """Rows as received that were added here."""
@@ -75,11 +83,12 @@ class _Letters:
         prepared, preparation = self._prepared, self._preparation
         for one in refused:
             origin = prepared.rows.origin[one.place]
-            if origin not in self._places:
-                self._places.add(origin)
-                self.rejected += 1
+            if origin not in self.of_rows:
                 sink_key = preparation.sink_key(prepared.rows, one.place)
-                self._letters.append(preparation.letter(prepared.batch, replace(one, place=origin), sink_key))
+                letter = preparation.letter(prepared.batch, replace(one, place=origin), sink_key)
+                self.of_rows[origin] = letter
+                self._letters.append(letter)
+                self.rejected += 1
 
     @property
     def all(self) -> tuple[NewLetter, ...]:
@@ -102,6 +111,9 @@ class Writer:
         self._distinct = None
         if job.on_duplicate == "last" and sink.key:
             self._distinct = DistinctKeys(*keyed, resumed=begun.resumed)
+        self._open_letters = None
+        if sink.key:
+            self._open_letters = OpenLetters(store.database, job.pipeline, begun.run_id, sink.key)
         # A batch that was cut in pieces is saved with its last piece, which alone moves the checkpoint.
         self._held: list[_Outcome] = []
         self._started = time.monotonic()
@@ -146,6 +158,8 @@ class Writer:
             self._held.clear()
             if self._distinct is not None:
                 self._distinct.add(*outcome.hashes)
+            if self._open_letters is not None:
+                self._open_letters.add(outcome.letters)
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
         return Written(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
 
@@ -185,14 +199,14 @@ class Writer:
         rows, key = prepared.rows, self._job.sink.key
         contest = Contest(rows, key, self._job.on_duplicate, known)
         letters = _Letters(self._job.preparation, prepared)
-        written, digests, hashes = 0, list[bytes](), list[Hashes]()
+        written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
         places = contest.first()
         while places:
             sent = rows if len(places) == len(rows) else rows.take(places)
             refused = write(sent)
             bad = {one.place for one in refused}
             kept = sent.take([place for place in range(len(sent)) if place not in bad]) if bad else sent
-            written += len(kept)
+            written.append(kept)
             if self._seen is not None:
                 digests += self._seen.digests(kept)
             if self._distinct is not None:
@@ -203,15 +217,24 @@ class Writer:
         if self._job.on_duplicate == "quarantine":
             letters.add([twice(rows, place, key) for place in left])
             left = ()
-        counts = Counts(written=written, rejected=letters.rejected, duplicates=len(left))
-        return _Outcome(prepared.counts + counts, letters.all, tuple(digests), tuple(hashes))
+        counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(left))
+        outcome = _Outcome(prepared.counts + counts, letters.all, tuple(digests), tuple(hashes))
+        if self._open_letters is None:
+            return outcome
+        return replace(
+            outcome,
+            superseded=frozenset().union(*(self._open_letters.written(some) for some in written)),
+            superseded_here=frozenset().union(
+                *(self._open_letters.written_later(some, letters.of_rows) for some in written)
+            ),
+        )
 
     def _given_up(self, prepared: Prepared, error: Exception) -> Prepared:
         """The batch without its rows, which become one letter."""
         rows = prepared.rows
         letter = self._job.preparation.letter_of_all(prepared.batch, sorted(set(rows.origin)), error)
         nothing = Outgoing(rows.columns, (), tuples=())
-        origins = set(rows.origin) - prepared.rejected
+        origins = set(rows.origin).difference(prepared.rejected)
         counts = prepared.counts + Counts(rejected=len(origins))
         return Prepared(prepared.batch, nothing, [*prepared.letters, letter], counts)
 
@@ -222,7 +245,12 @@ class Writer:
             return outcome
         whole = sum(self._held, outcome)
         run_id = self._begun.run_id
+        now = self._store.database.dialect.now(connection)
+        if self._open_letters is not None and whole.superseded:
+            self._open_letters.mark(connection, whole.superseded, now)
         self._store.dlq.put_within(connection, whole.letters, pipeline=self._job.pipeline, run_id=run_id)
+        if self._open_letters is not None and whole.superseded_here:
+            self._open_letters.mark(connection, whole.superseded_here, now)
         if self._seen is not None:
             self._seen.add(connection, whole.digests)
         if self._distinct is not None:

@@ -1,0 +1,77 @@
+"""A letter whose key was written after it was made is known as superseded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+import redrive
+
+
+@pytest.fixture(params=["shared", "apart"])
+def url(request: pytest.FixtureRequest, store_url: str, new_store: Any) -> Any:
+    def create(url: str) -> str:
+        engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text("CREATE TABLE deliveries (id TEXT PRIMARY KEY, fee INTEGER)"))
+        engine.dispose()
+        return url
+
+    if request.param == "shared":
+        yield create(store_url)
+        return
+    with new_store("sqlite") as other:
+        yield create(other)
+
+
+def check_fee(record: dict[str, Any]) -> None:
+    if record["fee"] is None:
+        raise ValueError("no fee")
+
+
+def run(store: redrive.Store, url: str, *fees: tuple[str, int | None], batch: int = 100, **options: Any) -> Any:
+    records = [{"id": name, "fee": fee} for name, fee in fees]
+    source = redrive.rows.records(records, name="in")
+    sink = redrive.rows.table(url, "deliveries", key="id")
+    options = {"validate": check_fee, "batch": batch, "gate": redrive.Gate(abort=1), "store": store} | options
+    return redrive.Pipeline("vendor", source=source, sink=sink, **options).run()
+
+
+def superseded(store: redrive.Store) -> dict[str, bool]:
+    return {letter.key: letter.superseded_at is not None for letter in store.dlq.each(status=("pending", "escalated"))}
+
+
+def test_key_written_by_a_later_run(store, url):
+    run(store, url, ("a", None), ("b", None))
+    assert superseded(store) == {"a": False, "b": False}
+    run(store, url, ("a", 1), ("c", None))
+    assert superseded(store) == {"a": True, "b": False, "c": False}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_later_row_of_the_same_run(store, url, batch):
+    run(store, url, ("a", None), ("a", 1), ("b", 1), ("b", None), ("c", None), batch=batch)
+    assert superseded(store) == {"a": True, "b": False, "c": False}
+
+
+def test_key_rejected_again_is_not_superseded_any_more(store, url):
+    run(store, url, ("a", None))
+    run(store, url, ("a", 1))
+    assert superseded(store) == {"a": True}
+    run(store, url, ("a", None))
+    assert superseded(store) == {"a": False}
+
+
+def test_escalated_letter_is_marked_too(store, url):
+    run(store, url, ("a", None))
+    store.dlq.escalate(note="for the vendor", pipeline="vendor")
+    run(store, url, ("a", 1))
+    assert superseded(store) == {"a": True}
+
+
+def test_letter_of_another_pipeline_is_not(store, url):
+    store.dlq.put({"id": "a"}, "no fee", pipeline="payments", key="a")
+    run(store, url, ("a", 1))
+    assert superseded(store) == {"a": False}
