@@ -115,7 +115,7 @@ class Outgoing:
     origin  the place of each row in its batch, so that a row the sink refuses is quarantined as it was received
     """
 
-    __slots__ = ("_frame", "_tuples", "columns", "loose", "origin")
+    __slots__ = ("_frame", "_tuples", "columns", "digits", "loose", "origin")
 
     def __init__(
         self,
@@ -125,11 +125,15 @@ class Outgoing:
         frame: pl.DataFrame | None = None,
         tuples: Sequence[tuple[Any, ...]] | None = None,
         loose: bool = False,
+        digits: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self.origin = origin
         self.loose = loose
         """Whether other batches may have other columns, as records do."""
+        self.digits = digits or {}
+        """By column: how many digits its decimals have at most, and how many of them behind the point, where the model
+        of the rows says so."""
         self._frame = frame
         self._tuples = tuples
 
@@ -181,6 +185,7 @@ class Outgoing:
             frame=None if self._frame is None else self._frame.slice(start, length),
             tuples=None if self._tuples is None else self._tuples[start : start + length],
             loose=self.loose,
+            digits=self.digits,
         )
 
     def take(self, places: Sequence[int]) -> Outgoing:
@@ -191,6 +196,7 @@ class Outgoing:
             frame=None if self._frame is None else self._frame[list(places)],
             tuples=None if self._tuples is None else [self._tuples[place] for place in places],
             loose=self.loose,
+            digits=self.digits,
         )
 
     def onto(self, columns: Sequence[str]) -> Outgoing:
@@ -200,7 +206,7 @@ class Outgoing:
         nothing = [None] * len(self)
         values = [self.values(name) if name in self.columns else nothing for name in columns]
         tuples = list(zip(*values, strict=True)) if values else [()] * len(self)
-        return Outgoing(columns, self.origin, tuples=tuples, loose=self.loose)
+        return Outgoing(columns, self.origin, tuples=tuples, loose=self.loose, digits=self.digits)
 
 
 @dataclass(slots=True)

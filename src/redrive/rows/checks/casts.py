@@ -36,7 +36,8 @@ _MOMENTS = (
 _ZONED_MOMENTS = ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%+", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
 _TIMES = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
 _LEAP_SECOND = ":60"  # polars makes of it the first second of the next minute
-_EXACT = float(2**53)  # up to here a float holds every integer
+# Up to here a float holds every integer.
+_EXACT: dict[pl.DataType, float] = {pl.Float32(): 2.0**24, pl.Float64(): 2.0**53}
 
 _Reading = Callable[[pl.Series], pl.Series]
 
@@ -111,13 +112,14 @@ def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 
 def _floats(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """Rounded as floats are; but a number is never infinite, nor an integer another one."""
+    """Rounded as floats are; but a number is never infinite, an integer never another one, and nothing becomes zero."""
     found = texts.cast(dtype, strict=False)
     endless = found.is_infinite()
     if endless.any():
         found = _without(found, endless & texts.str.contains(r"\d"))
-    large = found.is_finite() & (found.abs() >= _EXACT)
-    if dtype == pl.Float64 and large.any():
+    found = _without(found, (found == 0) & texts.str.contains(r"^[^eE]*[1-9]"))
+    large = found.is_finite() & (found.abs() >= _EXACT[dtype])
+    if large.any():
         whole = large & texts.str.contains(r"^[+-]?\d+$")
         bent = [place for place in whole.arg_true() if int(texts[place]) != int(found[place])]
         found = found.scatter(bent, None)
@@ -220,9 +222,13 @@ def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
     if dtype.is_decimal():
         noise = _NOISE.get(have, 0.0) * column.abs().clip(lower_bound=1)
         return _without(found, (found.cast(pl.Float64) - column).abs() > noise)
-    if have.is_integer() and dtype == pl.Float64:
+    if have.is_integer():
         return _without(found, found.cast(have, strict=False).ne_missing(column))
-    return _without(found, found.is_infinite() & column.is_finite()) if have.is_float() else found
+    if not have.is_float():
+        return found
+    wide = found.cast(pl.Float64)
+    whole = (column == column.floor()) & (column.abs() < _EXACT[pl.Float64()]) & (wide != column)
+    return _without(found, whole | ((found == 0) & (column != 0)) | (found.is_infinite() & column.is_finite()))
 
 
 def _nested(column: pl.Series, dtype: pl.DataType) -> pl.Series:

@@ -30,6 +30,7 @@ with needs("rows"):
     from pydantic.fields import FieldInfo
 
 _WRITABLE = frozenset({str, int, float, bool, bytes, Decimal, datetime, date, time, timedelta, UUID, NoneType})
+_LONGEST = 38  # digits of a DECIMAL column
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
@@ -44,6 +45,7 @@ class ModelCheck:
         self._validate = adapter.validator.validate_python
         self._model: type[BaseModel] | None = None
         self._columns: tuple[str, ...] | None = None
+        self._digits: dict[str, tuple[int, int]] = {}
         self._row: Callable[[Any], Any] = _record
         self._hides_input = False
         if isinstance(model, type) and issubclass(model, BaseModel) and not issubclass(model, RootModel):
@@ -51,6 +53,7 @@ class ModelCheck:
             self._hides_input = bool(model.model_config.get("hide_input_in_errors"))
             if model.model_config.get("extra") != "allow":
                 self._columns = (*_written(model), *model.model_computed_fields)
+                self._digits = {name: found for name, info in _written(model).items() if (found := _digits_of(info))}
                 self._row = _values_of(model)
 
     def fits(self, columns: Sequence[str]) -> None:
@@ -81,7 +84,10 @@ class ModelCheck:
         sieve = Sieve(ErrorType.VALIDATION)
         with without_collection():
             self._sift(rows, sieve)
-        good = sieve.outgoing() if self._columns is None else Outgoing(self._columns, sieve.origin, tuples=sieve.kept)
+        if self._columns is None:
+            good = sieve.outgoing()
+        else:
+            good = Outgoing(self._columns, sieve.origin, tuples=sieve.kept, digits=self._digits)
         return Checked(good, sieve.rejected, sieve.discarded)
 
     def _sift(self, rows: Received, sieve: Sieve) -> None:
@@ -129,6 +135,18 @@ def _written(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """The fields that a sink is to have."""
     hidden = _excluded(model.model_fields)
     return {name: info for name, info in model.model_fields.items() if name not in hidden}
+
+
+def _digits_of(info: FieldInfo) -> tuple[int, int] | None:
+    """How many digits a Decimal may have, and how many behind the point, where the field says both."""
+    rules = [*info.metadata]
+    for part in get_args(info.annotation):  # Optional[Annotated[Decimal, Field(…)]]
+        rules += [rule for field in getattr(part, "__metadata__", ()) for rule in getattr(field, "metadata", (field,))]
+    found = {name: value for rule in rules for name, value in getattr(rule, "__dict__", {}).items()}
+    digits, places = found.get("max_digits"), found.get("decimal_places")
+    if not isinstance(digits, int) or not isinstance(places, int) or not 0 <= places <= digits <= _LONGEST:
+        return None
+    return digits, places
 
 
 def _excluded(fields: Mapping[str, FieldInfo]) -> set[str]:

@@ -16,6 +16,7 @@ from redrive.extras import needs
 from redrive.model import Kind
 from redrive.policy import backoff
 from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.decimals import column_digits
 from redrive.rows.sinks.duckdb_catalog import (
     DuckdbShape,
     faults,
@@ -41,7 +42,6 @@ _TYPES = {
     ColumnType.INTEGER: "BIGINT",
     ColumnType.HUGE: "HUGEINT",
     ColumnType.FLOAT: "DOUBLE",
-    ColumnType.DECIMAL: "DECIMAL(38, 10)",
     ColumnType.TEXT: "VARCHAR",
     ColumnType.BYTES: "BLOB",
     ColumnType.DATE: "DATE",
@@ -112,7 +112,7 @@ class DuckdbTable:
                 connection.unregister("redrive_rows")
 
     def _made_of(self, rows: Outgoing) -> str:
-        columns = [f"{quoted(name)} {_TYPES[kind]}" for name, kind in types_of(rows).items()]
+        columns = [f"{quoted(name)} {_type(name, kind, rows)}" for name, kind in types_of(rows).items()]
         return f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
 
     # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,6 +147,14 @@ class DuckdbTable:
             repeat += 1
             self.repeats += 1
             cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
+
+
+def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
+    """The type of a new column."""
+    if kind is not ColumnType.DECIMAL:
+        return _TYPES[kind]
+    digits = column_digits(name, rows)
+    return "DECIMAL({}, {})".format(*digits) if digits else "VARCHAR"
 
 
 def _kind(error: duckdb.Error) -> Kind:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.decimals import rounded, rounding_fault, scale_of
 from redrive.rows.sinks.duckdb_catalog import is_nested
 from redrive.rows.sinks.shape import quoted
 from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt_columns, json_text
@@ -64,6 +65,9 @@ def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> Framed:
         if kind in _INTEGERS:
             for place in _broken(series):
                 bad.setdefault(place, f"{series.name}: could not convert {str(series[place])!r} to {kind}")
+        elif (scale := scale_of(kind)) is not None:
+            for place in rounded(series, scale):
+                bad.setdefault(place, rounding_fault(series.name, series[place], scale))
     sources = {name: _source(name, frame, kind, json) for name, kind in zip(frame.columns, types, strict=True)}
     return Framed(frame, bad, sources)
 

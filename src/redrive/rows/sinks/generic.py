@@ -17,12 +17,14 @@ from redrive.classify.detail import error_detail
 from redrive.masking import mask
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.decimals import column_digits, scale_of, would_round
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.shape import Column, Shape, TableName
 from redrive.rows.sinks.sqlite import VALUES as SQLITE_VALUES
+from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, number_text
 from redrive.rows.sinks.transacted import TransactedTable, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
-from redrive.rows.sinks.values import NESTED, Rules, adapt
+from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt
 from redrive.store.database import Database
 from redrive.store.dialect import Dialect
 
@@ -32,7 +34,6 @@ _TYPES: dict[ColumnType, sa.types.TypeEngine[Any]] = {
     ColumnType.INTEGER: sa.BigInteger(),
     ColumnType.HUGE: sa.Numeric(38, 0),
     ColumnType.FLOAT: sa.Double(),
-    ColumnType.DECIMAL: sa.Numeric(38, 10),
     ColumnType.BYTES: sa.LargeBinary(),
     ColumnType.DATE: sa.Date(),
     ColumnType.TIME: sa.Time(),
@@ -121,12 +122,17 @@ class GenericTable(TransactedTable):
 
     def _make(self, connection: Connection, rows: Outgoing) -> None:
         columns = [
-            sa.Column(name, self._type(name, kind), primary_key=name in self.key, autoincrement=False)
+            sa.Column(name, self._type(connection, name, kind, rows), primary_key=name in self.key, autoincrement=False)
             for name, kind in types_of(rows).items()
         ]
         sa.Table(self._table.table, sa.MetaData(), *columns, schema=self._table.schema).create(connection)
 
-    def _type(self, name: str, kind: ColumnType) -> sa.types.TypeEngine[Any]:
+    def _type(self, connection: Connection, name: str, kind: ColumnType, rows: Outgoing) -> sa.types.TypeEngine[Any]:
+        if kind is ColumnType.DECIMAL:
+            if connection.dialect.name == "sqlite":
+                return sa.Numeric() if column_type(rows.values(name)) == "NUMERIC" else sa.Text()
+            digits = column_digits(name, rows)
+            return sa.Numeric(*digits) if digits else sa.Text()
         return _TYPES.get(kind) or (sa.String(_LONGEST_KEY) if name in self.key else sa.Text())
 
     def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
@@ -162,8 +168,30 @@ class GenericTable(TransactedTable):
 
 def _rules(dialect: str, kind: str) -> Rules:
     if dialect == "sqlite":
-        return SQLITE_VALUES
-    return {**_VALUES, float: _whole, Decimal: _whole} if kind == _WHOLE else _VALUES
+        return SQLITE_VALUES if not kind else {**SQLITE_VALUES, Decimal: _sqlite_number, str: _sqlite_number}
+    if kind == _WHOLE:
+        return {**_VALUES, float: _whole, Decimal: _whole}
+    scale = scale_of(kind)
+    return _VALUES if scale is None else {**_VALUES, Decimal: _exact(scale), str: _exact(scale)}
+
+
+def _sqlite_number(value: str | Decimal) -> str:
+    text, bad = value if isinstance(value, str) else number_text(value), dict[int, str]()
+    check_numbers("value", "NUMERIC", [text], bad)
+    if bad:
+        raise ValueError(bad[0])
+    return text
+
+
+def _exact(scale: int) -> Convert:
+    """A number for a column that keeps so many decimal places; the database would round it."""
+
+    def convert(value: Any) -> Any:
+        if would_round(value, scale):
+            raise ValueError(f"{value} would be rounded, since the column keeps {scale} decimal places")
+        return value
+
+    return convert
 
 
 def _whole(number: float | Decimal) -> int:
@@ -177,7 +205,10 @@ def _column(found: Mapping[str, Any]) -> Column:
     computed = found.get("computed") is not None or bool((found.get("identity") or {}).get("always"))
     numbered = found.get("autoincrement") is True or found.get("identity") is not None
     required = not found["nullable"] and found.get("default") is None and not computed and not numbered
-    kind = _WHOLE if isinstance(found["type"], sa.Integer) else ""
+    type_ = found["type"]
+    kind = _WHOLE if isinstance(type_, sa.Integer) else ""
+    if isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float):
+        kind = "numeric" if type_.scale is None else f"numeric({type_.precision}, {type_.scale})"
     return Column(found["name"], kind, required=required, computed=computed)
 
 

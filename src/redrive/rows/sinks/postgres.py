@@ -12,6 +12,7 @@ from redrive.errors import SinkMismatch
 from redrive.extras import needs
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.decimals import scale_of
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.postgres_catalog import (
     PostgresShape,
@@ -146,7 +147,8 @@ class _Load:
     ) -> None:
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
         self._count, self._columns = len(rows), rows.columns
-        self._text = CopyText(rows, [shape.base_types[name] for name in rows.columns])
+        scales = [scale_of(kind) for kind in shape.types(rows.columns)]
+        self._text = CopyText(rows, [shape.base_types[name] for name in rows.columns], scales)
         self._bad = self._text.bad
         self._staging = staging(shape, rows.columns)
         self._order = f" ORDER BY {listed(key)}" if in_order else ""

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.decimals import rounded, rounded_values, rounding_fault
 from redrive.rows.sinks.shape import listed
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
 
@@ -48,18 +49,21 @@ class Unsendable(Exception):
 class CopyText:
     """Rows as COPY takes them into columns of these types, as many at a time as asked for."""
 
-    def __init__(self, rows: Outgoing, base_types: Sequence[str]) -> None:
+    def __init__(self, rows: Outgoing, base_types: Sequence[str], scales: Sequence[int | None]) -> None:
         self.bad: dict[int, str] = {}
         """The rows that are not to be sent, by place, and why."""
         self.columns = rows.columns
         self._frame: pl.DataFrame | None = None
         self._tuples: Sequence[tuple[Any, ...]] = ()
+        self._scales = {name: scale for name, scale in zip(rows.columns, scales, strict=True) if scale is not None}
         if rows.as_frame is not None:
             self._frame = self._textual(rows.as_frame, base_types)
         if self._frame is None:
             columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
             self.bad = adapt_columns(columns, [_rules(base) for base in base_types])
             words = [_in_words(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
+            for name, series, values in zip(rows.columns, words, columns, strict=True):
+                self._find_rounded(name, values if series is None else series)
             made = [series for series in words if series is not None]
             if len(made) == len(columns):
                 self._frame = pl.DataFrame(made)
@@ -85,8 +89,17 @@ class CopyText:
                 words = _in_words(series.name, values[0], base)
             if words is None:
                 return None
+            self._find_rounded(series.name, series if series.dtype.is_decimal() else words)
             made.append(words)
         return pl.DataFrame(made)
+
+    def _find_rounded(self, name: str, values: pl.Series | Sequence[Any]) -> None:
+        """Reject exact numbers with more decimal places than their column keeps."""
+        scale = self._scales.get(name)
+        if scale is not None:
+            places = rounded(values, scale) if isinstance(values, pl.Series) else rounded_values(values, scale)
+            for place in places:
+                self.bad.setdefault(place, rounding_fault(name, values[place], scale))
 
     def places(self, start: int, stop: int) -> Sequence[int]:
         """The rows of a range that are sent, one on each line."""

@@ -11,6 +11,7 @@ from contextlib import closing
 from decimal import Decimal
 from operator import length_hint
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -20,9 +21,10 @@ from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
 from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
+from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, holds_numbers, number_text
 from redrive.rows.sinks.transacted import TransactedTable, is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
-from redrive.rows.sinks.values import NESTED, Rules, adapt
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns
 from redrive.store.database import Database
 from redrive.store.sqlite import SqliteDialect
 
@@ -50,6 +52,7 @@ VALUES: Rules = {
     float: _number,
     UUID: str,
 }
+_IN_NUMBERS: Rules = {**VALUES, Decimal: number_text}
 _IN_TEXT: Rules = {**VALUES, bool: None, int: str}  # which has room for more than 64 bits
 _TEXT = re.compile("CHAR|CLOB|TEXT", re.IGNORECASE)
 _TYPES = {
@@ -144,7 +147,7 @@ class SqliteTable(TransactedTable):
         return other_tables(connection)
 
     def _make(self, connection: Connection, rows: Outgoing) -> None:
-        columns = [f"{quoted(name)} {_TYPES.get(kind, 'TEXT')}" for name, kind in types_of(rows).items()]
+        columns = [f"{quoted(name)} {_type(name, kind, rows)}" for name, kind in types_of(rows).items()]
         connection.exec_driver_sql(
             f"CREATE TABLE {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
         )
@@ -154,6 +157,19 @@ class SqliteTable(TransactedTable):
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
         with closing(driver.cursor()) as cursor:
             return _Load(cursor, self._table, self.key, shape, rows).run()
+
+
+def _rules(kind: str) -> Rules:
+    if _TEXT.search(kind):
+        return _IN_TEXT
+    return _IN_NUMBERS if holds_numbers(kind) else VALUES
+
+
+def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
+    """The type of a new column."""
+    if kind is ColumnType.DECIMAL:
+        return column_type(rows.values(name))
+    return _TYPES.get(kind, "TEXT")
 
 
 def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Refused]]) -> Sequence[Refused]:
@@ -178,7 +194,12 @@ class _Load:
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
         self._columns = rows.columns
         types = shape.types(rows.columns, str.lower)
-        self._tuples, self._bad = adapt(rows.tuples, [_IN_TEXT if _TEXT.search(kind) else VALUES for kind in types])
+        columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
+        self._bad = adapt_columns(columns, [_rules(kind) for kind in types])
+        for name, kind, values in zip(rows.columns, types, columns, strict=True):
+            if _rules(kind) is _IN_NUMBERS:
+                check_numbers(name, kind, values, self._bad)
+        self._tuples = list(zip(*columns, strict=True))
         others = [name for name in rows.columns if name.lower() not in {part.lower() for part in key}]
         action = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
         self._upsert = (

@@ -279,3 +279,15 @@ def test_integers_are_exact_as_floats_or_not_read(numbers):
 
 def test_a_duration_is_written_as_text_in_the_iso_form():
     assert fit([timedelta(days=1, seconds=5), None], pl.String(), pl.Duration("us")) == ["P1DT5S", None]
+
+
+class TestFloat32:
+    def test_integer_that_would_become_another_is_rejected(self):
+        assert fit(["16777216", "16777217", "16777218"], pl.Float32()) == [16777216.0, None, 16777218.0]
+        assert fit([16777216, 16777217, None], pl.Float32(), pl.Int64) == [16777216.0, None, None]
+        assert fit([16777217.0, 0.5], pl.Float32(), pl.Float64) == [None, 0.5]
+
+    def test_number_that_would_become_zero_is_rejected(self):
+        assert fit(["1e-400", "0.0", "0e5", "-0"], pl.Float64()) == [None, 0.0, 0.0, 0.0]
+        assert fit(["1e-60", "0"], pl.Float32()) == [None, 0.0]
+        assert fit([1e-60, 0.0], pl.Float32(), pl.Float64) == [None, 0.0]
