@@ -100,6 +100,8 @@ class Report:
     sla: datetime | None = None
     """When it was to be done."""
     ended_at: datetime | None = None
+    ignored_columns: tuple[str, ...] = ()
+    """Columns of the source that the model or schema does not name; only in the report that the run itself returns."""
 
     @property
     def rate(self) -> float:
@@ -121,9 +123,11 @@ class Report:
         from redrive.masking import mask_all
 
         found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        del found["ignored_columns"]  # the store does not keep them
         return {
             **found,
             "checkpoint": mask_all(self.checkpoint),
+            **({"ignored_columns": list(self.ignored_columns)} if self.ignored_columns else {}),
             "seconds": round(self.seconds, 3),
             "rate": round(self.rate, 6),
             "throughput": round(self.throughput, 1),
@@ -149,6 +153,8 @@ class Report:
         ]
         if self.started_over:
             lines.insert(1, f"  started over: {self.started_over}")
+        if self.ignored_columns:
+            lines.append(f"  columns not written: {', '.join(self.ignored_columns)}")
         if self.rejected:
             lines.append(f"  the rejected rows: redrive dlq causes --run {self.run_id}")
         if self.late and self.sla is not None:
@@ -237,6 +243,16 @@ class GateJudged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsIgnored:
+    """Event: the source has columns that the model or schema does not name, so that they are not written."""
+
+    pipeline: str
+    run_id: UUID
+    source: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """Event: a run is over, for now or for good."""
 
@@ -249,7 +265,7 @@ class RunEnded:
     """The service that is to blame for it, where one is."""
 
 
-RunEvent = RunStarted | BatchWritten | BatchShrunk | BatchQuarantined | GateJudged | RunEnded
+RunEvent = RunStarted | BatchWritten | BatchShrunk | BatchQuarantined | GateJudged | ColumnsIgnored | RunEnded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,22 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+import pydantic
 import pytest
 import sqlalchemy
 
 import redrive
 from redrive.errors import SourceError
-from redrive.runs import BatchQuarantined, BatchShrunk, BatchWritten, GateJudged, RunEnded, RunStarted, Tier
+from redrive.runs import (
+    BatchQuarantined,
+    BatchShrunk,
+    BatchWritten,
+    ColumnsIgnored,
+    GateJudged,
+    RunEnded,
+    RunStarted,
+    Tier,
+)
 from redrive.store.schema import runs as runs_table
 
 TABLE = "CREATE TABLE deliveries (id TEXT PRIMARY KEY, fee NUMERIC(8, 2) NOT NULL CHECK (fee < 100000))"
@@ -706,6 +716,47 @@ def test_keys_of_the_first_part_count_in_a_resumed_run(kit):
         pipeline.run(watch=stopping_after(2, pipeline))
     report = pipeline.run()
     assert (report.resumed, report.read, report.written, report.duplicates) == (True, 500, 250, 250)
+
+
+class TestColumnsThatAreNotWritten:
+    class Delivery(pydantic.BaseModel):
+        id: str
+        fee: float
+
+    def test_of_a_file_are_reported(self, kit, tmp_path):
+        path = tmp_path / "deliveries.csv"
+        path.write_text("id,fee,colour,size\na,1,red,2\n")
+        report = kit.pipeline(redrive.rows.csv(path), validate=self.Delivery).run()
+        assert (report.status, report.ignored_columns) == ("complete", ("colour", "size"))
+        assert "columns not written: colour, size" in str(report)
+        (event,) = kit.of(ColumnsIgnored)
+        assert (event.pipeline, event.source, event.columns) == ("vendor", str(path), ("colour", "size"))
+
+    def test_of_records_are_reported_when_they_come(self, kit):
+        painted = [{"id": name, "fee": 1, "colour": "red"} for name in "bc"]
+            {"id": "a", "fee": 1},
+            {"id": "b", "fee": 1, "colour": "red"},
+            {"id": "c", "fee": 1, "colour": "red"},
+        ]
+        report = kit.pipeline(records, validate=self.Delivery, batch=1).run()
+        assert report.ignored_columns == ("colour",)
+        assert len(kit.of(ColumnsIgnored)) == 1
+
+    def test_end_the_run_where_they_are_rejected(self, kit, tmp_path):
+        path = tmp_path / "deliveries.csv"
+        path.write_text("id,fee,colour\na,1,red\n")
+        with pytest.raises(redrive.RunStopped, match="does not name: colour; add them there"):
+            kit.pipeline(redrive.rows.csv(path), validate=self.Delivery, on_new_column="reject").run()
+        assert kit.table() == {}
+
+    def test_are_not_reported_where_the_model_takes_all(self, kit, tmp_path):
+        path = tmp_path / "deliveries.csv"
+        path.write_text("id,fee\na,1\n")
+        assert kit.pipeline(redrive.rows.csv(path), validate=self.Delivery).run().ignored_columns == ()
+
+    def test_rule_that_does_not_exist_is_refused(self, kit):
+        with pytest.raises(ValueError, match="on_new_column must be 'ignore' or 'reject', not 'add'"):
+            kit.pipeline([], on_new_column="add")
 
 
 class TestHeaderWithoutRows:

@@ -31,7 +31,17 @@ from redrive.model import (
     TokenRefreshed,
     in_words,
 )
-from redrive.runs import BatchQuarantined, BatchShrunk, GateJudged, RunEnded, RunEvent, RunStarted, RunStatus, Tier
+from redrive.runs import (
+    BatchQuarantined,
+    BatchShrunk,
+    ColumnsIgnored,
+    GateJudged,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    RunStatus,
+    Tier,
+)
 
 Hook = Callable[[Event], None]
 
@@ -55,7 +65,7 @@ def on_event(hook: Hook) -> Callable[[], None]:
 
 def _line(event: Event) -> tuple[int, str]:
     match event:
-        case RunStarted() | BatchShrunk() | BatchQuarantined() | GateJudged() | RunEnded():
+        case RunStarted() | BatchShrunk() | BatchQuarantined() | GateJudged() | ColumnsIgnored() | RunEnded():
             return _run_line(event)
         case FlowStarted() | TaskRetried() | TaskFailed() | TasksDead() | GroupHeld() | FlowEnded():
             return _flow_line(event)
@@ -91,6 +101,8 @@ def _run_line(event: RunEvent) -> tuple[int, str]:
             level = {Tier.LOG: logging.INFO, Tier.P3: logging.WARNING}.get(tier, logging.ERROR)
             level = level if final else logging.DEBUG  # said once, when it is certain
             return level, f"{pipeline} {rejected:,} of {read:,} rows rejected ({rate:.1%}): {tier}"
+        case ColumnsIgnored(pipeline=pipeline, source=source, columns=columns):
+            return logging.WARNING, f"{pipeline} does not write these columns of {source}: {', '.join(columns)}"
         case RunEnded(report=report):
             level = logging.INFO if report.status is RunStatus.COMPLETE else logging.ERROR
             return level, str(report).replace("\n ", ";")

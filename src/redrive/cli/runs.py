@@ -232,6 +232,8 @@ def show_data(out: Output, report: Report) -> None:
         return
     if document["checkpoint"] is not None:
         document["checkpoint"] = json.dumps(document["checkpoint"], ensure_ascii=False)
+    if "ignored_columns" in document:
+        document["ignored_columns"] = ", ".join(document["ignored_columns"])
     out.table((Column(title="field"), Column(title="value")), list(document.items()))
 
 
@@ -256,6 +258,7 @@ def show_outcome(out: Output, report: Report) -> None:
             "duplicates": rows(report.duplicates, _SUPERSEDED) if report.duplicates else None,
             "discarded": rows(report.discarded, "on purpose") if report.discarded else None,
             "retries": rows(report.retries, "") if report.retries else None,
+            "not written": f"columns {', '.join(report.ignored_columns)}" if report.ignored_columns else None,
             "took": f"{took}{pace}",
         },
     )

@@ -29,6 +29,7 @@ from redrive.runs import (
     BatchQuarantined,
     BatchShrunk,
     BatchWritten,
+    ColumnsIgnored,
     GateJudged,
     Report,
     RunEnded,
@@ -73,7 +74,7 @@ class Spans:
                 self._begin(f"run {event.pipeline}", event.run_id, _of_run(event))
             case BatchWritten():
                 self._batch(event)
-            case BatchShrunk() | BatchQuarantined() | GateJudged():
+            case BatchShrunk() | BatchQuarantined() | GateJudged() | ColumnsIgnored():
                 self._note(event.run_id, event)
             case RunEnded():
                 self._end(event.report, {"error.type": event.error, **_blame(event)})

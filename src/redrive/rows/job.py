@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from redrive.calls.announce import Announcer
 from redrive.dlq.prepare import storable
@@ -25,6 +26,8 @@ class Job:
     on_duplicate: OnDuplicate
     batch: int
     gate: Gate
+    on_new_column: Literal["ignore", "reject"]
+    """What to do about columns of the source that the model or schema does not name."""
     announcer: Announcer
 
     @property

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from redrive.calls.announce import Announcer, Hook
 from redrive.dlq.prepare import checked_pipeline
@@ -46,6 +46,8 @@ class Pipeline:
                   quarantined ("quarantine")
     batch         rows that are written at once
     gate          how many rejected rows are too many
+    on_new_column  what to do about columns of the source that the model or schema does not name: "ignore" and report
+                  them, or "reject" the source
     sla           when it is to be done, "06:30 Asia/Kolkata"
     deadline      seconds after which a run stops behind its batch; the next one goes on from there
     store         where letters and checkpoints are kept; `redrive.connect()` where nothing else is said
@@ -64,6 +66,7 @@ class Pipeline:
         on_duplicate: OnDuplicate = "last",
         batch: int = BATCH,
         gate: Gate | None = None,
+        on_new_column: Literal["ignore", "reject"] = "ignore",
         sla: str | None = None,
         deadline: float | None = None,
         store: Store | str | os.PathLike[str] | None = None,
@@ -74,6 +77,8 @@ class Pipeline:
         self.sink = _fitting(sink, "sink", "write", "redrive.rows.table(…)")
         if on_duplicate not in _RULES:
             raise ValueError(f"on_duplicate must be one of {', '.join(_RULES)}, not {on_duplicate!r}")
+        if on_new_column not in ("ignore", "reject"):
+            raise ValueError(f"on_new_column must be 'ignore' or 'reject', not {on_new_column!r}")
         if gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate is a redrive.Gate, not {type(gate).__name__}")
         named = (key,) if isinstance(key, str) else tuple(key or ())
@@ -94,6 +99,7 @@ class Pipeline:
             on_duplicate=on_duplicate,
             batch=checks.count("batch", batch, least=1),
             gate=gate or Gate(),
+            on_new_column=on_new_column,
             announcer=Announcer(on_event),
         )
         self._store: Store | None = store if isinstance(store, Store) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,6 +56,10 @@ class Preparation:
     def fits(self, columns: Sequence[str]) -> None:
         """Raise `PipelineError` where rows of these columns can never pass."""
         self._check.fits(columns)
+
+    def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Return those of the source's columns that the check does not read."""
+        return self._check.ignored(columns)
 
     @property
     def keeps_columns(self) -> bool:

@@ -7,11 +7,12 @@ one batch in the hands of each, so that memory does not grow with the source.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
+from redrive.dlq.prepare import storable
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.model import Kind
 from redrive.policy.daily import Daily
@@ -30,6 +31,7 @@ from redrive.runs import (
     BatchQuarantined,
     BatchShrunk,
     BatchWritten,
+    ColumnsIgnored,
     GateJudged,
     Progress,
     Report,
@@ -71,6 +73,7 @@ class Run:
         self._done = 0
         self._tier = Tier.LOG
         self._columns = Columns(job.sink)
+        self._ignored: dict[str, None] = {}
 
     def go(self) -> Report:
         """Run to the end. Whatever ends it before, the checkpoint is saved and the report is in the error."""
@@ -148,6 +151,7 @@ class Run:
         if columns is None:
             return
         job.preparation.fits(columns)
+        self._note_ignored(columns)
         if missing := [name for name in job.key if name not in columns]:
             raise PipelineError(
                 f"the key {missing[0]!r} is not among the columns of {job.source.name}: {', '.join(columns)}"
@@ -157,6 +161,20 @@ class Run:
             if missing := [name for name in job.sink.key if name not in columns]:
                 raise unmet("the sink's key", missing, columns)
             self._beside.result(self._beside.submit(lambda: job.sink.check(columns)))
+
+    def _note_ignored(self, columns: Collection[str]) -> None:
+        """Report columns that are not written, each once; or reject the source."""
+        ignored = self._job.preparation.ignored(columns)
+        new = tuple(sorted(name for name in ignored if name not in self._ignored))
+        if not new:
+            return
+        if self._job.on_new_column == "reject":
+            raise PipelineError(
+                f"{self._job.source.name} has columns that the model or schema does not name: {', '.join(new)}; add "
+                'them there, or write on_new_column="ignore"'
+            )
+        self._ignored.update(dict.fromkeys(new))
+        self._announce(ColumnsIgnored, source=self._job.source_name, columns=tuple(map(storable, new)))
 
     def _fit(self, prepared: Prepared) -> None:
         """Give the rows the columns that the sink is to have; it may have to be waited for."""
@@ -186,6 +204,8 @@ class Run:
             return self._read()
         if batch is not None:
             self._position, self._done = batch.next, batch.done
+            if self._reading.columns is None and not batch.rows.is_frame and len(batch.rows):
+                self._note_ignored(set().union(*batch.rows.records))
         return batch
 
     def _halved(self, batch: Batch, error: BaseException) -> tuple[Batch, Batch]:
@@ -308,6 +328,7 @@ class Run:
             reason=reason,
             sla=self._begun.sla,
             ended_at=ended,
+            ignored_columns=tuple(map(storable, self._ignored)),
         )
 
     def _announce(self, event: Any, **values: Any) -> None:

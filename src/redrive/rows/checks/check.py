@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -47,6 +47,9 @@ class Check(Protocol):
     def fits(self, columns: Sequence[str]) -> None:
         """Raise `PipelineError` where a source of these columns can never pass: no row will be read."""
 
+    def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Return those of the source's columns that are not read, and so are not written."""
+
     def __call__(self, rows: Received) -> Checked:
         """Judge rows. Each is good, rejected or discarded; an error that is no row's own is raised."""
 
@@ -85,6 +88,10 @@ class Unchecked:
 
     def fits(self, columns: Sequence[str]) -> None:
         """Any columns do."""
+
+    def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
+        """None is."""
+        return ()
 
     def __call__(self, rows: Received) -> Checked:
         places = range(len(rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from redrive.letters import ErrorType
@@ -18,6 +18,10 @@ class FunctionCheck:
 
     def fits(self, columns: Sequence[str]) -> None:
         """Only the function knows what it needs."""
+
+    def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Only the function knows what it reads."""
+        return ()
 
     def __call__(self, rows: Received) -> Checked:
         sieve = Sieve(ErrorType.VALIDATION)

@@ -8,7 +8,7 @@ the caches nor the garbage collector like it. It also tells exactly which row ra
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -48,6 +48,7 @@ class ModelCheck:
         self._digits: dict[str, tuple[int, int]] = {}
         self._row: Callable[[Any], Any] = _record
         self._hides_input = False
+        self._known: set[str] | None = None
         if isinstance(model, type) and issubclass(model, BaseModel) and not issubclass(model, RootModel):
             self._model = model
             self._hides_input = bool(model.model_config.get("hide_input_in_errors"))
@@ -79,6 +80,15 @@ class ModelCheck:
                 f"{name} forbids columns that it does not name, and the source has {joined(forbidden)}: "
                 "name them, or let the model ignore what is extra"
             )
+
+    def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Return the columns that no field of the model accepts, where the model ignores such."""
+        if self._columns is None or self._model is None or _rewrites_its_input(self._model):
+            return ()
+        if self._known is None:
+            fields = self._model.model_fields.items()
+            self._known = {name for field, info in fields for name in _accepted(self._model, field, info)}
+        return tuple(name for name in columns if name not in self._known)
 
     def __call__(self, rows: Received) -> Checked:
         sieve = Sieve(ErrorType.VALIDATION)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,10 @@ class SchemaCheck:
             raise PipelineError(f"{name} fits no column of {listed(columns)}; its columns are {listed(missing)}")
         if columns and missing:
             raise unmet(name, missing, columns)
+
+    def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Return the columns that the schema does not have."""
+        return tuple(name for name in columns if name not in self._columns)
 
     def __call__(self, rows: Received) -> Checked:
         if not len(rows):
