@@ -733,7 +733,7 @@ class TestColumnsThatAreNotWritten:
         assert (event.pipeline, event.source, event.columns) == ("vendor", str(path), ("colour", "size"))
 
     def test_of_records_are_reported_when_they_come(self, kit):
-        painted = [{"id": name, "fee": 1, "colour": "red"} for name in "bc"]
+        records = [
             {"id": "a", "fee": 1},
             {"id": "b", "fee": 1, "colour": "red"},
             {"id": "c", "fee": 1, "colour": "red"},
