@@ -239,6 +239,10 @@ class ReplayReport:
     """Letters that matched, by the pipeline that rejected them."""
     other_pipelines: Mapping[str, int] = field(default_factory=dict)
     """Letters that matched the filters and were left out: they belong to other pipelines than the target."""
+    selected_by_target: Mapping[str, int] = field(default_factory=dict)
+    """Letters that matched, by the target that rejected them, FILE:NAME; those that know theirs."""
+    superseded: int = 0
+    """Letters that matched and were left out: a later run has written their row."""
     canary: int | None = None
     """Letters that were sent first; None without a canary."""
 

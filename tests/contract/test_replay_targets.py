@@ -1,8 +1,12 @@
 """Which letters a replay sends to which target, and how fast."""
 
+import datetime as dt
+
 import pytest
+from sqlalchemy import update
 
 import redrive
+from redrive.store.schema import letters as letters_table
 
 
 class Kept:
@@ -142,3 +146,37 @@ class TestRate:
         with pytest.raises(redrive.LetterError, match="rate must be a number of letters per second above 0"):
             dlq.replay(Kept(), pipeline="vendor", rate=rate, dry_run=False)
         assert dlq.count(status="pending") == 1
+
+
+class TestSuperseded:
+    """Letters whose row a later run has written."""
+
+    @pytest.fixture
+    def one_superseded(self, store, dlq, letters):
+        letters("vendor", 1, 2)
+        first = next(dlq.each())
+
+        def supersede(connection):
+            statement = update(letters_table).where(letters_table.c.id == first.id)
+            connection.execute(statement.values(superseded_at=dt.datetime.now(dt.UTC)))
+
+        store.database.write(supersede)
+        return first
+
+    @pytest.mark.parametrize("dry_run", [True, False])
+    def test_is_counted_and_left_out(self, dlq, one_superseded, dry_run):
+        report = dlq.replay(Kept(), pipeline="vendor", dry_run=dry_run)
+        assert (report.selected, report.reprocessed, report.superseded) == (1, 1, 1)
+        assert dlq.get(one_superseded.id).status == "pending"
+
+    def test_is_left_out_where_it_is_named(self, dlq, one_superseded):
+        report = dlq.replay(Kept(), ids=[one_superseded.id], dry_run=False)
+        assert (report.selected, report.superseded) == (0, 1)
+
+    def test_is_sent_where_it_is_asked_for(self, dlq, one_superseded):
+        report = dlq.replay(Kept(), pipeline="vendor", include_superseded=True, dry_run=False)
+        assert (report.selected, report.reprocessed, report.superseded) == (2, 2, 0)
+
+    def test_filter_finds_it(self, dlq, one_superseded):
+        assert [letter.id for letter in dlq.find(superseded=True)] == [one_superseded.id]
+        assert dlq.count(superseded=False) == 1

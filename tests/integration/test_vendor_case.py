@@ -82,7 +82,7 @@ def test_the_vendor_case_from_the_file_to_the_redrive(here):
     assert (alert["urgency"], alert["status"], alert["condition"]) == ("P3", "open", "new_letters")
     assert "5,400 of 180,000 rows rejected (3.0 %), all for one cause" in alert["title"]
     assert "could not convert string to float" in alert["title"]
-    assert alert["facts"]["commands"][0] == f"redrive dlq causes --run {report['run_id']}"
+    assert alert["facts"]["commands"][0] == f"redrive dlq causes --run {report['run_id'][:8]}"
     (cause,) = told(redrive(here, "dlq", "causes", "--json"))
     assert cause["count"] == 5_400
     rehearsal = told(redrive(here, "dlq", "replay", "--pipeline", "vendor", "--target", "jobs.py:fixed", "--json"))

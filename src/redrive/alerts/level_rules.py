@@ -194,7 +194,7 @@ def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings
         affected=(name,),
         commands=(
             command("dlq", "causes", "--pipeline", name, "--since", "1d"),
-            f"{command('dlq', 'replay', '--pipeline', name)} --target FILE:NAME",
+            command("dlq", "replay", "--pipeline", name),
         ),
         sql=letters_sql(f"pipeline_name = {text(name)} AND rejected_at >= {text(since.isoformat())}"),
         next_step=_KEPT,

@@ -101,15 +101,21 @@ def stale(one: RunPicture | DueRun, sla: datetime | None, zone: tzinfo | None, n
 
 def looking_at(run: RunPicture) -> tuple[str, ...]:
     """The commands that show the run."""
-    shown = command("runs", "show", run.run_id)
-    return (command("tasks", "ls", "--run", run.run_id), shown) if run.subject.kind == "flow" else (shown,)
+    run_id = short_id(run.run_id)
+    shown = command("runs", "show", run_id)
+    return (command("tasks", "ls", "--run", run_id), shown) if run.subject.kind == "flow" else (shown,)
+
+
+def short_id(run_id: UUID) -> str:
+    """Return the beginning of a run's id, which commands accept."""
+    return str(run_id)[:8]
 
 
 def about_letters(run: RunPicture) -> tuple[str, ...]:
     """The commands that show the run's letters, and send them back."""
     return (
-        command("dlq", "causes", "--run", run.run_id),
-        f"{command('dlq', 'replay', '--run', run.run_id)} --target FILE:NAME",
+        command("dlq", "causes", "--run", short_id(run.run_id)),
+        command("dlq", "replay", "--run", short_id(run.run_id)),
     )
 
 

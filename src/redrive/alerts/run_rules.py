@@ -14,6 +14,7 @@ from redrive.alerts.run_facts import (
     due_by,
     facts_of,
     goes_on,
+    short_id,
     sql_of_letters,
     usual,
     zone_of,
@@ -76,7 +77,7 @@ def _spent(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
         step = f"the circuit of {short(service)} lets probes through until it is back; {step}"
         commands = (command("services", "show", service),)
     elif run.subject.kind == "flow":
-        commands = (f"{command('tasks', 'retry', '--run', run.run_id)} TASK",)
+        commands = (f"{command('tasks', 'retry', '--run', short_id(run.run_id))} TASK",)
     title = f"{name} has failed, and its retries are spent: {_why(run)}"
     if run.status != "failed":
         title = f"{name}: tasks have failed, and their retries are spent: {_why(run)}"
@@ -318,8 +319,8 @@ def _dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Iterator[F
                 "When it is mended, send it back, or accept it as it is, and run the flow again"
             ),
             commands=(
-                command("tasks", "retry", "--cause", cause, "--run", run.run_id),
-                f"{command('tasks', 'accept', '--cause', cause, '--run', run.run_id)} --note WHY",
+                command("tasks", "retry", "--cause", cause, "--run", short_id(run.run_id)),
+                f"{command('tasks', 'accept', '--cause', cause, '--run', short_id(run.run_id))} --note WHY",
             ),
             sql=letters_sql(f"run_id = {text(run.run_id)} AND error_type = 'task'"),
         )

@@ -23,6 +23,14 @@ def load_target(wanted: str) -> Any:
     return load(wanted) if ":" in wanted else _only_one(wanted, _loaded(wanted))
 
 
+def target_of(wanted: str, found: Any) -> str:
+    """Return how to find the loaded object again from any directory: a file by its whole path, and always the name."""
+    where, _, name = wanted.rpartition(":") if ":" in wanted else (wanted, "", "")
+    if not name:
+        name = next(name for name, value in vars(_loaded(where)).items() if value is found)
+    return f"{Path(where).resolve() if _is_file(where) else where}:{name}"
+
+
 def load(wanted: str) -> Any:
     """The object that is meant. Its module is imported as `python` would from this directory."""
     where, colon, name = wanted.rpartition(":")
@@ -42,8 +50,12 @@ def _loaded(where: str) -> ModuleType:
         raise NotThere(f"'' does not say what to load; {_FORMS}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    return _file(Path(where)) if _is_file(where) else _module(where)
+
+
+def _is_file(where: str) -> bool:
     path = Path(where)
-    return _file(path) if path.suffix == ".py" or os.sep in where or path.is_file() else _module(where)
+    return path.suffix == ".py" or os.sep in where or path.is_file()
 
 
 def _only_one(where: str, module: ModuleType) -> Any:

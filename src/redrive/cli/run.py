@@ -79,6 +79,7 @@ def run(
     # What the user's code prints is not our answer.
     with redirect_stdout(sys.stderr):
         found = _found(target)
+        _remember_target(target, found)
         ending = _run(session, found, options, of_rows, of_flows, quiet=quiet)
     if not quiet or session.out.json or ending.worth_a_word:
         ending.show(session)
@@ -118,6 +119,15 @@ def _found(wanted: str) -> Any:
     if not can_run(found):
         raise NotThere(f"{wanted} is {_what(found)}, not a pipeline or a flow")
     return found
+
+
+def _remember_target(wanted: str, found: Any) -> None:
+    """Let a pipeline store what it was loaded from, so that its letters can be replayed without naming it."""
+    from redrive.cli.loading import target_of
+    from redrive.rows.pipeline import Pipeline
+
+    if isinstance(found, Pipeline):
+        found.target = target_of(wanted, found)
 
 
 def _what(found: Any) -> str:

@@ -265,12 +265,12 @@ def show_outcome(out: Output, report: Report) -> None:
 
 
 def say_what_to_do(out: Output, report: Report, *, store: str | None) -> None:
-    """The commands that lead on from a report. Letters know the whole id of their run, not its beginning."""
+    """Print the commands that lead on from a report."""
     where = "" if store is None else f" --store {shlex.quote(mask(store))}"
     if report.late and report.sla is not None:
         out.say(f"late: it was to be done by {at(report.sla)}")
     if report.rejected:
-        out.say(f"the rejected rows by cause: redrive dlq causes --run {report.run_id}{where}")
+        out.say(f"the rejected rows by cause: redrive dlq causes --run {str(report.run_id)[:8]}{where}")
     if report.status in _ENDED_BADLY and report.read:
         if report.status is RunStatus.ABORTED:
             out.say("it stays aborted until `redrive run --restart`, or --override-gate to accept the rejected rows")

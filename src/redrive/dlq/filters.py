@@ -47,6 +47,8 @@ class Filter:
     reprocess_count    sent back so often
     edited             edited, or not
     note               words of the note, in any case
+    rejected_by        the target that rejected them, FILE:NAME, as `redrive run` stored it
+    superseded         whether a later run has written the row's key since
     """
 
     ids: tuple[int, ...] | None = None
@@ -68,6 +70,8 @@ class Filter:
     reprocess_count: int | None = None
     edited: bool | None = None
     note: str | None = None
+    rejected_by: str | None = None
+    superseded: bool | None = None
 
     @classmethod
     def of(cls, now: datetime, conditions: dict[str, Any]) -> Filter:
@@ -109,6 +113,7 @@ class Filter:
             ("source_table", self.source),
             ("source_key", self.key),
             ("position", self.position),
+            ("target", self.rejected_by),
             ("attempts", self.attempts),
             ("reprocess_count", self.reprocess_count),
         ):
@@ -140,6 +145,8 @@ class Filter:
             yield column.seen >= self.min_seen
         if self.edited is not None:
             yield column.edited_record.is_not(None) if self.edited else column.edited_record.is_(None)
+        if self.superseded is not None:
+            yield column.superseded_at.is_not(None) if self.superseded else column.superseded_at.is_(None)
         for name, words in (("error_message", self.text), ("resolution_note", self.note)):
             if words is not None:
                 yield column[name].icontains(words, autoescape=True)
@@ -243,7 +250,8 @@ _CHECKS: dict[str, Callable[[Any, datetime, str], Any]] = {
     "run_id": _run,
     "key": lambda value, now, name: as_key(value),
     "edited": lambda value, now, name: bool(value),
+    "superseded": lambda value, now, name: bool(value),
     **dict.fromkeys(("since", "until", "seen_since", "reprocessed_since"), moment),
-    **dict.fromkeys(("source", "position", "text", "note"), _words),
+    **dict.fromkeys(("source", "position", "text", "note", "rejected_by"), _words),
     **dict.fromkeys(("min_seen", "attempts", "reprocess_count"), _number),
 }

@@ -64,6 +64,12 @@ def by_status(connection: Connection, chosen: Filter) -> dict[str, int]:
     return {str(status): int(number) for status, number in connection.execute(counted)}
 
 
+def by_target(connection: Connection, chosen: Filter) -> dict[str | None, int]:
+    """Return how many letters match, by the target that rejected them; None for those that have none."""
+    counted = select(letters.c.target, func.count()).where(chosen.where()).group_by(letters.c.target)
+    return {row[0]: row[1] for row in connection.execute(counted.order_by(letters.c.target))}
+
+
 def must_exist(connection: Connection, ids: tuple[int, ...]) -> None:
     """Refuse ids that no letter has."""
     there = set(connection.execute(select(letters.c.id).where(among(letters.c.id, ids))).scalars())

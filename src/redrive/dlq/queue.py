@@ -181,6 +181,11 @@ class DeadLetters:
         chosen = Filter.of(_now(), filters)
         return self._database.read(lambda connection: finding.by_status(connection, chosen))
 
+    def targets(self, **filters: Any) -> dict[str | None, int]:
+        """Return how many letters match, by the target that rejected them; None for those that have none."""
+        chosen = Filter.of(_now(), filters)
+        return self._database.read(lambda connection: finding.by_target(connection, chosen))
+
     def causes(self, *, limit: int | None = None, **filters: Any) -> list[Cause]:
         """Letters grouped by what is wrong with them, the most frequent first."""
         now = _now()
@@ -322,6 +327,7 @@ class DeadLetters:
         *,
         dry_run: bool = True,
         any_pipeline: bool = False,
+        include_superseded: bool = False,
         canary: int | None = None,
         rate: float | None = None,
         limit: int | None = None,
@@ -340,6 +346,7 @@ class DeadLetters:
         target        a function of a list of records, or anything with `reprocess(records)`; see `Reprocesses`
         dry_run       change nothing; a target that takes the keyword `dry_run` is asked what it would answer
         any_pipeline  send the letters of every pipeline that the filters match
+        include_superseded  also letters whose row a later run has written; without this they are counted and left out
         canary        first so many, and no more if one of them fails; 0 for none. By default 10, where more than 100
                       letters are sent, unless it is a dry run or a scheduled replay
         rate          letters per second at most
@@ -363,6 +370,7 @@ class DeadLetters:
             chosen=scoped(aim, matched, any_pipeline=any_pipeline),
             matched=matched,
             any_pipeline=any_pipeline,
+            include_superseded=include_superseded or matched.superseded is not None,
             limit=limit,
             canary=canary,
             rate=rate,

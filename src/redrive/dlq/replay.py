@@ -54,6 +54,7 @@ class Plan:
     chosen        the letters to send
     matched       the letters that match the caller's filters, those of other pipelines included
     any_pipeline  whether the target takes the letters of every pipeline
+    include_superseded  whether letters are sent whose row a later run has written
     canary        None for the default: 10 where a person replays more than 100 letters; 0 for none
     rate          letters per second at most
     """
@@ -61,6 +62,7 @@ class Plan:
     chosen: Filter
     matched: Filter
     any_pipeline: bool = False
+    include_superseded: bool = False
     limit: int | None = None
     canary: int | None = None
     rate: float | None = None
@@ -128,7 +130,9 @@ class Replay:
         self._ids: Sequence[int] = ()
         self._by_cause: Counter[str] = Counter()
         self._by_pipeline: Counter[str] = Counter()
+        self._by_target: Counter[str] = Counter()
         self._others: dict[str, int] = {}
+        self._superseded = 0
         self._canary: int | None = None
         self._pace = Pace(plan.rate)
         self._held: dict[int, datetime] = {}  # letters in other hands, and until when
@@ -171,15 +175,26 @@ class Replay:
     def _select(self, connection: Connection) -> None:
         conditions = self._conditions(self._plan.chosen)
         self._ids = snapshot(connection, *conditions)
-        groups = (letters.c.fingerprint, letters.c.pipeline_name)
-        for cause, pipeline, count in connection.execute(
+        groups = (letters.c.fingerprint, letters.c.pipeline_name, letters.c.target)
+        for cause, pipeline, target, count in connection.execute(
             select(*groups, func.count()).where(*conditions).group_by(*groups)
         ):
             self._by_cause[cause] += count
             self._by_pipeline[pipeline] += count
+            if target is not None:
+                self._by_target[target] += count
+        self._superseded = self._of_superseded(connection)
         self._others = self._of_others(connection)
         self._refuse_foreign()
         self._canary = self._canary_of(self._wanted())
+
+    def _of_superseded(self, connection: Connection) -> int:
+        """Return how many letters match that are left out because a later run has written their row."""
+        if self._plan.include_superseded:
+            return 0
+        left_out = self._plan.chosen.but(superseded=True).where()
+        counted = select(func.count()).select_from(letters).where(left_out, *self._due())
+        return int(connection.execute(counted).scalar_one())
 
     def _of_others(self, connection: Connection) -> dict[str, int]:
         """Return how many letters match that are left out, by the pipeline that they belong to."""
@@ -211,8 +226,12 @@ class Replay:
         return CANARY if wanted > CANARY_ABOVE and not self._dry and plan.schedule is None else None
 
     def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
-        due = [] if self._plan.schedule is None else [self._plan.schedule.due(self._began)]
-        return [chosen.where(), *due]
+        if not self._plan.include_superseded:
+            chosen = chosen.but(superseded=False)
+        return [chosen.where(), *self._due()]
+
+    def _due(self) -> list[ColumnElement[bool]]:
+        return [] if self._plan.schedule is None else [self._plan.schedule.due(self._began)]
 
     def _batches(self, take: Callable[[list[int]], list[Letter]]) -> Iterable[list[Letter]]:
         place = 0
@@ -359,6 +378,8 @@ class Replay:
             by_cause=tuple(sorted(tally.causes.values(), key=lambda cause: -cause.count)),
             selected_by_cause=dict(self._by_cause),
             selected_by_pipeline=dict(self._by_pipeline),
+            selected_by_target=dict(self._by_target),
             other_pipelines=self._others,
+            superseded=self._superseded,
             canary=self._canary,
         )

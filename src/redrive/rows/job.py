@@ -29,6 +29,8 @@ class Job:
     on_new_column: Literal["ignore", "reject"]
     """What to do about columns of the source that the model or schema does not name."""
     announcer: Announcer
+    target: str | None = None
+    """What runs it, FILE:NAME, where that is known."""
 
     @property
     def source_name(self) -> str:

@@ -68,9 +68,12 @@ class Refusal:
 class Ledger:
     """One process's claim on one pipeline."""
 
-    def __init__(self, database: Database, pipeline: str, *, lease: timedelta = LEASE) -> None:
+    def __init__(
+        self, database: Database, pipeline: str, *, lease: timedelta = LEASE, target: str | None = None
+    ) -> None:
         self._database = database
         self._pipeline = pipeline
+        self._target = None if target is None else storable(target)
         self._lease = lease
         self._owner = ourselves()
         self._confirmed = time.monotonic()
@@ -272,6 +275,7 @@ class Ledger:
                 ended_at=None,
                 judged_at=None,
                 failures=_failures(last),
+                **({} if self._target is None else {"target": self._target}),
             )
         )
         counts = counts_of(last)
@@ -339,6 +343,7 @@ class Ledger:
         return {
             "run_id": run_id,
             "pipeline_name": self._pipeline,
+            "target": self._target,
             "status": RunStatus.RUNNING,
             "source": storable(source.name),
             "sink": storable(sink),

@@ -102,6 +102,8 @@ class Pipeline:
             on_new_column=on_new_column,
             announcer=Announcer(on_event),
         )
+        self.target: str | None = None
+        """What runs it, as FILE:NAME; set by `redrive run`, and stored with its runs and letters."""
         self._store: Store | None = store if isinstance(store, Store) else None
         self._store_url = None if isinstance(store, Store) else store
         self._stopping: Stopping | None = None
@@ -140,8 +142,8 @@ class Pipeline:
         """
         opened = store or self.store
         limit = self._deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
-        job = replace(self._job, announcer=self._job.announcer.heard_by(opened.listeners))
-        ledger = Ledger(opened.database, self.name)
+        job = replace(self._job, announcer=self._job.announcer.heard_by(opened.listeners), target=self.target)
+        ledger = Ledger(opened.database, self.name, target=self.target)
         self._stopping = stopping = Stopping(limit)
         try:
             begun = self._begun(job, ledger, restart=restart, override_gate=override_gate)

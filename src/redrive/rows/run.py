@@ -274,7 +274,7 @@ class Run:
             raise GateAborted(
                 f"the gate aborted it: {judged.rejected:,} of {judged.read:,} rows were rejected ({judged.rate:.1%}, "
                 f"more than {self._job.gate.abort:.0%}); the others are written, the rejected ones quarantined: see "
-                f"`redrive dlq causes --run {self._begun.run_id}`"
+                f"`redrive dlq causes --run {str(self._begun.run_id)[:8]}`"
             )
         if final and not self._begun.overridden and self._job.gate.has_too_few(self._writer.counts.read):
             raise GateAborted(

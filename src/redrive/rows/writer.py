@@ -245,10 +245,10 @@ class Writer:
             return outcome
         whole = sum(self._held, outcome)
         run_id = self._begun.run_id
-        now = self._store.database.dialect.now(connection)
+        job, now = self._job, self._store.database.dialect.now(connection)
         if self._open_letters is not None and whole.superseded:
             self._open_letters.mark(connection, whole.superseded, now)
-        self._store.dlq.put_within(connection, whole.letters, pipeline=self._job.pipeline, run_id=run_id)
+        self._store.dlq.put_within(connection, whole.letters, pipeline=job.pipeline, run_id=run_id, target=job.target)
         if self._open_letters is not None and whole.superseded_here:
             self._open_letters.mark(connection, whole.superseded_here, now)
         if self._seen is not None:

@@ -222,7 +222,7 @@ def test_pending_letters_are_told_with_their_cause_and_the_way_to_them():
     assert finding.title == "o'brien: 120 open letters of the last day, 5,400 in all: fee is N/A"
     assert finding.facts.commands == (
         """redrive dlq causes --pipeline 'o'"'"'brien' --since 1d""",
-        """redrive dlq replay --pipeline 'o'"'"'brien' --target FILE:NAME""",
+        """redrive dlq replay --pipeline 'o'"'"'brien'""",
     )
     assert "pipeline_name = 'o''brien'" in finding.facts.sql
 

@@ -105,7 +105,7 @@ def test_a_run_that_failed_says_why_what_it_did_and_what_comes_next():
     assert facts.impact == "silver.vendor is as of 2026-11-14 12:00 UTC; it is due by 13:00 UTC"
     assert (facts.rows_done, facts.rows_total, facts.checkpoint) == (90_000, 90_000, '{"line": 180001}')
     assert (facts.seconds, facts.usual_seconds) == (600.0, 500)
-    assert facts.commands == (f"redrive runs show {RUN}",)
+    assert facts.commands == (f"redrive runs show {str(RUN)[:8]}",)
     assert "running vendor again goes on from its checkpoint" in facts.next_step
     assert finding.since == run.ended_at
 
@@ -132,7 +132,7 @@ def test_tasks_whose_retries_are_spent_are_told_while_the_flow_still_runs():
     assert "running settlement again goes on where it stands" in running.facts.next_step
     assert "send its tasks back first" in ended.facts.next_step
     for finding in (running, ended):
-        assert finding.facts.commands[0] == f"redrive tasks retry --run {RUN} TASK"
+        assert finding.facts.commands[0] == f"redrive tasks retry --run {str(RUN)[:8]} TASK"
         assert (finding.condition, finding.key) == ("retries_exhausted", "run:flow/settlement")
         assert (finding.evidence, finding.persist) == ("run:flow/settlement:failed", 600.0)
 

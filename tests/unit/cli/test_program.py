@@ -111,7 +111,6 @@ def test_the_help_of_a_noun_tells_of_its_commands_in_whole_sentences(run):
         (["dlq", "show"], "missing argument 'ID'; see `redrive dlq show --help`"),
         (["dlq", "show", "first"], "invalid value for 'ID'"),
         (["dlq", "discard", "1"], "missing option '--note'; see `redrive dlq discard --help`"),
-        (["dlq", "replay"], "missing option '--target'"),
         (["dlq", "ls", "--store"], "option '--store' requires an argument"),
         (["dlq", "history", "a", "b"], "got unexpected extra argument"),
     ],

@@ -142,7 +142,7 @@ def test_a_pipeline_runs_and_reports_and_what_it_prints_is_kept_apart(run, deliv
         *("1000", "970", "30", "0.03", "P3"),
     )
     assert answer.err.startswith("importing vendor\n")
-    assert f"the rejected rows by cause: redrive dlq causes --run {told['run_id']}\n" in answer.err
+    assert f"the rejected rows by cause: redrive dlq causes --run {told['run_id'][:8]}\n" in answer.err
     assert loaded(here) == (970, 970)
 
 
@@ -166,7 +166,7 @@ def test_on_a_terminal_the_report_is_for_people(terminal, deliver):
         "written      970  to deliveries in warehouse.db",
         "rejected      30  3.0%, P3",
         "took",
-        f"the rejected rows by cause: redrive dlq causes --run {run_id}",
+        f"the rejected rows by cause: redrive dlq causes --run {run_id[:8]}",
         "alert P3, somebody should look within a day: redrive alerts show 1",
     ]
 

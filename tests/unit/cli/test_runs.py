@@ -127,7 +127,7 @@ def test_one_run_is_shown_with_everything(terminal, ran):
         "rejected   30, 3.0%, P3",
         "batches    1",
         f'checkpoint {{"row": 1000, "last": "{report.checkpoint["last"]}"}}',
-        f"the rejected rows by cause: redrive dlq causes --run {report.run_id}",
+        f"the rejected rows by cause: redrive dlq causes --run {str(report.run_id)[:8]}",
     ]
 
 
@@ -161,7 +161,7 @@ def test_the_hint_names_the_store_that_was_named(run, ran):
     report = ran("vendor", 100, bad=5)
     answer = run("runs", "show", "vendor", "--store", "sqlite:///.redrive/redrive.db")
     assert answer.err == (
-        f"the rejected rows by cause: redrive dlq causes --run {report.run_id} --store sqlite:///.redrive/redrive.db\n"
+        f"the rejected rows by cause: redrive dlq causes --run {str(report.run_id)[:8]} --store sqlite:///.redrive/redrive.db\n"
     )
 
 

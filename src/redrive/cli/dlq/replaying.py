@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import redirect_stdout
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from redrive.masking import mask
 
 if TYPE_CHECKING:
     from redrive.dlq.due import Schedule
+    from redrive.dlq.queue import DeadLetters
     from redrive.letters import ReplayReport
 
 
@@ -31,17 +33,20 @@ def replay(
     selection: Selection,
     *,
     target: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="FILE_OR_MODULE:NAME",
             help="What takes the records: a function, or an object with `reprocess`, such as a pipeline; without a "
-            "name, the only pipeline there.",
+            "name, the only pipeline there. Default: the target that rejected each letter, as `redrive run` stored it.",
             show_default=False,
         ),
-    ],
+    ] = None,
     go: Annotated[bool, typer.Option("--go", "--no-dry-run", help="Do it; without this, it is a dry run.")] = False,
     any_pipeline: Annotated[
         bool, typer.Option("--any-pipeline", help="Send the target the letters of every pipeline that match.")
+    ] = False,
+    include_superseded: Annotated[
+        bool, typer.Option("--include-superseded", help="Also letters whose row a later run has written.")
     ] = False,
     canary: Annotated[
         int | None,
@@ -69,12 +74,11 @@ def replay(
     target that can rehearse what it would answer. A letter that passes becomes reprocessed, one that fails again is
     escalated with the new reason. Safe to kill and run again.
     """
-    from redrive.cli.loading import load_target
-
     if no_canary and canary is not None:
         raise LetterError("--canary and --no-canary exclude each other")
     options: dict[str, Any] = {
         "any_pipeline": any_pipeline,
+        "include_superseded": include_superseded,
         "canary": 0 if no_canary else canary,
         "rate": rate,
         "limit": limit,
@@ -85,39 +89,66 @@ def replay(
         options["batch"] = batch
     # What the target prints is not our answer.
     with redirect_stdout(sys.stderr):
-        loaded = load_target(target)
-        report, stopped, others = _replay(session, selection, loaded, dry_run=not go, **options)
-    if report is not None:
-        _show(session, report)
-    if others:
-        session.out.say(others)
-    if stopped is not None:
-        raise stopped
-    if report is not None and report.stopped:
-        session.out.say(f"stopped: {report.stopped}")
-    if report is not None and (report.failed_again or report.stopped):
+        done = _replay(session, selection, target, dry_run=not go, **options)
+    _show(session, done)
+    if done.stopped is not None:
+        raise done.stopped
+    if any(report.failed_again or report.stopped for _, report in done.reports):
         raise typer.Exit(FAILED)
 
 
-def _replay(
-    session: Session, selection: Selection, target: Any, **options: Any
-) -> tuple[ReplayReport | None, ReplayStopped | None, str | None]:
-    """Return the report, why it stopped early if it did, and what else is there if nothing was selected."""
+@dataclass(slots=True)
+class _Done:
+    """The reports of a replay, one for each target."""
+
+    reports: list[tuple[str | None, ReplayReport]] = field(default_factory=list)
+    """With the target, where the letters named it."""
+    stopped: ReplayStopped | None = None
+    """Why it stopped early, where it did."""
+    others: str | None = None
+    """What else is there, where no letter is selected."""
+
+
+def _replay(session: Session, selection: Selection, target: str | None, **options: Any) -> _Done:
+    from redrive.cli.loading import load_target
+
+    done = _Done()
+    given = None if target is None else load_target(target)
     with session.opened() as store:
         filters = selection.filters(store.dlq)
+        groups: list[tuple[str | None, Any, dict[str, Any]]] = [(None, given, filters)]
+        if target is None:
+            stored = _stored_targets(store.dlq, {"status": ("pending",) if options["due"] else OPEN, **filters})
+            groups = [(name, load_target(name), {**filters, "rejected_by": name}) for name in stored]
         with session.out.progress("rehearsing" if options["dry_run"] else "replaying") as tell:
             how_far = _HowFar(tell)
-            try:
-                report = store.dlq.replay(target, progress=how_far, **options, **filters)
-            except ReplayStopped as stopped:
-                return stopped.report, stopped, None
-            except KeyboardInterrupt:
-                session.out.say(how_far.said())
-                raise
-        if report.selected or report.other_pipelines:
-            return report, None, None
-        open_ones = {**filters, "status": filters.get("status", OPEN)}
-        return report, None, what_is_there(store.dlq, open_ones)
+            for name, loaded, chosen in groups:
+                try:
+                    report = store.dlq.replay(loaded, progress=how_far, **options, **chosen)
+                except ReplayStopped as stopped:
+                    done.stopped = stopped
+                    if stopped.report is not None:
+                        done.reports.append((name, stopped.report))
+                    break
+                except KeyboardInterrupt:
+                    session.out.say(how_far.said())
+                    raise
+                done.reports.append((name, report))
+        if not any(one.selected or one.other_pipelines or one.superseded for _, one in done.reports):
+            done.others = what_is_there(store.dlq, {**filters, "status": filters.get("status", OPEN)})
+    return done
+
+
+def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> list[str]:
+    """Return the targets that rejected the selected letters."""
+    counts = dlq.targets(**filters)
+    if unknown := counts.get(None):
+        raise LetterError(
+            f"{counted(unknown)} of the selection {'has' if unknown == 1 else 'have'} no stored target, because "
+            f"`redrive run` did not reject {'it' if unknown == 1 else 'them'}; pass --target FILE:NAME. "
+            "Nothing was changed"
+        )
+    return [name for name in counts if name is not None]
 
 
 class _HowFar:
@@ -151,13 +182,33 @@ def _schedule(due: bool, tries: int | None, first: str | None) -> Schedule | Non
     return Schedule(**given)
 
 
-def _show(session: Session, report: ReplayReport) -> None:
+def _show(session: Session, done: _Done) -> None:
+    out, reports = session.out, [report for _, report in done.reports]
+    if out.json:
+        documents = [_document(report, name) for name, report in done.reports]
+        out.document(documents[0] if len(documents) == 1 else {"replays": documents})
+    for name, report in done.reports:
+        if name is not None:
+            out.say(f"target {mask(shown_path(name))}")
+        _show_one(session, report)
+    if not any(report.selected for report in reports):
+        out.say("no letter is selected")
+    if done.others:
+        out.say(done.others)
+    if any(report.failed_again and not report.dry_run for report in reports):
+        out.say("what failed again has the new reason; see `redrive dlq ls --status escalated`")
+    if any(report.dry_run and report.selected for report in reports):
+        out.say(f"a dry run: nothing was changed; to do it: {session.again_with('--go')}")
+    for report in reports:
+        if report.stopped and done.stopped is None:
+            out.say(f"stopped: {report.stopped}")
+
+
+def _show_one(session: Session, report: ReplayReport) -> None:
     from redrive.dlq.scope import named
 
     out = session.out
-    if out.json:
-        out.document(_document(report))
-    else:
+    if not out.json:
         columns = (
             Column(title="outcome"),
             Column(title="letters", right=True),
@@ -170,17 +221,22 @@ def _show(session: Session, report: ReplayReport) -> None:
         out.say(f"{counted(report.held)} left to another replay that is at work on them")
     if report.seen_meanwhile:
         out.say(f"{counted(report.seen_meanwhile)} failed anew in the pipeline meanwhile and stay pending")
+    if report.superseded:
+        out.say(
+            f"{counted(report.superseded)} superseded: a later run has written the same key. They are left out; "
+            "--include-superseded sends them, and overwrites the newer row"
+        )
     if report.other_pipelines:
         out.say(
             f"{counted(sum(report.other_pipelines.values()))} of other pipelines left out "
             f"({named(report.other_pipelines)}); --pipeline or --any-pipeline includes them"
         )
-    if not report.selected:
-        out.say("no letter is selected")
-    if report.failed_again and not report.dry_run:
-        out.say("what failed again has the new reason; see `redrive dlq ls --status escalated`")
-    if report.dry_run and report.selected:
-        out.say(f"a dry run: nothing was changed; to do it: {session.again_with('--go')}")
+
+
+def shown_path(target: str) -> str:
+    """Return a stored target as it can be written in this directory."""
+    here = f"{os.getcwd()}{os.sep}"
+    return target.removeprefix(here)
 
 
 def _rows(report: ReplayReport) -> list[list[Any]]:
@@ -188,6 +244,8 @@ def _rows(report: ReplayReport) -> list[list[Any]]:
     counts: list[tuple[str, int]] = []
     if report.rehearsed:
         counts += [("attempted", report.attempted), ("would pass" if would else "reprocessed", report.reprocessed)]
+    if report.superseded:
+        counts.append(("superseded", report.superseded))
     if report.held:
         counts.append(("held", report.held))
     if report.seen_meanwhile:
@@ -208,7 +266,7 @@ def _pipelines(report: ReplayReport) -> str | None:
     return f"pipeline {names[0]}" if names else None
 
 
-def _document(report: ReplayReport) -> dict[str, Any]:
+def _document(report: ReplayReport, target: str | None) -> dict[str, Any]:
     document = {one.name: getattr(report, one.name) for one in fields(report)}
     document["by_cause"] = [
         {"fingerprint": one.fingerprint, "message": one.message, "count": one.count, "sample": one.sample}
@@ -216,9 +274,11 @@ def _document(report: ReplayReport) -> dict[str, Any]:
     ]
     return {
         **document,
+        "target": target,
         "stopped": None if report.stopped is None else mask(report.stopped),
         "selected_by_cause": dict(report.selected_by_cause),
         "selected_by_pipeline": dict(report.selected_by_pipeline),
+        "selected_by_target": dict(report.selected_by_target),
         "other_pipelines": dict(report.other_pipelines),
         "remaining": report.remaining,
     }

@@ -1,0 +1,88 @@
+"""`redrive dlq replay` without --target: each letter goes back to the target that rejected it."""
+
+import json
+import sys
+
+import pytest
+
+JOBS = """
+import redrive
+
+strict = True
+
+def check(record):
+    if strict and record["fee"] == "N/A":
+        raise ValueError("fee is N/A")
+    return record
+
+def to(name, rows):
+    sink = redrive.rows.table("sqlite:///{here}/warehouse.db", name, key="id", create=True)
+    gate = redrive.Gate(warn=0.1, page=0.95, abort=1.0)
+    return redrive.Pipeline(name, source=redrive.rows.records(rows), validate=check, sink=sink, gate=gate)
+
+invoices = to("invoices", [{{"id": 1, "fee": "N/A"}}, {{"id": 2, "fee": "3"}}])
+payments = to("payments", [{{"id": 9, "fee": "N/A"}}, {{"id": 8, "fee": "3"}}])
+"""
+
+
+@pytest.fixture
+def jobs(here):
+    path = here / "jobs.py"
+    path.write_text(JOBS.format(here=here))
+
+    def fix():
+        path.write_text(path.read_text().replace("strict = True", "strict = False"))
+        del sys.modules["jobs"]  # commands of a test share this process
+
+    return fix
+
+
+def test_letters_of_several_targets_go_each_to_its_own(run, here, store, jobs):
+    for name in ("invoices", "payments"):
+        assert run("run", f"jobs.py:{name}").code == 0
+    target = f"{here}/jobs.py"
+    assert store.dlq.targets() == {f"{target}:invoices": 1, f"{target}:payments": 1}
+    jobs()
+    answer = run("dlq", "replay", "--text", "N/A", "--go")
+    assert answer.code == 0, answer.err
+    assert answer.err.splitlines()[:2] == ["target jobs.py:invoices", "target jobs.py:payments"]
+    assert [row[2] for row in answer.rows if row[0] == "selected"] == ["pipeline invoices", "pipeline payments"]
+    assert store.dlq.count(status="reprocessed") == 2
+    assert run("dlq", "replay").err.splitlines()[0] == "no letter is selected"
+
+
+def test_target_is_found_from_another_directory(run, here, store, jobs, monkeypatch):
+    assert run("run", "jobs.py:invoices").code == 0
+    jobs()
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    store_url = f"sqlite:///{here / '.redrive' / 'redrive.db'}" if (here / ".redrive").exists() else None
+    monkeypatch.chdir(elsewhere)
+    words = [] if store_url is None else ["--store", store_url]
+    told = json.loads(run("dlq", "replay", "--json", *words).out)
+    assert (told["target"], told["reprocessed"]) == (f"{here}/jobs.py:invoices", 1)
+    assert told["selected_by_target"] == {f"{here}/jobs.py:invoices": 1}
+
+
+def test_only_pipeline_of_a_file_is_stored_with_its_name(run, here, store):
+    (here / "one.py").write_text(JOBS.format(here=here).replace("payments =", "_other ="))
+    (here / "one.py").write_text((here / "one.py").read_text().rpartition("_other =")[0])
+    assert run("run", "one.py").code == 0
+    assert store.dlq.targets() == {f"{here}/one.py:invoices": 1}
+
+
+def test_letter_without_a_target_needs_one(run, put, store):
+    put(2)
+    answer = run("dlq", "replay", "--pipeline", "vendor", "--go")
+    assert answer.code == 64
+    assert "2 letters of the selection have no stored target" in answer.err
+    assert "pass --target FILE:NAME. Nothing was changed" in answer.err
+    assert store.dlq.count(status="pending") == 2
+
+
+def test_alert_says_how_to_replay_the_letters_of_a_run(run, store, jobs):
+    run("run", "jobs.py:invoices")
+    (report,) = store.runs.find()
+    answer = run("alerts", "show", "1")
+    assert f'"redrive dlq replay --run {str(report.run_id)[:8]}"' in answer.out
+    assert run("dlq", "replay", "--run", str(report.run_id)[:8]).rows[0][:2] == ["selected", "1"]
