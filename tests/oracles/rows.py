@@ -41,9 +41,10 @@ class Expected:
     letters: dict = field(default_factory=dict)
     counts: Counter = field(default_factory=Counter)
     keys: set = field(default_factory=set)
+    written: set = field(default_factory=set)
 
     def copy(self):
-        return Expected(dict(self.table), dict(self.letters), Counter(self.counts), set(self.keys))
+        return Expected(dict(self.table), dict(self.letters), Counter(self.counts), set(self.keys), set(self.written))
 
 
 def position(variant, n):
@@ -92,7 +93,9 @@ def _add_batch(so_far, variant, numbers, refuses):
         if refuses and (record["city"] is None or record["weight"] == "-5"):
             reject(n, "sink")
         else:
-            so_far.counts["written"] += 1
+            # The row of an earlier batch gives way: the table has one of them.
+            so_far.counts["duplicates" if record["id"] in so_far.written else "written"] += 1
+            so_far.written.add(record["id"])
             so_far.table[record["id"]] = (float(record["fee"]), int(record["weight"]), record["city"])
     so_far.counts["read"] += len(numbers)
     so_far.counts["batches"] += 1
