@@ -55,14 +55,18 @@ class Received:
     def records(self) -> Sequence[Record]:
         """The rows as records."""
         if self._records is None:
-            self._records = self.frame.to_dicts()
+            from redrive.rows.frames import records_of
+
+            self._records = records_of(self.frame)
         return self._records
 
     def record(self, place: int) -> Record:
         """One row, as it was received."""
         if self._records is not None:
             return self._records[place]
-        return self.frame.row(place, named=True)
+        from redrive.rows.frames import records_of
+
+        return records_of(self.frame.slice(place, 1))[0]
 
     def slice(self, start: int, length: int) -> Received:
         """Some of the rows."""

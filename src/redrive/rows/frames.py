@@ -50,6 +50,17 @@ def framed(records: Sequence[Record], columns: Iterable[str] | None = None) -> t
     return pl.DataFrame(series), misfits
 
 
+def records_of(frame: pl.DataFrame) -> list[Record]:
+    """The rows of a frame as records; a time with nanoseconds, which Python does not have, is a text."""
+    records = frame.to_dicts()
+    for name, dtype in frame.schema.items():
+        if dtype == pl.Time or (isinstance(dtype, pl.Datetime | pl.Duration) and dtype.time_unit == "ns"):
+            column = frame.get_column(name)
+            for place in (column.to_physical() % 1_000 != 0).arg_true():
+                records[place][name] = column.slice(place, 1).dt.to_string("iso").item()
+    return records
+
+
 def _series(name: str, values: list[object], misfits: list[Misfit]) -> pl.Series:
     if any(issubclass(kind, _CONTAINERS) for kind in set(map(type, values))):
         for place, value in enumerate(values):

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 from redrive.errors import SourceError
 from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Record, Unreadable
+from redrive.rows.sources.csv_header import unique_names
 from redrive.rows.sources.file_identity import content
 from redrive.rows.sources.files import Files, Paths, names_of
 from redrive.rows.sources.parquet_rows import rows_of
+from redrive.rows.sources.parquet_unfit import see_that_it_was_edited
 
 with needs("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -28,8 +30,10 @@ def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
     """Read Parquet files: a path, a glob, or several. `columns` leaves out all others.
 
     A row group that is damaged is handed out as one piece, which counts as all of its rows that could not be read. A
-    row with a date before the year 1 or after 9999 is handed out as what it is, that date as a text. Moments in a zone
-    that is a mere offset ("+05:30") come in UTC.
+    row with a date before the year 1 or after 9999 is handed out as what it is, that date as a text; so is a row with a
+    text that is not UTF-8 (as bytes), or a map in which a key comes twice (as a list of pairs). Moments in a zone that
+    is a mere offset ("+05:30") come in UTC, UUIDs as texts; in records, a moment with nanoseconds is a text. A column
+    without a name is called by its place, "column_3".
 
     path  a file, a glob ("in/**/*.parquet"), or a list of them
     """
@@ -64,6 +68,7 @@ class Parquet:
         if not isinstance(raw, Mapping):
             raise TypeError(f"a row of Parquet is a mapping, not a {type(raw).__name__}")
         if raw.keys() != _RAW:
+            see_that_it_was_edited(raw, context or {})
             return dict(raw)
         try:
             _see_that_it_is_the_same(raw, context)
@@ -182,6 +187,8 @@ class _Footer(NamedTuple):
     rows: int
     whole: bool
     """Whether they are all there are."""
+    renamed: tuple[str, ...] | None = None
+    """What all columns are called here, where one of them has no name."""
 
 
 class _OpenFile:
@@ -190,7 +197,8 @@ class _OpenFile:
     def __init__(self, footer: _Footer) -> None:
         self._name = footer.name
         self._columns = list(footer.columns)
-        self._only = None if footer.whole else self._columns
+        self._renamed = footer.renamed
+        self._only = None if footer.whole or footer.renamed else self._columns
         self._bytes = _bytes_of(footer.name)
         self._file = pq.ParquetFile(
             self._bytes,
@@ -226,7 +234,9 @@ class _OpenFile:
             for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
                 at += len(piece)
                 if at > row:
-                    yield pa.Table.from_batches([piece]).slice(max(0, row - at + len(piece))).select(self._columns)
+                    table = pa.Table.from_batches([piece])
+                    table = table.rename_columns(self._renamed) if self._renamed else table
+                    yield table.slice(max(0, row - at + len(piece))).select(self._columns)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
@@ -256,10 +266,12 @@ def _footer(name: str, columns: tuple[str, ...] | None) -> _Footer:
     for one in names:
         if names.count(one) > 1:
             raise SourceError(f"{name} has the column {one} twice")
+    renamed = unique_names(names) if "" in names else None  # as the columns of a CSV file are
+    names = renamed or names
     for one in columns or ():
         if one not in names:
             raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
-    return _Footer(name, columns or tuple(names), rows, whole=columns is None)
+    return _Footer(name, columns or tuple(names), rows, columns is None, renamed)
 
 
 def _identity(name: str, metadata: Any, group: int) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cache
 from typing import Any
 
 from redrive.extras import needs
 from redrive.rows.batch import Received, Unreadable
+from redrive.rows.sources.parquet_unfit import MAPS, REASONS, TEXTS, maps_with_repeated_keys, texts_not_utf_8
 
 with needs("rows"):
     import polars as pl
@@ -20,27 +21,45 @@ _PER_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 
 
 def rows_of(table: pa.Table, first: int) -> tuple[Received, Sequence[int], list[Unreadable]]:
-    """The rows of a table with their places in it, and those that hold a value out of range.
+    """The rows of a table with their places in it, and those that hold a value which no record can hold.
 
     `first` is the place of the table's own first row in its file.
     """
     table = _in_known_zones(table)
+    places: Sequence[int] = range(len(table))
+    unreadable: list[Unreadable] = []
+    for kind, find in ((TEXTS, texts_not_utf_8), (MAPS, maps_with_repeated_keys)):
+        if unfit := find(table):
+            unreadable += [_unfit(table, kind, place, unfit[place], first + places[place]) for place in unfit]
+            table, places = _taken(table, places, [place for place in range(len(table)) if place not in unfit])
     frame = _frame_of(table)
     beyond = _out_of_range(frame, table)
-    if beyond is None:
-        return _received(frame, table), range(len(table)), []
-    bad = beyond.select(pl.any_horizontal(pl.all())).to_series()
-    unreadable = [_unreadable(table, beyond, place, first) for place in bad.arg_true()]
-    good = ~bad
-    places = good.arg_true()
-    return _received(frame.filter(good), table.take(places.to_arrow())), places.to_list(), unreadable
+    if beyond is not None:
+        bad = beyond.select(pl.any_horizontal(pl.all())).to_series()
+        unreadable += [_unreadable(table, beyond, place, first + places[place]) for place in bad.arg_true()]
+        frame = frame.filter(~bad)
+        table, places = _taken(table, places, (~bad).arg_true().to_list())
+    return _received(frame, table), places, unreadable
+
+
+def _taken(table: pa.Table, places: Sequence[int], kept: list[int]) -> tuple[pa.Table, Sequence[int]]:
+    return table.take(pa.array(kept, pa.int64())), [places[place] for place in kept]
 
 
 def _frame_of(table: pa.Table) -> pl.DataFrame:
     """The columns that polars can have."""
     frame = pl.from_arrow(table.select([field.name for field in table.schema if not _is_beyond_polars(field.type)]))
     assert isinstance(frame, pl.DataFrame)
-    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))  # how texts were packed
+    uuids = [_uuid_text(field.name) for field in table.schema if isinstance(field.type, pa.UuidType)]
+    # Categories are how texts were packed.
+    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String), *uuids)
+
+
+def _uuid_text(name: str) -> pl.Expr:
+    """The bytes of UUIDs as texts: polars has no such type, and every database takes the text."""
+    digits = pl.col(name).bin.encode("hex")
+    parts = [digits.str.slice(start, length) for start, length in ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))]
+    return pl.concat_str(parts, separator="-").alias(name)
 
 
 def _received(frame: pl.DataFrame, table: pa.Table) -> Received:
@@ -55,8 +74,10 @@ def _is_beyond_polars(kind: Any) -> bool:
     """Whether polars would stop the process over values of this type."""
     if pa.types.is_dictionary(kind):
         return _is_beyond_polars(kind.value_type)
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    # Arrow makes UUIDs of those within lists and objects; polars would make bytes of them.
     return bool(pa.types.is_decimal256(kind)) or any(
-        _is_beyond_polars(kind.field(place).type) for place in range(kind.num_fields)
+        isinstance(one, pa.UuidType) or _is_beyond_polars(one) for one in inner
     )
 
 
@@ -121,16 +142,34 @@ def _known(dtype: Any) -> pl.DataType:
     return made
 
 
-def _unreadable(table: pa.Table, beyond: pl.DataFrame, place: int, first: int) -> Unreadable:
-    """A row with a value out of range, that value as a text."""
+def _unreadable(table: pa.Table, beyond: pl.DataFrame, place: int, number: int) -> Unreadable:
+    """A row with a value out of range, that value as a text; `number` is its place in the file."""
     names = [name for name in beyond.columns if beyond[name][place]]
     row = table.slice(place, 1)
-    raw = {}
-    for name in table.column_names:
-        column = row.select([name])
-        raw[name] = _as_text(column[name]) if name in names else _received(_frame_of(column), column).records[0][name]
     why = f"{', '.join(names)}: out of range; dates and times go from the year 1 to 9999"
-    return Unreadable(raw, why, f"row {first + place + 1}")
+    return Unreadable(_row(table, place, {name: _as_text(row[name]) for name in names}), why, f"row {number + 1}")
+
+
+def _unfit(table: pa.Table, kind: str, place: int, values: Mapping[str, Any], number: int) -> Unreadable:
+    """A row with values that no record can hold, as they can be kept; `number` is its place in the file."""
+    why = f"{', '.join(values)}: {REASONS[kind]}"
+    return Unreadable(_row(table, place, values), why, f"row {number + 1}", context={kind: list(values)})
+
+
+def _row(table: pa.Table, place: int, instead: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it was received, with some values in another form."""
+    row = table.slice(place, 1)
+    columns = {name: row.select([name]) for name in table.column_names if name not in instead}
+    values = {name: _plain_value(name, column) for name, column in columns.items()}
+    return {name: instead[name] if name in instead else values[name] for name in table.column_names}
+
+
+def _plain_value(name: str, column: pa.Table) -> Any:
+    if unfit := maps_with_repeated_keys(column):
+        return unfit[0][name]
+    frame = _frame_of(column)
+    beyond = _out_of_range(frame, column)
+    return _as_text(column[name]) if beyond is not None else _received(frame, column).records[0][name]
 
 
 def _as_text(column: pa.ChunkedArray) -> Any:

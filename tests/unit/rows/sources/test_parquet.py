@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
+from uuid import UUID
 
 import polars as pl
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 from redrive.errors import SourceError
 from redrive.rows import parquet
+from redrive.rows.sources.parquet_rows import rows_of
 
 
 def read_all(source, most=1_000, position=None):
@@ -355,3 +357,118 @@ def test_a_checkpoint_is_good_for_the_same_files_only(tmp_path):
 def test_columns_that_are_no_list_are_refused_at_once(columns):
     with pytest.raises(ValueError, match="columns is a list"):
         parquet("a.parquet", columns=columns)
+
+
+# ── values that no record can hold ────────────────────────────────────────────────────────────────────────────────────
+
+
+def texts(*values, kind=None):
+    """A column of texts that are not checked."""
+    column = pa.array(values, pa.binary()).view(pa.string())
+    return column if kind is None else column.cast(kind)
+
+
+def one_by_one(table, tmp_path):
+    pq.write_table(table, tmp_path / "a.parquet")
+    source = parquet(tmp_path / "a.parquet")
+    batches = read_all(source)
+    return source, [r for b in batches for r in b.rows.records], [bad for b in batches for bad in b.unreadable]
+
+
+NOT_UTF_8 = {
+    "a text": (texts(b"a", b"\xff\xfe", b"c"), b"\xff\xfe"),
+    "a packed text": (texts(b"a", b"\xff", b"c").dictionary_encode(), b"\xff"),
+    "a list": (pa.ListArray.from_arrays(pa.array([0, 1, 3, 4]), texts(b"a", b"b", b"\xff", b"c")), ["b", b"\xff"]),
+    "an object": (pa.StructArray.from_arrays([texts(b"a", b"\xff", b"c")], ["x"]), {"x": b"\xff"}),
+    "a map": (
+        pa.MapArray.from_arrays(pa.array([0, 1, 2, 3]), texts(b"a", b"\xff", b"c"), texts(b"x", b"y", b"z")),
+        [[b"\xff", "y"]],
+    ),
+}
+
+
+@pytest.mark.parametrize(("column", "kept"), NOT_UTF_8.values(), ids=NOT_UTF_8)
+def test_a_text_that_is_not_utf_8_costs_its_row_and_is_kept_as_bytes(tmp_path, column, kept):
+    table = pa.table({"id": [1, 2, 3], "raw": [b"\xff", b"\xff", b"\xff"], "name": column})
+    source, rows, [bad] = one_by_one(table, tmp_path)
+    assert [row["id"] for row in rows] == [1, 3]
+    assert bad.raw == {"id": 2, "raw": b"\xff", "name": kept}
+    assert (bad.error, bad.position) == ("name: not UTF-8", "row 2")
+    with pytest.raises(ValueError, match="write the text that it should be into the letter"):
+        source.again(bad.raw, bad.context)
+    edited = {**bad.raw, "name": "repaired"}
+    assert source.again(edited, bad.context) == edited
+
+
+def test_positions_behind_rows_that_are_not_utf_8_are_right(tmp_path):
+    values = [b"\xff" if number % 3 == 0 else b"x%d" % number for number in range(100)]
+    pq.write_table(pa.table({"id": range(100), "name": texts(*values)}), tmp_path / "a.parquet")
+    for most in (7, 100):
+        batches = read_all(parquet(tmp_path / "a.parquet"), most=most)
+        good = {b.rows.records[n]["id"]: b.position_of(n) for b in batches for n in range(len(b.rows))}
+        bad = {one.raw["id"]: one.position for b in batches for one in b.unreadable}
+        assert good == {number: f"row {number + 1}" for number in range(100) if number % 3}
+        assert bad == {number: f"row {number + 1}" for number in range(100) if not number % 3}
+
+
+def test_a_map_in_which_a_key_comes_twice_costs_its_row_and_is_kept_as_pairs(tmp_path):
+    maps = pa.array([[("a", 1), ("a", 2)], None, [("a", 1), ("b", 2)], []], pa.map_(pa.string(), pa.int64()))
+    source, rows, [bad] = one_by_one(pa.table({"id": range(4), "m": maps}), tmp_path)
+    assert rows == [{"id": 1, "m": None}, {"id": 2, "m": {"a": 1, "b": 2}}, {"id": 3, "m": {}}]
+    assert (bad.raw, bad.error) == ({"id": 0, "m": [["a", 1], ["a", 2]]}, "m: a key comes twice in a map")
+    with pytest.raises(ValueError, match="a key that comes twice: write an object"):
+        source.again(bad.raw, bad.context)
+    assert source.again({"id": 0, "m": {"a": 2}}, bad.context) == {"id": 0, "m": {"a": 2}}
+
+
+def test_a_row_with_several_values_that_no_record_can_hold_is_kept_whole(tmp_path):
+    maps = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+    days = pa.array([-10_000_000], pa.date32())
+    _, rows, [bad] = one_by_one(pa.table({"name": texts(b"\xff"), "m": maps, "day": days}), tmp_path)
+    assert (rows, bad.raw["name"], bad.raw["m"]) == ([], b"\xff", [["a", 1], ["a", 2]])
+    assert bad.raw["day"].startswith("-25")
+
+
+def test_uuids_are_texts(tmp_path):
+    one = UUID("67d031ef-87fe-4f37-9bb4-c58ef048ad2d")
+    column = pa.array([one.bytes, None], pa.uuid())
+    nested = pa.ListArray.from_arrays(pa.array([0, 1, 1]), column)
+    _, rows, _ = one_by_one(pa.table({"u": column}), tmp_path)
+    assert rows == [{"u": str(one)}, {"u": None}]
+    _, rows, _ = one_by_one(pa.table({"u": column, "in": nested}), tmp_path)
+    assert rows == [{"u": str(one), "in": [one]}, {"u": None, "in": []}]
+
+
+def test_nanoseconds_are_kept_in_records(tmp_path):
+    kinds = {"t": pa.timestamp("ns"), "z": pa.timestamp("ns", "UTC"), "d": pa.duration("ns"), "x": pa.time64("ns")}
+    table = pa.table({name: pa.array([1_000_000_001, 2_000_000_000, None], kind) for name, kind in kinds.items()})
+    _, [first, second, third], bad = one_by_one(table, tmp_path)
+    assert bad == []
+    assert first == {
+        "t": "1970-01-01 00:00:01.000000001",
+        "z": "1970-01-01 00:00:01.000000001+00:00",
+        "d": "PT1.000000001S",
+        "x": "00:00:01.000000001",
+    }
+    assert second == {
+        "t": datetime(1970, 1, 1, 0, 0, 2),
+        "z": datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC),
+        "d": timedelta(seconds=2),
+        "x": time(0, 0, 2),
+    }
+    assert set(third.values()) == {None}
+    [batch] = read_all(parquet(tmp_path / "a.parquet"))
+    assert batch.rows.record(0) == first
+
+
+def test_a_column_without_a_name_is_called_by_its_place(tmp_path):
+    table = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["id", "", "column_2"])
+    _, rows, _ = one_by_one(table, tmp_path)
+    assert rows == [{"id": 1, "column_2_2": 2, "column_2": 3}]
+    [batch] = read_all(parquet(tmp_path / "a.parquet", columns=["column_2_2", "id"]))
+    assert batch.rows.records == [{"column_2_2": 2, "id": 1}]
+
+
+def test_an_empty_object_is_an_object():
+    rows, places, bad = rows_of(pa.table({"id": [1, 2], "o": pa.array([{}, None], pa.struct([]))}), 0)
+    assert (list(rows.records), list(places), bad) == ([{"id": 1, "o": {}}, {"id": 2, "o": None}], [0, 1], [])

@@ -1,0 +1,125 @@
+"""Values of Arrow tables that no Python record can hold: texts that are not UTF-8, maps with a key that comes twice.
+
+Writers of Parquet check neither. polars would stop the process over such a text, and a dict would lose the first value
+of such a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from redrive.extras import needs
+
+with needs("rows"):
+    import polars as pl
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyarrow import types
+
+Unfit = dict[int, dict[str, Any]]
+"""By the place of a row: its columns that do not fit, each with its value in a form that can be kept."""
+
+TEXTS, MAPS = "not_utf_8", "repeated_keys"
+REASONS = {TEXTS: "not UTF-8", MAPS: "a key comes twice in a map"}
+
+
+def texts_not_utf_8(table: pa.Table) -> Unfit:
+    """Find rows with a text that is not UTF-8; it is kept as bytes."""
+    found: Unfit = {}
+    for name in table.column_names:
+        column = table[name]
+        if not _holds_text(column.type) or _is_valid(column):
+            continue
+        if types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        for place, value in enumerate(column.cast(_as_bytes(column.type)).to_pylist()):
+            kept, is_bad = _kept(value, column.type)
+            if is_bad:
+                found.setdefault(place, {})[name] = kept
+    return found
+
+
+def maps_with_repeated_keys(table: pa.Table) -> Unfit:
+    """Find rows with a map in which a key comes twice; it is kept as a list of pairs."""
+    found: Unfit = {}
+    for field in table.schema:
+        if types.is_map(field.type):
+            frame = pl.DataFrame(pl.from_arrow(table.select([field.name])))
+            value = pl.col(field.name)
+            repeats = frame.select(value.map.keys().list.n_unique() < value.map.len()).to_series()
+            for place in repeats.arg_true():
+                found.setdefault(place, {})[field.name] = [list(pair) for pair in table[field.name][place].as_py()]
+    return found
+
+
+def see_that_it_was_edited(record: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+    """Raise ValueError where a value that did not fit is still what it was."""
+    for name in context.get(TEXTS, ()):
+        if _has_bytes(record.get(name)):
+            raise ValueError(f"{name} is not UTF-8: write the text that it should be into the letter, and replay it")
+    for name in context.get(MAPS, ()):
+        if isinstance(record.get(name), list):
+            raise ValueError(f"{name} is a map with a key that comes twice: write an object, and replay the letter")
+
+
+def _holds_text(kind: Any) -> bool:
+    if types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    if _is_text(kind):
+        return True
+    return any(_holds_text(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_valid(column: Any) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _as_bytes(kind: Any) -> Any:
+    """The type with bytes for texts."""
+    if _is_text(kind):
+        return pa.large_binary()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_as_bytes(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_as_bytes(kind.key_type), _as_bytes(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_bytes(kind.value_type)), kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        made = pa.list_ if types.is_list(kind) else pa.large_list
+        return made(kind.value_field.with_type(_as_bytes(kind.value_type)))
+    return kind
+
+
+def _kept(value: Any, kind: Any) -> tuple[Any, bool]:
+    """A value that was read with bytes for texts: texts where they are UTF-8, and whether one is not."""
+    if value is None:
+        return None, False
+    if _is_text(kind):
+        try:
+            return value.decode(), False
+        except UnicodeDecodeError:
+            return value, True
+    if types.is_struct(kind):
+        fields = {field.name: _kept(value[field.name], field.type) for field in kind}
+        return {name: one for name, (one, _) in fields.items()}, any(bad for _, bad in fields.values())
+    if types.is_map(kind):
+        pairs = [(_kept(key, kind.key_type), _kept(item, kind.item_type)) for key, item in value]
+        return [[key, item] for (key, _), (item, _) in pairs], any(key[1] or item[1] for key, item in pairs)
+    if types.is_nested(kind):
+        items = [_kept(one, kind.value_type) for one in value]
+        return [one for one, _ in items], any(bad for _, bad in items)
+    return value, False
+
+
+def _has_bytes(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_bytes, value.values()))
+    return any(map(_has_bytes, value)) if isinstance(value, list) else isinstance(value, bytes)
