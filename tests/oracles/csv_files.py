@@ -107,3 +107,56 @@ def encode_records(rows: Iterable[Iterable[Any]], *, quote_all: bool = False, li
 def replace_unencodable(value: str) -> str:
     """Return a value as it is after `encode_records` and decoding."""
     return value.encode("utf-8", "replace").decode()
+
+
+# ── records with their lines ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """A record as the `csv` module ends it, in bytes.
+
+    first, last  the numbers of its lines, from 1 up
+    raw          its bytes, with the last line end
+    fields       its fields; an empty line has none
+    """
+
+    first: int
+    last: int
+    raw: bytes
+    fields: tuple[bytes, ...]
+
+
+def split_records(data: bytes, *, delimiter: bytes = b",", quote: bytes | None = b'"') -> list[SplitRecord]:
+    """Return all records, empty lines included, whatever their encoding and number of fields.
+
+    The `csv` module reads text: each byte is given to it as one character.
+    """
+    lines = list(io.StringIO(data.decode("latin-1"), newline=""))
+    reader = csv.reader(lines, **_format(delimiter, quote))
+    records, first = [], 0
+    before = csv.field_size_limit(1 << 40)
+    try:
+        for fields in reader:
+            raw = "".join(lines[first : reader.line_num])
+            texts = tuple(field.encode("latin-1") for field in fields)
+            records.append(SplitRecord(first + 1, reader.line_num, raw.encode("latin-1"), texts))
+            first = reader.line_num
+    finally:
+        csv.field_size_limit(before)
+    return records
+
+
+def has_sound_quotes(record: SplitRecord, *, delimiter: bytes = b",", quote: bytes | None = b'"') -> bool:
+    """Return whether every quote is closed, and followed by a delimiter or the end of the record."""
+    lines = io.StringIO(record.raw.decode("latin-1"), newline="")
+    try:
+        return len(list(csv.reader(lines, strict=True, **_format(delimiter, quote)))) == 1
+    except csv.Error:
+        return False
+
+
+def _format(delimiter: bytes, quote: bytes | None) -> dict[str, Any]:
+    if quote is None:
+        return {"delimiter": delimiter.decode(), "quotechar": None, "quoting": csv.QUOTE_NONE}
+    return {"delimiter": delimiter.decode(), "quotechar": quote.decode()}

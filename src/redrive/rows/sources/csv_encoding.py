@@ -73,7 +73,7 @@ def open_text(name: str, encoding: str) -> Bytes:
     head = stream.read(4)
     if head:
         stream.seek(0)
-    if head in _UTF_32_BOMS:
+    if head in _UTF_32_BOMS and not is_utf_16(encoding):
         stream.close()
         raise SourceError(f"{name} is UTF-32: convert it to UTF-8 first, as with iconv -f UTF-32 -t UTF-8")
     if encoding == UTF_8 and head.startswith(_UTF_16_BOMS):

@@ -59,7 +59,7 @@ class RecordScan:
         progress = self._advance(data, at, final=final)
         if progress.ended or not final:
             return progress
-        if self._state == _QUOTED:
+        if self._state == _QUOTED and self.error != AMBIGUOUS:
             self.error = NOT_CLOSED
         return Progress(True, len(data))
 
