@@ -189,12 +189,13 @@ class World:
             connection.execute(f"CREATE TABLE IF NOT EXISTS {name} (id TEXT PRIMARY KEY, fee REAL NOT NULL)")
         return redrive.Pipeline(
             name,
-            source=redrive.rows.records(source, name=name),
+            source=redrive.rows.records(source, name=name, identity="the rows of the day"),
             sink=redrive.rows.table(f"sqlite:///{self._table}", name, key="id"),
             validate=_has_a_fee,
             store=self.store,
             batch=ROWS,
             on_event=self._count,
+            patience=0,  # what fails is run again
             **options,
         )
 

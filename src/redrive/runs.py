@@ -216,6 +216,21 @@ class BatchShrunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRetried:
+    """Event: a transient error stopped a batch before the sink; it is read, or checked and transformed, once more."""
+
+    pipeline: str
+    run_id: UUID
+    step: str
+    """"read", or "prepare" for validate and transform."""
+    retry: int
+    """The number of the retry, from 1."""
+    wait: float
+    """Seconds until then."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchQuarantined:
     """Event: a batch was bad as a whole and went to the quarantine as one letter."""
 
@@ -250,6 +265,7 @@ class ColumnsIgnored:
     run_id: UUID
     source: str
     columns: tuple[str, ...]
+    """Their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +281,9 @@ class RunEnded:
     """The service that is to blame for it, where one is."""
 
 
-RunEvent = RunStarted | BatchWritten | BatchShrunk | BatchQuarantined | GateJudged | ColumnsIgnored | RunEnded
+RunEvent = (
+    RunStarted | BatchWritten | BatchShrunk | BatchRetried | BatchQuarantined | GateJudged | ColumnsIgnored | RunEnded
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

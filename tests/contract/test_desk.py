@@ -44,7 +44,7 @@ def vendor(store, tmp_path):
             sink=redrive.rows.parquet_dataset(tmp_path / name, key="id"),
             gate=redrive.Gate(least=10),
             store=store,
-            **options,
+            **{"patience": 0, **options},
         )
 
     return make
@@ -283,14 +283,14 @@ def test_a_run_that_died_and_is_gone_on_with_has_recovered(store, vendor, monkey
         raise StoreError("killed")
 
     def dies():
-        yield from rows(20)
+        yield from rows(2_000)
         raise SystemExit
 
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "end", gone)
         with pytest.raises(SystemExit):
-            vendor(dies, batch=10).run()
-    vendor(rows(40), batch=10).run()
+            vendor(dies, batch=1_000).run()
+    vendor(rows(4_000), batch=1_000).run()
     (alert,) = store.alerts.find()
     assert (str(alert.urgency), alert.condition, str(alert.status)) == ("P3", "recovered", "resolved")
 

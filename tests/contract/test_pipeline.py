@@ -342,7 +342,7 @@ def test_a_source_that_breaks_loses_nothing_and_is_gone_on_with(kit):
                 raise ConnectionResetError("the vendor hung up")
             yield record
 
-    pipeline = kit.pipeline(source)
+    pipeline = kit.pipeline(source, patience=0.2)
     with pytest.raises(redrive.RunStopped, match="the vendor hung up") as stopped:
         pipeline.run()
     assert stopped.value.kind == "transient"
@@ -550,7 +550,7 @@ def test_a_run_that_fails_before_its_first_row_again_and_again_is_known_for_it(k
 
     for _ in range(3):
         with pytest.raises(redrive.RunStopped):
-            kit.pipeline(broken).run()
+            kit.pipeline(broken, patience=0).run()
     kit.pipeline(rows(5)).run()
     assert failures(kit) == {"abandoned": [0, 1, 2], "complete": [3]}
     kit.pipeline(rows(5)).run()

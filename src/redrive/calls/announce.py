@@ -33,6 +33,7 @@ from redrive.model import (
 )
 from redrive.runs import (
     BatchQuarantined,
+    BatchRetried,
     BatchShrunk,
     ColumnsIgnored,
     GateJudged,
@@ -65,7 +66,9 @@ def on_event(hook: Hook) -> Callable[[], None]:
 
 def _line(event: Event) -> tuple[int, str]:
     match event:
-        case RunStarted() | BatchShrunk() | BatchQuarantined() | GateJudged() | ColumnsIgnored() | RunEnded():
+        case RunStarted() | BatchShrunk() | BatchRetried() | BatchQuarantined():
+            return _run_line(event)
+        case GateJudged() | ColumnsIgnored() | RunEnded():
             return _run_line(event)
         case FlowStarted() | TaskRetried() | TaskFailed() | TasksDead() | GroupHeld() | FlowEnded():
             return _flow_line(event)
@@ -95,6 +98,8 @@ def _run_line(event: RunEvent) -> tuple[int, str]:
             return logging.INFO, f"{pipeline} {'goes on' if resumed else 'begins'}: {source} → {sink}"
         case BatchShrunk(pipeline=pipeline, rows=rows, reason=reason):
             return logging.WARNING, f"{pipeline} goes on with batches of {rows:,}: {reason}"
+        case BatchRetried(pipeline=pipeline, step=step, retry=retry, wait=wait, reason=reason):
+            return logging.WARNING, f"{pipeline} retry {retry} to {step} a batch in {wait:.1f} s: {reason}"
         case BatchQuarantined(pipeline=pipeline, rows=rows, reason=reason):
             return logging.WARNING, f"{pipeline} a batch of {rows:,} rows is quarantined as a whole: {reason}"
         case GateJudged(pipeline=pipeline, tier=tier, rate=rate, rejected=rejected, read=read, final=final):

@@ -27,6 +27,7 @@ from redrive.model import Attempt, Event
 from redrive.runs import (
     COUNTED,
     BatchQuarantined,
+    BatchRetried,
     BatchShrunk,
     BatchWritten,
     ColumnsIgnored,
@@ -74,7 +75,7 @@ class Spans:
                 self._begin(f"run {event.pipeline}", event.run_id, _of_run(event))
             case BatchWritten():
                 self._batch(event)
-            case BatchShrunk() | BatchQuarantined() | GateJudged() | ColumnsIgnored():
+            case BatchShrunk() | BatchRetried() | BatchQuarantined() | GateJudged() | ColumnsIgnored():
                 self._note(event.run_id, event)
             case RunEnded():
                 self._end(event.report, {"error.type": event.error, **_blame(event)})

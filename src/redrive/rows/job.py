@@ -28,6 +28,8 @@ class Job:
     gate: Gate
     on_new_column: Literal["ignore", "reject"]
     """What to do about columns of the source that the model or schema does not name."""
+    patience: float
+    """Seconds for which transient errors of reading, validate and transform are retried."""
     announcer: Announcer
     target: str | None = None
     """What runs it, FILE:NAME, where that is known."""

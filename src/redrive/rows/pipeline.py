@@ -21,6 +21,7 @@ from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.reprocess import reprocess
+from redrive.rows.retries import PATIENCE
 from redrive.rows.run import Run, tell_of_refusal
 from redrive.rows.sinks.sink import Sink
 from redrive.rows.sources.source import Replaceable, Source
@@ -50,6 +51,8 @@ class Pipeline:
                   them, or "reject" the source
     sla           when it is to be done, "06:30 Asia/Kolkata"
     deadline      seconds after which a run stops behind its batch; the next one goes on from there
+    patience      seconds for which transient errors that validate, transform or records raise are retried, with their
+                  batch; 0 stops the run at the first
     store         where letters and checkpoints are kept; `redrive.connect()` where nothing else is said
     on_event      a function that is called with every event of its runs
     """
@@ -69,6 +72,7 @@ class Pipeline:
         on_new_column: Literal["ignore", "reject"] = "ignore",
         sla: str | None = None,
         deadline: float | None = None,
+        patience: float = PATIENCE,
         store: Store | str | os.PathLike[str] | None = None,
         on_event: Hook | None = None,
     ) -> None:
@@ -100,6 +104,7 @@ class Pipeline:
             batch=checks.count("batch", batch, least=1),
             gate=gate or Gate(),
             on_new_column=on_new_column,
+            patience=checks.seconds("patience", patience),
             announcer=Announcer(on_event),
         )
         self.target: str | None = None

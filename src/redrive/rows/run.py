@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from redrive.dlq.prepare import storable
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
@@ -23,15 +23,18 @@ from redrive.rows.faults import Fault, kind_of, sentence
 from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Prepared, reason_of
+from redrive.rows.retries import Retries
 from redrive.rows.sources.source import Reading
 from redrive.rows.write_thread import WriteThread
 from redrive.rows.writer import Writer, Written
 from redrive.runs import (
     COUNTED,
     BatchQuarantined,
+    BatchRetried,
     BatchShrunk,
     BatchWritten,
     ColumnsIgnored,
+    Counts,
     GateJudged,
     Progress,
     Report,
@@ -41,6 +44,8 @@ from redrive.runs import (
     Tier,
 )
 from redrive.stopping import Stopping
+
+T = TypeVar("T")
 
 SMALLEST = 16
 """Rows of a batch that is not cut any further: what has no room in memory then never will."""
@@ -65,6 +70,7 @@ class Run:
         self._writer = writer
         self._stopping = stopping
         self._beside = WriteThread(stopping)
+        self._retries = Retries(patience=job.patience, stopping=stopping, announce=self._retried)
         self._watch = watch
         self._size = job.batch
         self._reading: Reading | None = None
@@ -87,7 +93,7 @@ class Run:
             started_over=self._begun.started_over,
         )
         try:
-            with self._ledger.kept_alive():
+            with self._ledger.kept_alive(), self._retries.cancelling():
                 self._all()
         except GateAborted as aborted:
             raise self._ended(RunStatus.ABORTED, aborted) from None
@@ -146,8 +152,8 @@ class Run:
 
     def _open(self) -> None:
         job = self._job
-        self._reading = job.source.open(self._position, self._begun.identity)
-        columns = self._reading.columns
+        reading = self._reading = self._reader("read", lambda: job.source.open(self._position, self._begun.identity))
+        columns = reading.columns
         if columns is None:
             return
         job.preparation.fits(columns)
@@ -187,26 +193,41 @@ class Run:
             if batch is None:
                 return None
             try:
-                return self._job.preparation.prepare(batch)
+                return self._prepared(batch)
             except Exception as error:
                 if kind_of(error) is not Kind.RESOURCE:
                     raise
                 self._waiting.extendleft(reversed(self._halved(batch, error)))
 
+    def _prepared(self, batch: Batch) -> Prepared:
+        prepared = self._retries.run("prepare", lambda: self._job.preparation.prepare(batch), scope="row")
+        prepared.counts += Counts(retries=self._retries.uncounted)
+        self._retries.uncounted = 0
+        return prepared
+
     def _read(self) -> Batch | None:
-        assert self._reading is not None
         try:
-            batch = self._reading.read(self._size)
+            batch = self._reader("read", self._read_once, again=self._close)
         except MemoryError as error:
             self._shrink(self._size // 2, error)
-            self._reading.close()
-            self._reading = self._job.source.open(self._position, self._begun.identity)
+            self._close()
             return self._read()
         if batch is not None:
             self._position, self._done = batch.next, batch.done
-            if self._reading.columns is None and not batch.rows.is_frame and len(batch.rows):
+            columns = None if self._reading is None else self._reading.columns
+            if columns is None and not batch.rows.is_frame and len(batch.rows):
                 self._note_ignored(set().union(*batch.rows.records))
         return batch
+
+    def _read_once(self) -> Batch | None:
+        if self._reading is None:
+            self._reading = self._job.source.open(self._position, self._begun.identity)
+        return self._reading.read(self._size)
+
+    def _reader(self, step: str, work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
+        """Retry reading, unless the source has done so itself or cannot be opened again."""
+        retried = getattr(self._job.source, "retries_reading", True)
+        return self._retries.run(step, work, scope="call", again=again, retried=retried)
 
     def _halved(self, batch: Batch, error: BaseException) -> tuple[Batch, Batch]:
         self._shrink(len(batch.rows) // 2, error)
@@ -232,7 +253,7 @@ class Run:
         """Write a batch that was too much for the sink, half by half."""
         for half in self._halved(batch, error):
             try:
-                prepared = self._job.preparation.prepare(half)
+                prepared = self._prepared(half)
                 self._fit(prepared)
                 written = self._beside.result(self._submit(prepared))
             except Exception as again:
@@ -292,6 +313,7 @@ class Run:
 
     def _end(self, status: RunStatus, reason: str | None, error: BaseException | None) -> Report:
         writer, ended = self._writer, None
+        writer.counts += Counts(retries=self._retries.uncounted)
         fault = None if error is None else Fault.of(error)
         try:
             ended = self._ledger.end(
@@ -334,9 +356,13 @@ class Run:
     def _announce(self, event: Any, **values: Any) -> None:
         self._job.announcer.event(event(pipeline=self._job.pipeline, run_id=self._begun.run_id, **values))
 
+    def _retried(self, step: str, retry: int, wait: float, error: Exception) -> None:
+        self._announce(BatchRetried, step=step, retry=retry, wait=wait, reason=reason_of(error))
+
     def _close(self) -> None:
-        if self._reading is not None:
-            self._reading.close()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
 
 
 def tell_of_refusal(job: Job, ledger: Ledger, *, sla: Daily | None, error: Exception) -> None:

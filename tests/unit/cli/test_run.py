@@ -55,7 +55,7 @@ import redrive
 
 def pipeline(rows, url="sqlite:///warehouse.db", **options):
     sink = redrive.rows.table(url, "deliveries", key="id", create=True, patience=0.1)
-    return redrive.Pipeline("faulty", source=redrive.rows.records(rows), sink=sink, batch=2, **options)
+    return redrive.Pipeline("faulty", source=redrive.rows.records(rows), sink=sink, batch=2, patience=0, **options)
 
 
 def then(fail):

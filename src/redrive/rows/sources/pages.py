@@ -86,6 +86,8 @@ def pages(
 class Pages:
     """See `Source` and `Replaceable`."""
 
+    retries_reading = False  # the service does
+
     def __init__(
         self,
         service: Service,

@@ -68,6 +68,8 @@ def query(
 class Query:
     """See `Source`."""
 
+    retries_reading = False  # every statement is retried by itself
+
     def __init__(self, url: URL, keyset: Keyset, *, lag: timedelta | None, name: str) -> None:
         self.name = name
         self._url = url

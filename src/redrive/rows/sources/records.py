@@ -50,6 +50,11 @@ class Records:
         self._only = _Stream(iterable) if isinstance(iterable, Iterator) else None
         self._peeked: _Stream | None = None
 
+    @property
+    def retries_reading(self) -> bool:
+        """Whether it can be opened again after an error: a generator that has raised cannot."""
+        return self._only is None
+
     def __repr__(self) -> str:
         return f"<records {self.name!r}>"
 
@@ -84,8 +89,10 @@ class Records:
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> RecordsReading:
         start = 0 if position is None else int(position["row"])
-        stream = self._only or self._peeked or self._new_stream()
+        stream = self._only or self._peek()
         self._peeked = None
+        if isinstance(stream.error, SourceError) and not stream.has_ahead:
+            raise stream.error
         if stream.taken > start or stream.has_failed:
             raise SourceError(
                 f"{self.name} is a generator that was read before, to row {stream.taken:,}, and cannot begin again: "
@@ -162,6 +169,11 @@ class _Stream:
         self._items = items
         self._ahead: list[Any] = []
         self._first: dict[str, Any] | None = None
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether items are there that were not handed out yet."""
+        return bool(self._ahead)
 
     @classmethod
     def failed(cls, error: Exception) -> _Stream:

@@ -32,7 +32,11 @@ class Reading(Protocol):
 
 
 class Source(Protocol):
-    """Where rows come from. Reading it again from a position gives the same rows from there on."""
+    """Where rows come from. Reading it again from a position gives the same rows from there on.
+
+    After a transient error of reading, a run opens the source again at its position and retries. A source that retries
+    by itself, or that cannot be opened twice, says so by an attribute `retries_reading = False`.
+    """
 
     name: str
     """As a person knows it; letters and reports show it."""

@@ -21,7 +21,7 @@ from sqlalchemy import text as sql_text
 
 import redrive
 from redrive.errors import SourceError
-from redrive.rows import query
+from redrive.rows import query, write_thread
 from redrive.rows.sources import query_database as databases
 from redrive.rows.sources.query_keyset import Keyset
 from redrive.rows.sources.query_watermark import given_back, kept, stepped_back
@@ -685,3 +685,57 @@ def test_duckdb_reads_files_without_a_database(tmp_path):
     (tmp_path / "t.csv").write_text("id\n1\n2\n")
     one = query("duckdb://", f"SELECT * FROM '{tmp_path}/t.csv'", watermark="id", key="id")
     assert ids(read_all(one, most=1)) == [1, 2]
+
+
+class TestBlockedSource:
+    """A lock on the table that is read: waited for, but not for ever."""
+
+    @pytest.fixture
+    def copy(self, server, tmp_path, request):
+        fill(server, 25)
+        return redrive.Pipeline(
+            "copy",
+            source=query(
+                server.url + getattr(request, "param", ""), "SELECT * FROM orders", watermark="updated_at", key="id"
+            ),
+            sink=redrive.rows.table(f"sqlite:///{tmp_path}/sink.db", "orders", key="id", create=True),
+            store=tmp_path / "store.db",
+        )
+
+    @contextlib.contextmanager
+    def locked(self, server):
+        with psycopg.connect(server.url) as connection:
+            connection.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+            yield connection
+
+    def test_patience_ends_the_wait_with_a_transient_error(self, server, copy, monkeypatch):
+        monkeypatch.setattr(databases, "PATIENCE", 0.5)
+        monkeypatch.setattr(databases, "_LOCK_WAIT", 0.1)
+        with self.locked(server), pytest.raises(redrive.RunStopped, match="lock timeout") as stopped:
+            copy.run()
+        assert stopped.value.kind == "transient"
+        assert copy.run().written == 25
+
+    @pytest.mark.parametrize("copy", ["", "%20-cstatement_timeout%3D200"], indirect=True)
+    def test_a_lock_that_is_released_in_time_costs_nothing(self, server, copy):
+        with self.locked(server) as connection:
+            release = threading.Timer(1.0, connection.rollback)
+            release.start()
+            assert copy.run().written == 25
+            release.join()
+
+    def test_a_deadline_cancels_the_statement(self, server, copy, monkeypatch):
+        monkeypatch.setattr(write_thread, "GRACE", 0.2)
+        with self.locked(server), pytest.raises(redrive.RunStopped, match="deadline") as stopped:
+            copy.run(deadline=0.5)
+        assert stopped.value.report.status == "stopped"
+        assert copy.run().written == 25
+
+    def test_a_request_to_stop_cancels_the_statement(self, server, copy, monkeypatch):
+        monkeypatch.setattr(write_thread, "GRACE", 0.2)
+        stop = threading.Timer(0.5, copy.stop)
+        with self.locked(server):
+            stop.start()
+            with pytest.raises(redrive.RunStopped, match="it was asked to"):
+                copy.run()
+            stop.join()

@@ -1,0 +1,170 @@
+"""Transient errors of reading, validate and transform are retried with their batch."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+
+import httpx
+import polars as pl
+import psycopg
+import pytest
+
+import redrive
+from redrive.runs import BatchRetried
+
+COUNT = 40
+
+
+class Flaky:
+    """Raises errors at its first calls, one at each."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self, *_):
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def rate_limited(seconds):
+    response = httpx.Response(429, headers={"Retry-After": str(seconds)}, request=httpx.Request("GET", "http://x/"))
+    return httpx.HTTPStatusError("429", request=response.request, response=response)
+
+
+@pytest.fixture
+def load(tmp_path):
+    events = []
+
+    def make(items=None, **options):
+        return redrive.Pipeline(
+            "load",
+            source=redrive.rows.records(items or (lambda: ({"id": n} for n in range(COUNT)))),
+            sink=redrive.rows.table(f"sqlite:///{tmp_path}/sink.db", "t", key="id", create=True),
+            store=tmp_path / "store.db",
+            on_event=events.append,
+            **{"batch": 10, **options},
+        )
+
+    make.events = events
+    make.table = lambda: sorted(row[0] for row in sqlite3.connect(tmp_path / "sink.db").execute("SELECT id FROM t"))
+    return make
+
+
+def retried(load):
+    return [(event.step, event.retry) for event in load.events if isinstance(event, BatchRetried)]
+
+
+TRANSIENT = [redrive.Transient("later"), ConnectionResetError("gone"), rate_limited(0)]
+
+
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: type(error).__name__)
+class TestPrepare:
+    """Errors of validate and transform."""
+
+    def test_validate_is_called_again_with_the_batch(self, load, error):
+        flaky = Flaky(error)
+        report = load(validate=flaky).run()
+        assert (report.status, report.written, report.rejected, report.retries) == ("complete", COUNT, 0, 1)
+        assert retried(load) == [("prepare", 1)]
+        assert load.table() == list(range(COUNT))
+
+    def test_transform_is_called_again_with_the_batch(self, load, error):
+        flaky = Flaky(error)
+        report = load(transform=lambda record: flaky() or record).run()
+        assert (report.written, report.rejected, report.retries) == (COUNT, 0, 1)
+
+    def test_a_function_of_a_frame_is_called_again(self, load, error):
+        flaky = Flaky(error)
+        doubled = redrive.rows.per_frame(lambda frame: flaky() or frame.with_columns(v=pl.col("id") * 2))
+        report = load(transform=doubled).run()
+        assert (report.written, report.rejected, report.retries) == (COUNT, 0, 1)
+
+
+class TestRead:
+    """Errors of the iterator that gives the records."""
+
+    def items(self, flaky, at):
+        def made():
+            for number in range(COUNT):
+                if number == at:
+                    flaky()
+                yield {"id": number}
+
+        return made
+
+    @pytest.mark.parametrize("at", [0, 5, 10, 39])
+    def test_a_function_is_called_again_and_no_row_is_lost_or_doubled(self, load, at):
+        rows = []
+        report = load(
+            self.items(Flaky(ConnectionResetError("gone"), TimeoutError("slow")), at),
+            transform=lambda record: rows.append(record["id"]) or record,
+        ).run()
+        assert (report.status, report.read, report.retries) == ("complete", COUNT, 2)
+        assert rows == list(range(COUNT))
+        assert retried(load) == [("read", 1), ("read", 2)]
+
+    def test_a_function_that_fails_when_it_is_called_is_called_again(self, load):
+        flaky = Flaky(ConnectionRefusedError("not up yet"))
+        report = load(lambda: flaky() or iter([{"id": 1}])).run()
+        assert (report.read, report.retries) == (1, 1)
+
+    def test_a_generator_cannot_be_retried_and_its_own_error_is_reported(self, load):
+        pipeline = load(self.items(Flaky(ConnectionResetError("gone")), 25)())
+        with pytest.raises(redrive.RunStopped, match="gone") as stopped:
+            pipeline.run()
+        assert (stopped.value.report.read, stopped.value.report.retries) == (25, 0)
+
+    def test_an_error_that_is_permanent_is_not_retried(self, load):
+        with pytest.raises(redrive.RunStopped, match="no access"):
+            load(self.items(Flaky(PermissionError("no access")), 25)).run()
+        assert retried(load) == []
+
+
+class TestEnd:
+    """Retries end: by patience, by their number, by a request to stop."""
+
+    def test_the_error_is_raised_when_patience_is_exhausted(self, load):
+        def down(record):
+            raise ConnectionResetError("gone")
+
+        pipeline = load(validate=down, patience=0.5)
+        with pytest.raises(redrive.RunStopped, match="gone") as stopped:
+            pipeline.run()
+        assert (stopped.value.kind, stopped.value.report.status) == ("transient", "failed")
+        assert stopped.value.report.retries == len(retried(load)) > 0
+        pipeline = load(patience=0.5)
+        assert pipeline.run().written == COUNT
+
+    def test_no_patience_means_no_retry(self, load):
+        with pytest.raises(redrive.RunStopped):
+            load(validate=Flaky(ConnectionResetError("gone")), patience=0).run()
+        assert retried(load) == []
+
+    def test_a_wait_that_is_longer_than_patience_is_not_begun(self, load):
+        with pytest.raises(redrive.RunStopped, match="429"):
+            load(validate=Flaky(rate_limited(3_600))).run()
+        assert retried(load) == []
+
+    def test_a_request_to_stop_ends_the_wait(self, load):
+        def down(record):
+            pipeline.stop()
+            raise ConnectionResetError("gone")
+
+        pipeline = load(validate=down)
+        with pytest.raises(redrive.RunStopped, match="stopped: it was asked to") as stopped:
+            pipeline.run()
+        assert stopped.value.report.status == "stopped"
+
+    def test_an_ambiguous_error_is_retried_three_times(self, load):
+        flaky = Flaky(*itertools.repeat(psycopg.errors.QueryCanceled("who knows"), 10))
+        with pytest.raises(redrive.RunStopped, match="who knows"):
+            load(validate=flaky).run()
+        assert retried(load) == [("prepare", 1), ("prepare", 2), ("prepare", 3)]
+
+    @pytest.mark.parametrize("wrong", [-1, "soon", float("nan")])
+    def test_patience_is_a_number_of_seconds(self, load, wrong):
+        with pytest.raises(ValueError, match="patience must be"):
+            load(patience=wrong)
