@@ -48,6 +48,8 @@ class Status(StrEnum):
 
 OPEN = (Status.PENDING, Status.ESCALATED)
 """Not decided yet: such a letter may still be edited, replayed or discarded."""
+DECIDED = (Status.REPROCESSED, Status.DISCARDED)
+"""Decided: such a letter stays as it is, also where its record comes again unchanged."""
 
 
 @dataclass(slots=True)
@@ -179,12 +181,17 @@ class Stored:
     new: int = 0
     """Letters that were not there before."""
     repeated: int = 0
-    """Failures of a record that has a pending letter of the same cause: counted there."""
+    """Failures of a record that has an open letter of the same cause: counted there."""
+    decided: int = 0
+    """Failures of a record, unchanged, whose letter was reprocessed or discarded: counted there, and still decided."""
 
     @property
     def total(self) -> int:
         """Letters that were handed in."""
-        return self.new + self.repeated
+        return self.new + self.repeated + self.decided
+
+    def __add__(self, other: Stored) -> Stored:
+        return Stored(self.new + other.new, self.repeated + other.repeated, self.decided + other.decided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +386,9 @@ class LettersPut:
     new: int
     """Letters that were not there before."""
     repeated: int
-    """Failures of records that have a pending letter of the same cause already."""
+    """Failures of records that have an open letter of the same cause already."""
+    decided: int = 0
+    """Failures of records, unchanged, whose letter was reprocessed or discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

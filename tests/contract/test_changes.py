@@ -58,7 +58,7 @@ def test_a_change_that_does_not_fit_the_status_leaves_the_letter_alone(dlq, put)
 def test_a_letter_that_stands_again_is_not_reopened_beside_it(dlq, put):
     put(1)
     dlq.discard(note="x", key="D-0")
-    put(1)
+    dlq.put({"id": "D-0", "fee": "?"}, "fee: not a number", key="D-0", pipeline="vendor", source="deliveries.csv")
     dlq.discard(note="y", key="D-0", status="pending")
     changed = dlq.reopen(key="D-0")  # both are the same record: one of them can be pending
     assert (changed.changed, changed.unfit) == (1, 1)

@@ -127,11 +127,11 @@ def test_without_a_key_the_same_line_with_other_content_is_another_letter(dlq):
     assert sorted(letter.seen for letter in dlq.find()) == [1, 2]
 
 
-def test_a_settled_letter_is_not_repeated_but_followed_by_a_new_one(dlq, put):
+def test_decided_letter_of_an_unchanged_record_is_counted(dlq, put):
     put(1)
     dlq.discard(note="known", pipeline="vendor")
-    put(1)
-    assert {letter.status: letter.seen for letter in dlq.find()} == {Status.DISCARDED: 1, Status.PENDING: 1}
+    assert put(1).decided == 1
+    assert {letter.status: letter.seen for letter in dlq.find()} == {Status.DISCARDED: 2}
 
 
 def test_find_pages_are_stable_while_letters_come_and_go(dlq, put):
@@ -386,8 +386,8 @@ def test_attempts_are_a_number(dlq, attempts):
 
 def test_a_history_is_complete(dlq):
     causes = [f"error {first}{second}x" for first in "abcdefghijklmnopqrstuvwxyz" for second in "abcdefghijklmnopqrst"]
-    for _ in range(3):
-        dlq.put_many((redrive.NewLetter({}, cause, key="k") for cause in causes), pipeline="p")
+    for turn in range(3):
+        dlq.put_many((redrive.NewLetter({"turn": turn}, cause, key="k") for cause in causes), pipeline="p")
         dlq.discard(note="x", key="k", status="pending")
     assert len(dlq.history("k").letters) == dlq.count(key="k") == 3 * 520
 

@@ -146,6 +146,7 @@ def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPictur
         cause=said.cause,
         causes=said.causes,
         pending=said.pending,
+        decided=bool(said.causes) and not said.pending,
         is_history=_has_successor(connection, runs, same, row),
         history=tuple(_past_pipeline(connection, row)),
         last_complete=_last_complete(connection, runs, same, row.run_id),

@@ -73,7 +73,9 @@ class RunPicture:
     causes: int = 0
     """How many causes its letters have; 0 where that is not known."""
     pending: int = 0
-    """Letters of this run that nobody has dealt with."""
+    """Letters of this run that are open."""
+    decided: bool = False
+    """Whether rows were rejected and all of their letters are reprocessed or discarded."""
     # Of a flow.
     tasks_done: int = 0
     tasks_total: int = 0

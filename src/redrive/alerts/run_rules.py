@@ -142,7 +142,7 @@ def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
     evidence = f"run:{run.subject.ident}:gate"
     stopped = run.status == "aborted"
     condition = "gate_abort" if stopped else _TIERS.get(run.tier)
-    if condition is None:
+    if condition is None or (run.status == "complete" and run.decided):
         return _judged(evidence)
     rate = run.rejected / run.read if run.read else 0.0
     said = f"{run.rejected:,} of {counted(run.read, 'row')} rejected ({percent(rate)}){_common(run)}"

@@ -14,16 +14,19 @@ from sqlalchemy import Connection, literal, select
 from redrive.dlq.fingerprint import Fingerprint
 from redrive.dlq.prepare import Preparer
 from redrive.errors import StoreError
-from redrive.letters import OPEN, NewLetter, Stored
+from redrive.letters import OPEN, ErrorType, NewLetter, Stored
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import decode
-from redrive.store.schema import OPEN_MARK, causes, letter_audit, letters
+from redrive.store.schema import cause_hours, causes, letter_audit, letters
 
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
 _LONGEST_SAMPLE = 500
 _ASKED_AT_ONCE = 500
+
+# Their record only names the work: the task, or the page as it is by then, has failed once more.
+_NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE}
 
 CauseFound = tuple[Fingerprint, str, str]
 """A cause, its error type, and the message of one letter."""
@@ -76,7 +79,7 @@ def _sums(database: Database, stream: Iterator[NewLetter], preparer: Preparer) -
                 under_way = server.submit(write, batch)
                 following = _next(stream, preparer)
             done = under_way.result()
-        stored = Stored(stored.new + done.new, stored.repeated + done.repeated)
+        stored += done
         yield stored
         if batch.error is not None:
             break
@@ -102,13 +105,40 @@ def put_rows(
     add_causes(connection, database, found)
     if apart is not None:
         rows = _told_apart(connection, rows, apart)
+    handed_in = len(rows)
+    rows = _undecided(connection, database, rows)
+    decided = handed_in - len(rows)
+    if not rows:
+        return Stored(decided=decided)
     first: dict[bytes, LetterRow] = {}
     later = [row for row in rows if first.setdefault(row.identity, row) is not row]
     standing = dialect.put_new(connection, list(first.values()))
     again = [row for row in first.values() if row.identity in standing] if standing else []
     if again or later:
         _see_again(connection, database, again + later)
-    return Stored(len(first) - len(again), len(again) + len(later))
+    return Stored(len(first) - len(again), len(again) + len(later), decided)
+
+
+def _undecided(connection: Connection, database: Database, rows: Sequence[LetterRow]) -> Sequence[LetterRow]:
+    """Return the rows whose record has no letter that was reprocessed or discarded; the others are counted there.
+
+    Most causes have no decided letters, which their counts tell, so that nothing is looked for.
+    """
+    known = list({row.fingerprint for row in rows if row.error_type not in _NEVER_DECIDED})
+    decided: set[str] = set()
+    for start in range(0, len(known), _ASKED_AT_ONCE):
+        column = cause_hours.c
+        some = column.fingerprint.in_(known[start : start + _ASKED_AT_ONCE])
+        found = select(column.fingerprint).distinct().where(some, (column.reprocessed > 0) | (column.discarded > 0))
+        decided.update(connection.execute(found).scalars())
+    if not decided:
+        return rows
+    times = Counter((row.identity, row.raw_record) for row in rows if row.fingerprint in decided)
+    last = {(row.identity, row.raw_record): row for row in rows if row.fingerprint in decided}
+    asked = list(last.values())
+    places = database.dialect.see_decided(connection, asked, [times[row.identity, row.raw_record] for row in asked])
+    settled = {(asked[place].identity, asked[place].raw_record) for place in places}
+    return [row for row in rows if (row.identity, row.raw_record) not in settled] if settled else rows
 
 
 def _told_apart(
@@ -120,9 +150,8 @@ def _told_apart(
     run_id = None if not rows or rows[0].run_id is None else UUID(rows[0].run_id)
     for start in range(0, len(keyed), _ASKED_AT_ONCE):
         same = letters.c.identity.in_(keyed[start : start + _ASKED_AT_ONCE])
-        standing = select(letters.c.identity, letters.c.position).where(
-            same, OPEN_MARK == 1, letters.c.run_id == run_id
-        )
+        # Decided ones as well: a record that comes again unchanged is counted at its letter.
+        standing = select(letters.c.identity, letters.c.position).where(same, letters.c.run_id == run_id)
         taken.update({row.identity: row.position for row in connection.execute(standing)})
     told = []
     for row in rows:

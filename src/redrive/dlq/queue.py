@@ -107,14 +107,23 @@ class DeadLetters:
         """Quarantine many records: any number, from any iterable, in transactions of 20,000.
 
         What a letter leaves out is taken from the arguments. A record that fails again for the same cause while its
-        letter is pending is counted there, so that repeating a batch does no harm.
+        letter is open is counted there, so that repeating a batch does no harm. One that comes again unchanged after
+        its letter was reprocessed or discarded is counted there, too: it stays decided.
 
         letters  the records, each with its error
         """
         preparer = self._preparer(pipeline=pipeline, run_id=run_id, source=source, error_type=error_type)
 
         def kept(stored: Stored) -> None:
-            self._tell(LettersPut(pipeline=pipeline, run_id=run_id, new=stored.new, repeated=stored.repeated))
+            self._tell(
+                LettersPut(
+                    pipeline=pipeline,
+                    run_id=run_id,
+                    new=stored.new,
+                    repeated=stored.repeated,
+                    decided=stored.decided,
+                )
+            )
 
         return put_all(self._database, letters, preparer, kept=kept)
 

@@ -34,7 +34,8 @@ def purge(
     if chosen.status is None:
         chosen = chosen.but(status=_SETTLED)
     column = letters.c
-    old = [chosen.where(), column.settled_at < before]
+    # A record that still comes keeps its letter, and with it the decision.
+    old = [chosen.where(), column.settled_at < before, column.last_seen < before]
     if dry_run:
         counted = select(func.count()).select_from(letters).where(*old)
         return Purged(int(database.read(lambda connection: connection.execute(counted).scalar_one())), dry_run=True)

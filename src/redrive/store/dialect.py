@@ -82,6 +82,13 @@ class Dialect(Protocol):
         """Count further sightings of letters that are open, each of `rows` so many times; the letter shows the
         newest, the audit log keeps a raw record that differed. No identity comes twice."""
 
+    def see_decided(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> Collection[int]:
+        """Count further sightings of letters that were reprocessed or discarded, each of `rows` so many times.
+
+        A letter is the row's if identity, raw record and context agree, and no letter of this identity is open.
+        Returns the places of the rows that have one.
+        """
+
     def now(self, connection: Connection) -> datetime:
         """The time by the one clock that all who share the database have in common."""
 

@@ -128,6 +128,38 @@ class PostgresDialect:
         )
         cursor.execute("TRUNCATE seen_again")
 
+    def see_decided(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> Collection[int]:
+        cursor = connection.connection.cursor()
+        columns = ("place", "identity", "raw_record", "context", "seen", "last_seen", "run_id", "position")
+        cursor.execute(
+            """CREATE TEMPORARY TABLE IF NOT EXISTS seen_decided ON COMMIT DROP
+                AS SELECT 0 AS place, identity, raw_record, context, seen, last_seen, run_id, position
+                FROM pipeline.dead_letter_queue WITH NO DATA"""
+        )
+        counted = [
+            (place, row.identity, row.raw_record, row.context, count, row.last_seen, row.run_id, row.position)
+            for place, (row, count) in enumerate(zip(rows, times, strict=True))
+        ]
+        _copy(connection, "seen_decided", columns, counted)
+        found = cursor.execute(
+            """UPDATE pipeline.dead_letter_queue AS letter SET seen = letter.seen + again.seen,
+                      last_seen = greatest(letter.last_seen, again.last_seen),
+                      run_id = again.run_id, position = again.position
+               FROM seen_decided AS again
+               WHERE letter.id = (
+                         SELECT max(decided.id) FROM pipeline.dead_letter_queue AS decided
+                         WHERE decided.identity = again.identity AND decided.status IN ('reprocessed', 'discarded')
+                         AND decided.raw_record = again.raw_record
+                         AND decided.context IS NOT DISTINCT FROM again.context)
+                     AND NOT EXISTS (
+                         SELECT 1 FROM pipeline.dead_letter_queue AS standing WHERE standing.identity = again.identity
+                         AND (CASE WHEN standing.status IN ('pending', 'escalated') THEN 1 END) = 1)
+               RETURNING again.place"""
+        )
+        places = [place for (place,) in found]
+        cursor.execute("TRUNCATE seen_decided")
+        return places
+
     def now(self, connection: Connection) -> datetime:
         moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
         return moment.astimezone(UTC)

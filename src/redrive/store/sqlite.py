@@ -144,6 +144,21 @@ class SqliteDialect:
             values,
         )
 
+    def see_decided(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> Collection[int]:
+        cursor = connection.connection.cursor()
+        statement = """UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
+                run_id = :run_id, position = :position
+            WHERE id = (SELECT max(id) FROM dead_letter_queue WHERE identity = :identity
+                        AND status IN ('reprocessed', 'discarded') AND raw_record = :raw_record
+                        AND context IS :context)
+            AND NOT EXISTS (SELECT 1 FROM dead_letter_queue WHERE identity = :identity
+                            AND CASE WHEN status IN ('pending', 'escalated') THEN 1 END = 1)"""
+        return [
+            place
+            for place, (row, count) in enumerate(zip(rows, times, strict=True))
+            if cursor.execute(statement, {**row._asdict(), "times": count}).rowcount
+        ]
+
     def now(self, connection: Connection) -> datetime:
         return datetime.now(UTC)  # who shares a file shares a machine
 
