@@ -24,6 +24,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # a frame, or one to be skipped
 _BY_NAME = {".gz": ("gzip", _GZIP_MAGIC), ".zst": ("zstd", _ZSTD_MAGIC), ".zstd": ("zstd", _ZSTD_MAGIC)}
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters, which are in no text
 _NOT_READ = (
     (re.compile(rb"PK\x03\x04"), "a zip archive, or a spreadsheet: unpack or export it first"),
     (re.compile(rb"BZh[1-9]1AY&SY"), "compressed with bzip2: gzip and zstd are read"),
@@ -94,7 +95,7 @@ def _damage_of(name: str, *_version: int) -> Damage | None:
     decoder = open_decoder(name)
     try:
         if isinstance(decoder, _Plain):
-            return _cut_before_its_magic(name)
+            return _without_its_magic(name)
         while decoder.read(_STEP):
             pass
     except Damaged as damaged:
@@ -105,14 +106,16 @@ def _damage_of(name: str, *_version: int) -> Damage | None:
     return None
 
 
-def _cut_before_its_magic(name: str) -> Damage | None:
-    """A file called .gz or .zst that is too short for the first bytes of one; longer text was decompressed before."""
+def _without_its_magic(name: str) -> Damage | None:
+    """A file called .gz or .zst that does not begin like one; text was decompressed, and has kept its name."""
     kind, magic = _BY_NAME.get(os.path.splitext(name)[1].lower(), ("", b""))
+    if not kind:
+        return None
     with open(name, "rb") as file:
-        head = file.read(len(magic))
+        head = file.read(4096)
     if len(head) < len(magic) and magic.startswith(head):
         return Damage(f"the {kind} stream ends early", 0)
-    return None
+    return Damage(f"it does not begin as a {kind} stream does", 0) if _BINARY.search(head) else None
 
 
 class _Plain:

@@ -273,6 +273,15 @@ def test_of_a_gzip_with_a_flipped_bit_only_right_bytes_are_given(tmp_path_factor
     assert (given == data) == (stream.fault is None)
 
 
+@pytest.mark.parametrize(("pack", "name"), [(gzip.compress, "file.gz"), (zstd, "file.ZST")], ids=["gzip", "zstd"])
+def test_a_compressed_file_whose_first_byte_is_wrong_is_no_text(tmp_path, pack, name):
+    (tmp_path / name).write_bytes(b"?" + pack(b"1,2\n" * 100)[1:])
+    stream = Stream(str(tmp_path / name))
+    assert stream.read(100) == b""
+    assert stream.fault.startswith("it does not begin as a")
+    stream.close()
+
+
 def test_text_that_was_decompressed_and_kept_its_name_is_read(tmp_path):
     (tmp_path / "file.csv.gz").write_bytes(b"a,b\n")
     stream = Stream(str(tmp_path / "file.csv.gz"))

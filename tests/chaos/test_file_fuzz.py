@@ -1,0 +1,19 @@
+"""Files made at random, read by redrive and by independent readers, at full count: with CSV, 100,000 cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.file_fuzz import compression_case, ndjson_case, parquet_case, run
+
+pytestmark = pytest.mark.chaos
+
+
+@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize(
+    ("case", "count"),
+    [(ndjson_case, 3_000), (compression_case, 2_000), (parquet_case, 1_000)],
+    ids=["ndjson", "compression", "parquet"],
+)
+def test_every_record_is_a_row_or_unreadable(tmp_path, case, count, part):
+    run(case, range(part * count, (part + 1) * count), tmp_path)
