@@ -24,11 +24,13 @@ A datetime has its offset, zone and fold only where it has them: naive stays nai
 
 These are reduced to what they hold, and come back as that plain value: an Enum member (its value), a subclass of str,
 int or another type above (that type), a dataclass, named tuple, pydantic model or anything else with keys (a dict), a
-numpy scalar or array (number or list), a deque (list), a path (text).
+numpy scalar or array (number or list), an Arrow scalar or a polars Series (value or list), a deque (list), a path, an IP
+address or network (text), a range or multirange of PostgreSQL (its text, as `["2026-01-01","2026-02-01")`), NA and NaT of
+pandas (None).
 
-Whatever is left becomes `{"$repr": "..."}` and comes back as that text: other objects, exceptions, the inner end of a
-cycle, what is nested deeper than 80 levels (250 where all are lists and dicts). Nothing is ever refused; who must know
-what came to that gives a list to write it in.
+Whatever is left becomes `{"$repr": "..."}` and comes back as that text, which is `str(value)` where its class has a text
+of its own: other objects, exceptions, the inner end of a cycle, what is nested deeper than 80 levels (250 where all are
+lists and dicts). Nothing is ever refused; who must know what came to that gives a list to write it in.
 
 A document that others wrote is given back as it is wherever its tags are not ours or make no sense.
 """
@@ -68,6 +70,9 @@ _ESCAPED = re.compile(r"\\(\\|u[0-9a-f]{4})")
 _ISO = re.compile(r"([^\[]+)(?:\[([^\]=]+)\])?(\[fold=1\])?")
 # orjson reads an int beyond 64 bits as a float. Ours are tagged, but others write to these tables too.
 _LONG_NUMBER = re.compile(r"[\s:,\[-][0-9]{19}")
+
+# psycopg's, psycopg2's, asyncpg's and SQLAlchemy's.
+_RANGES = frozenset({"Range", "NumericRange", "DateRange", "DateTimeRange", "DateTimeTZRange"})
 
 _Json = dict[str, Any]
 
@@ -206,6 +211,15 @@ class _Nodes:
             return self.of(value.value)
         if isinstance(value, BaseException | type):
             return self._described(value)
+        library = kind.__module__.partition(".")[0]
+        if library == "pandas" and kind.__name__ in {"NAType", "NaTType"}:
+            return None
+        if library == "ipaddress":
+            return str(value)
+        if kind.__name__ in _RANGES and hasattr(kind, "lower_inc"):
+            return _write_text(_range_text(value))
+        if kind.__name__ == "Multirange":
+            return _write_text("{" + ",".join(map(_range_text, value)) + "}")
         for base, leaf in _LEAVES.items():
             if isinstance(value, base):
                 return leaf(value)
@@ -214,8 +228,11 @@ class _Nodes:
         for base, write in _CONTAINERS.items():
             if isinstance(value, base):
                 return write(self, value)
-        if kind.__module__.partition(".")[0] == "numpy":
+        if library == "numpy":
             return self.of(_out_of_numpy(value))
+        for method in ("as_py", "to_list") if library in {"pyarrow", "polars"} else ():
+            if hasattr(kind, method):
+                return self.of(getattr(value, method)())
         if hasattr(kind, "model_dump"):  # pydantic
             return self.of(value.model_dump())
         if dataclasses.is_dataclass(value):
@@ -230,7 +247,21 @@ def _out_of_numpy(value: Any) -> Any:
     if str(value.dtype).endswith(("ns]", "ps]", "fs]", "as]")):  # dates finer than Python's would be bare ints
         return value.astype(str).tolist()
     plain = value.tolist()
-    return repr(value) if type(plain) is type(value) else plain  # a long double stays one
+    return str(value) if type(plain) is type(value) else plain  # a long double stays one
+
+
+def _range_text(value: Any) -> str:
+    """A range as PostgreSQL writes and reads it."""
+    if getattr(value, "isempty", False) or getattr(value, "empty", False) is True:
+        return "empty"
+    ends = ("" if end is None else _range_end(end) for end in (value.lower, value.upper))
+    return f"{'[' if value.lower_inc else '('}{','.join(ends)}{']' if value.upper_inc else ')'}"
+
+
+def _range_end(end: Any) -> str:
+    text = end.isoformat(" ") if isinstance(end, datetime) else str(end)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _is_hashable(node: Any) -> bool:
@@ -259,7 +290,9 @@ def _named(value: object) -> str:
 
 def _repr(value: object) -> _Json:
     try:
-        text = repr(value)
+        # Exceptions and classes are known by their repr; what else has a text of its own means that.
+        has_text = type(value).__str__ is not object.__str__ and not isinstance(value, BaseException | type | str)
+        text = (str(value) if has_text else "") or repr(value)
     except Exception:
         text = f"<{type(value).__name__} that cannot be shown>"
     return {"$repr": text if _is_clean(text) else _UNSTORABLE.sub(_escape, text)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import ipaddress
 import json
 import math
 import pathlib
@@ -14,15 +15,22 @@ import types
 import uuid
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from fractions import Fraction
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import orjson
+import polars as pl
 import psycopg
+import pyarrow as pa
 import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg.types.multirange import Multirange
+from psycopg.types.range import Range
+from sqlalchemy.dialects.postgresql import Range as AlchemyRange
 
 from redrive.store.encoding import decode, encode
 from tests.support.examples import examples
@@ -318,8 +326,61 @@ class Span(timedelta):
 def test_a_subclass_of_datetime_or_timedelta_is_one_unless_it_holds_more():
     assert exactly(decode(encode(Moment(2026, 7, 1)))) == exactly(datetime(2026, 7, 1))
     assert exactly(decode(encode(Span(1)))) == exactly(timedelta(1))
-    assert decode(encode(Precise(2026, 7, 1))) == repr(Precise(2026, 7, 1))
-    assert decode(encode(Long(1))) == repr(Long(1))
+    assert decode(encode(Precise(2026, 7, 1))) == str(Precise(2026, 7, 1))
+    assert decode(encode(Long(1))) == str(Long(1))
+
+
+class TestTypesOfDatabases:
+    """Values that drivers make of the database's own types come back as a text that the database reads."""
+
+    @pytest.mark.parametrize(
+        "text",
+        ["10.0.0.1", "10.0.0.0/8", "::1", "2001:db8::/32", "10.0.0.1/24"],
+    )
+    def test_an_address_is_its_text(self, text):
+        make = ipaddress.ip_interface if text.endswith("/24") else ipaddress.ip_network if "/" in text else None
+        lost = []
+        assert decode(encode({"ip": (make or ipaddress.ip_address)(text)}, lost=lost)) == {"ip": text}
+        assert lost == []
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (Range(1, 5), '["1","5")'),
+            (Range(1, 5, "(]"), '("1","5"]'),
+            (Range(None, Decimal("2.50")), '(,"2.50")'),
+            (Range(None, None, "()"), "(,)"),
+            (Range(empty=True), "empty"),
+            (Range(date(2026, 1, 1), date(2026, 2, 1)), '["2026-01-01","2026-02-01")'),
+            (Range(datetime(2026, 1, 1, tzinfo=UTC), None), '["2026-01-01 00:00:00+00:00",)'),
+            (Range('a"b', "c\\d"), r'["a\"b","c\\d")'),
+            (Multirange([Range(1, 2), Range(5, 7)]), '{["1","2"),["5","7")}'),
+            (Multirange(), "{}"),
+            (AlchemyRange(1, 5), '["1","5")'),
+            (AlchemyRange(empty=True), "empty"),
+        ],
+        ids=str,
+    )
+    def test_a_range_is_the_text_that_postgresql_reads(self, value, text):
+        lost = []
+        assert decode(encode([value], lost=lost)) == [text]
+        assert lost == []
+
+    def test_an_object_with_a_text_of_its_own_is_that_text(self):
+        lost = []
+        assert decode(encode({"share": Fraction(1, 3)}, lost=lost)) == {"share": "1/3"}
+        assert lost == ["a Fraction"]
+
+    def test_an_enum_is_its_value_and_a_long_double_its_digits(self):
+        assert decode(encode([enum.Enum("Color", {"RED": "red"}).RED])) == ["red"]
+        assert decode(encode([np.longdouble("1.5")])) == ["1.5"]
+
+    def test_values_of_arrow_and_polars_are_what_they_hold(self):
+        assert decode(encode([pa.scalar(Decimal("1.50")), pl.Series([1, None])])) == [Decimal("1.50"), [1, None]]
+
+    def test_missing_values_of_pandas_are_none(self):
+        na, nat = (type(name, (), {"__module__": "pandas._libs"})() for name in ("NAType", "NaTType"))
+        assert decode(encode([na, nat])) == [None, None]
 
 
 class Silent:

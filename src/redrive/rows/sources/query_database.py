@@ -139,7 +139,7 @@ class _Alchemy:
         except ModuleNotFoundError as missing:
             raise SourceError(f"the driver of this database is not installed: pip install {missing.name}") from None
         if url.get_driver_name() == "psycopg":
-            event.listen(self._engine, "connect", _keep_months)
+            event.listen(self._engine, "connect", _keep_intervals)
 
     def run(self, statement: Executable) -> Found:
         with self._engine.connect() as connection:
@@ -153,18 +153,34 @@ class _Alchemy:
         self._engine.dispose()
 
 
-def _keep_months(connection: Any, _: Any) -> None:
-    """Have psycopg give an interval with months or years as its text: a timedelta would count 30 days for a month."""
+def _keep_intervals(connection: Any, _: Any) -> None:
+    """Have psycopg give an interval that a timedelta cannot hold as its text.
+
+    A timedelta has no months, of which psycopg makes 30 days each, and no days apart from 24 hours.
+    """
     from psycopg.types.datetime import IntervalLoader
 
     class Interval(IntervalLoader):
         def load(self, data: Any) -> Any:
-            return bytes(data).decode() if _MONTHS.search(bytes(data)) else super().load(data)
+            text = bytes(data).decode()
+            return super().load(data) if is_timedelta(text) else text
 
     connection.adapters.register_loader("interval", Interval)
 
 
-_MONTHS = re.compile(rb"\b(?:mon|mons|month|months|year|years)\b|^P[^T]*[YM]|^[+-]?\d+-\d")
+def is_timedelta(interval: str) -> bool:
+    """Return whether an interval, in PostgreSQL's default style, is days and a time of less than a day."""
+    found = _DAYS_AND_TIME.fullmatch(interval)
+    if found is None:
+        return False
+    days, time_of_day = int(found["days"] or 0), found["hours"]
+    mixed = bool(days) and time_of_day is not None and (days < 0) != (found["sign"] == "-")
+    return int(time_of_day or 0) < 24 and not mixed
+
+
+_DAYS_AND_TIME = re.compile(
+    r"(?:(?P<days>-?\d+) days?)?\s*(?:(?P<sign>[-+]?)(?P<hours>\d+):\d\d:\d\d(?:\.\d+)?)?", re.ASCII
+)
 
 
 class _Duck:

@@ -687,6 +687,95 @@ def test_duckdb_reads_files_without_a_database(tmp_path):
     assert ids(read_all(one, most=1)) == [1, 2]
 
 
+TYPES = {
+    "ip inet": "10.0.0.1/24",
+    "net cidr": "10.0.0.0/8",
+    "six inet": "2001:db8::1",
+    "mac macaddr": "08:00:2b:01:02:03",
+    "span int4range": "[1,5)",
+    "days daterange": "(,2026-02-01)",
+    "times tstzrange": '["2026-01-01 00:00:00+00",)',
+    "amounts numrange": "[1.50,2.50]",
+    "nothing int8range": "empty",
+    "spans int4multirange": "{[1,3),[7,9)}",
+    "months interval": "1 mon 2 days",
+    "years interval": "-1 years -3 mons",
+    "hours interval": "49:30:00.5",
+    "days_and_hours interval": "2 days 01:30:00.5",
+    "signs interval": "1 day -01:00:00",
+    "spot point": "(1.5,2.5)",
+    "area box": "(2,2),(1,1)",
+    "ring circle": "<(1,1),2>",
+    "flags bit(4)": "1010",
+    "mask varbit": "10101",
+    "doc jsonb": '{"a": [1, "x"]}',
+    "list inet[]": "{10.0.0.1,10.0.0.2}",
+    "tags text[]": '{a,NULL,"b c"}',
+    "price money": "$1.50",
+    "word tsvector": "'a' 'b'",
+    "open timestamptz": "infinity",
+    "raw bytea": r"\xff00",
+    "who uuid": "9f0c6b0a-0000-4000-8000-000000000001",
+    "big numeric": "12345678901234567890.123456789",
+}
+
+
+@pytest.mark.parametrize(
+    ("interval", "held"),
+    [
+        ("00:00:00", True),
+        ("23:59:59.999999", True),
+        ("-3 days", True),
+        ("-3 days -04:00:00", True),
+        ("1 day 00:30:00", True),
+        ("24:00:00", False),
+        ("1 day -00:30:00", False),
+        ("-1 days +00:30:00", False),
+        ("1 mon", False),
+        ("-2 years -1 mons +3 days", False),
+        ("P1M", False),
+    ],
+)
+def test_an_interval_that_a_timedelta_cannot_hold_is_known(interval, held):
+    assert databases.is_timedelta(interval) is held
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["rejected by validate", "rejected by the sink"])
+def test_values_of_the_databases_own_types_come_back_from_letters_as_they_were(server, tmp_path, checked):
+    columns = ", ".join(["id integer PRIMARY KEY, at timestamp", *TYPES])
+    server.run(f"CREATE TABLE orders ({columns})", f"CREATE TABLE copied ({columns}, CHECK (id > 9) NOT VALID)")
+    with psycopg.connect(server.url) as connection:
+        places = ", ".join(["%s"] * len(TYPES))
+        for number in (1, 2):
+            values = list(TYPES.values())
+            if number == 2:  # one that the driver can hold
+                values[list(TYPES).index("open timestamptz")] = "2026-01-01"
+            connection.execute(f"INSERT INTO orders VALUES ({number}, '2026-01-01', {places})", values)
+
+    def pipeline(validate=None):
+        return redrive.Pipeline(
+            "copy",
+            source=query(server.url, "SELECT * FROM orders", watermark="at", key="id"),
+            sink=redrive.rows.table(server.url, "copied", key="id"),
+            validate=validate,
+            store=tmp_path / "store.db",
+            gate=redrive.Gate(abort=1.0),
+        )
+
+    def rejecting(record):
+        raise ValueError("not today")
+
+    assert pipeline(rejecting if checked else None).run().rejected == 2
+    server.run("ALTER TABLE copied DROP CONSTRAINT copied_id_check")
+    assert pipeline().store.dlq.replay(pipeline(), dry_run=False).reprocessed == 2
+    with psycopg.connect(server.url) as connection:
+        texts = ", ".join(f"{column.split()[0]}::text" for column in TYPES)
+        [was, now] = (
+            connection.execute(f"SELECT {texts} FROM {name} ORDER BY id").fetchall() for name in ("orders", "copied")
+        )
+    assert now == was
+
+
 class TestBlockedSource:
     """A lock on the table that is read: waited for, but not for ever."""
 
