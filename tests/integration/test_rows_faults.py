@@ -96,7 +96,10 @@ class Load:
         assert sorted(letter.position for letter in letters) == sorted(rejected)
         assert {letter.seen for letter in letters} == {1}
         assert sum(cause.seen for cause in self.store.dlq.causes()) == len(letters)
-        assert (report.read, report.rejected, report.written) == (COUNT, len(rejected), COUNT - len(rejected))
+        overwritten = 0 if self.keeps_first else len(AGAIN)
+        written = COUNT - len(rejected) - overwritten
+        assert (report.read, report.rejected, report.written) == (COUNT, len(rejected), written)
+        assert report.duplicates == overwritten
         listed = [run for run in self.store.runs.find() if run.status != "abandoned" or run.read]
         *others, run = sorted(listed, key=lambda run: run.read)
         assert [(other.status, other.read, other.reason) for other in others] == [("failed", 0, one) for one in refused]
