@@ -24,13 +24,13 @@ A datetime has its offset, zone and fold only where it has them: naive stays nai
 
 These are reduced to what they hold, and come back as that plain value: an Enum member (its value), a subclass of str,
 int or another type above (that type), a dataclass, named tuple, pydantic model or anything else with keys (a dict), a
-numpy scalar or array (number or list), an Arrow scalar or a polars Series (value or list), a deque (list), a path, an IP
-address or network (text), a range or multirange of PostgreSQL (its text, as `["2026-01-01","2026-02-01")`), NA and NaT of
-pandas (None).
+numpy scalar or array (number or list), an Arrow scalar or a polars Series (value or list), a deque (list), a path, an
+IP address or network (text), a range or multirange of PostgreSQL (its text, as `["2026-01-01","2026-02-01")`), NA and
+NaT of pandas (None).
 
-Whatever is left becomes `{"$repr": "..."}` and comes back as that text, which is `str(value)` where its class has a text
-of its own: other objects, exceptions, the inner end of a cycle, what is nested deeper than 80 levels (250 where all are
-lists and dicts). Nothing is ever refused; who must know what came to that gives a list to write it in.
+Whatever is left becomes `{"$repr": "..."}` and comes back as that text, which is `str(value)` where its class has a
+text of its own: other objects, exceptions, the inner end of a cycle, what is nested deeper than 80 levels (250 where
+all are lists and dicts). Nothing is ever refused; who must know what came to that gives a list to write it in.
 
 A document that others wrote is given back as it is wherever its tags are not ours or make no sense.
 """
@@ -211,15 +211,9 @@ class _Nodes:
             return self.of(value.value)
         if isinstance(value, BaseException | type):
             return self._described(value)
-        library = kind.__module__.partition(".")[0]
-        if library == "pandas" and kind.__name__ in {"NAType", "NaTType"}:
-            return None
-        if library == "ipaddress":
-            return str(value)
-        if kind.__name__ in _RANGES and hasattr(kind, "lower_inc"):
-            return _write_text(_range_text(value))
-        if kind.__name__ == "Multirange":
-            return _write_text("{" + ",".join(map(_range_text, value)) + "}")
+        plain = _plain_of(value)
+        if plain is not value:
+            return self.of(plain)
         for base, leaf in _LEAVES.items():
             if isinstance(value, base):
                 return leaf(value)
@@ -228,11 +222,8 @@ class _Nodes:
         for base, write in _CONTAINERS.items():
             if isinstance(value, base):
                 return write(self, value)
-        if library == "numpy":
+        if kind.__module__.partition(".")[0] == "numpy":
             return self.of(_out_of_numpy(value))
-        for method in ("as_py", "to_list") if library in {"pyarrow", "polars"} else ():
-            if hasattr(kind, method):
-                return self.of(getattr(value, method)())
         if hasattr(kind, "model_dump"):  # pydantic
             return self.of(value.model_dump())
         if dataclasses.is_dataclass(value):
@@ -241,6 +232,25 @@ class _Nodes:
         if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):  # a Mapping, or sqlite3.Row, which is none
             return self.dict_of(dict(value))
         return self._described(value)
+
+
+def _plain_of(value: Any) -> Any:
+    """The value of a class of a library as Python or the database writes it; other values as they are."""
+    kind = type(value)
+    library, name = kind.__module__.partition(".")[0], kind.__name__
+    if library == "pandas" and name in {"NAType", "NaTType"}:
+        return None
+    if library == "ipaddress":
+        return str(value)
+    if name in _RANGES and hasattr(kind, "lower_inc"):
+        return _range_text(value)
+    if name == "Multirange":
+        return "{" + ",".join(map(_range_text, value)) + "}"
+    if library == "pyarrow" and hasattr(kind, "as_py"):
+        return value.as_py()
+    if library == "polars" and name == "Series":
+        return value.to_list()
+    return value
 
 
 def _out_of_numpy(value: Any) -> Any:
