@@ -40,6 +40,7 @@ PUBLIC = {
     "RunStopped",
     "Schedule",
     "Service",
+    "SourceError",
     "Store",
     "StoreError",
     "TaskTimeout",

@@ -45,13 +45,22 @@ def change_of(record: Any, patch: Any, source: str | None, undo: bool) -> Change
     if patch is not MISSING:
         if not isinstance(patch, Mapping):
             raise LetterError(f"a patch is an object of the fields to change, not {patch!r}")
-        return lambda before: merge_patch(before, patch)
+        return lambda before: _patched(before, patch)
     if source is not None:
         try:
             return expression(source)
         except ValueError as error:
             raise LetterError(str(error)) from None
     return None
+
+
+def _patched(record: Any, patch: Mapping[str, Any]) -> Any:
+    """Return the patched record. One without fields is refused, since the patch would take its place as a whole."""
+    if not isinstance(record, Mapping):
+        names: dict[type, str] = {bytes: "bytes", str: "text", list: "a list of records"}
+        kind = names.get(type(record), f"a {type(record).__name__}")
+        raise LetterError(f"the record is {kind}, and a patch needs fields; replace it as a whole (--line, --record)")
+    return merge_patch(record, patch)
 
 
 def edit_one(

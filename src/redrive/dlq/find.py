@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, null, select
 
 from redrive.dlq.filters import Filter
 from redrive.errors import LetterError
@@ -25,7 +25,15 @@ def fetch(connection: Connection, ids: Sequence[int]) -> list[Letter]:
     ]
 
 
-def page(connection: Connection, chosen: Filter, *, limit: int, after: int | None, newest_first: bool) -> list[Letter]:
+def page(
+    connection: Connection,
+    chosen: Filter,
+    *,
+    limit: int,
+    after: int | None,
+    newest_first: bool,
+    records: bool = True,
+) -> list[Letter]:
     """One page: a letter that comes or goes meanwhile neither shifts nor repeats the others."""
     order = letters.c.id.desc() if newest_first else letters.c.id
     # The ids first: an index holds them, where sorting whole letters would read every one of them.
@@ -33,7 +41,7 @@ def page(connection: Connection, chosen: Filter, *, limit: int, after: int | Non
     if after is not None:
         ids = ids.where(letters.c.id < after if newest_first else letters.c.id > after)
     rows = connection.execute(
-        _letters().where(among(letters.c.id, list(connection.execute(ids).scalars()))).order_by(order)
+        _letters(records=records).where(among(letters.c.id, list(connection.execute(ids).scalars()))).order_by(order)
     )
     return [as_letter(row) for row in rows]
 
@@ -86,8 +94,14 @@ def audit(connection: Connection, ids: Sequence[int]) -> list[AuditEntry]:
     return [AuditEntry(**{name: value for name, value in row._mapping.items() if name != "id"}) for row in rows]
 
 
-def _letters() -> Select[Any]:
-    return select(letters, letters.c.edited_record.is_not(None).label("edited"))
+def _letters(*, records: bool = True) -> Select[Any]:
+    """Select letters; without their records, which may be large, those are None."""
+    edited = letters.c.edited_record.is_not(None).label("edited")
+    if records:
+        return select(letters, edited)
+    heavy = ("raw_record", "edited_record", "context")
+    light = [column for column in letters.c if column.name not in heavy]
+    return select(*light, *(null().label(name) for name in heavy), edited)
 
 
 def as_letter(row: Row[Any]) -> Letter:

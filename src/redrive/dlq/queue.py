@@ -162,17 +162,26 @@ class DeadLetters:
         return found[0]
 
     def find(
-        self, *, limit: int = 100, after: int | None = None, newest_first: bool = True, **filters: Any
+        self,
+        *,
+        limit: int = 100,
+        after: int | None = None,
+        newest_first: bool = True,
+        records: bool = True,
+        **filters: Any,
     ) -> list[Letter]:
         """One page of letters. The next page begins `after` the id of the last one.
 
         newest_first  or the oldest first
+        records       whether to read the records, which may be large; otherwise they are None
         """
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
         chosen = Filter.of(_now(), filters)
         return self._database.read(
-            lambda connection: finding.page(connection, chosen, limit=limit, after=after, newest_first=newest_first)
+            lambda connection: finding.page(
+                connection, chosen, limit=limit, after=after, newest_first=newest_first, records=records
+            )
         )
 
     def each(self, **filters: Any) -> Iterator[Letter]:

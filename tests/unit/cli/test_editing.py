@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import redrive
+
 
 @pytest.fixture
 def editor(here):
@@ -184,3 +186,23 @@ def test_what_was_written_and_is_not_json_is_kept(terminal, put, store, here, ed
     _, path = (here / "seen").read_text().split()
     assert (here / path).read_text() == "{half"
     (here / path).unlink()
+
+
+@pytest.mark.parametrize(
+    ("record", "kind"), [(b"2,b\xff,6", "bytes"), ("2,b,6", "text"), ([{"a": 1}], "a list of records")]
+)
+def test_record_without_fields_is_not_patched(run, store, record, kind):
+    store.dlq.put(record, "bad", pipeline="vendor")
+    answer = run("dlq", "edit", 1, "--set", "name=b", "--go")
+    assert answer.code == 70
+    assert f"the record is {kind}, and a patch needs fields; replace it as a whole (--line, --record)" in answer.err
+    assert not store.dlq.get(1).edited
+    with pytest.raises(redrive.LetterError, match="a patch needs fields"):
+        store.dlq.edit(1, patch={"name": "b"})
+
+
+@pytest.mark.parametrize(("words", "stdin"), [(["--line", "2,b,6"], None), (["--line", "-"], "2,b,6\r\n")])
+def test_line_is_replaced_by_text(run, store, words, stdin):
+    store.dlq.put(b"2,b\xff,6", "bad", pipeline="vendor")
+    assert run("dlq", "edit", 1, *words, "--go", input=stdin).code == 0
+    assert store.dlq.get(1).payload == "2,b,6"

@@ -393,3 +393,26 @@ def test_raw_and_export_are_complete(run, secret):
 def test_a_change_of_a_masked_field_is_told_without_its_value(run, secret):
     shown = run("dlq", "edit", 1, "--set", "card_number=1").rows
     assert ["1", "card_number", "***", "***"] in shown
+
+
+def test_cursor_of_json_pages_through_all_letters(run, put):
+    put(5)
+    seen, after = [], []
+    while True:
+        page = json.loads(run("dlq", "ls", "--json", "--cursor", "--limit", 2, *after).out)
+        seen += [letter["id"] for letter in page["letters"]]
+        if page["after"] is None:
+            break
+        after = ["--after", page["after"]]
+    assert seen == [5, 4, 3, 2, 1]
+
+
+def test_list_does_not_read_the_records(store, put):
+    put(2)
+    store.dlq.edit(1, patch={"fee": 0})
+    light = store.dlq.find(records=False)
+    assert [(letter.record, letter.edited_record, letter.edited) for letter in light] == [
+        (None, None, False),
+        (None, None, True),
+    ]
+    assert [letter.error_message for letter in light] == [letter.error_message for letter in store.dlq.find()]

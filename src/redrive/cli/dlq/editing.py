@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from redrive.letters import EditReport, Letter
     from redrive.opening import Store
 
+MISSING: Any = object()  # no record was given, which is another thing than None
 _COLUMNS = (
     Column(title="letter", show=str, right=True),
     Column(title="field", least=10),
@@ -49,6 +50,10 @@ def edit(
     record: Annotated[
         str | None, typer.Option(metavar="FILE", help="The whole record anew, JSON; - for stdin.")
     ] = None,
+    line: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The whole record as a line of text, such as a CSV line; - for stdin."),
+    ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Back to the record as received.")] = False,
     go: Annotated[bool, typer.Option("--go", help="Do it; without this, it is a preview.")] = False,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="Why.")] = None,
@@ -59,14 +64,17 @@ def edit(
     record.
     """
     ways = {"--set or --unset": set_ or unset, "--patch": patch, "--expr": expr, "--record": record, "--undo": undo}
+    ways["--line"] = line
     said = [name for name, value in ways.items() if value not in (None, [], False)]
     if len(said) > 1:
         raise LetterError(f"an edit is one thing at a time: {' and '.join(said)} were both said")
     if selection.empty:
         raise LetterError("say which letters to edit: by id, --pipeline, --cause or another filter")
     with session.opened() as store:
-        if not said or record is not None:
-            _edit_whole(session, store, _the_one(store, selection, said), record, go=go, note=note)
+        if not said or record is not None or line is not None:
+            letter = _the_one(store, selection, said)
+            new = _line(line) if line is not None else MISSING if record is None else _parsed(_read(record), record)
+            _edit_whole(session, store, letter, new, go=go, note=note)
             return
         change: dict[str, Any] = {"undo": True} if undo else {"expression": expr} if expr is not None else {}
         if not change:
@@ -131,21 +139,22 @@ def _parsed(text: str, what: str) -> Any:
 def _the_one(store: Store, selection: Selection, said: list[str]) -> Letter:
     ids = selection.listed_ids
     if not selection.by_id or len(ids) != 1:
-        how = "--record replaces one record: name one letter by its id"
-        raise LetterError(how if said else "say how to edit: --set, --unset, --patch, --expr, --record or --undo")
+        how = f"{said[0] if said else '--record'} replaces one record: name one letter by its id"
+        raise LetterError(
+            how if said else "say how to edit: --set, --unset, --patch, --expr, --record, --line or --undo"
+        )
     _must_be_open(store, ids)
     return store.dlq.get(ids[0])
 
 
-def _edit_whole(
-    session: Session, store: Store, letter: Letter, source: str | None, *, go: bool, note: str | None
-) -> None:
+def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go: bool, note: str | None) -> None:
     from redrive.cli.letter_view import LetterView
 
-    out, by_hand = session.out, source is None
+    out, by_hand = session.out, new is MISSING
     if by_hand and not out.attended:
-        raise LetterError("say how to edit: --set, --unset, --patch, --expr, --record or --undo")
-    new = edited_by_hand(letter) if source is None else _parsed(_read(source), source)
+        raise LetterError("say how to edit: --set, --unset, --patch, --expr, --record, --line or --undo")
+    if by_hand:
+        new = edited_by_hand(letter)
     changes = LetterView(store.dlq.redactor).changes(letter.payload, new)
     if out.json:
         listed = [{"path": path, "before": old, "after": after} for path, old, after in changes]
@@ -166,6 +175,12 @@ def _edit_whole(
             if by_hand
             else f"a preview: nothing was changed; to do it: {session.again_with('--go')}"
         )
+
+
+def _line(given: str) -> str:
+    """Return a line of text, without its line end."""
+    text = _read("-") if given == "-" else given
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _read(source: str) -> str:

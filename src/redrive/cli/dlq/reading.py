@@ -122,22 +122,33 @@ def _digits(fingerprints: list[str]) -> int:
 def ls(
     session: Session,
     selection: Selection,
+    *,
     limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 20,
     after: Annotated[int | None, typer.Option(metavar="ID", help="The page after this letter.")] = None,
     oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Oldest first.")] = False,
+    cursor: Annotated[
+        bool,
+        typer.Option(
+            "--cursor",
+            help="With --json: an object of `letters` and `after`, which is --after of the next page or null.",
+        ),
+    ] = False,
 ) -> None:
     """Letters, newest first. Without a status: open ones, that is pending and escalated."""
     from redrive.cli.letter_view import LetterView
 
     with session.opened() as store:
         filters = selection.filters(store.dlq, status=OPEN)
-        found = store.dlq.find(limit=limit + 1, after=after, newest_first=not oldest_first, **filters)
+        # A table shows no records; fields that are to be masked are looked for in them.
+        records = session.out.json or bool(store.dlq.redactor.fields)
+        found = store.dlq.find(limit=limit + 1, after=after, newest_first=not oldest_first, records=records, **filters)
         view = LetterView(store.dlq.redactor)
-        shown = [view.letter(one) for one in found[:limit]]
+        shown = [view.letter(one) for one in found[:limit]] if session.out.json else []
         others = None if found or after is not None else what_is_there(store.dlq, filters)
     out = session.out
     if out.json:
-        out.document(shown)
+        following = found[limit - 1].id if len(found) > limit else None
+        out.document({"letters": shown, "after": following} if cursor else shown)
     else:
         out.table(_columns(selection), [_letter_row(one, view) for one in found[:limit]])
     if not found:
