@@ -195,3 +195,30 @@ def test_counts_are_exact_while_many_write_at_once(dlq, put):
         thread.join()
     assert errors == []
     assert told(dlq) == truth(dlq)
+
+
+def test_counts_follow_letters_that_are_removed_at_once_by_sql(store, dlq, put):
+    put(3)
+
+    def remove(connection):
+        on_postgres = connection.dialect.name == "postgresql"
+        connection.exec_driver_sql(
+            "TRUNCATE pipeline.dead_letter_queue" if on_postgres else "DELETE FROM dead_letter_queue"
+        )
+
+    store.database.write(remove)
+    assert (dlq.causes(status="open"), dlq.size().letters) == ([], 0)
+    put(2)
+    assert [cause.count for cause in dlq.causes(status="open")] == [2]
+
+
+def test_letter_decided_by_sql_is_purged_in_its_time(store, dlq, put):
+    put(1)
+
+    def discard(connection):
+        schema = "pipeline." if connection.dialect.name == "postgresql" else ""
+        connection.exec_driver_sql(f"UPDATE {schema}dead_letter_queue SET status = 'discarded'")
+
+    store.database.write(discard)
+    assert dlq.purge(older_than="30d").letters == 0  # its retention begins with the first purge that finds it
+    assert dlq.purge(older_than=dt.datetime.now(UTC) + dt.timedelta(minutes=1)).letters == 1

@@ -29,6 +29,25 @@ def upgrade() -> None:
         schema=schema,
     )
     _index_open_letters(schema, on_postgres)
+    if on_postgres:
+        _count_truncate()
+
+
+def _count_truncate() -> None:
+    """Let the counts of causes follow a TRUNCATE, which fires no trigger of single rows."""
+    name = "dead_letter_queue_truncate_counted"
+    op.execute(
+        sa.text(
+            f"""CREATE FUNCTION pipeline.{name}() RETURNS trigger LANGUAGE plpgsql AS $$
+                BEGIN DELETE FROM pipeline.cause_hours; RETURN NULL; END $$"""
+        )
+    )
+    op.execute(
+        sa.text(
+            f"""CREATE TRIGGER {name} AFTER TRUNCATE ON pipeline.dead_letter_queue
+                FOR EACH STATEMENT EXECUTE FUNCTION pipeline.{name}()"""
+        )
+    )
 
 
 def _index_open_letters(schema: str | None, on_postgres: bool) -> None:
