@@ -12,6 +12,7 @@ from redrive.masking import mask
 from redrive.rows import duplicates
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
 from redrive.rows.checks.check import Check, Checked, Unchecked
+from redrive.rows.checks.function import FunctionCheck
 from redrive.rows.columns import Columns
 from redrive.rows.transform import BadBatch, Transform
 from redrive.runs import Counts
@@ -56,6 +57,11 @@ class Preparation:
     def fits(self, columns: Sequence[str]) -> None:
         """Raise `PipelineError` where rows of these columns can never pass."""
         self._check.fits(columns)
+
+    @property
+    def names_columns(self) -> bool:
+        """Whether the check says which columns it reads: a model or a schema does."""
+        return not isinstance(self._check, Unchecked | FunctionCheck)
 
     def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return those of the source's columns that the check does not read."""

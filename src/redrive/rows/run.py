@@ -214,8 +214,7 @@ class Run:
             return self._read()
         if batch is not None:
             self._position, self._done = batch.next, batch.done
-            columns = None if self._reading is None else self._reading.columns
-            if columns is None and not batch.rows.is_frame and len(batch.rows):
+            if self._job.preparation.names_columns and not batch.rows.is_frame and len(batch.rows):
                 self._note_ignored(set().union(*batch.rows.records))
         return batch
 
