@@ -232,8 +232,8 @@ def _csv_file(rng: Random) -> bytes:
 def _csv_lines(data: bytes) -> tuple[dict[int, Any], dict[int, bytes]]:
     good, bad = {}, {}
     for number, line in enumerate(data.splitlines(), 1):
-        fields = line.decode().split(",")
-        if len(fields) == 2:
+        fields = line.decode("utf-8", "surrogateescape").split(",")
+        if len(fields) == 2 and "".join(fields).isprintable():
             good[number] = comparable({name: text or None for name, text in zip("ab", fields, strict=True)})
         else:
             bad[number] = line

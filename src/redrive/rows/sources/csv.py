@@ -11,6 +11,8 @@ from redrive.rows.sources.csv_reading import CUT_OFF, CsvReading, Options, read_
 from redrive.rows.sources.csv_records import Dialect, record_at
 from redrive.rows.sources.csv_structure import TOO_LARGE
 from redrive.rows.sources.files import Files, Paths, names_of
+from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
+from redrive.rows.sources.source import Reading
 
 
 def csv(
@@ -85,10 +87,15 @@ class CsvSource:
             return f"it was taken over {was}, not over {now}"
         return self._files.difference(identity["files"])
 
-    def open(self, position: Any | None, identity: Mapping[str, Any]) -> CsvReading:
-        return CsvReading(names_of(identity["files"]), position, self._options)
+    def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
+        names = names_of(identity["files"])
+        partitions = partitions_of(names, self._files.patterns)
+        return with_partitions(CsvReading(names, position, self._options), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
+        return add_partition(self._again(raw, context), context)
+
+    def _again(self, raw: Any, context: Mapping[str, Any] | None) -> Record | list[Record]:
         if isinstance(raw, Mapping):
             if set(raw) == {CUT_OFF}:
                 raise ValueError("the line was cut off where its stream ended; load the whole file, or edit the record")

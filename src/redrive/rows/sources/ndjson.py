@@ -13,6 +13,8 @@ from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.files import Files, Paths, Stream, damaged, names_of, size_of
 from redrive.rows.sources.json_numbers import has_long_number, is_exact, loads
+from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
+from redrive.rows.sources.source import Reading
 
 _BLOCK = 1 << 20
 _BATCH_BYTES = 32 << 20  # a batch of large lines is cut shorter: memory stays flat
@@ -53,10 +55,15 @@ class Ndjson:
             return f"its encoding was {identity['encoding']}, and here it is {self._encoding}"
         return self._files.difference(identity["files"])
 
-    def open(self, position: Any | None, identity: Mapping[str, Any]) -> NdjsonReading:
-        return NdjsonReading(names_of(identity["files"]), position, self._encoding)
+    def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
+        names = names_of(identity["files"])
+        partitions = partitions_of(names, self._files.patterns)
+        return with_partitions(NdjsonReading(names, position, self._encoding), partitions)
 
-    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
+        return add_partition(self._again(raw), context)
+
+    def _again(self, raw: Any) -> Record:
         if isinstance(raw, Mapping):
             return dict(raw)
         if not isinstance(raw, bytes | str):

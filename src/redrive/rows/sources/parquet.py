@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ from redrive.rows.sources.file_identity import content
 from redrive.rows.sources.files import Files, Paths, names_of
 from redrive.rows.sources.parquet_rows import rows_of
 from redrive.rows.sources.parquet_unfit import see_that_it_was_edited
+from redrive.rows.sources.partitions import add_partition, partition_in, partitions_of, with_partitions
+from redrive.rows.sources.source import Reading
 
 with needs("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -35,7 +37,8 @@ def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
     is a mere offset ("+05:30") come in UTC, UUIDs as texts; in records, a moment with nanoseconds is a text. A column
     without a name is called by its place, "column_3".
 
-    path  a file, a glob ("in/**/*.parquet"), or a list of them
+    path  a file, a glob ("in/**/*.parquet"), or a list of them; a directory that a glob has found and that is called
+          like "dt=2026-07-01" is a column of the rows in it, as a text
     """
     if columns is not None and (isinstance(columns, str) or not columns):
         raise ValueError("columns is a list of the columns to read, such as ['id', 'fee']")
@@ -61,10 +64,19 @@ class Parquet:
             return f"it was taken over {identity.get('kind')}, not over parquet"
         return self._files.difference(identity["files"])
 
-    def open(self, position: Any | None, identity: Mapping[str, Any]) -> ParquetReading:
-        return ParquetReading([_footer(name, self._columns) for name in names_of(identity["files"])], position)
+    def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
+        names = names_of(identity["files"])
+        partitions = partitions_of(names, self._files.patterns)
+        footers = [_footer(name, self._columns, besides=partitions.get(name, {})) for name in names]
+        if self._columns is not None:
+            wanted = self._columns
+            partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
+        return with_partitions(ParquetReading(footers, position), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
+        return add_partition(self._again(raw, context), context)
+
+    def _again(self, raw: Any, context: Mapping[str, Any] | None) -> Record | list[Record]:
         if not isinstance(raw, Mapping):
             raise TypeError(f"a row of Parquet is a mapping, not a {type(raw).__name__}")
         if raw.keys() != _RAW:
@@ -72,24 +84,10 @@ class Parquet:
             return dict(raw)
         try:
             _see_that_it_is_the_same(raw, context)
-            return self._rows_again(raw["file"], raw["row"] - 1, raw["rows"])
+            footer = _footer(raw["file"], self._columns, besides=partition_in(context))
+            return _rows_again(footer, raw["row"] - 1, raw["rows"])
         except SourceError as error:
             raise ValueError(str(error)) from error  # the fault of this letter: others may be of another file
-
-    def _rows_again(self, name: str, first: int, rows: int) -> list[Record]:
-        """The rows of a row group that was damaged, where the file has been replaced by a whole one."""
-        found: list[Record] = []
-        with _OpenFile(_footer(name, self._columns)) as file:
-            for piece in file.pieces(first):
-                if isinstance(piece, Unreadable):
-                    raise ValueError(str(piece.error))
-                received, _, unreadable = rows_of(piece.slice(0, rows - len(found)), first + len(found))
-                for bad in unreadable:
-                    raise ValueError(f"{bad.position}: {bad.error}")
-                found += received.records
-                if len(found) == rows:
-                    return found
-        raise ValueError(f"{name} has {first + len(found)} rows, and those asked for end at {first + rows}")
 
 
 class ParquetReading:
@@ -252,7 +250,24 @@ class _OpenFile:
             yield Unreadable(raw, why, place, rows=end - first, context=context)
 
 
-def _footer(name: str, columns: tuple[str, ...] | None) -> _Footer:
+def _rows_again(footer: _Footer, first: int, rows: int) -> list[Record]:
+    """The rows of a row group that was damaged, where the file has been replaced by a whole one."""
+    found: list[Record] = []
+    with _OpenFile(footer) as file:
+        for piece in file.pieces(first):
+            if isinstance(piece, Unreadable):
+                raise ValueError(str(piece.error))
+            received, _, unreadable = rows_of(piece.slice(0, rows - len(found)), first + len(found))
+            for bad in unreadable:
+                raise ValueError(f"{bad.position}: {bad.error}")
+            found += received.records
+            if len(found) == rows:
+                return found
+    raise ValueError(f"{footer.name} has {first + len(found)} rows, and those asked for end at {first + rows}")
+
+
+def _footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[str] = ()) -> _Footer:
+    """Read what a file says of itself; of the wanted `columns` it may lack those that are `besides`."""
     try:
         with _bytes_of(name) as data:
             file = pq.ParquetFile(data)
@@ -268,6 +283,10 @@ def _footer(name: str, columns: tuple[str, ...] | None) -> _Footer:
             raise SourceError(f"{name} has the column {one} twice")
     renamed = unique_names(names) if "" in names else None  # as the columns of a CSV file are
     names = renamed or names
+    if columns is not None:
+        columns = tuple(one for one in columns if one in names or one not in besides)
+        if not columns:
+            raise SourceError(f"columns must name one that is in {name} itself, such as {names[0]}")
     for one in columns or ():
         if one not in names:
             raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
