@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from redrive.errors import SourceError
 from redrive.rows.sources.csv_encoding import BOM, UTF_8, Bytes, undecodable
 from redrive.rows.sources.csv_records import Dialect, Found, record_at, without_line_end
-from redrive.rows.sources.csv_scan import RecordScan, count_lines, line_end
+from redrive.rows.sources.csv_scan import Progress, RecordScan, count_lines, line_end
 
 BLOCK = 1 << 20
+_MOST_AT_ONCE = 32 << 20
 _LONGEST_HEADER = 16 << 20
 _EMPTY_LINES = re.compile(rb"(?:\r\n|\n|\r(?!\Z))+")  # a line feed may follow the last carriage return
 _LAST_EMPTY_LINES = re.compile(rb"[\r\n]+")
@@ -47,8 +48,8 @@ class Feed:
         self._added_line_end = False
 
     def more(self) -> None:
-        """Read on: twice as much where a record is longer than what is there, so that it is not read too often."""
-        wanted = max(BLOCK, len(self.data))
+        """Read on: twice as much where a record is longer than what is there, so that it is not copied too often."""
+        wanted = max(BLOCK, min(len(self.data), _MOST_AT_ONCE))
         new = self._stream.read(wanted)
         self.data += new
         self.looked_at = False
@@ -71,20 +72,24 @@ class Feed:
         if self._added_line_end and self.data == b"\n":
             self.data = b""  # the line that it would end was dropped
 
-    def skip_record(self, dialect: Dialect) -> tuple[int, int, str | None]:
-        """Go behind the first record without holding it; return its size, its lines, and what is wrong with it."""
-        scan = RecordScan(dialect.delimiter, dialect.quote)
-        byte, line, last, ended = self.byte, self.line, b"", False
-        while not ended:
-            ended, at = scan.advance(self.data, 0, final=self.final)
-            last = self.data[:at] or last
-            self.drop(at, count_lines(self.data[:at]))
-            if not ended:
-                self.more()
+    def has_block(self, start: int) -> bool:
+        """Whether there is as much data from `start` on as is read at a time."""
+        return len(self.data) - start >= BLOCK
+
+    def skip_record(self, scan: RecordScan, progress: Progress) -> tuple[int, int]:
+        """Go behind the first record without holding it, from where the scan stands; return its size and its lines."""
+        byte, line, last = self.byte, self.line, b""
+        while True:
+            last = self.data[: progress.at] or last
+            self.drop(progress.at, count_lines(self.data[: progress.at]))
+            if progress.ended:
+                break
+            self.more()
+            progress = scan.advance(self.data, 0, final=self.final)
         self.looked_at = False
         line_end_size = len(last) - len(without_line_end(last))
         self.line += not line_end_size  # the last line of the file
-        return self.byte - byte - line_end_size, self.line - line, scan.error
+        return self.byte - byte - line_end_size, self.line - line
 
 
 def go_to_table(feed: Feed, name: str, *, encoding: str, skip: int) -> None:

@@ -12,8 +12,9 @@ from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources.csv_encoding import UTF_8, FromUtf16, is_utf_16, mark_undecodable, open_text
 from redrive.rows.sources.csv_frames import Frames, Part
 from redrive.rows.sources.csv_header import Feed, go_to_table, other_columns, read_columns, read_separator
-from redrive.rows.sources.csv_records import Dialect
-from redrive.rows.sources.csv_structure import Block, structure, too_large
+from redrive.rows.sources.csv_records import Dialect, without_line_end
+from redrive.rows.sources.csv_scan import Progress, RecordScan
+from redrive.rows.sources.csv_structure import Block, long_record, skipped_record, structure, too_large
 from redrive.rows.sources.files import damaged, size_of
 
 with needs("rows"):
@@ -244,33 +245,45 @@ class CsvFile:
                 if feed.final:
                     return False
                 feed.more()
-            self._block = self._structure()
-            mark_undecodable(self._block, self._encoding)
             feed.looked_at = True
-            if not feed.final and not len(self._block) and self._is_too_large():
-                self._block = self._skip_record()
+            final = self._is_final()
+            self._block = structure(feed.data, feed.line, self._dialect, self._width, most=self._most, final=final)
+            if not feed.final and not len(self._block) and feed.has_block(self._block.rest):
+                self._block = self._long_record()
+            mark_undecodable(self._block, self._encoding)
         return True
 
-    def _structure(self) -> Block:
-        feed, width = self._feed, len(self.columns or ())
-        # Before damage an open quote may be closed in what is missing: its lines are no records of their own.
-        final = feed.final and self._stream.damage is None
-        return structure(feed.data, feed.line, self._dialect, width, most=self._most, final=final)
+    @property
+    def _width(self) -> int:
+        return len(self.columns or ())
 
-    def _is_too_large(self) -> bool:
-        """Whether the record that is not whole yet is larger than a record may be."""
-        size = len(self._feed.data) - self._block.rest
-        return size - self._feed.data.endswith(b"\r") > self._most  # the return may be half of the line end
+    def _is_final(self) -> bool:
+        """Whether an open quote stays open. Before damage it may be closed in what is missing."""
+        return self._feed.final and self._stream.damage is None
 
-    def _skip_record(self) -> Block:
-        """Go behind a record that is too large to be held; it lies before the data that is left."""
+    def _long_record(self) -> Block:
+        """Return the record that is not whole in the data; too large to be held, it is skipped."""
+        feed, block = self._feed, self._block
+        feed.drop(block.rest, block.line - feed.line)
+        scan, progress = RecordScan(self._dialect.delimiter, self._dialect.quote), Progress(False, 0)
+        while True:
+            progress = scan.advance(feed.data, progress.at, final=self._is_final())
+            # A carriage return at the end may be half of a line end.
+            text = without_line_end(feed.data[: progress.at]) if progress.ended else feed.data.removesuffix(b"\r")
+            if len(text) > self._most:
+                return self._skip_record(scan, progress)
+            if progress.ended:
+                feed.looked_at = False
+                return long_record(feed.data[: progress.at], feed.line, self._dialect, self._width)
+            if feed.final:
+                return Block.empty(feed.line)
+            feed.more()
+
+    def _skip_record(self, scan: RecordScan, progress: Progress) -> Block:
         feed = self._feed
-        feed.drop(self._block.rest, self._block.line - feed.line)
         line, beginning = feed.line, feed.data
-        size, lines, error = feed.skip_record(self._dialect)
-        bad = {0: too_large(beginning, size, lines, self._most, error)}
-        starts, ends, lines_of = (np.array([place], np.intp) for place in (-size, 0, line))
-        return Block(b"", starts, ends, lines_of, 0, feed.line, bad)
+        size, lines = feed.skip_record(scan, progress)
+        return skipped_record(size, line, too_large(beginning, size, lines, self._most, scan.error))
 
     def _part(self, most: int, size: int) -> Part:
         """The next records: so many, or as many as are in so many bytes, but one at least."""

@@ -8,12 +8,12 @@ way, record by record, until it fits again. A line ends with a line feed, a carr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from redrive.extras import needs
 from redrive.rows.sources.csv_records import Dialect, record_at, shielded, without_line_end
-from redrive.rows.sources.csv_scan import QUOTE_ERRORS
+from redrive.rows.sources.csv_scan import QUOTE_ERRORS, count_lines
 
 with needs("rows"):
     import numpy as np
@@ -121,6 +121,30 @@ def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int
     if len(marks.lone_returns):
         block.parsed = _with_line_feeds(data, ends)
     return block
+
+
+def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> Block:
+    """Return a block of one record, taken apart without the marks of `structure`, which need many times its size."""
+    found = record_at(raw, 0, dialect, width, final=True)
+    assert found is not None
+    lines = count_lines(raw)
+    starts, ends, first_line = (np.array([place], np.intp) for place in (0, len(raw), line))
+    block = Block(raw, starts, ends, first_line, len(raw), line + lines)
+    if found.error is not None:
+        block.bad[0] = Bad(found.error, lines)
+    elif found.fields is None:
+        return replace(Block.empty(line + lines), rest=len(raw))  # an empty line
+    elif any(not quoted and dialect.shield in text for text, quoted in found.fields):
+        block.rewritten[0] = shielded(raw, dialect)
+    elif raw.endswith(b"\r"):
+        block.parsed = raw[:-1] + b"\n"
+    return block
+
+
+def skipped_record(size: int, line: int, bad: Bad) -> Block:
+    """Return a block of one record that was not held; it ends where the data that is left begins."""
+    starts, ends, first_line = (np.array([place], np.intp) for place in (-size, 0, line))
+    return Block(b"", starts, ends, first_line, 0, line + bad.lines, {0: bad})
 
 
 class _Run(NamedTuple):
