@@ -822,3 +822,66 @@ def test_its_name_is_the_table_and_the_place_without_a_password(place):
     assert sink.name.startswith("silver.t in ")
     assert sink.key == ("id",)
     assert "correct-horse" not in sink.name + repr(sink)
+
+
+class TestRowsLeftOutByTriggers:
+    """A row that a trigger leaves out is not counted as written."""
+
+    @pytest.fixture
+    def place(self, request, tmp_path):
+        with opened(request, tmp_path) as made:
+            if made.is_sqlite:
+                made.sql("CREATE TABLE t (id integer PRIMARY KEY, v text)")
+                made.sql("CREATE TRIGGER no_odd BEFORE INSERT ON t WHEN new.id % 2 = 1 BEGIN SELECT RAISE(IGNORE); END")
+            else:
+                made.sql(
+                    """CREATE TABLE t (id integer PRIMARY KEY, v text CHECK (v <> 'bad'));
+                    CREATE FUNCTION no_odd() RETURNS trigger LANGUAGE plpgsql AS
+                        $$BEGIN IF new.id % 2 = 1 THEN RETURN NULL; END IF; RETURN new; END$$;
+                    CREATE TRIGGER no_odd BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION no_odd()"""
+                )
+            yield made
+
+    @pytest.mark.parametrize("place", ["postgresql", "sqlite"], indirect=True)
+    def test_they_are_counted_as_discarded(self, place, tmp_path):
+        def load():
+            return redrive.Pipeline(
+                "numbers",
+                source=redrive.rows.records([{"id": n, "v": "a"} for n in range(9)], name="numbers"),
+                sink=place.sink(),
+                store=tmp_path / "store.db",
+                batch=4,
+            ).run()
+
+        for _ in range(2):
+            report = load()
+            assert (report.read, report.written, report.discarded, report.rejected) == (9, 5, 4, 0)
+            assert len(place.sql("SELECT * FROM t")) == report.written
+
+    @pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+    def test_bad_rows_beside_them_are_letters(self, place, outgoing):
+        applied = place.sink().write(outgoing([{"id": n, "v": "bad" if n == 4 else "a"} for n in range(6)]), label="a")
+        assert (places(applied), applied.suppressed) == ([4], 3)
+        assert place.sql("SELECT id FROM t ORDER BY id") == [(0,), (2,)]
+
+    @pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+    def test_update_that_changes_nothing_is_written(self, place, outgoing):
+        place.sql(
+            "CREATE TRIGGER same BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+        )
+        for _ in range(2):
+            applied = place.sink().write(outgoing([{"id": 2, "v": "a"}, {"id": 4, "v": "b"}]), label="a")
+            assert (list(applied), applied.suppressed) == ([], 0)
+
+
+def test_role_that_may_only_read_by_default_is_not_overruled(postgres_database, outgoing):
+    with postgres("postgresql", postgres_database) as place:
+        place.sql("CREATE TABLE t (id integer PRIMARY KEY)")
+        url = postgres_database + "?options=-c%20default_transaction_read_only%3Don"
+        sink = table(url, "t", key="id", patience=1)
+        sink.check(("id",))
+        with pytest.raises(redrive.StoreError, match="default_transaction_read_only=on") as error:
+            sink.write(outgoing([{"id": 1}]), label="a")
+        assert "\n" not in str(error.value)
+        sink.close()
+        assert place.sql("SELECT * FROM t") == []

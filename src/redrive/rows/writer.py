@@ -200,10 +200,12 @@ class Writer:
         contest = Contest(rows, key, self._job.on_duplicate, known)
         letters = _Letters(self._job.preparation, prepared)
         written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
+        suppressed = 0  # rows that the database left out, as a trigger does
         places = contest.first()
         while places:
             sent = rows if len(places) == len(rows) else rows.take(places)
             refused = write(sent)
+            suppressed += getattr(refused, "suppressed", 0)
             bad = {one.place for one in refused}
             kept = sent.take([place for place in range(len(sent)) if place not in bad]) if bad else sent
             written.append(kept)
@@ -218,6 +220,7 @@ class Writer:
             letters.add([twice(rows, place, key) for place in left])
             left = ()
         counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(left))
+        counts += Counts(written=-suppressed, discarded=suppressed)
         outcome = _Outcome(prepared.counts + counts, letters.all, tuple(digests), tuple(hashes))
         if self._open_letters is None:
             return outcome

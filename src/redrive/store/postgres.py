@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, text
 from sqlalchemy.dialects.postgresql import insert
 
 from redrive.extras import needs
@@ -60,13 +60,15 @@ class PostgresDialect:
         return self._url
 
     def engine(self) -> Engine:
-        return create_engine(
+        engine = create_engine(
             self._url,
             json_serializer=encode,
             json_deserializer=decode,
             hide_parameters=True,  # a traceback is no place for records
             connect_args={name: value for name, value in _CONNECTING.items() if name not in self._url.query},
         )
+        event.listen(engine, "checkout", _leave_access_mode)
+        return engine
 
     def insert(self, table: Table) -> Any:
         return insert(table)
@@ -188,9 +190,19 @@ class PostgresDialect:
             return "check the user and the password of the store's URL"
         if kind is Kind.TRANSIENT:
             return "see that the server runs and can be reached; running again is safe"
+        if getattr(error, "sqlstate", None) == "25006":
+            return (
+                "the server is a standby, or the role or the database has default_transaction_read_only=on; "
+                "connect as a role that may write"
+            )
         if getattr(error, "sqlstate", None) == "25P04":
             return "this process stood still, or the server takes too long; running again is safe"
         return None
+
+
+def _leave_access_mode(connection: psycopg.Connection[Any], *_: object) -> None:
+    """Let the role decide whether it may write. A connection that has read would begin READ WRITE from then on."""
+    connection.read_only = None
 
 
 def _copy(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

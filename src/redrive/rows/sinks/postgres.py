@@ -16,6 +16,7 @@ from redrive.rows.sinks.decimals import scale_of
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.postgres_catalog import (
     PostgresShape,
+    absent,
     foreign_key,
     has_schema,
     orphans,
@@ -27,7 +28,7 @@ from redrive.rows.sinks.postgres_catalog import (
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable, faulty_line
 from redrive.rows.sinks.postgres_sift import can_sift, sift
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
-from redrive.rows.sinks.transacted import TransactedTable, is_row_fault
+from redrive.rows.sinks.transacted import Faults, TransactedTable, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.store.database import Database
 from redrive.store.postgres import PostgresDialect
@@ -150,6 +151,7 @@ class _Load:
         scales = [scale_of(kind) for kind in shape.types(rows.columns)]
         self._text = CopyText(rows, [shape.base_types[name] for name in rows.columns], scales)
         self._bad = self._text.bad
+        self._changed = 0
         self._staging = staging(shape, rows.columns)
         self._order = f" ORDER BY {listed(key)}" if in_order else ""
 
@@ -162,14 +164,29 @@ class _Load:
         self._cursor.execute("RELEASE redrive_load")
         return fault is None
 
-    def staged(self) -> dict[int, str]:
+    def staged(self) -> Faults:
         """Copy what can be copied, insert what can be inserted; the others by place, and why."""
         # The caller's transaction may have loaded something before.
         self._cursor.execute(f"{self._staging.create}; DELETE FROM {self._staging.table}; SAVEPOINT redrive_load")
         self._copy_all()
         self._insert_all()
+        bad = Faults(self._bad)
+        bad.suppressed = self._suppressed()
         self._cursor.execute("RELEASE redrive_load")
-        return self._bad
+        return bad
+
+    def _suppressed(self) -> int:
+        """How many of the good rows are not in the table, because a trigger left them out."""
+        left_out = self._count - len(self._bad) - self._changed
+        if left_out <= 0 or not {*self._columns} - {*self._key}:  # of a key alone, one that is there is left alone
+            return 0
+        try:
+            self._cursor.execute(absent(self._table, self._staging, self._key, self._bad))
+        except psycopg.errors.InsufficientPrivilege:  # to write to a table is not to read it
+            self._cursor.execute("ROLLBACK TO redrive_load")
+            return left_out
+        found = self._cursor.fetchone()
+        return min(left_out, found[0]) if found else 0
 
     def _attempt(self, work: Callable[[], object]) -> Exception | None:
         """Do something as a whole, and keep it; or not at all, and give the fault of the row that is why."""
@@ -248,7 +265,15 @@ class _Load:
     def _insert(self, places: Sequence[int] | None = None) -> Exception | None:
         chosen = "" if places is None else f" WHERE {self._among(places)}"
         source = f"{self._staging.table}{chosen}{self._order}"
-        return self._attempt(lambda: self._cursor.execute(upsert(self._table, self._columns, self._key, source)))
+        changed = []
+
+        def insert() -> None:
+            self._cursor.execute(upsert(self._table, self._columns, self._key, source))
+            changed.append(self._cursor.rowcount)
+
+        error = self._attempt(insert)
+        self._changed += 0 if error else changed[0]
+        return error
 
     def _among(self, places: Sequence[int]) -> str:
         """The condition for rows at these places; without parameters, for which a name might be taken."""

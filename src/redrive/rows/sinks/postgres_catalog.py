@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Any, NamedTuple
@@ -192,6 +192,15 @@ def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source:
     return (
         f"INSERT INTO {table.sql} ({listed(columns)}) SELECT {listed(columns)} FROM {source} "
         f"ON CONFLICT ({listed(key)}) " + (f"DO UPDATE SET {action}" if others else "DO NOTHING")
+    )
+
+
+def absent(table: TableName, staged: Staging, key: Sequence[str], bad: Iterable[int]) -> str:
+    """The query for how many of the staged rows, but for the bad ones, are not in the table."""
+    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+    return (
+        f"SELECT count(*) FROM {staged.table} s WHERE NOT EXISTS (SELECT FROM {table.sql} t WHERE {same}) "
+        f"AND s.{quoted(staged.row)} <> ALL ('{{{','.join(map(str, bad))}}}'::integer[])"
     )
 
 

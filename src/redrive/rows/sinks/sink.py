@@ -11,6 +11,13 @@ from redrive.rows.batch import Outgoing, Refused
 from redrive.store.database import Database
 
 
+class Applied(list[Refused]):
+    """What became of the rows of one write: those that were refused, and how many of the others are not in the sink."""
+
+    suppressed: int = 0
+    """Rows that the database left out by its own rules, as a trigger does."""
+
+
 class Sink(Protocol):
     """Where rows go. Writing the same rows twice leaves the same as writing them once: rows are known by their key."""
 
@@ -28,6 +35,7 @@ class Sink(Protocol):
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """Write rows, durably. Those that the sink refuses for a fault of their own are given back, the others written.
+        An `Applied` also says how many of the others were left out.
 
         What heals is repeated in here; any other error is raised, and then it is unknown which rows were written, so
         that all of them will be written again. `label` names this batch of this run: the same again after a crash.

@@ -22,7 +22,7 @@ from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
 from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
 from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, holds_numbers, number_text
-from redrive.rows.sinks.transacted import TransactedTable, is_row_fault, refusals
+from redrive.rows.sinks.transacted import Faults, TransactedTable, is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns
 from redrive.store.database import Database
@@ -182,7 +182,9 @@ def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Ref
         except _TransactionGone as gone:
             broke[places[gone.place]] = gone.reason
         else:
-            return refusals({**broke, **{places[one.place]: str(one.error) for one in refused}})
+            bad = Faults({**broke, **{places[one.place]: str(one.error) for one in refused}})
+            bad.suppressed = getattr(refused, "suppressed", 0)
+            return refusals(bad)
 
 
 class _Load:
@@ -207,7 +209,7 @@ class _Load:
             f"ON CONFLICT ({listed(key)}) " + (f"DO UPDATE SET {action}" if others else "DO NOTHING")
         )
 
-    def run(self) -> dict[int, str]:
+    def run(self) -> Faults:
         """Write the rows that the table takes; the others by place, and why."""
         late = bool(self._shape.foreign_keys) and (self._shape.checks_late or not self._enforces())
         if late:
@@ -222,7 +224,18 @@ class _Load:
             self._bad.update(orphans)  # and what is wrong with the others is seen when these are out of the way
             self._cursor.execute("ROLLBACK TO redrive_load")
         self._cursor.execute("RELEASE redrive_load")
-        return {**self._bad, **refused}
+        bad = Faults({**self._bad, **refused})
+        if self._shape.suppresses:
+            bad.suppressed = self._absent([place for place in places if place not in refused])
+        return bad
+
+    def _absent(self, places: Sequence[int]) -> int:
+        """How many of the rows just written are not in the table, because a trigger left them out."""
+        own = {name.lower(): at for at, name in enumerate(self._columns)}
+        parts = [own[name.lower()] for name in self._key]
+        lookup = f"SELECT 1 FROM {self._table.sql} WHERE " + " AND ".join(f"{quoted(name)} = ?" for name in self._key)
+        keys = ([self._tuples[place][part] for part in parts] for place in places)
+        return sum(self._cursor.execute(lookup, key).fetchone() is None for key in keys)
 
     def _write(self, places: Sequence[int]) -> dict[int, str]:
         """Write from fault to fault: what came before a bad row is kept, and the next attempt begins behind it."""

@@ -52,6 +52,8 @@ class SqliteShape(Shape):
     foreign_keys: tuple[ForeignKey, ...]
     checks_late: bool
     """A foreign key is looked at when the transaction ends, or must be: a row may refer to one behind it."""
+    suppresses: bool
+    """A trigger may leave a row out, as RAISE(IGNORE) has it."""
     leaves_traces: bool
     """A row that is refused may be there in part, as RAISE(FAIL) has it."""
 
@@ -79,6 +81,7 @@ def read_shape(connection: Connection, table: TableName) -> SqliteShape | None:
         unique=tuple(frozenset(index) for index in [primary, *_unique(connection, table.table, schema)] if index),
         foreign_keys=foreign_keys,
         checks_late="DEFERRED" in said or any(key.refers_to.lower() == table.table.lower() for key in foreign_keys),
+        suppresses=re.search(r"\bRAISE\s*\(\s*IGNORE\b", said) is not None,
         leaves_traces=re.search(r"\bFAIL\b", said) is not None,
     )
 

@@ -16,6 +16,7 @@ from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sinks.shape import Shape, TableName, compare, no_table
+from redrive.rows.sinks.sink import Applied
 from redrive.store.database import Database
 
 _classifier = Classifier()
@@ -26,9 +27,17 @@ def is_row_fault(error: BaseException) -> bool:
     return isinstance(error, Exception) and _classifier.classify(error, scope="row").kind is Kind.ROW
 
 
-def refusals(bad: Mapping[int, str]) -> list[Refused]:
+class Faults(dict[int, str]):
+    """The rows of a write that are bad, by place, and why; and how many others the database left out."""
+
+    suppressed: int = 0
+
+
+def refusals(bad: Mapping[int, str]) -> Applied:
     """Rows that are refused, in their order, each with its fault as it may be shown."""
-    return [Refused(place, shown(bad[place]) or "refused", ErrorType.SINK) for place in sorted(bad)]
+    applied = Applied(Refused(place, shown(bad[place]) or "refused", ErrorType.SINK) for place in sorted(bad))
+    applied.suppressed = bad.suppressed if isinstance(bad, Faults) else 0
+    return applied
 
 
 class _Rehearsed(Exception):
@@ -118,9 +127,11 @@ class TransactedTable(ABC):
             return refused
         places = [one.place for one in refused]
         again = self._attempt(connection, rows.take(places), rehearsing=rehearsing)
-        return [replace(one, place=places[one.place]) for one in again]
+        applied = Applied(replace(one, place=places[one.place]) for one in again)
+        applied.suppressed = refused.suppressed + again.suppressed
+        return applied
 
-    def _attempt(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Sequence[Refused]:
+    def _attempt(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
         shape = self._shape or self._read_shape(connection)
         if shape is None:
             shape = self._made(connection, rows)
