@@ -704,6 +704,55 @@ def test_json_columns_take_lists_and_objects_and_their_text(place, outgoing):
     assert [read(a) for (a,) in place.sql("SELECT a FROM t ORDER BY id")] == trees
 
 
+class TestJsonStrings:
+    """A str of a record is a JSON string; the cells of a CSV file are JSON text."""
+
+    STRINGS = ("plain text", "5", "true", "null", "", '"quoted"', "{not json", 'naïve "\\ \n')
+
+    @pytest.fixture
+    def place(self, request, tmp_path):
+        with opened(request, tmp_path) as made:
+            made.sql(f"CREATE TABLE t (id integer PRIMARY KEY, a {'json' if made.kind == 'duckdb' else 'jsonb'})")
+            yield made
+
+    def read(self, place):
+        found = [value for (value,) in place.sql("SELECT a FROM t ORDER BY id")]
+        return [json.loads(value) for value in found] if place.kind == "duckdb" else found
+
+    @pytest.mark.parametrize("place", ["postgresql", "duckdb", "generic-postgresql"], indirect=True)
+    def test_str_of_a_record_is_a_json_string(self, place, outgoing):
+        rows = outgoing([{"id": n, "a": text} for n, text in enumerate(self.STRINGS)])
+        assert list(place.sink().write(rows, label="a")) == []
+        assert self.read(place) == list(self.STRINGS)
+
+    @pytest.mark.parametrize("place", ["postgresql", "duckdb", "generic-postgresql"], indirect=True)
+    def test_text_of_an_object_or_array_is_that(self, place, outgoing):
+        rows = outgoing([{"id": 1, "a": '{"b": 1}'}, {"id": 2, "a": " [1, 2]"}])
+        assert list(place.sink().write(rows, label="a")) == []
+        assert self.read(place) == [{"b": 1}, [1, 2]]
+
+    @pytest.mark.parametrize("validate", [None, lambda record: record], ids=["unchecked", "a function"])
+    @pytest.mark.parametrize("place", ["postgresql", "duckdb", "generic-postgresql"], indirect=True)
+    def test_csv_cell_is_json_text_in_a_run_and_in_a_replay(self, place, tmp_path, validate):
+        (tmp_path / "in.csv").write_text(
+            'id,a\n1,5\n2,true\n3,"{""b"": 1}"\n4,plain text\n' + "".join(f"{n},0\n" for n in range(9, 99))
+        )
+        pipeline = redrive.Pipeline(
+            "cells",
+            source=redrive.rows.csv(tmp_path / "in.csv"),
+            sink=place.sink(),
+            validate=validate,
+            store=tmp_path / "store.db",
+        )
+        assert pipeline.run().rejected == 1
+        assert self.read(place)[:4] == [5, True, {"b": 1}, 0]
+        (letter,) = pipeline.store.dlq.find()
+        assert pipeline.store.dlq.replay(pipeline, dry_run=False).reprocessed == 0
+        pipeline.store.dlq.edit(letter.id, {"id": "4", "a": "[7]"}, note="fixed")
+        pipeline.store.dlq.replay(pipeline, dry_run=False)
+        assert self.read(place)[:4] == [5, True, {"b": 1}, [7]]
+
+
 class Colour(Enum):
     RED = "red"
 
@@ -885,3 +934,75 @@ def test_role_that_may_only_read_by_default_is_not_overruled(postgres_database, 
         assert "\n" not in str(error.value)
         sink.close()
         assert place.sql("SELECT * FROM t") == []
+
+
+class TestSecondUniqueIndex:
+    """Rows that break a unique index beside the key, against a loader that writes row by row."""
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+    @given(data=st.data())
+    @pytest.mark.parametrize("place", ["postgresql", "duckdb"], indirect=True)
+    def test_same_rows_are_refused_as_row_by_row(self, place, data):
+        place.sql("DROP TABLE IF EXISTS t")
+        place.sql(
+            "CREATE TABLE t (id integer PRIMARY KEY, a text UNIQUE, b integer, c integer CHECK (c < 9), UNIQUE (b, c))"
+        )
+        row = st.fixed_dictionaries(
+            {
+                "a": st.sampled_from([None, "x", "y", "z"]),
+                "b": st.integers(0, 2),
+                "c": st.sampled_from([1, 2, 9]),
+            }
+        )
+        there = data.draw(st.dictionaries(st.integers(0, 3), row.filter(lambda one: one["c"] < 9), max_size=3))
+        rows = data.draw(st.dictionaries(st.integers(2, 14), row, min_size=1, max_size=12))
+        loader = RowByRow()
+        for key, values in there.items():
+            if loader.takes(key, values):
+                a = "NULL" if values["a"] is None else f"'{values['a']}'"
+                place.sql(f"INSERT INTO t VALUES ({key}, {a}, {values['b']}, {values['c']})")
+        refused = [at for at, (key, values) in enumerate(rows.items()) if not loader.takes(key, values)]
+        sent = Outgoing.of_records([{"id": key, **values} for key, values in rows.items()], range(len(rows)))
+        sink = place.sink()
+        assert places(sink.rehearse(sent)) == refused
+        assert places(sink.write(sent, label="a")) == refused
+        found = {key: {"a": a, "b": b, "c": c} for key, a, b, c in place.sql("SELECT id, a, b, c FROM t")}
+        assert found == loader.table
+
+    @pytest.mark.parametrize("place", ["postgresql", "duckdb"], indirect=True)
+    def test_many_of_them_take_few_statements(self, place, outgoing):
+        place.sql("CREATE TABLE t (id integer PRIMARY KEY, a text UNIQUE)")
+        place.sql("INSERT INTO t VALUES (-1, 'taken')")
+        rows = [
+            {"id": n, "a": "taken" if n % 9 == 1 else f"a{n - n % 9}" if n % 9 == 2 else f"a{n}"} for n in range(999)
+        ]
+        refused = place.sink().write(outgoing(rows), label="a")
+        assert places(refused) == [n for n in range(999) if n % 9 in (1, 2)]
+        assert "taken" in str(refused[0].error)
+
+
+class RowByRow:
+    """A table that takes one row after the other."""
+
+    def __init__(self):
+        self.table = {}
+
+    def takes(self, key, values):
+        others = [row for other, row in self.table.items() if other != key]
+        same_a = values["a"] is not None and any(row["a"] == values["a"] for row in others)
+        same_bc = any((row["b"], row["c"]) == (values["b"], values["c"]) for row in others)
+        if same_a or same_bc or values["c"] >= 9:
+            return False
+        self.table[key] = values
+        return True
+
+
+def test_texts_with_nul_are_refused_and_the_rest_is_written(postgres_database, outgoing):
+    with postgres("postgresql", postgres_database) as place:
+        place.sql("CREATE TABLE t (id integer PRIMARY KEY, a text, n integer)")
+        rows = [{"id": n, "a": "x\x00y" if n % 3 == 1 else "x", "n": "N/A" if n % 7 == 3 else "1"} for n in range(60)]
+        refused = place.sink().write(outgoing(rows), label="a")
+        assert places(refused) == [n for n in range(60) if n % 3 == 1 or n % 7 == 3]
+        assert "NUL" in str(refused[0].error)
+        assert len(place.sql("SELECT * FROM t")) == 60 - len(refused)
+        place.close()

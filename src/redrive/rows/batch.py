@@ -119,7 +119,7 @@ class Outgoing:
     origin  the place of each row in its batch, so that a row the sink refuses is quarantined as it was received
     """
 
-    __slots__ = ("_frame", "_tuples", "columns", "digits", "loose", "origin")
+    __slots__ = ("_frame", "_tuples", "columns", "digits", "loose", "of_text", "origin")
 
     def __init__(
         self,
@@ -130,11 +130,14 @@ class Outgoing:
         tuples: Sequence[tuple[Any, ...]] | None = None,
         loose: bool = False,
         digits: Mapping[str, tuple[int, int]] | None = None,
+        of_text: bool = False,
     ) -> None:
         self.columns = tuple(columns)
         self.origin = origin
         self.loose = loose
         """Whether other batches may have other columns, as records do."""
+        self.of_text = of_text
+        """Whether the source has nothing but text, as CSV, so that a text may stand for a number or for JSON."""
         self.digits = digits or {}
         """By column: how many digits its decimals have at most, and how many of them behind the point, where the model
         of the rows says so."""
@@ -190,6 +193,7 @@ class Outgoing:
             tuples=None if self._tuples is None else self._tuples[start : start + length],
             loose=self.loose,
             digits=self.digits,
+            of_text=self.of_text,
         )
 
     def take(self, places: Sequence[int]) -> Outgoing:
@@ -201,6 +205,7 @@ class Outgoing:
             tuples=None if self._tuples is None else [self._tuples[place] for place in places],
             loose=self.loose,
             digits=self.digits,
+            of_text=self.of_text,
         )
 
     def onto(self, columns: Sequence[str]) -> Outgoing:
@@ -210,7 +215,7 @@ class Outgoing:
         nothing = [None] * len(self)
         values = [self.values(name) if name in self.columns else nothing for name in columns]
         tuples = list(zip(*values, strict=True)) if values else [()] * len(self)
-        return Outgoing(columns, self.origin, tuples=tuples, loose=self.loose, digits=self.digits)
+        return Outgoing(columns, self.origin, tuples=tuples, loose=self.loose, digits=self.digits, of_text=self.of_text)
 
 
 @dataclass(slots=True)

@@ -98,6 +98,7 @@ class Pipeline:
                 key=self.sink.key,
                 letter_key=named or self.sink.key,
                 on_duplicate=on_duplicate,
+                of_text=getattr(self.source, "of_text", False),
             ),
             key=named,
             on_duplicate=on_duplicate,

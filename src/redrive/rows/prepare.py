@@ -47,7 +47,9 @@ class Preparation:
         key: Sequence[str],
         letter_key: Sequence[str],
         on_duplicate: OnDuplicate,
+        of_text: bool = False,
     ) -> None:
+        self._of_text = of_text
         self._check = check
         self._transform = transform
         self._key = tuple(key)
@@ -85,6 +87,7 @@ class Preparation:
             kept, keyless = duplicates.keyless(good, self._key)
             rejected = rejected + _as_received(keyless, good)
             good = kept
+        good.of_text = self._of_text
         return Checked(good, rejected, discarded)
 
     def prepare(self, batch: Batch) -> Prepared:

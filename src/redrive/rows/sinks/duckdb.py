@@ -19,10 +19,13 @@ from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.decimals import column_digits
 from redrive.rows.sinks.duckdb_catalog import (
     DuckdbShape,
+    contested,
     faults,
     has_schema,
     other_tables,
     read_shape,
+    secondary,
+    taken,
     upserts,
 )
 from redrive.rows.sinks.duckdb_values import framed
@@ -30,6 +33,7 @@ from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.shape import TableName, compare, listed, no_table, quoted
 from redrive.rows.sinks.transacted import is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
+from redrive.rows.sinks.unique import Claim, losers, shown_values
 from redrive.stopping import Cancellation
 
 with needs("rows"):
@@ -194,6 +198,8 @@ class _Load:
         keep: bool,
     ) -> None:
         self._connection, self._shape, self._make, self._keep = connection, shape, make, keep
+        self._table, self._key = table, key
+        self._asked_rules = False
         types = shape.types(rows.columns, str.lower)
         self._frame, self._bad, self._columns = framed(rows, types, self._type)
         self._upserts = upserts(table, shape, self._columns, key)
@@ -223,6 +229,11 @@ class _Load:
         rest = [place for place in places if place not in refused] if refused else places
         if not rest or (refused and self._attempt(rest) is None):
             return refused
+        if lost := self._losers(rest):
+            refused |= lost
+            rest = [place for place in rest if place not in lost]
+            if not rest or self._attempt(rest) is None:
+                return refused
         found = isolate(len(rest), lambda start, stop: self._attempt(rest[start:stop]))
         return {**refused, **{rest[at]: _first_line(error) for at, error in found}}
 
@@ -254,15 +265,68 @@ class _Load:
 
     def _faults(self, places: Sequence[int]) -> dict[int, str]:
         """The rows that break a rule which a query can look at; none where it cannot be asked."""
+        query, words = faults(self._shape, self._columns, self._number())
+        found = self._asked(places, [query])
+        self._asked_rules = found is not None
+        (faulty,) = found or [[]]
+        return {place: words[at].replace("{}", repr(value), 1) for place, at, value in faulty}
+
+    def _losers(self, places: Sequence[int]) -> dict[int, str]:
+        """The rows that are refused for certain because of a unique index beside the key."""
+        indexes = secondary(self._shape, self._columns, self._key)
+        types = dict(zip(self._columns, self._shape.types(list(self._columns), str.lower), strict=True))
+        wanted = dict.fromkeys([*(name for index in indexes for name in index.columns), *self._own_key()])
+        typed = f"SELECT {quoted(self._number())} AS redrive_at, " + ", ".join(
+            f"TRY_CAST({self._columns[name]} AS {types[name]}) AS {quoted(name)}" for name in wanted
+        )
+        typed += " FROM redrive_rows"
+        queries = [taken(self._table, typed, self._key, index) for index in indexes]
+        found = self._asked(places, [*queries, *(contested(typed, index) for index in indexes)])
+        if not indexes or found is None:
+            return {}
+        others, among = found[: len(indexes)], found[len(indexes) :]
+        lost = losers(
+            [
+                (Claim(row, index, tuple(values)), bool(may_change))
+                for index, rows in zip(indexes, others, strict=True)
+                for row, may_change, *values in rows
+            ],
+            [
+                Claim(row, index, tuple(values))
+                for index, rows in zip(indexes, among, strict=True)
+                for row, *values in rows
+            ],
+            in_order=self._asked_rules and not self._shape.refers_to_itself and self._knows_rules(),
+        )
+        return {
+            row: f"Duplicate key: {index.name} = {shown_values(values)} violates unique constraint"
+            for row, (index, values) in lost.items()
+        }
+
+    def _asked(self, places: Sequence[int], queries: Sequence[str]) -> list[list[Any]] | None:
+        """The answers of queries about rows; None where they cannot be asked."""
+        try:
+            self._begin(() if self._keep else self._rehearsed)
+            self._connection.register("redrive_rows", self._frame.with_row_index(self._number())[list(places)])
+            found = [self._connection.execute(query).fetchall() for query in queries]
+        except duckdb.Error:
+            found = None
+        self._connection.execute("ROLLBACK")
+        return found
+
+    def _number(self) -> str:
+        """A name for the column that holds the numbers of the rows."""
         number = "redrive_row"
         while number in self._frame.columns:
             number += "_"
-        query, words = faults(self._shape, self._columns, number)
-        try:
-            self._begin(() if self._keep else self._rehearsed)
-            self._connection.register("redrive_rows", self._frame.with_row_index(number)[list(places)])
-            found = self._connection.execute(query).fetchall()
-        except duckdb.Error:
-            found = []
-        self._connection.execute("ROLLBACK")
-        return {place: words[at].replace("{}", repr(value), 1) for place, at, value in found}
+        return number
+
+    def _own_key(self) -> list[str]:
+        """The key by the names that the rows have."""
+        names = {name.lower(): name for name in self._columns}
+        return [names[name.lower()] for name in self._key]
+
+    def _knows_rules(self) -> bool:
+        """Whether every rule of the table is about columns that the rows have, so that it was asked about."""
+        at_hand = {name.lower() for name in self._columns}
+        return all({name.lower() for name in rule.columns} <= at_hand for rule in self._shape.rules)

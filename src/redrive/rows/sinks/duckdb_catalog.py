@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from redrive.extras import needs
 from redrive.rows.sinks.shape import Column, Shape, TableName, listed, quoted
+from redrive.rows.sinks.unique import Index
 
 with needs("rows"):
     import duckdb
@@ -209,6 +210,40 @@ def faults(shape: DuckdbShape, columns: Mapping[str, str], number: str) -> tuple
         f'WHERE "redrive fault" IS NOT NULL'
     )
     return query, [words for _, words, _ in conditions]
+
+
+def secondary(shape: DuckdbShape, columns: Mapping[str, str], key: Sequence[str]) -> list[Index]:
+    """The unique indexes beside the key, of columns that the rows have."""
+    at_hand, own = {name.lower(): name for name in columns}, {name.lower() for name in key}
+    found = [sorted(name.lower() for name in names) for names in shape.unique]
+    return [
+        Index(", ".join(at_hand[name] for name in names), tuple(at_hand[name] for name in names))
+        for names in found
+        if {*names} != own and {*names} <= {*at_hand}
+    ]
+
+
+def taken(table: TableName, typed: str, key: Sequence[str], index: Index) -> str:
+    """The query for rows whose value another row of the table has, and whether that one is in the batch, too."""
+    values = ", ".join(f"CAST(s.{quoted(name)} AS VARCHAR)" for name in index.columns)
+    same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
+    same_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+    in_batch = " AND ".join(f"t.{quoted(name)} = b.{quoted(name)}" for name in key)
+    return (
+        f"WITH typed AS ({typed}) SELECT s.redrive_at, EXISTS (SELECT 1 FROM typed b WHERE {in_batch}), {values} "
+        f"FROM typed s JOIN {table.sql} t ON {same_value} WHERE NOT ({same_key})"
+    )
+
+
+def contested(typed: str, index: Index) -> str:
+    """The query for rows of which several bring the same value."""
+    names = listed(index.columns)
+    texts = ", ".join(f"CAST({quoted(name)} AS VARCHAR)" for name in index.columns)
+    given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in index.columns)
+    return (
+        f"WITH typed AS ({typed}) SELECT redrive_at, {texts} FROM typed WHERE {given} "
+        f"QUALIFY count(*) OVER (PARTITION BY {names}) > 1"
+    )
 
 
 def _orphaned(rule: Rule) -> tuple[str, str, str]:

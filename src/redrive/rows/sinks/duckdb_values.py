@@ -13,7 +13,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.decimals import rounded, rounding_fault, scale_of
 from redrive.rows.sinks.duckdb_catalog import is_nested
 from redrive.rows.sinks.shape import quoted
-from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt_columns, json_text
+from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt_columns, json_of_str, json_text
 
 with needs("rows"):
     import polars as pl
@@ -49,6 +49,13 @@ class Framed(NamedTuple):
 def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> Framed:
     """Rows for columns of these types."""
     frame, bad, json = rows.as_frame, {}, set()
+    if frame is not None and not rows.of_text:
+        texts = [
+            pl.Series(name, [None if text is None else json_of_str(text) for text in frame.get_column(name)])
+            for name, kind in zip(frame.columns, types, strict=True)
+            if kind == "JSON" and frame.schema[name] == pl.String
+        ]
+        frame = frame.with_columns(texts)
     if frame is None or any(kind == pl.Object for kind in frame.dtypes):
         columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
         json = {
@@ -56,7 +63,7 @@ def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> Framed:
             for name, values, kind in zip(rows.columns, columns, types, strict=True)
             if is_nested(kind) and any(isinstance(value, tuple(NESTED)) for value in values)
         }
-        bad = adapt_columns(columns, [_rules(kind, type_of) for kind in types])
+        bad = adapt_columns(columns, [_rules(kind, type_of, of_text=rows.of_text) for kind in types])
         frame = pl.DataFrame(
             [_series(*column, bad) for column in zip(rows.columns, columns, types, strict=True)],
         )
@@ -78,9 +85,9 @@ def _source(name: str, frame: pl.DataFrame, kind: str, json: set[str]) -> str:
     return f"to_json({quoted(name)})" if kind == "VARCHAR" and frame.schema[name].is_nested() else quoted(name)
 
 
-def _rules(kind: str, type_of: TypeOf) -> Rules:
+def _rules(kind: str, type_of: TypeOf, *, of_text: bool) -> Rules:
     if kind == "JSON":
-        return {object: json_text, str: None, type(None): None}
+        return {object: json_text, str: None if of_text else json_of_str, type(None): None}
     rules: dict[type, Convert | None] = {object: _unknown, **dict.fromkeys(_KNOWN), **NESTED}
     rules |= {UUID: str, bytearray: bytes, memoryview: bytes}
     if is_nested(kind):

@@ -24,7 +24,7 @@ from redrive.rows.sinks.sqlite import VALUES as SQLITE_VALUES
 from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, number_text
 from redrive.rows.sinks.transacted import TransactedTable, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
-from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt
+from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt, json_of_str, json_text
 from redrive.store.database import Database
 from redrive.store.dialect import Dialect
 
@@ -42,6 +42,7 @@ _TYPES: dict[ColumnType, sa.types.TypeEngine[Any]] = {
     ColumnType.JSON: sa.JSON(),
 }
 _WHOLE = "whole number"
+_JSON = "json"
 _OF_ANOTHER_TYPE = ("42804", "0A000", "42846")
 """What PostgreSQL says of a statement that has a value of another type in it: the value may be one row's."""
 _LONGEST_KEY = 255  # some databases index no text without a limit
@@ -137,7 +138,7 @@ class GenericTable(TransactedTable):
 
     def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
         dialect = connection.dialect.name
-        tuples, bad = adapt(rows.tuples, [_rules(dialect, kind) for kind in shape.types(rows.columns)])
+        tuples, bad = adapt(rows.tuples, [_rules(dialect, kind, rows) for kind in shape.types(rows.columns)])
         if dialect == "postgresql":
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
         table = sa.table(self._table.table, *map(sa.column, rows.columns), schema=self._table.schema)
@@ -166,7 +167,9 @@ class GenericTable(TransactedTable):
         return any(key["referred_table"] == self._table.table for key in keys)
 
 
-def _rules(dialect: str, kind: str) -> Rules:
+def _rules(dialect: str, kind: str, rows: Outgoing) -> Rules:
+    if kind == _JSON:
+        return {object: json_text, str: None if rows.of_text else json_of_str, type(None): None}
     if dialect == "sqlite":
         return SQLITE_VALUES if not kind else {**SQLITE_VALUES, Decimal: _sqlite_number, str: _sqlite_number}
     if kind == _WHOLE:
@@ -207,6 +210,8 @@ def _column(found: Mapping[str, Any]) -> Column:
     required = not found["nullable"] and found.get("default") is None and not computed and not numbered
     type_ = found["type"]
     kind = _WHOLE if isinstance(type_, sa.Integer) else ""
+    if isinstance(type_, sa.JSON):
+        kind = _JSON
     if isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float):
         kind = "numeric" if type_.scale is None else f"numeric({type_.precision}, {type_.scale})"
     return Column(found["name"], kind, required=required, computed=computed)

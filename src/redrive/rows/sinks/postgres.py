@@ -27,6 +27,7 @@ from redrive.rows.sinks.postgres_catalog import (
 )
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable, faulty_line
 from redrive.rows.sinks.postgres_sift import can_sift, sift
+from redrive.rows.sinks.postgres_unique import UniqueFaults
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
 from redrive.rows.sinks.transacted import Faults, TransactedTable, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
@@ -211,6 +212,7 @@ class _Load:
     def _copy_all(self) -> None:
         """Go from fault to fault: COPY tells the line, what is before it is good, and what is behind it comes next."""
         start, stop, window, found = 0, self._count, self._count, len(self._bad)
+        asked_nul = False
         while start < self._count:
             if len(self._bad) - found >= _MANY_FAULTS:
                 if self._sift(start):
@@ -220,6 +222,10 @@ class _Load:
             place = None if error is None else self._place(error, start, stop)
             if error is None:
                 start, window = stop, 2 * window
+            elif not asked_nul and (found_nul := self._text.with_nul()):
+                # One such row ends a COPY without a word about its line, so all of them are taken out at once.
+                asked_nul = True
+                self._bad.update({place: fault for place, fault in found_nul.items() if place not in self._bad})
             elif place is None:
                 self._bad.update(self._found(range(start, stop), lambda some: self._stage(some[0], some[-1] + 1)))
                 start = stop
@@ -283,14 +289,14 @@ class _Load:
         return f"{row} = ANY ('{{{','.join(map(str, places))}}}'::integer[])"
 
     def _insert_all(self) -> None:
-        """Insert what was staged; a foreign key's faults are asked for, all others are searched for."""
+        """Insert what was staged. What breaks a foreign key or a unique index is asked for, the rest searched for."""
         while (error := self._insert()) is not None:
-            orphans = self._orphans(error)
-            if not orphans:
+            found = self._orphans(error) or self._losers(error)
+            if not found:
                 self._isolate()
                 return
-            self._bad.update(orphans)
-            self._cursor.execute(f"DELETE FROM {self._staging.table} WHERE {self._among(list(orphans))}")
+            self._bad.update(found)
+            self._cursor.execute(f"DELETE FROM {self._staging.table} WHERE {self._among(list(found))}")
             self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
 
     def _isolate(self) -> None:
@@ -320,10 +326,17 @@ class _Load:
             self._cursor.execute("ROLLBACK TO redrive_load")
             return {}
         said = error.diag.message_primary
-        return {
-            place: f"{said}; Key ({', '.join(key.columns)})=({', '.join(values)}) is not present in {key.refers_to}"
-            for place, *values in self._cursor
-        }
+        return {place: f"{said}; {key.orphan(values)}" for place, *values in self._cursor}
+
+    def _losers(self, error: Exception) -> dict[int, str]:
+        """The rows that break a unique index beside the key, where that is what was said."""
+        if not isinstance(error, psycopg.errors.UniqueViolation):
+            return {}
+        try:
+            return UniqueFaults(self._cursor, self._table, self._key, self._shape, self._staging).find(self._columns)
+        except psycopg.errors.InsufficientPrivilege:
+            self._cursor.execute("ROLLBACK TO redrive_load")
+            return {}
 
     def _told(self, error: Exception) -> str:
         """The fault in one line, by the names that a person knows."""

@@ -76,6 +76,10 @@ class ForeignKey(NamedTuple):
     columns: tuple[str, ...]
     found_as: tuple[str, ...]
 
+    def orphan(self, values: Sequence[str]) -> str:
+        """What is wrong with a row that refers to nothing."""
+        return f"Key ({', '.join(self.columns)})=({', '.join(values)}) is not present in {self.refers_to}"
+
 
 @dataclass(frozen=True, slots=True)
 class PostgresShape(Shape):

@@ -14,7 +14,7 @@ from redrive.extras import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.decimals import rounded, rounded_values, rounding_fault
 from redrive.rows.sinks.shape import listed
-from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 
 with needs("rows"):
     import polars as pl
@@ -57,10 +57,10 @@ class CopyText:
         self._tuples: Sequence[tuple[Any, ...]] = ()
         self._scales = {name: scale for name, scale in zip(rows.columns, scales, strict=True) if scale is not None}
         if rows.as_frame is not None:
-            self._frame = self._textual(rows.as_frame, base_types)
+            self._frame = self._textual(rows.as_frame, base_types, of_text=rows.of_text)
         if self._frame is None:
             columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
-            self.bad = adapt_columns(columns, [_rules(base) for base in base_types])
+            self.bad = adapt_columns(columns, [_rules(base, of_text=rows.of_text) for base in base_types])
             words = [_in_words(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
             for name, series, values in zip(rows.columns, words, columns, strict=True):
                 self._find_rounded(name, values if series is None else series)
@@ -70,7 +70,7 @@ class CopyText:
             else:
                 self._tuples = list(zip(*columns, strict=True))
 
-    def _textual(self, frame: pl.DataFrame, base_types: Sequence[str]) -> pl.DataFrame | None:
+    def _textual(self, frame: pl.DataFrame, base_types: Sequence[str], *, of_text: bool) -> pl.DataFrame | None:
         """The frame with columns that can be written as they are; None where it has values that only the driver knows.
 
         What is not of the column's own type is put into words one by one, so that a value has one text, whether it
@@ -81,11 +81,11 @@ class CopyText:
             words: pl.Series | None
             if series.dtype == pl.Object or (series.dtype.is_nested() and base == "array"):
                 return None
-            if _is_own(series.dtype, base):
+            if _is_own(series.dtype, base) and (of_text or base not in _JSON):
                 words = frame.select(_written(series, base).alias(series.name)).to_series()
             else:
                 values: list[Sequence[Any]] = [_listed(series, self.bad)]
-                self.bad.update(adapt_columns(values, [_rules(base)]))
+                self.bad.update(adapt_columns(values, [_rules(base, of_text=of_text)]))
                 words = _in_words(series.name, values[0], base)
             if words is None:
                 return None
@@ -104,6 +104,21 @@ class CopyText:
     def places(self, start: int, stop: int) -> Sequence[int]:
         """The rows of a range that are sent, one on each line."""
         return [place for place in range(start, stop) if place not in self.bad] if self.bad else range(start, stop)
+
+    def with_nul(self) -> dict[int, str]:
+        """The rows with the one character that no text of PostgreSQL can hold, by place."""
+        said, bad = "a text of PostgreSQL cannot hold the character NUL", dict[int, str]()
+        if self._frame is not None:
+            for series in self._frame.get_columns():
+                if series.dtype == pl.String:
+                    for place in series.str.contains("\x00", literal=True).fill_null(False).arg_true():
+                        bad.setdefault(place, f"{series.name}: {said}")
+            return bad
+        for place, row in enumerate(self._tuples):
+            for name, value in zip(self.columns, row, strict=True):
+                if isinstance(value, str) and "\x00" in value:
+                    bad.setdefault(place, f"{name}: {said}")
+        return bad
 
     def send(self, cursor: psycopg.Cursor[Any], into: str, start: int, stop: int, number: str | None = None) -> None:
         """Copy a range of the rows; `number` is the column that is to hold their numbers, where there is one."""
@@ -242,10 +257,10 @@ def _whole(value: float) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-def _rules(base: str) -> Rules:
+def _rules(base: str, *, of_text: bool) -> Rules:
     """What the driver would write in another way than the column reads it, or not at all."""
     if base in _JSON:
-        return {object: json_text, str: str, type(None): lambda nothing: nothing}
+        return {object: json_text, str: str if of_text else json_of_str, type(None): lambda nothing: nothing}
     rules: dict[type, Any] = dict.fromkeys((tuple, set, frozenset), list) if base == "array" else dict(NESTED)
     rules[UUID] = str
     rules[timedelta] = lambda length: str(length).replace(",", "")

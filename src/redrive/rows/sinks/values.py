@@ -27,6 +27,18 @@ def json_text(value: Any) -> str:
     return text
 
 
+def json_of_str(text: str) -> str:
+    """Return a str as JSON: the text of an object or array as it is, anything else as a JSON string."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            orjson.loads(text)
+        except orjson.JSONDecodeError:
+            pass
+        else:
+            return text
+    return json_text(text)
+
+
 def _beyond_json(value: Any) -> Any:
     """What a value is in JSON that is none of JSON's own."""
     if isinstance(value, Decimal) and value.is_finite():

@@ -69,6 +69,9 @@ def csv(
 class CsvSource:
     """See `Source`."""
 
+    of_text = True
+    """Every value is a text; see `Outgoing.of_text`."""
+
     def __init__(self, files: Files, options: Options) -> None:
         self.name = files.name
         self._files = files
