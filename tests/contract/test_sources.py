@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
+import polars as pl
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,6 +69,14 @@ def a_function(tmp_path, request):
         yield from ({"id": number} for number in range(ROWS))
 
     return Case(lambda: rows.records(items), rows.records(items, name="b"), rows.records(lambda: iter(())))
+
+
+def a_frame(tmp_path, request):
+    def over(numbers, name="frame"):
+        return rows.records(pl.DataFrame({"id": numbers, "name": [f"n{n}" for n in numbers]}), name=name)
+
+    everything = list(range(ROWS))
+    return Case(lambda: over(everything), over(everything, "other"), over([]), columns=("id", "name"))
 
 
 def text_files(tmp_path, make, lines, header=b""):
@@ -163,7 +172,7 @@ def pages(tmp_path, request):
 
 
 SOURCES = [
-    *(a_list, a_function, ndjson, ndjson_gz, csv, csv_gz, parquet),
+    *(a_list, a_function, a_frame, ndjson, ndjson_gz, csv, csv_gz, parquet),
     *(query_sqlite, query_duckdb, query_postgresql, pages),
 ]
 

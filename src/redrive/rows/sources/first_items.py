@@ -86,6 +86,12 @@ def difference_of(before: Any, now: Mapping[str, Any], what: str) -> str | None:
     return f"the first of the {what} differs" if common == 1 else f"the first {common:,} {what} differ"
 
 
+def difference_of_declared(before: Mapping[str, Any], now: str | None) -> str | None:
+    """Return how the declared identity of an input differs from the one that was kept; None where it is the same."""
+    declared = before.get("declared")
+    return None if declared == now else f"its identity was {declared!r}, and now it is {now!r}"
+
+
 def _stable_text(item: Any) -> bytes:
     """The item as bytes that do not depend on the process: an object without a text of its own shows its address."""
     text = encode(item)

@@ -10,7 +10,7 @@ from typing import Any
 from redrive.calls.service import Service
 from redrive.calls.target import refuse_generator, refuse_unless_callable
 from redrive.rows.batch import Batch, Received, Record, Unreadable
-from redrive.rows.sources.first_items import FirstItems, difference_of
+from redrive.rows.sources.first_items import FirstItems, difference_of, difference_of_declared
 from redrive.rows.sources.pages_ahead import Fetcher, Inline, Threads
 from redrive.rows.sources.pages_content import Contents, Finder
 from redrive.rows.sources.pages_fetch import RETRY_LATER, Failed, Fault, Fetch, Outcome
@@ -123,11 +123,8 @@ class Pages:
         return {"kind": "pages", "service": self.name, "by": plan.by, "start": plan.start, "size": plan.size}
 
     def changed(self, identity: Mapping[str, Any]) -> str | None:
-        declared = identity.get("declared")
-        if self._declared is not None or declared is not None:
-            if self._declared == declared:
-                return None
-            return f"its identity was {declared!r}, and now it is {self._declared!r}"
+        if self._declared is not None or identity.get("declared") is not None:
+            return difference_of_declared(identity, self._declared)
         if self._plan.by == "cursor":
             return None
         first = self._first = self._first or self._fetch_first()

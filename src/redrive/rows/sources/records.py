@@ -9,41 +9,54 @@ from typing import Any
 
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
-from redrive.rows.sources.first_items import FirstItems, difference_of, digest_of
+from redrive.rows.sources.first_items import FirstItems, difference_of, difference_of_declared, digest_of
+from redrive.rows.sources.records_frame import ArrowStream, FrameRecords, frame_of
 
 Items = Iterable[Mapping[str, Any]]
 
 _MOST_SECONDS = 5.0  # how long a slow iterator is read ahead for its identity
 
 
-def records(iterable: Items | Callable[[], Items], *, name: str = "records", identity: str | None = None) -> Records:
-    """Read records from a list, from a generator, or from a function that returns an iterator.
+def records(
+    iterable: Items | Callable[[], Items | ArrowStream] | ArrowStream,
+    *,
+    name: str = "records",
+    identity: str | None = None,
+) -> Records | FrameRecords:
+    """Read records from a list, from a generator, from a function that returns an iterator, or from a frame.
 
-    A generator can be read once in its life; pass the function that makes it, and a run may begin again.
+    A generator can be read once in its life; pass the function that makes it, and a run may begin again. A frame of
+    polars or pandas, an Arrow table, or another object with Arrow's C interface is read as it is when the source is
+    made, batch by batch and without making records of it.
 
     A run that resumes skips the items before its checkpoint, so it must be given the same items in the same order. The
     first 1,000 items, the item at the checkpoint and the length of a list are compared. Where the first items or the
     length differ, the unfinished run is abandoned, a new run starts at the first item, and its report says so. Items
     that are never the same twice, because they hold the time of the day, need a declared `identity`.
 
-    iterable  the records, or a function that gives them
+    iterable  the records or the frame, or a function that gives them
     name      as letters and checkpoints know it
     identity  what tells this input from another one of the same name, such as the day that it is of: a run resumes
               where the identity is the same, and the items themselves are not compared
     """
-    if not callable(iterable) and (isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable)):
+    frame = frame_of(iterable)
+    if (
+        frame is None
+        and not callable(iterable)
+        and (isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable))
+    ):
         raise TypeError(f"records takes many mappings, or a function that returns them, not a {_kind(iterable)}")
     if not isinstance(name, str) or not name.strip():
         raise ValueError("records needs a name that is not empty; letters and checkpoints are known by it")
     if identity is not None and (not isinstance(identity, str) or not identity.strip()):
         raise ValueError(f"identity must be a text that is not empty, such as the day of the input, not {identity!r}")
-    return Records(iterable, name, identity)
+    return Records(iterable, name, identity) if frame is None else FrameRecords(frame, name, identity)
 
 
 class Records:
     """See `Source` and `Replaceable`."""
 
-    def __init__(self, iterable: Items | Callable[[], Items], name: str, identity: str | None = None) -> None:
+    def __init__(self, iterable: Any, name: str, identity: str | None = None) -> None:
         self.name = name
         self._iterable = iterable
         self._declared = identity
@@ -71,11 +84,8 @@ class Records:
         return f"it was taken over {identity.get('kind')} {identity.get('name')!r}, not over records {self.name!r}"
 
     def changed(self, identity: Mapping[str, Any]) -> str | None:
-        declared = identity.get("declared")
-        if self._declared is not None or declared is not None:
-            if self._declared == declared:
-                return None
-            return f"its identity was {declared!r}, and now it is {self._declared!r}"
+        if self._declared is not None or identity.get("declared") is not None:
+            return difference_of_declared(identity, self._declared)
         stream = self._peek()
         first = stream.first(self._size())
         if stream.error is not None and not first["digests"]:
@@ -118,6 +128,9 @@ class Records:
 
     def _new_stream(self) -> _Stream:
         made = self._iterable() if callable(self._iterable) else self._iterable
+        frame = None if made is self._iterable else frame_of(made)
+        if frame is not None:
+            return _Stream(frame.iter_rows(named=True))
         if not isinstance(made, Iterable):
             raise SourceError(f"the function of {self.name} returned a {_kind(made)}, and must return an iterator")
         return _Stream(iter(made))

@@ -6,7 +6,11 @@ import itertools
 import json
 import sqlite3
 from collections import ChainMap, UserDict
+from decimal import Decimal
 
+import numpy as np
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -332,3 +336,63 @@ def test_resuming_at_every_position_reads_what_reading_at_once_does(values, most
     for place, batch in enumerate(whole):
         position = json.loads(json.dumps(batch.next))
         assert content(read_all(source(), afterwards, position)) == content(whole[place + 1 :])
+
+
+class TestFrames:
+    """A frame is read as it is; what only looks like one is refused when the source is made."""
+
+    FRAME = pl.DataFrame({"id": [1, 2, 3], "fee": [Decimal("1.50"), None, Decimal("3.00")]})
+
+    FORMS = (
+        lambda frame: frame,
+        lambda frame: frame.to_arrow(),
+        lambda frame: frame.to_arrow().combine_chunks().to_batches()[0],
+        lambda frame: frame.to_arrow().to_reader(),
+        lambda frame: lambda: frame,
+        lambda frame: lambda: frame.to_arrow(),
+    )
+
+    @pytest.mark.parametrize("form", FORMS, ids=["polars", "table", "batch", "reader", "function", "table of function"])
+    def test_its_rows_are_records(self, form):
+        batches = read_all(records(form(self.FRAME)), most=2)
+        assert rows_of(batches) == self.FRAME.to_dicts()
+        assert [batch.position_of(0) for batch in batches] == ["row 1", "row 3"]
+
+    def test_a_pipeline_writes_it(self, tmp_path):
+        report = load(tmp_path, pl.DataFrame({"id": range(1_000), "day": ["Monday"] * 1_000})).run()
+        assert (report.written, report.rejected) == (1_000, 0)
+        assert len(table(tmp_path)) == 1_000
+
+    def test_another_frame_starts_over_and_the_same_one_resumes(self, tmp_path):
+        monday, tuesday = (pl.DataFrame(day(name)) for name in ("Monday", "Tuesday"))
+        stop_after_first_batch(tmp_path, monday)
+        assert load(tmp_path, monday.clone()).run().resumed
+        stop_after_first_batch(tmp_path, monday)
+        report = load(tmp_path, tuesday).run()
+        assert "the first 1,000 records differ" in report.started_over
+        assert {row[1] for row in table(tmp_path)} == {"Tuesday"}
+
+    def test_a_row_that_differs_at_the_checkpoint_stops_the_run(self):
+        frame = pl.DataFrame({"id": range(3_000)})
+        [first, *_] = read_all(records(frame), most=2_000)
+        other = frame.with_columns(pl.when(pl.col("id") < 1_500).then("id").otherwise(pl.col("id") + 1))
+        with pytest.raises(SourceError, match="row 2,000 of records is not the row"):
+            records(other).open(first.next, {})
+
+    @pytest.mark.parametrize(
+        ("value", "sentence"),
+        [
+            (FRAME.lazy(), r"not a LazyFrame: call collect\(\) on it first"),
+            (FRAME["id"], "not a polars Series"),
+            (pa.chunked_array([[1]]), "not an Arrow array"),
+            (np.array([1, 2]), "not a numpy array"),
+        ],
+        ids=["LazyFrame", "Series", "array", "numpy"],
+    )
+    def test_what_holds_no_rows_is_refused_in_one_sentence(self, value, sentence):
+        with pytest.raises(TypeError, match=sentence):
+            records(value)
+
+    def test_an_arrow_table_that_is_no_frame_is_refused(self):
+        with pytest.raises(TypeError, match="records cannot read this Table as a frame"):
+            records(pa.Table.from_arrays([[1], [2]], names=["id", "id"]))

@@ -1,0 +1,133 @@
+"""Rows of a frame: polars, pandas, an Arrow table, or whatever else gives its columns by Arrow's C interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redrive.classify.names import type_names
+from redrive.errors import SourceError
+from redrive.extras import needs
+from redrive.rows.batch import Batch, Received, Record
+from redrive.rows.sources.first_items import FirstItems, difference_of, difference_of_declared, digest_of
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# These give columns by the same interface, or can be iterated, and hold no rows.
+_NO_ROWS = {
+    "polars.Series": "a polars Series",
+    "pandas.Series": "a pandas Series",
+    "pyarrow.Array": "an Arrow array",
+    "pyarrow.ChunkedArray": "an Arrow array",
+    "numpy.ndarray": "a numpy array",
+}
+
+
+class ArrowStream(Protocol):
+    """A frame of any library that has Arrow's C interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the capsule that holds the stream."""
+
+
+def frame_of(value: Any) -> pl.DataFrame | None:
+    """Return the frame that a value is, as polars has it; None where it is none.
+
+    Raises `TypeError` for what looks like a frame and holds no rows that could be read.
+    """
+    names = type_names(type(value))
+    if "polars.LazyFrame" in names:
+        raise TypeError("records takes a frame that is there, not a LazyFrame: call collect() on it first")
+    for name, words in _NO_ROWS.items():
+        if name in names:
+            raise TypeError(f"records takes many mappings or a frame, not {words}: make a frame of it, with a name")
+    is_pandas = "pandas.DataFrame" in names
+    if not is_pandas and not hasattr(type(value), "__arrow_c_stream__"):
+        return None
+    with needs("rows"):
+        import polars as pl
+    try:
+        if is_pandas and not hasattr(type(value), "__arrow_c_stream__"):
+            return pl.from_pandas(value)
+        return value if isinstance(value, pl.DataFrame) else pl.DataFrame(value)
+    except Exception as error:
+        raise TypeError(f"records cannot read this {type(value).__name__} as a frame: {error}") from error
+
+
+class FrameRecords:
+    """See `Source` and `Replaceable`."""
+
+    def __init__(self, frame: pl.DataFrame, name: str, identity: str | None) -> None:
+        self.name = name
+        self._frame = frame
+        self._declared = identity
+
+    def __repr__(self) -> str:
+        return f"<records {self.name!r}, a frame of {self._frame.height:,} rows>"
+
+    def identity(self) -> dict[str, Any]:
+        known = {"kind": "records", "name": self.name}
+        return (
+            {**known, "declared": self._declared} if self._declared is not None else {**known, "first": self._first()}
+        )
+
+    def difference(self, identity: Mapping[str, Any]) -> str | None:
+        if identity.get("kind") == "records" and identity.get("name") == self.name:
+            return None
+        return f"it was taken over {identity.get('kind')} {identity.get('name')!r}, not over records {self.name!r}"
+
+    def changed(self, identity: Mapping[str, Any]) -> str | None:
+        if self._declared is not None or identity.get("declared") is not None:
+            return difference_of_declared(identity, self._declared)
+        return difference_of(identity.get("first"), self._first(), "records")
+
+    def forget(self) -> None:
+        """Nothing was opened."""
+
+    def open(self, position: Any | None, identity: Mapping[str, Any]) -> FrameReading:
+        start = 0 if position is None else int(position["row"])
+        if start > self._frame.height:
+            raise SourceError(f"{self.name} has {self._frame.height:,} rows, and the checkpoint is at row {start:,}")
+        last = None if position is None or self._declared is not None else position.get("last")
+        if start and last is not None and digest_of(self._frame.row(start - 1, named=True)) != last:
+            raise SourceError(
+                f"row {start:,} of {self.name} is not the row that the checkpoint was taken at: other records cannot "
+                "be resumed; start over with run(restart=True) or `redrive run --restart`"
+            )
+        return FrameReading(self._frame, self.name, start)
+
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
+        if not isinstance(raw, Mapping):
+            raise TypeError(f"a record is a mapping, not a {type(raw).__name__}")
+        return dict(raw)
+
+    def _first(self) -> dict[str, Any]:
+        found = FirstItems()
+        for row in self._frame.iter_rows(named=True):
+            if found.is_enough:
+                break
+            found.add(row)
+        return found.document(length=self._frame.height)
+
+
+class FrameReading:
+    """See `Reading`."""
+
+    def __init__(self, frame: pl.DataFrame, name: str, start: int) -> None:
+        self.columns: tuple[str, ...] | None = tuple(frame.columns)
+        self.total: int | None = frame.height
+        self._frame = frame
+        self._name = name
+        self._read = start
+
+    def read(self, most: int) -> Batch | None:
+        first, rows = self._read, self._frame.slice(self._read, most)
+        if not rows.height:
+            return None
+        self._read += rows.height
+        position = {"row": self._read, "last": digest_of(rows.row(-1, named=True))}
+        return Batch(Received(rows), lambda place: f"row {first + place + 1}", position, self._name, done=self._read)
+
+    def close(self) -> None:
+        """Nothing is open."""
