@@ -21,6 +21,8 @@ class ErrorType(StrEnum):
     """By a column that is missing, or of another type."""
     PARSE = "parse"
     """It could not be read at all."""
+    FILE = "file"
+    """A file of a glob that could not be read like the others."""
     SINK = "sink"
     """By the database that it was to be written to."""
     PAGE = "page"

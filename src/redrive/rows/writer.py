@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from redrive.letters import NewLetter
+from redrive.letters import ErrorType, NewLetter
 from redrive.model import Kind
 from redrive.opening import Store
 from redrive.rows.batch import Outgoing, Refused
@@ -117,6 +117,8 @@ class Writer:
         # A batch that was cut in pieces is saved with its last piece, which alone moves the checkpoint.
         self._held: list[_Outcome] = []
         self._started = time.monotonic()
+        # Of a file that was set aside nobody knows how many rows it has: that is never a matter for the log alone.
+        self._lacks_files = begun.resumed and store.dlq.count(run_id=begun.run_id, error_type=ErrorType.FILE) > 0
         self.counts = begun.counts
         self.position = begun.position
 
@@ -136,7 +138,8 @@ class Writer:
         gate = self._job.gate
         tier = gate.judge(self.judged.rejected, self.judged.read)
         whole = gate.judge(self.counts.rejected, self.counts.read)
-        return Tier.P3 if tier is Tier.LOG and whole is not Tier.LOG else tier
+        is_fine = whole is Tier.LOG and not self._lacks_files
+        return Tier.P3 if tier is Tier.LOG and not is_fine else tier
 
     def write(self, prepared: Prepared) -> Written:
         """Write one batch."""
@@ -152,6 +155,7 @@ class Writer:
             outcome = self._write(self._given_up(prepared, error))
         finally:
             self.counts += Counts(retries=self._repeats() - repeats)
+        self._lacks_files |= any(letter.error_type == ErrorType.FILE for letter in prepared.letters)
         if prepared.batch.next is None:
             self._held.append(outcome)
         else:

@@ -11,6 +11,7 @@ from redrive.rows.sources.csv_reading import CUT_OFF, CsvReading, Options, read_
 from redrive.rows.sources.csv_records import Dialect, record_at
 from redrive.rows.sources.csv_structure import TOO_LARGE
 from redrive.rows.sources.files import Files, Paths, names_of
+from redrive.rows.sources.odd_files import refuse_file
 from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
 from redrive.rows.sources.source import Reading
 
@@ -29,7 +30,7 @@ def csv(
 ) -> CsvSource:
     """Read rows from CSV files, compressed with gzip or zstd or not; every value is a text, or None.
 
-    path       a file, a glob ("in/**/*.csv"), or a list of them; all have the same header
+    path       a file, a glob ("in/**/*.csv"), or a list of them; all have the same columns
     delimiter  one ASCII character; left out, it is a tab in a .tsv file and a comma in any other
     quote      one ASCII character, doubled within a field; None where quotes mean nothing
     header     the first record names the columns
@@ -96,6 +97,7 @@ class CsvSource:
         return with_partitions(CsvReading(names, position, self._options), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
+        refuse_file(raw)
         return add_partition(self._again(raw, context), context)
 
     def _again(self, raw: Any, context: Mapping[str, Any] | None) -> Record | list[Record]:

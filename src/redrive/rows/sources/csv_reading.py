@@ -16,6 +16,7 @@ from redrive.rows.sources.csv_records import Dialect, without_line_end
 from redrive.rows.sources.csv_scan import Progress, RecordScan
 from redrive.rows.sources.csv_structure import Block, long_record, skipped_record, structure, too_large
 from redrive.rows.sources.files import damaged, size_of
+from redrive.rows.sources.odd_files import check_that_one_is_good, is_odd, set_aside
 
 with needs("rows"):
     import numpy as np
@@ -92,6 +93,9 @@ class CsvReading:
         self._named_by = ""
         self._file: CsvFile | None = None
         self._error: Exception | None = None
+        self._names = names
+        self._aside: list[Batch] = []
+        check_that_one_is_good(names, lambda name: CsvFile(name, options, options.columns, None).close())
         first = 0
         if position is not None:
             if position["file"] not in self._sizes:
@@ -109,13 +113,19 @@ class CsvReading:
         if self._error is not None:
             raise self._error
         try:
+            if self._aside:
+                return self._aside.pop(0)
             while self._file is not None:
                 batch = self._file.take(most)
                 if batch is not None:
                     batch.done += self._behind
+                    if self.columns is not None and batch.rows.columns != self.columns:
+                        batch.rows = Received(batch.rows.frame.select(self.columns))  # its header has another order
                     return batch
                 self._leave(self._file)
                 self._open_next(None)
+                if self._aside:
+                    return self._aside.pop(0)
         except Exception as error:
             # Something may have been taken and not handed out. To read on would lose it; to open anew does not.
             self._error = error
@@ -130,7 +140,10 @@ class CsvReading:
     def _name_columns(self, behind: Sequence[str]) -> None:
         """Take the columns from the first file, even where it was read before: a later one may differ, or be ragged."""
         for name in behind:
-            file = CsvFile(name, self._options, None, None)
+            try:
+                file = CsvFile(name, self._options, None, None)
+            except SourceError:
+                continue  # it was set aside
             file.close()
             if file.columns is not None:
                 self.columns, self._named_by = file.columns, name
@@ -140,17 +153,32 @@ class CsvReading:
         """Go to the next file that has something in it: only then is it known what columns there are."""
         while self._left and self._file is None:
             known = None if self._options.has_header else self.columns
-            file = CsvFile(self._left.pop(0), self._options, known, position)
+            name = self._left.pop(0)
+            try:
+                file = CsvFile(name, self._options, known, position)
+            except SourceError as error:
+                if position is not None or not is_odd(name, error, self._names):
+                    raise
+                self._set_aside(name, error)
+                continue
             position = None
             if file.is_empty:
                 self._leave(file)
                 continue
             if self.columns is None:
                 self.columns, self._named_by = file.columns, file.name
-            elif different := other_columns(file.columns or (), self.columns):
+            elif sorted(file.columns or ()) != sorted(self.columns):
                 file.close()
-                raise SourceError(f"{file.name} has other columns than {self._named_by}: {different}")
+                different = other_columns(file.columns or (), self.columns)
+                why = f"{file.name} has other columns than {self._named_by}: {different}"
+                self._set_aside(file.name, SourceError(why))
+                continue
             self._file = file
+
+    def _set_aside(self, name: str, error: SourceError) -> None:
+        self._behind += self._sizes[name]
+        position = {"file": name, "byte": 0, "line": 1, "ended": True}
+        self._aside.append(set_aside(name, error, position, done=self._behind))
 
     def _leave(self, file: CsvFile) -> None:
         file.close()

@@ -155,10 +155,14 @@ class Stream:
         self._bytes.close()
 
 
-def damaged(name: str, fault: str, line: int) -> SourceError:
+class DamagedFile(SourceError):
+    """A compressed file that is truncated or corrupt."""
+
+
+def damaged(name: str, fault: str, line: int) -> DamagedFile:
     """The error that ends a run at the damaged part of a file; `line` is the last line before it."""
     rows = f"an unknown number of rows after line {line:,}" if line else "all of its rows"
-    return SourceError(
+    return DamagedFile(
         f"{name} is damaged: {fault}, so that {rows} are missing. Nothing of the damaged part was loaded. Replace the "
         "file by a whole one, then run with restart=True or `redrive run --restart`"
     )

@@ -13,6 +13,7 @@ from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.files import Files, Paths, Stream, damaged, names_of, size_of
 from redrive.rows.sources.json_numbers import has_long_number, is_exact, loads
+from redrive.rows.sources.odd_files import check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
 from redrive.rows.sources.source import Reading
 
@@ -61,6 +62,7 @@ class Ndjson:
         return with_partitions(NdjsonReading(names, position, self._encoding), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
+        refuse_file(raw)
         return add_partition(self._again(raw), context)
 
     def _again(self, raw: Any) -> Record:
@@ -79,6 +81,8 @@ class NdjsonReading:
     def __init__(self, names: Sequence[str], position: Mapping[str, Any] | None, encoding: str) -> None:
         self.total: int | None = size_of(names)
         self._encoding = encoding
+        self._names = names
+        check_that_one_is_good(names, lambda name: _Lines(name).close())
         self._left = list(names)
         self._done = 0
         self._lines: _Lines | None = None
@@ -93,7 +97,12 @@ class NdjsonReading:
                 self._leave()
                 if not self._left:
                     return None
-                self._lines = _Lines(self._left[0])
+                try:
+                    self._lines = _Lines(self._left[0])
+                except SourceError as error:
+                    if not is_odd(self._left[0], error, self._names):
+                        raise
+                    return self._set_aside(error)
             start = self._lines.place
             try:
                 batch = self._take(self._lines, most)
@@ -124,6 +133,11 @@ class NdjsonReading:
             self._lines.close()
             self._lines = None
             self._done += size_of([self._left.pop(0)])
+
+    def _set_aside(self, error: SourceError) -> Batch:
+        name = self._left.pop(0)
+        self._done += size_of([name])
+        return set_aside(name, error, {"file": name, "byte": 0, "line": 1, "ended": True}, done=self._done)
 
     def _take(self, lines: _Lines, most: int) -> Batch | None:
         """A batch; None where there were only empty lines, or none at all."""

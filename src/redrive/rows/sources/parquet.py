@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv_header import unique_names
 from redrive.rows.sources.file_identity import content
 from redrive.rows.sources.files import Files, Paths, names_of
+from redrive.rows.sources.odd_files import check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.parquet_rows import rows_of
 from redrive.rows.sources.parquet_unfit import see_that_it_was_edited
 from redrive.rows.sources.partitions import add_partition, partition_in, partitions_of, with_partitions
@@ -67,13 +68,19 @@ class Parquet:
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
-        footers = [_footer(name, self._columns, besides=partitions.get(name, {})) for name in names]
+
+        def look(name: str) -> _Footer:
+            return _footer(name, self._columns, besides=partitions.get(name, {}))
+
+        check_that_one_is_good(names, look)
+        footers = [_footer_or_odd(name, look, names) for name in names]
         if self._columns is not None:
             wanted = self._columns
             partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
         return with_partitions(ParquetReading(footers, position), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
+        refuse_file(raw)
         return add_partition(self._again(raw, context), context)
 
     def _again(self, raw: Any, context: Mapping[str, Any] | None) -> Record | list[Record]:
@@ -94,7 +101,7 @@ class ParquetReading:
     """See `Reading`."""
 
     def __init__(self, footers: Sequence[_Footer], position: Mapping[str, Any] | None) -> None:
-        self.columns: tuple[str, ...] | None = _in_common([footer.columns for footer in footers])
+        self.columns: tuple[str, ...] | None = _in_common([footer.columns for footer in footers if not footer.odd])
         self.total: int | None = sum(footer.rows for footer in footers)
         self._left = list(footers)
         self._done = 0
@@ -134,6 +141,12 @@ class ParquetReading:
         self._row = position["row"]
 
     def _take(self, most: int) -> Batch | None:
+        name, odd = self._left[0].name, self._left[0].odd
+        if odd is not None:
+            if self._row:
+                return None
+            self._row = 1
+            return set_aside(name, odd, {"file": name, "row": 1}, done=self._done)
         tables: list[Any] = []
         before: list[Unreadable] = []
         behind: list[Unreadable] = []
@@ -154,7 +167,6 @@ class ParquetReading:
             row += len(tables[-1])
         if not tables and not before:
             return None
-        name = self._left[0].name
         rows, places, among = rows_of(pa.concat_tables(tables), first) if tables else (Received([]), (), [])
         self._row = row
         return Batch(
@@ -187,6 +199,8 @@ class _Footer(NamedTuple):
     """Whether they are all there are."""
     renamed: tuple[str, ...] | None = None
     """What all columns are called here, where one of them has no name."""
+    odd: SourceError | None = None
+    """Why the file is set aside."""
 
 
 class _OpenFile:
@@ -332,6 +346,15 @@ def _see_that_it_is_the_same(raw: Mapping[str, Any], context: Mapping[str, Any] 
             f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "
             "that file there and replay again, or run the pipeline over it and discard the letter"
         )
+
+
+def _footer_or_odd(name: str, look: Callable[[str], _Footer], names: Sequence[str]) -> _Footer:
+    try:
+        return look(name)
+    except SourceError as error:
+        if not is_odd(name, error, names):
+            raise
+        return _Footer(name, (), 0, whole=True, odd=error)
 
 
 def _bytes_of(name: str) -> Any:

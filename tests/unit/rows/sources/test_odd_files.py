@@ -1,0 +1,120 @@
+"""One file of a glob that cannot be read like the others is set aside, and the others are read."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import redrive
+from redrive import rows
+from redrive.errors import SourceError
+
+
+def write_csv(path, numbers):
+    path.write_text("id,v\n" + "".join(f"{number},x\n" for number in numbers))
+
+
+def write_ndjson(path, numbers):
+    path.write_text("".join(json.dumps({"id": number, "v": "x"}) + "\n" for number in numbers))
+
+
+def write_parquet(path, numbers):
+    pq.write_table(pa.table({"id": list(numbers), "v": ["x" for _ in numbers]}), path)
+
+
+ZIP = b"PK\x03\x04 and so on"
+FORMATS = {
+    "a csv with another column": (rows.csv, write_csv, b"id,price\n7,8\n", "it lacks v and it adds price"),
+    "a csv with no header": (rows.csv, write_csv, b'"id,v\n1,2\n', "cannot be read"),
+    "a csv that is an archive": (rows.csv, write_csv, ZIP, "is a zip archive"),
+    "an ndjson that is an archive": (rows.ndjson, write_ndjson, ZIP, "is a zip archive"),
+    "a parquet that is none": (rows.parquet, write_parquet, b"id,v\n1,2\n", "is no Parquet file"),
+}
+
+
+@pytest.fixture(params=FORMATS.values(), ids=FORMATS)
+def odd(tmp_path, request):
+    """Three files, the second of them odd; their source, and what is wrong with it."""
+    read, write, content, why = request.param
+    for place in (0, 2):
+        write(tmp_path / f"{place}.data", range(place * 10, place * 10 + 10))
+    (tmp_path / "1.data").write_bytes(content)
+    return read(tmp_path / "*.data"), why
+
+
+def batches_of(source, position=None):
+    reading = source.open(position, source.identity())
+    found = list(iter(lambda: reading.read(4), None))
+    reading.close()
+    return found
+
+
+def ids(batches):
+    return [int(record["id"]) for batch in batches for record in batch.rows.records]
+
+
+def test_odd_file_is_one_letter_and_the_others_are_read(tmp_path, odd):
+    source, why = odd
+    batches = batches_of(source)
+    assert ids(batches) == [*range(10), *range(20, 30)]
+    [letter] = [one for batch in batches for one in batch.unreadable]
+    assert (letter.error_type, letter.position) == ("file", "file")
+    assert why in letter.error
+    assert letter.raw["path"] == str(tmp_path / "1.data")
+    assert letter.raw["size"] == (tmp_path / "1.data").stat().st_size
+    assert letter.raw.keys() == {"path", "size", "mtime", "digest", "reason"}
+    for place, batch in enumerate(batches):  # and the same from every checkpoint
+        rest = batches_of(source, json.loads(json.dumps(batch.next)))
+        assert ids(rest) == ids(batches[place + 1 :])
+        assert [len(one.unreadable) for one in rest] == [len(one.unreadable) for one in batches[place + 1 :]]
+
+
+def test_letter_of_a_file_is_not_replayed(odd):
+    source, _ = odd
+    [letter] = [one for batch in batches_of(source) for one in batch.unreadable]
+    with pytest.raises(ValueError, match="was set aside as a file: fix it, run a pipeline over it, then discard"):
+        source.again(letter.raw, letter.context)
+
+
+def test_run_with_an_odd_file_is_at_least_p3(tmp_path, odd):
+    source, _ = odd
+    with redrive.connect(tmp_path / "store.db") as store:
+        sink = rows.parquet_dataset(tmp_path / "out", key="id")
+        gate = redrive.Gate(warn=0.5, page=0.6, abort=0.9)
+        report = redrive.Pipeline("glob", source=source, sink=sink, store=store, gate=gate).run()
+        [letter] = store.dlq.find()
+    assert (report.status, report.tier, report.written) == ("complete", "P3", 20)
+    assert (letter.error_type, letter.source) == ("file", str(tmp_path / "1.data"))
+
+
+def test_run_in_which_every_file_is_odd_fails(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.data").write_bytes(ZIP)
+    for read in (rows.csv, rows.ndjson, rows.parquet):
+        source = read(tmp_path / "*.data")
+        with pytest.raises(SourceError, match="none of the 2 files can be read; the last one: "):
+            source.open(None, source.identity())
+
+
+def test_only_file_is_refused_as_before(tmp_path):
+    (tmp_path / "a.csv").write_bytes(ZIP)
+    source = rows.csv(tmp_path / "*.csv")
+    with pytest.raises(SourceError, match="is a zip archive"):
+        source.open(None, source.identity())
+
+
+def test_csv_with_its_columns_in_another_order_is_read_by_name(tmp_path):
+    (tmp_path / "a.csv").write_text("id,v\n1,x\n")
+    (tmp_path / "b.csv").write_text("v,id\ny,2\nragged\n")
+    source = rows.csv(tmp_path / "*.csv")
+    batches = batches_of(source)
+    assert [record for batch in batches for record in batch.rows.records] == [
+        {"id": "1", "v": "x"},
+        {"id": "2", "v": "y"},
+    ]
+    assert [batch.rows.columns for batch in batches] == [("id", "v")] * 2
+    [bad] = [one for batch in batches for one in batch.unreadable]
+    assert source.again(b"z,3", bad.context) == {"v": "z", "id": "3"}
