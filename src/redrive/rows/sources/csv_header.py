@@ -77,7 +77,10 @@ class Feed:
         return len(self.data) - start >= BLOCK
 
     def skip_record(self, scan: RecordScan, progress: Progress) -> tuple[int, int]:
-        """Go behind the first record without holding it, from where the scan stands; return its size and its lines."""
+        """Go behind the first record without holding it, from where the scan stands.
+
+        Returns its size without the line end, and its number of lines.
+        """
         byte, line, last = self.byte, self.line, b""
         while True:
             last = self.data[: progress.at] or last

@@ -309,9 +309,10 @@ class CsvFile:
 
     def _skip_record(self, scan: RecordScan, progress: Progress) -> Block:
         feed = self._feed
-        line, beginning = feed.line, feed.data
+        byte, line, beginning = feed.byte, feed.line, feed.data
         size, lines = feed.skip_record(scan, progress)
-        return skipped_record(size, line, too_large(beginning, size, lines, self._most, scan.error))
+        bad = too_large(beginning, size, lines, self._most, scan.error)
+        return skipped_record(feed.byte - byte, line, bad)
 
     def _part(self, most: int, size: int) -> Part:
         """The next records: so many, or as many as are in so many bytes, but one at least."""

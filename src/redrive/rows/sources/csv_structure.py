@@ -44,7 +44,7 @@ _BEGINNING = 1 << 16
 
 
 def too_large(beginning: bytes, size: int, lines: int, most: int, error: str | None = None) -> Bad:
-    """Return what is wrong with a record that is larger than `most` bytes; an error of its quotes may be the reason."""
+    """Return what is wrong with a record of more than `most` bytes; an error of its quotes may be the reason."""
     text = f"the record has {size:,} bytes, and max_record_bytes is {most:,}"
     return Bad(
         f"{error}: {text}" if error in QUOTE_ERRORS else text, lines, {TOO_LARGE: beginning[: min(_BEGINNING, most)]}
@@ -141,9 +141,9 @@ def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> Block:
     return block
 
 
-def skipped_record(size: int, line: int, bad: Bad) -> Block:
-    """Return a block of one record that was not held; it ends where the data that is left begins."""
-    starts, ends, first_line = (np.array([place], np.intp) for place in (-size, 0, line))
+def skipped_record(taken: int, line: int, bad: Bad) -> Block:
+    """Return a block of one record that was not held; its `taken` bytes end where the data that is left begins."""
+    starts, ends, first_line = (np.array([place], np.intp) for place in (-taken, 0, line))
     return Block(b"", starts, ends, first_line, 0, line + bad.lines, {0: bad})
 
 
