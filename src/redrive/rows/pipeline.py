@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from redrive.calls.announce import Announcer, Hook
 from redrive.dlq.prepare import checked_pipeline
-from redrive.errors import RunStopped, StoreError
+from redrive.errors import LetterError, RunStopped, StoreError
 from redrive.letters import Letter
 from redrive.opening import Store, connect
 from redrive.policy import checks
@@ -76,7 +76,12 @@ class Pipeline:
         store: Store | str | os.PathLike[str] | None = None,
         on_event: Hook | None = None,
     ) -> None:
-        self.name = checked_pipeline(name)
+        try:
+            self.name = checked_pipeline(name)
+        except LetterError:
+            raise LetterError(
+                f"a pipeline needs a name, a text of 1 to 500 characters, not {str(name)[:40]!r}"
+            ) from None
         self.source = _fitting(source, "source", "open", "redrive.rows.csv(…)")
         self.sink = _fitting(sink, "sink", "write", "redrive.rows.table(…)")
         if on_duplicate not in _RULES:

@@ -8,13 +8,14 @@ the caches nor the garbage collector like it. It also tells exactly which row ra
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from operator import attrgetter, itemgetter
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from redrive.collection import without_collection
@@ -41,7 +42,7 @@ class ModelCheck:
     """
 
     def __init__(self, model: Any) -> None:
-        adapter: TypeAdapter[Any] = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
+        adapter: TypeAdapter[Any] = model if isinstance(model, TypeAdapter) else _adapter_of(model)
         self._validate = adapter.validator.validate_python
         self._model: type[BaseModel] | None = None
         self._columns: tuple[str, ...] | None = None
@@ -112,6 +113,38 @@ class ModelCheck:
                 sieve.failed(place, error)
             else:
                 origin(place)
+
+
+def _adapter_of(model: Any) -> TypeAdapter[Any]:
+    """What validates with a class. Before Python 3.12, pydantic takes the TypedDict of typing_extensions alone."""
+    if sys.version_info < (3, 12) and hasattr(model, "__required_keys__") and type(model).__module__ == "typing":
+        model = _as_typeddict_of_extensions(model)
+    try:
+        return TypeAdapter(model)
+    except pydantic.PydanticUserError as error:
+        raise TypeError(f"validate cannot use {model.__name__}: {str(error).splitlines()[0]}") from error
+
+
+def _as_typeddict_of_extensions(model: Any) -> Any:
+    import typing_extensions
+
+    hints = get_type_hints(model, include_extras=True)
+    fields = {
+        name: (Required if name in model.__required_keys__ else NotRequired)[_bare(hint)]
+        for name, hint in hints.items()
+    }
+    make: Any = typing_extensions.TypedDict
+    made = make(model.__name__, fields)
+    if config := getattr(model, "__pydantic_config__", None):
+        made.__pydantic_config__ = config
+    return made
+
+
+def _bare(hint: Any) -> Any:
+    """A type without Required and NotRequired around it."""
+    while get_origin(hint) in (Required, NotRequired):
+        (hint,) = get_args(hint)
+    return hint
 
 
 def in_words(error: Any, *, with_input: bool = True) -> str:

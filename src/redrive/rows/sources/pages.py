@@ -62,9 +62,9 @@ def pages(
     with, pages have moved: the unfinished run is abandoned, a new run starts at the first page, and its report says so.
     A cursor is resumed as it is.
 
-    Pages by number end with an empty one, a short one, or two in a row that are not there (404), unless `following`
-    tells. A refused key, a used-up quota, a rate limit, an open circuit, or the third page in a row that the service
-    fails on stop the run in any case: no page is to blame. An API that goes in circles is a `SourceError`.
+    Pages by number end with a short one, with two in a row that are empty, or with two that are not there (404), unless
+    `following` tells. A refused key, a used-up quota, a rate limit, an open circuit, or the third page in a row that
+    the service fails on stop the run in any case: no page is to blame. An API that goes in circles is a `SourceError`.
     """
     if not isinstance(service, Service):
         raise TypeError(f"pages takes a redrive.Service and the function that fetches a page, not {service!r} first")

@@ -162,7 +162,9 @@ def fault_of(error: Exception) -> Fault:
     verdict, kind = _verdict(error), _kind(error)
     if kind in (Kind.ROW, Kind.DISCARD):
         return Fault.MISSING if verdict.status == 404 else Fault.REFUSED
-    if kind is Kind.AMBIGUOUS and verdict.status is None and classify(error, "row").kind is Kind.ROW:
+    # A ValueError is what a function raises for a page that it fetched and cannot read.
+    unread = kind is Kind.AMBIGUOUS or (kind is Kind.PERMANENT and isinstance(error, ValueError))
+    if unread and verdict.status is None and classify(error, "row").kind is Kind.ROW:
         return Fault.MALFORMED
     # Who is told to come back later is not told that this page is bad: rate limits are nobody's fault.
     return Fault.DOWN if kind in (Kind.TRANSIENT, Kind.RETRY_NOW, Kind.AMBIGUOUS) else Fault.FINAL

@@ -126,7 +126,10 @@ class Numbered:
 
     def _sound(self, page: Page) -> Piece | None:
         if not page.items and not self._plan.asks_next:
-            return None
+            if self._is_empty_end():
+                return None
+            self._alike = 0
+            return Piece(self._label(), (), self._plan.position(self._token(1), self._pages + 1))
         last = self._is_last(page)
         if last and self._pages == 0 and not self._plan.asks_next:
             last = self._is_alone(page)
@@ -140,6 +143,13 @@ class Numbered:
         if self._plan.asks_next:
             return not page.following
         return len(page.items) < (self._plan.size or 1)
+
+    def _is_empty_end(self) -> bool:
+        """Whether an empty page is the end: not where the page after it has items. Many APIs fail behind their end."""
+        if self._plan.is_enough(self._pages + 1):
+            return True
+        after = self._outcome(1)
+        return not (isinstance(after, Page) and after.items)
 
     def _is_alone(self, page: Page) -> bool:
         """Whether a first page that is shorter than it should be is the only one: an API may give less than it is asked

@@ -1,6 +1,8 @@
 """Rows against pydantic: what passes, what is said, what is written."""
 
 import enum
+import sys
+import typing
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -447,3 +449,29 @@ def test_a_model_may_exclude_all_of_its_fields():
 def test_a_row_whose_names_are_no_texts_is_rejected():
     outcome = checked(pydantic.TypeAdapter(dict[int | str, int]), {"a": 1}, {5: 2})
     assert [(one.place, one.error) for one in outcome.rejected] == [(1, "column names must be text, not 5")]
+
+
+class OldTyped(typing.TypedDict):
+    """A TypedDict of the standard library, which pydantic does not take before Python 3.12."""
+
+    a: int
+    b: typing.NotRequired[Annotated[str, Field(min_length=2)]]
+
+
+class TestTypedDictOfTyping:
+    """It validates like one of typing_extensions."""
+
+    def test_records_are_validated(self):
+        checked = check_of(OldTyped)(Received([{"a": "1", "b": "xy"}, {"a": 2}, {"b": "xy"}, {"a": 3, "b": "x"}]))
+        assert checked.good.records() == [{"a": 1, "b": "xy"}, {"a": 2, "b": None}]
+        assert [refused.place for refused in checked.rejected] == [2, 3]
+
+    def test_one_that_cannot_be_used_is_refused_in_a_sentence(self):
+        if sys.version_info >= (3, 12):
+            pytest.skip("pydantic takes every TypedDict")
+
+        class Nested(typing.TypedDict):
+            inner: OldTyped
+
+        with pytest.raises(TypeError, match=r"validate cannot use Nested: .*typing_extensions"):
+            check_of(Nested)

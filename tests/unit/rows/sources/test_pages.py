@@ -68,7 +68,7 @@ def test_every_row_of_every_page_comes_once_and_in_order(server, client, service
     found = batches(rows.pages(service, by_number(client)))
     assert records(found) == EVERYTHING
     assert all(not batch.unreadable for batch in found)
-    assert [request.path for request in server.requests] == [f"/pages/{page}" for page in range(1, PAGES + 2)]
+    assert [request.path for request in server.requests] == [f"/pages/{page}" for page in range(1, PAGES + 3)]
 
 
 def test_a_batch_holds_whole_pages_and_no_more_rows_than_asked_for(server, client, service):
@@ -371,12 +371,12 @@ class TestResumeOfOtherPages:
         api = Api("Monday")
         report = load(tmp_path, api).run()
         assert (report.status, report.resumed, report.read, report.started_over) == ("complete", True, 40, None)
-        assert api.calls == [1, 3, 4, 5]
+        assert api.calls == [1, 3, 4, 5, 6]
 
     def test_a_run_that_is_not_resumed_fetches_no_page_twice(self, tmp_path):
         api = Api("Monday")
         assert load(tmp_path, api).run().read == 40
-        assert api.calls == [1, 2, 3, 4, 5]
+        assert api.calls == [1, 2, 3, 4, 5, 6]
 
     def test_a_service_that_is_down_does_not_start_over(self, tmp_path):
         stop_after_two_pages(tmp_path, Api("Monday"))
@@ -449,3 +449,48 @@ def test_resuming_at_every_page_reads_what_reading_at_once_does(sizes, most, aft
     assert records(whole) == [record for page in pages for record in page]
     for place, batch in enumerate(whole):
         assert records(batches(source(), afterwards, json.loads(json.dumps(batch.next)))) == records(whole[place + 1 :])
+
+
+class TestEmptyPages:
+    """An empty page is the end where the page after it has no items either."""
+
+    @pytest.mark.parametrize("size", [None, 2])
+    def test_one_in_the_middle_is_not_the_end(self, size):
+        pages = [["a", "b"], [], ["c", "d"], ["e", "f"]]
+        source = rows.pages(Service("partner"), lambda page: self.page(pages, page), size=size)
+        found = batches(source)
+        assert [record["id"] for record in records(found)] == ["a", "b", "c", "d", "e", "f"]
+        for place, batch in enumerate(found):
+            assert records(batches(source, position=batch.next)) == records(found[place + 1 :])
+
+    def test_a_service_that_fails_behind_it_does_not_matter(self):
+        def fetch(page):
+            if page == 3:
+                raise ConnectionRefusedError("no such page")
+            return self.page([["a"]], page)
+
+        assert records(batches(rows.pages(Service("partner"), fetch))) == [{"id": "a"}]
+
+    @pytest.mark.parametrize("limit", [2, 3])
+    def test_a_limit_is_kept(self, limit):
+        pages = [["a"], [], ["b"], ["c"]]
+        source = rows.pages(Service("partner"), lambda page: self.page(pages, page), limit=limit)
+        assert [record["id"] for record in records(batches(source))] == ["a", "b"][: limit - 1]
+
+    def page(self, pages, page):
+        return [{"id": one} for one in pages[page - 1]] if page <= len(pages) else []
+
+
+def test_a_page_that_fetch_raises_a_value_error_for_is_quarantined_by_itself():
+    def fetch(page):
+        if page == 2:
+            raise ValueError("no number: N/A")
+        return page_of(page)
+
+    source = rows.pages(Service("partner"), fetch, bad_page="quarantine")
+    found = batches(source)
+    assert records(found) == [one for one in EVERYTHING if one not in page_of(2)]
+    [lost] = [one for batch in found for one in batch.unreadable]
+    assert (lost.raw["page"], lost.position) == (2, "page 2")
+    with pytest.raises(SourceError, match=r"page 2 of 'partner' cannot be had.*bad_page"):
+        batches(rows.pages(Service("partner"), fetch))
