@@ -21,7 +21,20 @@ WIDTH = 100
 
 # Nobody has to look behind these: a user makes them by a function that is listed, and hands them on.
 OPAQUE = {
-    *("Source", "Sink", "CsvSource", "Ndjson", "Pages", "Parquet", "ParquetDataset", "PerFrame", "Query", "Records", "FrameRecords", "ArrowStream"),
+    *(
+        "Source",
+        "Sink",
+        "CsvSource",
+        "Ndjson",
+        "Pages",
+        "Parquet",
+        "ParquetDataset",
+        "PerFrame",
+        "Query",
+        "Records",
+        "FrameRecords",
+        "ArrowStream",
+    ),
     *("ServiceTransport", "ServiceAdapter", "Shares", "Clock", "Random", "Rule", "RetryOptions", "_Restore"),
 }
 

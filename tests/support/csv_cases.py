@@ -115,7 +115,7 @@ def make_case(number: int) -> CsvCase:
         text = text.translate(bytes.maketrans(b',"', delimiter + quote))
         encoding = "utf-8" if encoding == "shift_jis" else encoding  # its characters may end with a "|"
     if encoding.startswith("utf-16"):
-        text = text.decode("utf-8", "replace").removeprefix("\ufeff").encode()
+        text = text.decode("utf-8", "replace").lstrip("\ufeff").encode()
         content = text.decode().encode(encoding)
     elif random.random() < 0.1:
         encoding, content = "utf-8", b"\xef\xbb\xbf" + text

@@ -296,8 +296,8 @@ class CsvFile:
         scan, progress = RecordScan(self._dialect.delimiter, self._dialect.quote), Progress(False, 0)
         while True:
             progress = scan.advance(feed.data, progress.at, final=self._is_final())
-            # A carriage return at the end may be half of a line end.
-            text = without_line_end(feed.data[: progress.at]) if progress.ended else feed.data.removesuffix(b"\r")
+            # A line end at the end of the data may turn out to be that of the record.
+            text = without_line_end(feed.data[: progress.at] if progress.ended else feed.data)
             if len(text) > self._most:
                 return self._skip_record(scan, progress)
             if progress.ended:

@@ -111,6 +111,7 @@ def test_reading_goes_on_from_wherever_a_batch_ended(content, width, most):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(contents, widths, st.integers(1, 20), blocks)
+@example(b'"\r\n""\r\n', 1, 5, 7)
 def test_record_too_large_to_be_held_ends_where_it_would_otherwise(content, width, largest, block):
     with file_of(content) as path:
         whole = rows.csv(path, header=False, columns=names(width))
