@@ -6,6 +6,7 @@ unreadable, nothing else is, and damage that hides records is an error.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -341,8 +342,13 @@ def _compare_groups(path: Path, table: pa.Table, outcome: Outcome) -> None:
     file.close()
 
 
+@functools.cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
+
+
 def _ids_by_duckdb(path: Path) -> list[int]:
-    found = duckdb.connect().execute("SELECT id FROM read_parquet($path) ORDER BY file_row_number", {"path": str(path)})
+    found = _duckdb().execute("SELECT id FROM read_parquet($path) ORDER BY file_row_number", {"path": str(path)})
     return [row[0] for row in found.fetchall()]
 
 
