@@ -20,6 +20,7 @@ LAYERS = [
         "clock",
         "config",
         "masking",
+        "numbers",
         "paths",
         "extras",
         "stopping",

@@ -54,6 +54,8 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
+from redrive.numbers import exact
+
 # A map takes three levels of JSON for one of its own, and orjson writes 254: the second depth always fits.
 _DEPTHS = (250, 80)
 _DECIMAL_INT_BITS = 2_000  # CPython prints no int of more digits than a limit that may be set as low as 640
@@ -104,11 +106,14 @@ def encode(value: object, *, lost: list[str] | None = None) -> str:
     return orjson.dumps(_repr(value)).decode()
 
 
-def decode(text: str | bytes) -> Any:
-    """The value that was encoded; ValueError where the text is no JSON."""
+def decode(text: str | bytes, *, typed: bool = False) -> Any:
+    """The value that was encoded; ValueError where the text is no JSON.
+
+    typed  somebody has typed it: its numbers may have more digits than a float, which what was encoded never has
+    """
     if isinstance(text, bytes):
         text = text.decode()
-    document = _parse(text)
+    document = _parse(text, typed=typed)
     if "$" not in text or '"$' not in text:
         return document
     try:
@@ -398,14 +403,14 @@ _CONTAINERS: dict[type, Callable[[_Nodes, Any], Any]] = {
 }
 
 
-def _parse(text: str) -> Any:
-    if not (_LONG_NUMBER.search(text) or text[:1].isdigit()):
+def _parse(text: str, *, typed: bool) -> Any:
+    if not (typed or _LONG_NUMBER.search(text) or text[:1].isdigit()):
         try:
             return orjson.loads(text)
         except ValueError:  # also for what JSON does not have but others write: NaN, lone surrogates
             pass
     try:
-        return json.loads(text, parse_int=_read_long_int)
+        return json.loads(text, parse_int=_read_long_int, parse_float=exact if typed else float)
     except RecursionError:
         raise ValueError("the document is nested too deep to be read") from None
 

@@ -3,6 +3,7 @@
 import json
 import stat
 import sys
+from decimal import Decimal
 
 import pytest
 
@@ -45,6 +46,11 @@ def test_a_preview_shows_what_would_change_and_changes_nothing(run, put, store):
     [
         (["--set", "fee=0"], {"id": "D-1", "fee": 0}),
         (["--set", "fee=free"], {"id": "D-1", "fee": "free"}),
+        (["--set", "fee=12345678901234567.89"], {"id": "D-1", "fee": Decimal("12345678901234567.89")}),
+        (
+            ["--patch", '{"fee": 0.5, "tax": 99999999999999999.99}'],
+            {"id": "D-1", "fee": 0.5, "tax": Decimal("99999999999999999.99")},
+        ),
         (["--set", "fee="], {"id": "D-1", "fee": ""}),
         (["--set", 'fee="0"'], {"id": "D-1", "fee": "0"}),
         (["--set", "fee=a=b"], {"id": "D-1", "fee": "a=b"}),

@@ -31,7 +31,7 @@ def edited_by_hand(letter: Letter) -> Any:
         if ended.returncode:
             raise Refused(f"{editor} ended with {ended.returncode}; nothing was changed")
         with open(path, encoding="utf-8") as file:
-            return decode(file.read())
+            return decode(file.read(), typed=True)
     except OSError as error:
         raise Refused(f"cannot run {editor}: {error.strerror}; set EDITOR; nothing was changed") from None
     except ValueError as error:

@@ -119,7 +119,7 @@ def _value(text: str) -> Any:
     from redrive.store.encoding import decode
 
     try:
-        return decode(text)
+        return decode(text, typed=True)
     except ValueError:
         return text
 
@@ -128,7 +128,7 @@ def _parsed(text: str, what: str) -> Any:
     from redrive.store.encoding import decode
 
     try:
-        return decode(text)
+        return decode(text, typed=True)
     except ValueError as error:
         raise LetterError(f"{what} is not JSON: {error}") from None
 

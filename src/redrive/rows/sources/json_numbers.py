@@ -7,12 +7,12 @@ A float stands for a number only where it writes as the same number: `0.1` and `
 from __future__ import annotations
 
 import json
-import math
 import re
-from decimal import Decimal
 from typing import Any
 
 import orjson
+
+from redrive.numbers import exact
 
 # A float holds every number of 15 digits, and orjson every integer of 64 bits. So only a number of 16 digits or more
 # can be changed, or one whose exponent has three. Most texts have none, which these two bytestrings tell fast: they are
@@ -27,23 +27,6 @@ _LONG = re.compile(rb"[\[:,\s](-?(?:[0-9.]{16}|[0-9][0-9.]*[eE][+-]?[0-9]{3})[0-
 def loads(text: str | bytes | bytearray) -> Any:
     """Decode JSON as Python's json does, numbers exactly."""
     return json.loads(text, parse_float=exact)
-
-
-def exact(text: str) -> float | Decimal:
-    """Return the value of a JSON number with a fraction or an exponent; ValueError where it is out of range.
-
-    Out of range is what is beyond a float: a Decimal such as 1e999999999 has no place in any database, and could fill
-    the memory of whoever writes out its digits.
-    """
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is beyond what a float can hold")
-    if not number and re.search("[1-9]", re.split("[eE]", text)[0]):
-        raise ValueError(f"{text} is smaller than what a float can hold")
-    if repr(number) == text or not number:
-        return number
-    value = Decimal(text)
-    return number if Decimal(repr(number)) == value else value
 
 
 def has_long_number(data: bytes) -> bool:

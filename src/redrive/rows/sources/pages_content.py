@@ -13,7 +13,8 @@ from redrive.classify import classify
 from redrive.classify.responses import attribute, body_in_memory, response_status
 from redrive.errors import SourceError, StatedVerdict
 from redrive.model import Kind
-from redrive.rows.sources.json_numbers import exact, loads
+from redrive.numbers import exact
+from redrive.rows.sources.json_numbers import loads
 
 Finder = str | Callable[[Any], Any]
 """Where something is in a page: a name, a path of names with dots, or a function of the page."""
