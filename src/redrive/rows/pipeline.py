@@ -10,12 +10,13 @@ from typing import Any, Literal, get_args
 
 from redrive.calls.announce import Announcer, Hook
 from redrive.dlq.prepare import checked_pipeline
-from redrive.errors import LetterError, RunStopped, StoreError
+from redrive.errors import LetterError, RedriveError, RunStopped, StoreError
 from redrive.letters import Letter
 from redrive.opening import Store, connect
 from redrive.policy import checks
 from redrive.policy.daily import Daily
 from redrive.rows.checks.check import check_of
+from redrive.rows.faults import kind_of, sentence
 from redrive.rows.gate import Gate
 from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
@@ -175,7 +176,10 @@ class Pipeline:
             raise  # another process has it in hand, or nothing can be noted
         except Exception as error:
             tell_of_refusal(job, ledger, sla=self._sla, error=error)
-            raise
+            if isinstance(error, RedriveError):
+                raise
+            # The source could not be compared with the one of the checkpoint: an API that is down, say.
+            raise RunStopped(f"{self.name}: {sentence(error)}", kind=kind_of(error)) from error
 
     def stop(self, reason: str = "it was asked to") -> None:
         """End the run that is under way behind its batch; from another thread."""

@@ -384,8 +384,9 @@ class TestResumeOfOtherPages:
         def down(page):
             raise ConnectionRefusedError("down")
 
-        with pytest.raises(ConnectionRefusedError):
+        with pytest.raises(redrive.RunStopped, match="ConnectionRefusedError") as stopped:
             load(tmp_path, down).run()
+        assert stopped.value.kind == "transient"
         assert load(tmp_path, Api("Monday")).run().resumed
 
     @pytest.mark.parametrize(("identity", "resumed"), [("1 July", True), ("2 July", False)])

@@ -272,7 +272,7 @@ class TestResumeOfOtherInput:
             raise PermissionError("no access today")
 
         stop_after_first_batch(tmp_path, lambda: iter(day("Monday")))
-        with pytest.raises(PermissionError, match="no access today"):
+        with pytest.raises(redrive.RunStopped, match="no access today"):
             load(tmp_path, refused).run()
         report = load(tmp_path, lambda: iter(day("Monday"))).run()
         assert (report.resumed, report.read) == (True, 1_000)
