@@ -86,3 +86,13 @@ def test_alert_says_how_to_replay_the_letters_of_a_run(run, store, jobs):
     answer = run("alerts", "show", "1")
     assert f'"redrive dlq replay --run {str(report.run_id)[:8]}"' in answer.out
     assert run("dlq", "replay", "--run", str(report.run_id)[:8]).rows[0][:2] == ["selected", "1"]
+
+
+def test_stored_target_that_has_moved_needs_another(run, here, store, jobs):
+    assert run("run", "jobs.py:invoices").code == 0
+    (here / "jobs.py").rename(here / "moved.py")
+    answer = run("dlq", "replay", "--go")
+    assert answer.code == 64
+    assert f"the letters were rejected by {here}/jobs.py:invoices, which is not there any more" in answer.err
+    assert "pass --target FILE:NAME" in answer.err
+    assert run("dlq", "replay", "--target", "moved.py:invoices").rows[0][:2] == ["selected", "1"]

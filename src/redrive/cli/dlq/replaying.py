@@ -119,7 +119,7 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
         groups: list[tuple[str | None, Any, dict[str, Any]]] = [(None, given, filters)]
         if target is None:
             stored = _stored_targets(store.dlq, {"status": ("pending",) if options["due"] else OPEN, **filters})
-            groups = [(name, load_target(name), {**filters, "rejected_by": name}) for name in stored]
+            groups = [(name, _loaded(name), {**filters, "rejected_by": name}) for name in stored]
         with session.out.progress("rehearsing" if options["dry_run"] else "replaying") as tell:
             how_far = _HowFar(tell)
             for name, loaded, chosen in groups:
@@ -137,6 +137,20 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
         if not any(one.selected or one.other_pipelines or one.superseded for _, one in done.reports):
             done.others = what_is_there(store.dlq, {**filters, "status": filters.get("status", OPEN)})
     return done
+
+
+def _loaded(name: str) -> Any:
+    """Load a stored target, which may have moved since."""
+    from redrive.cli.exits import NotThere
+    from redrive.cli.loading import load_target
+
+    try:
+        return load_target(name)
+    except NotThere as error:
+        raise NotThere(
+            f"the letters were rejected by {mask(name)}, which is not there any more ({error}); "
+            "pass --target FILE:NAME. Nothing was changed"
+        ) from None
 
 
 def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> list[str]:

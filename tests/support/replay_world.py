@@ -1,4 +1,4 @@
-"""Files, headers and keys change between runs and replays; the table ends as a model in plain dicts says."""
+"""Runs over changing files, decisions about letters and replays, in redrive and in its oracle at the same time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import redrive
 from tests.oracles.replays import NO_FEE, Line, Oracle, Week
-from tests.support.examples import examples
 from tests.support.stores import NewStore
 
 COLUMNS = ("id", "name", "fee")
@@ -33,7 +30,7 @@ def weeks(draw: st.DrawFn) -> Week:
     return Week(columns, tuple(draw(st.permutations(lines))))
 
 
-ACTIONS = st.lists(
+actions = st.lists(
     st.tuples(
         st.sampled_from(["edit fee", "edit id", "discard", "escalate", "replay", "dry run", "remove file"]),
         st.integers(0, 100),
@@ -130,27 +127,19 @@ class World:
         assert superseded == {one for one, letter in self.oracle.letters.items() if letter.superseded}
 
 
-@pytest.fixture(scope="module")
-def numbers() -> Any:
-    return count()
+STEPS = st.lists(st.tuples(weeks(), actions), min_size=1, max_size=3)
+BATCHES = st.sampled_from([1, 2, 40_000])
+_numbers = count()
 
 
-@settings(
-    max_examples=examples(60),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(steps=st.lists(st.tuples(weeks(), ACTIONS), min_size=1, max_size=3), batch=st.sampled_from([1, 2, 40_000]))
-def test_table_ends_as_the_oracle_says(
-    new_store: NewStore, tmp_path: Path, numbers: Any, steps: Any, batch: int
-) -> None:
-    number = next(numbers)
+def must_end_as_the_oracle_says(new_store: NewStore, directory: Path, steps: Any, batch: int) -> None:
+    """Take all steps in a store of their own, then replay everything that is left, without the files."""
     with new_store("sqlite") as url, redrive.connect(url) as store:
-        world = World(store, tmp_path, number, batch)
-        for turn, (week, actions) in enumerate(steps):
+        world = World(store, directory, next(_numbers), batch)
+        for turn, (week, choices) in enumerate(steps):
             world.run(week, turn)
             world.check()
-            for what, choice in actions:
+            for what, choice in choices:
                 world.act(what, choice)
                 world.check()
         world.file.unlink(missing_ok=True)
