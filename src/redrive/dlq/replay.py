@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from redrive.dlq.claims import LEASE, Claims, holders
 from redrive.dlq.due import Schedule
@@ -173,6 +173,7 @@ class Replay:
     # ── what is next ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _select(self, connection: Connection) -> None:
+        self._began = self._database.dialect.now(connection)
         conditions = self._conditions(self._plan.chosen)
         self._ids = snapshot(connection, *conditions)
         groups = (letters.c.fingerprint, letters.c.pipeline_name, letters.c.target)
@@ -270,10 +271,12 @@ class Replay:
         if not ids:
             return [], {}
         mine = self._claims.take(connection, ids)
-        # Whoever had them before may have settled them between our look and our claim.
+        # Another replay may have decided them between our look and our claim, or tried them and escalated them.
+        last = letters.c.last_reprocess
+        untried = or_(last.is_(None), last <= self._began)
         still = (
             select(letters.c.id)
-            .where(*self._conditions(self._plan.chosen.but(ids=None)), among(letters.c.id, mine))
+            .where(*self._conditions(self._plan.chosen.but(ids=None)), among(letters.c.id, mine), untried)
             .order_by(letters.c.id)
         )
         fit = set(connection.execute(still.with_for_update()).scalars())
@@ -319,6 +322,7 @@ class Replay:
                 ours=self._claims.release(connection, [letter.id for letter in batch]),
                 schedule=self._plan.schedule,
                 note=self._plan.note,
+                now=self._database.dialect.now(connection),
             )
         )
         self._tally.seen_meanwhile += seen_meanwhile

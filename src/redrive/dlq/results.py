@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, case, update
@@ -26,12 +26,12 @@ def mark(
     ours: set[int],
     schedule: Schedule | None,
     note: str | None,
+    now: datetime,
 ) -> int:
     """Mark letters reprocessed or failed again; how many of those accepted had failed anew meanwhile.
 
     A letter that somebody else took over is left to him.
     """
-    now = datetime.now(UTC)
     accepted = [letter for letter, reason in outcomes if reason is None and letter.id in ours]
     failed = [(letter, reason) for letter, reason in outcomes if reason is not None and letter.id in ours]
     settled = _accept(connection, accepted, note, now)

@@ -143,6 +143,11 @@ class PostgresDialect:
             for place, (row, count) in enumerate(zip(rows, times, strict=True))
         ]
         _copy(connection, "seen_decided", columns, counted)
+        # Locked in one order, so that two batches of the same letters wait for each other instead of deadlocking.
+        cursor.execute(
+            """SELECT letter.id FROM pipeline.dead_letter_queue AS letter JOIN seen_decided AS again USING (identity)
+               WHERE letter.status IN ('reprocessed', 'discarded') ORDER BY letter.id FOR UPDATE OF letter"""
+        )
         found = cursor.execute(
             """UPDATE pipeline.dead_letter_queue AS letter SET seen = letter.seen + again.seen,
                       last_seen = greatest(letter.last_seen, again.last_seen),
