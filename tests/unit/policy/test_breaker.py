@@ -172,6 +172,13 @@ def test_it_opens_after_so_many_failures_within_the_window():
     assert breaker.state is State.OPEN
 
 
+def test_successes_reported_late_do_not_close_an_open_circuit():
+    breaker = machine()
+    fail(breaker, 3)
+    breaker.count_successes(1_000, 0.5)
+    assert breaker.state is State.OPEN
+
+
 def test_failures_spread_wider_than_the_window_do_not_open_it():
     breaker = machine()
     for second in (0.0, 6.0, 12.0, 18.0):
