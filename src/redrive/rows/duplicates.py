@@ -71,6 +71,44 @@ class Contest:
         return [place for place in range(len(self._rows)) if place not in self._sent]
 
 
+class Rounds:
+    """The rows of a batch of which all are sent, because the sink compares them: the first of each key, the second …"""
+
+    def __init__(self, rows: Outgoing, key: Sequence[str]) -> None:
+        self._keys = keys_of(rows, key)
+        self._rounds: list[list[int]] = []
+        seen: dict[Hashable, int] = {}
+        for place, value in enumerate(self._keys):
+            number = seen[value] = seen.get(value, -1) + 1
+            if number == len(self._rounds):
+                self._rounds.append([])
+            self._rounds[number].append(place)
+        self._next = 0
+        self._kept: set[Hashable] = set()
+
+    def first(self) -> Sequence[int]:
+        """Return the places of the rows to send first."""
+        return self.next(())
+
+    def next(self, refused: Sequence[int]) -> Sequence[int]:
+        """Return the places to send now, whichever were refused before."""
+        self._next += 1
+        return self._rounds[self._next - 1] if self._next <= len(self._rounds) else ()
+
+    def left(self) -> Sequence[int]:
+        """Return the places of the rows that were not sent: there are none."""
+        return ()
+
+    def overwriting(self, kept: Sequence[int]) -> int:
+        """Return how many of the rows that were just taken have a key that was taken in an earlier round."""
+        if len(self._rounds) == 1:
+            return 0
+        keys = [self._keys[place] for place in kept]
+        again = sum(value in self._kept for value in keys)
+        self._kept.update(keys)
+        return again
+
+
 def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]]:
     """The rows that have a key, and those that have none: a part of it is missing, NaN, or nothing that compares."""
     if not len(rows):

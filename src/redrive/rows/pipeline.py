@@ -89,6 +89,8 @@ class Pipeline:
             raise ValueError(f"on_duplicate must be one of {', '.join(_RULES)}, not {on_duplicate!r}")
         if on_new_column not in ("ignore", "reject"):
             raise ValueError(f"on_new_column must be 'ignore' or 'reject', not {on_new_column!r}")
+        if on_duplicate != "last" and getattr(getattr(sink, "mode", None), "newer", None):
+            raise ValueError(f"the sink keeps the newer row of a key, so on_duplicate={on_duplicate!r} has no meaning")
         if gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate is a redrive.Gate, not {type(gate).__name__}")
         named = (key,) if isinstance(key, str) else tuple(key or ())

@@ -18,13 +18,13 @@ from redrive.model import Kind
 from redrive.opening import Store
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.distinct_keys import DistinctKeys, Hashes
-from redrive.rows.duplicates import Contest, twice
+from redrive.rows.duplicates import Contest, Rounds, twice
 from redrive.rows.faults import kind_of
 from redrive.rows.job import Job
 from redrive.rows.keys_seen import KeysSeen
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Preparation, Prepared, reason_of
-from redrive.rows.sinks.sink import SharesTransactions
+from redrive.rows.sinks.sink import Applied, SharesTransactions
 from redrive.rows.superseded import OpenLetters
 from redrive.runs import Counts, Tier
 
@@ -109,7 +109,10 @@ class Writer:
         keyed = store.database, begun.run_id, sink.key
         self._seen = None if job.on_duplicate == "last" else KeysSeen(*keyed)
         self._distinct = None
-        if job.on_duplicate == "last" and sink.key:
+        mode = getattr(sink, "mode", None)
+        # Other modes than the upsert say themselves which rows have changed the table.
+        self._mode = None if mode is None or mode.is_plain else mode
+        if job.on_duplicate == "last" and sink.key and self._mode is None:
             self._distinct = DistinctKeys(*keyed, resumed=begun.resumed)
         self._open_letters = None
         if sink.key:
@@ -201,16 +204,24 @@ class Writer:
     ) -> _Outcome:
         """Write one row of each key. For one that is refused, the next of its key is written."""
         rows, key = prepared.rows, self._job.sink.key
-        contest = Contest(rows, key, self._job.on_duplicate, known)
+        rule = self._job.on_duplicate
+        if self._mode is not None and self._mode.on_conflict == "ignore" and rule == "last":
+            rule = "first"  # as between batches, where the row that is there stays
+        # Where the newer row counts, all rows are sent in their order, and the sink compares them.
+        by_age = Rounds(rows, key) if self._mode is not None and self._mode.newer and len(rows) else None
+        contest = by_age or Contest(rows, key, rule, known)
         letters = _Letters(self._job.preparation, prepared)
         written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
-        suppressed = 0  # rows that the database left out, as a trigger does
+        suppressed = ignored = 0  # rows that were left out by a trigger or deleted, and those that changed nothing
         places = contest.first()
         while places:
             sent = rows if len(places) == len(rows) else rows.take(places)
             refused = write(sent)
-            suppressed += getattr(refused, "suppressed", 0)
             bad = {one.place for one in refused}
+            if isinstance(refused, Applied):
+                suppressed += refused.suppressed + refused.deleted
+                again = by_age.overwriting([places[at] for at in range(len(sent)) if at not in bad]) if by_age else 0
+                ignored += max(refused.ignored, again - refused.suppressed - refused.deleted)
             kept = sent.take([place for place in range(len(sent)) if place not in bad]) if bad else sent
             written.append(kept)
             if self._seen is not None:
@@ -224,7 +235,7 @@ class Writer:
             letters.add([twice(rows, place, key) for place in left])
             left = ()
         counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(left))
-        counts += Counts(written=-suppressed, discarded=suppressed)
+        counts += Counts(written=-suppressed - ignored, discarded=suppressed, duplicates=ignored)
         outcome = _Outcome(prepared.counts + counts, letters.all, tuple(digests), tuple(hashes))
         if self._open_letters is None:
             return outcome

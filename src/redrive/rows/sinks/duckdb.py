@@ -28,9 +28,12 @@ from redrive.rows.sinks.duckdb_catalog import (
     taken,
     upserts,
 )
+from redrive.rows.sinks.duckdb_delete import delete_rows
 from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import TableName, compare, listed, no_table, quoted
+from redrive.rows.sinks.sink import Applied
 from redrive.rows.sinks.transacted import is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.unique import Claim, losers, shown_values
@@ -63,7 +66,17 @@ _classifier = Classifier()
 class DuckdbTable:
     """See `Sink`. The file belongs to this process from the first use until `close`."""
 
-    def __init__(self, path: Path, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        table: TableName,
+        *,
+        key: tuple[str, ...],
+        create: bool,
+        patience: float,
+        mode: Mode | None = None,
+    ) -> None:
+        self.mode = mode or Mode()
         self.name = f"{table} in {path}"
         self.key = key
         self._path, self._table = path, table
@@ -76,7 +89,8 @@ class DuckdbTable:
 
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
-        compare(self._table, self._steadily(self._look), columns, self.key, str.lower)
+        self.mode.check(self._table, columns, str.lower)
+        compare(self._table, self._steadily(self._look), self.mode.written(columns), self.key, str.lower)
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
@@ -102,15 +116,35 @@ class DuckdbTable:
 
     def _load(self, connection: duckdb.DuckDBPyConnection, rows: Outgoing, *, keep: bool) -> Sequence[Refused]:
         shape = self._look(connection)  # anew for every batch: it takes a moment, and the table may have been altered
+        if self.mode.delete_when is None:
+            return self._upsert(connection, shape, rows, keep=keep)
+        split = self.mode.split(rows)
+        bad = dict(split.bad)
+        if shape is not None and len(split.deleted):
+            faults = delete_rows(connection, self._table, self.key, shape, split.deleted, mode=self.mode, keep=keep)
+            bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
+        deleted = len(split.deleted) - (len(bad) - len(split.bad))
+        written = self._upsert(connection, shape, split.kept, keep=keep) if len(split.kept) else Applied()
+        bad |= {split.kept_places[one.place]: str(one.error) for one in written}
+        applied = refusals(bad)
+        applied.ignored, applied.deleted = written.ignored, deleted
+        return applied
+
+    def _upsert(
+        self, connection: duckdb.DuckDBPyConnection, shape: DuckdbShape | None, rows: Outgoing, *, keep: bool
+    ) -> Applied:
+        self.mode.check(self._table, rows.columns, str.lower)
         compare(self._table, shape, rows.columns, self.key, str.lower)
         make = None
         if shape is None:
             make = self._made_of(rows)
             shape = _rolled_back(connection, make, lambda: read_shape(connection, self._table))
             assert shape is not None
-        load = _Load(connection, self._table, self.key, shape, rows, make=make, keep=keep)
+        load = _Load(connection, self._table, self.key, shape, rows, make=make, keep=keep, mode=self.mode)
         try:
-            return refusals(load.run())
+            applied = refusals(load.run())
+            applied.ignored = load.ignored(len(rows) - len(applied))
+            return applied
         finally:
             with suppress(duckdb.Error):
                 connection.unregister("redrive_rows")
@@ -196,13 +230,15 @@ class _Load:
         *,
         make: str | None,
         keep: bool,
+        mode: Mode,
     ) -> None:
+        self._mode, self._changed = mode, 0
         self._connection, self._shape, self._make, self._keep = connection, shape, make, keep
         self._table, self._key = table, key
         self._asked_rules = False
         types = shape.types(rows.columns, str.lower)
         self._frame, self._bad, self._columns = framed(rows, types, self._type)
-        self._upserts = upserts(table, shape, self._columns, key)
+        self._upserts = upserts(table, shape, self._columns, key, mode)
         self._rehearsed: list[list[int]] = [[]]  # what a rehearsal has found to be good, pass by pass
 
     def _type(self, name: str) -> Any:
@@ -243,7 +279,7 @@ class _Load:
         if not self._keep:  # rows that a write would have kept by now are there for those that come behind them
             groups = [*self._rehearsed[:-1], sorted([*self._rehearsed[-1], *places])]
         try:
-            self._begin(groups)
+            changed = self._begin(groups)
             self._connection.execute("COMMIT" if self._keep else "ROLLBACK")
         except duckdb.Error as error:
             if not is_row_fault(error) and not isinstance(error, duckdb.InvalidInputException):
@@ -251,17 +287,25 @@ class _Load:
             self._connection.execute("ROLLBACK")
             return error
         self._rehearsed[-1] += places
+        self._changed += changed
         return None
 
-    def _begin(self, groups: Sequence[Sequence[int]]) -> None:
+    def ignored(self, good: int) -> int:
+        """How many of the rows that are not bad did not change the table, where that is counted."""
+        return 0 if self._mode.is_plain or not self._keep else max(0, good - self._changed)
+
+    def _begin(self, groups: Sequence[Sequence[int]]) -> int:
+        """Begin a transaction and write rows; how many of them have changed the table."""
+        changed = 0
         self._connection.execute("BEGIN")
         if self._make:
             self._connection.execute(self._make)
         for places in groups:
             some = self._frame if len(places) == self._frame.height else self._frame[list(places)]
             self._connection.register("redrive_rows", some)
-            for statement in self._upserts:
-                self._connection.execute(statement)
+            counts = [(self._connection.execute(statement).fetchone() or (0,))[0] for statement in self._upserts]
+            changed += max(counts)
+        return changed
 
     def _faults(self, places: Sequence[int]) -> dict[int, str]:
         """The rows that break a rule which a query can look at; none where it cannot be asked."""
@@ -273,6 +317,8 @@ class _Load:
 
     def _losers(self, places: Sequence[int]) -> dict[int, str]:
         """The rows that are refused for certain because of a unique index beside the key."""
+        if not self._mode.is_plain:  # then a row whose key is there may be left as it is
+            return {}
         indexes = secondary(self._shape, self._columns, self._key)
         types = dict(zip(self._columns, self._shape.types(list(self._columns), str.lower), strict=True))
         wanted = dict.fromkeys([*(name for index in indexes for name in index.columns), *self._own_key()])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redrive.extras import needs
+from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Column, Shape, TableName, listed, quoted
 from redrive.rows.sinks.unique import Index
 
@@ -139,7 +140,9 @@ def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[Rule]:
     return rules
 
 
-def upserts(table: TableName, shape: DuckdbShape, columns: Mapping[str, str], key: Sequence[str]) -> list[str]:
+def upserts(
+    table: TableName, shape: DuckdbShape, columns: Mapping[str, str], key: Sequence[str], mode: Mode
+) -> list[str]:
     """The statements that make rows the table's own; `columns` holds the expression that reads each.
 
     A row that would not change is left alone. Where other rows refer to it, what can be changed in place is changed on
@@ -147,6 +150,11 @@ def upserts(table: TableName, shape: DuckdbShape, columns: Mapping[str, str], ke
     """
     parts = {part.lower() for part in key}
     others = [name for name in columns if name.lower() not in parts]
+    if mode.on_conflict == "ignore":
+        others = []
+    for name in [name for name in columns if mode.newer and name.lower() == mode.newer.lower()]:
+        # A value that comes as text would be compared as one.
+        columns = {**columns, name: f"CAST({columns[name]} AS {shape.types([name], str.lower)[0]})"}
     groups = [others]
     if shape.referred_to:
         groups = [
@@ -154,16 +162,24 @@ def upserts(table: TableName, shape: DuckdbShape, columns: Mapping[str, str], ke
             for moved in (False, True)
             if (group := [name for name in others if (name.lower() in shape.moved) is moved])
         ] or [[]]
-    return [_upsert(table, columns, key, group) for group in groups]
+    if mode.newer and len(groups) > 1:  # rows are compared by it until the last statement
+        first, last = groups
+        newer = [name for name in first if name.lower() == mode.newer.lower()]
+        groups = [[name for name in first if name not in newer], [*last, *newer]]
+    return [_upsert(table, columns, key, group, mode) for group in groups]
 
 
-def _upsert(table: TableName, columns: Mapping[str, str], key: Sequence[str], changed: Sequence[str]) -> str:
+def _upsert(
+    table: TableName, columns: Mapping[str, str], key: Sequence[str], changed: Sequence[str], mode: Mode
+) -> str:
     own = quoted(table.table)
     action = "NOTHING"
     if changed:
         action = "UPDATE SET " + ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changed)
-        action += " WHERE " + " OR ".join(
-            f"{own}.{quoted(name)} IS DISTINCT FROM excluded.{quoted(name)}" for name in changed
+        action += " WHERE " + (
+            mode.is_newer(own)
+            if mode.newer
+            else " OR ".join(f"{own}.{quoted(name)} IS DISTINCT FROM excluded.{quoted(name)}" for name in changed)
         )
     return (
         f"INSERT INTO {table.sql} ({listed(columns)}) SELECT {', '.join(columns.values())} FROM redrive_rows "

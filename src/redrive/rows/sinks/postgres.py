@@ -14,6 +14,7 @@ from redrive.model import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.decimals import scale_of
 from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.postgres_catalog import (
     PostgresShape,
     absent,
@@ -26,6 +27,7 @@ from redrive.rows.sinks.postgres_catalog import (
     upsert,
 )
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable, faulty_line
+from redrive.rows.sinks.postgres_delete import delete_rows
 from redrive.rows.sinks.postgres_sift import can_sift, sift
 from redrive.rows.sinks.postgres_unique import UniqueFaults
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
@@ -78,8 +80,17 @@ class PostgresTable(TransactedTable):
     that is not, and for good, by way of a staging table.
     """
 
-    def __init__(self, url: URL, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
-        super().__init__(Database(_Server(url), patience=patience), table, key=key, create=create)
+    def __init__(
+        self,
+        url: URL,
+        table: TableName,
+        *,
+        key: tuple[str, ...],
+        create: bool,
+        patience: float,
+        mode: Mode | None = None,
+    ) -> None:
+        super().__init__(Database(_Server(url), patience=patience), table, key=key, create=create, mode=mode)
         self._straight = True
         self._in_order = False
 
@@ -109,12 +120,17 @@ class PostgresTable(TransactedTable):
                 f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
             )
 
+    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
+        cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
+        with closing(cursor):
+            return delete_rows(cursor, self._table, self.key, shape, rows, newer=self.mode.newer)
+
     def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
         assert isinstance(shape, PostgresShape)
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
         try:
             with closing(cursor):
-                load = _Load(cursor, self._table, self.key, shape, rows, in_order=self._in_order)
+                load = _Load(cursor, self._table, self.key, shape, rows, mode=self.mode, in_order=self._in_order)
                 if shape.acts_later:
                     cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 if self._straight and shape.plain and not rehearsing:
@@ -145,8 +161,10 @@ class _Load:
         shape: PostgresShape,
         rows: Outgoing,
         *,
+        mode: Mode,
         in_order: bool,
     ) -> None:
+        self._mode = mode
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
         self._count, self._columns = len(rows), rows.columns
         scales = [scale_of(kind) for kind in shape.types(rows.columns)]
@@ -172,13 +190,16 @@ class _Load:
         self._copy_all()
         self._insert_all()
         bad = Faults(self._bad)
-        bad.suppressed = self._suppressed()
+        left_out = self._count - len(self._bad) - self._changed
+        if self._mode.is_plain or not self._shape.plain:
+            bad.suppressed = self._suppressed(left_out)
+        if not self._mode.is_plain:
+            bad.ignored = left_out - bad.suppressed
         self._cursor.execute("RELEASE redrive_load")
         return bad
 
-    def _suppressed(self) -> int:
+    def _suppressed(self, left_out: int) -> int:
         """How many of the good rows are not in the table, because a trigger left them out."""
-        left_out = self._count - len(self._bad) - self._changed
         if left_out <= 0 or not {*self._columns} - {*self._key}:  # of a key alone, one that is there is left alone
             return 0
         try:
@@ -274,7 +295,7 @@ class _Load:
         changed = []
 
         def insert() -> None:
-            self._cursor.execute(upsert(self._table, self._columns, self._key, source))
+            self._cursor.execute(upsert(self._table, self._columns, self._key, source, self._mode))
             changed.append(self._cursor.rowcount)
 
         error = self._attempt(insert)
@@ -330,7 +351,7 @@ class _Load:
 
     def _losers(self, error: Exception) -> dict[int, str]:
         """The rows that break a unique index beside the key, where that is what was said."""
-        if not isinstance(error, psycopg.errors.UniqueViolation):
+        if not isinstance(error, psycopg.errors.UniqueViolation) or not self._mode.is_plain:
             return {}
         try:
             return UniqueFaults(self._cursor, self._table, self._key, self._shape, self._staging).find(self._columns)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
+from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Column, Shape, TableName, listed, quoted
 
 _TABLE = """
@@ -189,13 +190,12 @@ def staging(shape: PostgresShape, columns: Sequence[str]) -> Staging:
     return Staging(name, row, f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} ({body}) ON COMMIT DELETE ROWS")
 
 
-def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source: str) -> str:
+def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source: str, mode: Mode) -> str:
     """The statement that makes staged rows the table's own."""
     others = [name for name in columns if name not in key]
-    action = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
     return (
-        f"INSERT INTO {table.sql} ({listed(columns)}) SELECT {listed(columns)} FROM {source} "
-        f"ON CONFLICT ({listed(key)}) " + (f"DO UPDATE SET {action}" if others else "DO NOTHING")
+        f"INSERT INTO {table.sql} AS redrive_own ({listed(columns)}) SELECT {listed(columns)} FROM {source} "
+        f"ON CONFLICT ({listed(key)}) DO {mode.action('redrive_own', others)}"
     )
 
 

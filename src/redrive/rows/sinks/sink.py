@@ -16,6 +16,10 @@ class Applied(list[Refused]):
 
     suppressed: int = 0
     """Rows that the database left out by its own rules, as a trigger does."""
+    ignored: int = 0
+    """Rows whose key is there and that did not change it, as `on_conflict="ignore"` and `newer` have it."""
+    deleted: int = 0
+    """Rows that stand for a deletion."""
 
 
 class Sink(Protocol):

@@ -19,7 +19,9 @@ from sqlalchemy.pool import QueuePool
 
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
+from redrive.rows.sinks.sink import Applied
 from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
 from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, holds_numbers, number_text
 from redrive.rows.sinks.transacted import Faults, TransactedTable, is_row_fault, refusals
@@ -112,14 +114,26 @@ class SqliteTable(TransactedTable):
 
     _fold = staticmethod(str.lower)
 
-    def __init__(self, path: Path, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        table: TableName,
+        *,
+        key: tuple[str, ...],
+        create: bool,
+        patience: float,
+        mode: Mode | None = None,
+    ) -> None:
         database = Database(_File(path, create=create, patience=patience), patience=patience)
-        super().__init__(database, table, key=key, create=create)
+        super().__init__(database, table, key=key, create=create, mode=mode)
         self._path = path
 
     def lives_in(self, database: Database) -> bool:
-        """See `SharesTransactions`. A table that may end a transaction on its own never shares one."""
+        """See `SharesTransactions`. A table that may end a transaction on its own never shares one, nor does one from
+        which rows are deleted: the store's connections do not enforce the foreign keys of the rows that refer to it."""
         other = Path(database.name)
+        if self.mode.delete_when is not None:
+            return False
         if not isinstance(database.dialect, SqliteDialect) or not self._path.exists() or not other.exists():
             return False
         return other.samefile(self._path) and not self._database.read(
@@ -156,7 +170,12 @@ class SqliteTable(TransactedTable):
         assert isinstance(shape, SqliteShape)
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
         with closing(driver.cursor()) as cursor:
-            return _Load(cursor, self._table, self.key, shape, rows).run()
+            return _Load(cursor, self._table, self.key, shape, rows, mode=self.mode).run()
+
+    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
+        driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+        with closing(driver.cursor()) as cursor:
+            return _delete_rows(cursor, self._table, self.key, shape, rows, newer=self.mode.newer)
 
 
 def _rules(kind: str) -> Rules:
@@ -183,16 +202,51 @@ def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Ref
             broke[places[gone.place]] = gone.reason
         else:
             bad = Faults({**broke, **{places[one.place]: str(one.error) for one in refused}})
-            bad.suppressed = getattr(refused, "suppressed", 0)
-            return refusals(bad)
+            applied = refusals(bad)
+            if isinstance(refused, Applied):
+                applied.suppressed, applied.ignored = refused.suppressed, refused.ignored
+                applied.deleted = refused.deleted
+            return applied
+
+
+def _delete_rows(
+    cursor: sqlite3.Cursor, table: TableName, key: Sequence[str], shape: Shape, rows: Outgoing, *, newer: str | None
+) -> dict[int, str]:
+    """Delete by key, where `newer` is given only what is older; the rows for which that fails by place, and why."""
+    names = [*key, *([newer] if newer else [])]
+    columns: list[Sequence[Any]] = [rows.values(name) for name in names]
+    bad = adapt_columns(columns, [_rules(kind) for kind in shape.types(names, str.lower)])
+    conditions = [f"{quoted(name)} = ?" for name in key]
+    if newer:
+        conditions.append(f"({quoted(newer)} IS NULL OR {quoted(newer)} < ?)")
+    statement = f"DELETE FROM {table.sql} WHERE {' AND '.join(conditions)}"
+    for place, values in enumerate(zip(*columns, strict=True)):
+        try:
+            if place not in bad:
+                cursor.execute(statement, values)
+        except (sqlite3.Error, *_UNSENDABLE) as error:
+            if not isinstance(error, _UNSENDABLE) and not is_row_fault(error):
+                raise
+            bad[place] = str(error)
+            if not cursor.connection.in_transaction:
+                raise _TransactionGone(place, str(error)) from error
+    return bad
 
 
 class _Load:
     """One batch on its way into the table."""
 
     def __init__(
-        self, cursor: sqlite3.Cursor, table: TableName, key: Sequence[str], shape: SqliteShape, rows: Outgoing
+        self,
+        cursor: sqlite3.Cursor,
+        table: TableName,
+        key: Sequence[str],
+        shape: SqliteShape,
+        rows: Outgoing,
+        *,
+        mode: Mode,
     ) -> None:
+        self._mode = mode
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
         self._columns = rows.columns
         types = shape.types(rows.columns, str.lower)
@@ -203,11 +257,12 @@ class _Load:
                 check_numbers(name, kind, values, self._bad)
         self._tuples = list(zip(*columns, strict=True))
         others = [name for name in rows.columns if name.lower() not in {part.lower() for part in key}]
-        action = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
         self._upsert = (
-            f"INSERT INTO {table.sql} ({listed(rows.columns)}) VALUES ({', '.join('?' * len(rows.columns))}) "
-            f"ON CONFLICT ({listed(key)}) " + (f"DO UPDATE SET {action}" if others else "DO NOTHING")
+            f"INSERT INTO {table.sql} AS redrive_own ({listed(rows.columns)}) "
+            f"VALUES ({', '.join('?' * len(rows.columns))}) "
+            f"ON CONFLICT ({listed(key)}) DO {mode.action('redrive_own', others)}"
         )
+        self._changed = 0
 
     def run(self) -> Faults:
         """Write the rows that the table takes; the others by place, and why."""
@@ -225,8 +280,11 @@ class _Load:
             self._cursor.execute("ROLLBACK TO redrive_load")
         self._cursor.execute("RELEASE redrive_load")
         bad = Faults({**self._bad, **refused})
+        good = [place for place in places if place not in refused]
         if self._shape.suppresses:
-            bad.suppressed = self._absent([place for place in places if place not in refused])
+            bad.suppressed = self._absent(good)
+        if not self._mode.is_plain:
+            bad.ignored = len(good) - bad.suppressed - self._changed
         return bad
 
     def _absent(self, places: Sequence[int]) -> int:
@@ -242,12 +300,15 @@ class _Load:
         rows = [self._tuples[place] for place in places]
         left, start, done = iter(rows), 0, False
         refused: dict[int, str] = {}
+        # How many rows a statement has changed is only known when it has run to its end.
+        exactly, self._changed = self._shape.leaves_traces or not self._mode.is_plain, 0
         while not done:
-            if self._shape.leaves_traces:
+            if exactly:
                 self._cursor.execute("SAVEPOINT redrive_part")
             try:
                 self._cursor.executemany(self._upsert, left)
                 done = True
+                self._changed += max(self._cursor.rowcount, 0)
             except (sqlite3.Error, *_UNSENDABLE) as error:
                 if not isinstance(error, _UNSENDABLE) and not is_row_fault(error):
                     raise
@@ -255,11 +316,12 @@ class _Load:
                 refused[places[at]] = self._told(error, places[at])
                 if not self._cursor.connection.in_transaction:
                     raise _TransactionGone(places[at], refused[places[at]]) from error
-                if self._shape.leaves_traces:  # undo everything, and write what came before the bad row anew
+                if exactly:  # undo everything, and write what came before the bad row again
                     self._cursor.execute("ROLLBACK TO redrive_part")
                     self._cursor.executemany(self._upsert, rows[start:at])
+                    self._changed += max(self._cursor.rowcount, 0)
                 start = at + 1
-            if self._shape.leaves_traces:
+            if exactly:
                 self._cursor.execute("RELEASE redrive_part")
         return refused
 

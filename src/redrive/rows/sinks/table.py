@@ -11,6 +11,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from redrive.paths import local_path
+from redrive.rows.sinks.mode import DeleteWhen, Mode, OnConflict
 from redrive.rows.sinks.shape import TableName
 from redrive.rows.sinks.sink import Sink
 
@@ -19,18 +20,37 @@ _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 _SQLITE = ("sqlite", "sqlite+pysqlite")
 
 
-def table(url: str | URL, name: str, *, key: str | Sequence[str], create: bool = False, patience: float = 60.0) -> Sink:
+def table(
+    url: str | URL,
+    name: str,
+    *,
+    key: str | Sequence[str],
+    create: bool = False,
+    patience: float = 60.0,
+    on_conflict: OnConflict = "update",
+    newer: str | None = None,
+    delete_when: DeleteWhen | None = None,
+) -> Sink:
     """Write rows into a table: of PostgreSQL, SQLite, DuckDB or any database that SQLAlchemy has a driver for.
 
-    url       the database
-    name      the table, "vendor_deliveries" or "silver.vendor_deliveries"
-    key       the column or columns that identify a row; the table has a unique index on them. A row whose key is there
-              already replaces what the rows bring of it, so that writing twice is writing once.
-    create    make a missing table from the first rows, with the key as its primary key
-    patience  seconds for which a database that restarts or is busy is waited for
+    url          the database
+    name         the table, "vendor_deliveries" or "silver.vendor_deliveries"
+    key          the column or columns that identify a row; the table has a unique index on them. A row whose key is
+                 there already replaces what the rows bring of it, so that writing twice is writing once.
+    create       make a missing table from the first rows, with the key as its primary key
+    patience     seconds for which a database that restarts or is busy is waited for
+    on_conflict  "update": a row whose key is there replaces it; "ignore": it is left out and counted as a duplicate
+    newer        a column: a row replaces the one that is there only where its value of this column is greater; one that
+                 does not is counted as a duplicate
+    delete_when  a column that says yes, "deleted", or columns with the values that mark a deletion, {"op": "D"}: the
+                 row of that key is deleted, and counted as discarded. These columns are not written to the table.
+
+    The last three are for PostgreSQL, SQLite and DuckDB.
     """
     parsed, where = _read(url), TableName.parse(name)
     parts = _key(key)
+    mode = Mode(on_conflict, newer, delete_when)
+    mode.check_key(parts)
     if not isinstance(create, bool):
         raise TypeError(f"create is True or False, not {create!r}")
     if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
@@ -38,15 +58,19 @@ def table(url: str | URL, name: str, *, key: str | Sequence[str], create: bool =
     if parsed.drivername in _POSTGRES:
         from redrive.rows.sinks.postgres import PostgresTable
 
-        return PostgresTable(parsed, where, key=parts, create=create, patience=patience)
+        return PostgresTable(parsed, where, key=parts, create=create, patience=patience, mode=mode)
     if parsed.drivername in _SQLITE:
         from redrive.rows.sinks.sqlite import SqliteTable
 
-        return SqliteTable(_file(parsed), where, key=parts, create=create, patience=patience)
+        return SqliteTable(_file(parsed), where, key=parts, create=create, patience=patience, mode=mode)
     if parsed.drivername == "duckdb":
         from redrive.rows.sinks.duckdb import DuckdbTable
 
-        return DuckdbTable(_file(parsed), where, key=parts, create=create, patience=patience)
+        return DuckdbTable(_file(parsed), where, key=parts, create=create, patience=patience, mode=mode)
+    if not mode.is_plain:
+        raise ValueError(
+            f"on_conflict, newer and delete_when are for PostgreSQL, SQLite and DuckDB, not for {parsed.drivername}"
+        )
     from redrive.rows.sinks.generic import GenericTable
 
     return GenericTable(parsed, where, key=parts, create=create, patience=patience)

@@ -15,6 +15,7 @@ from redrive.letters import ErrorType
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.locks import limit_lock_waits
+from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Shape, TableName, compare, no_table
 from redrive.rows.sinks.sink import Applied
 from redrive.store.database import Database
@@ -31,12 +32,14 @@ class Faults(dict[int, str]):
     """The rows of a write that are bad, by place, and why; and how many others the database left out."""
 
     suppressed: int = 0
+    ignored: int = 0
 
 
 def refusals(bad: Mapping[int, str]) -> Applied:
     """Rows that are refused, in their order, each with its fault as it may be shown."""
     applied = Applied(Refused(place, shown(bad[place]) or "refused", ErrorType.SINK) for place in sorted(bad))
-    applied.suppressed = bad.suppressed if isinstance(bad, Faults) else 0
+    if isinstance(bad, Faults):
+        applied.suppressed, applied.ignored = bad.suppressed, bad.ignored
     return applied
 
 
@@ -53,7 +56,10 @@ class TransactedTable(ABC):
 
     _fold: Callable[[str], str] = staticmethod(str)  # names that the database takes for the same
 
-    def __init__(self, database: Database, table: TableName, *, key: tuple[str, ...], create: bool) -> None:
+    def __init__(
+        self, database: Database, table: TableName, *, key: tuple[str, ...], create: bool, mode: Mode | None = None
+    ) -> None:
+        self.mode = mode or Mode()
         self.name = f"{table} in {database.name}"
         self.key = key
         self.patience = database.patience
@@ -82,7 +88,8 @@ class TransactedTable(ABC):
         self._shape = self._database.read(read)
         if self._shape is None and not self._create:
             raise no_table(self._database.name, self._table, self._database.read(self._other_tables))
-        compare(self._table, self._shape, columns, self.key, self._fold)
+        self.mode.check(self._table, columns, self._fold)
+        compare(self._table, self._shape, self.mode.written(columns), self.key, self._fold)
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
@@ -129,15 +136,33 @@ class TransactedTable(ABC):
         again = self._attempt(connection, rows.take(places), rehearsing=rehearsing)
         applied = Applied(replace(one, place=places[one.place]) for one in again)
         applied.suppressed = refused.suppressed + again.suppressed
+        applied.ignored, applied.deleted = refused.ignored + again.ignored, refused.deleted + again.deleted
         return applied
 
     def _attempt(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
+        if self.mode.delete_when is None:
+            return self._upsert(connection, rows, rehearsing=rehearsing)
+        split = self.mode.split(rows)
+        bad = dict(split.bad)
+        shape = self._shape or self._read_shape(connection)
+        if shape is not None and len(split.deleted):
+            faults = self._delete(connection, shape, split.deleted)
+            bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
+        deleted = len(split.deleted) - (len(bad) - len(split.bad))
+        written = self._upsert(connection, split.kept, rehearsing=rehearsing) if len(split.kept) else Applied()
+        bad |= {split.kept_places[one.place]: str(one.error) for one in written}
+        applied = refusals(bad)
+        applied.suppressed, applied.ignored, applied.deleted = written.suppressed, written.ignored, deleted
+        return applied
+
+    def _upsert(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
         shape = self._shape or self._read_shape(connection)
         if shape is None:
             shape = self._made(connection, rows)
         else:
             self._shape = shape
         if rows.columns not in self._checked:
+            self.mode.check(self._table, rows.columns, self._fold)
             compare(self._table, shape, rows.columns, self.key, self._fold)
             self._checked.add(rows.columns)
         return refusals(self._load(connection, shape, rows, rehearsing=rehearsing))
@@ -174,6 +199,10 @@ class TransactedTable(ABC):
     @abstractmethod
     def _make(self, connection: Connection, rows: Outgoing) -> None:
         """Make the table for such rows."""
+
+    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
+        """Delete the rows of the table that have the keys of these; those that cannot be deleted by place, and why."""
+        raise NotImplementedError
 
     @abstractmethod
     def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:

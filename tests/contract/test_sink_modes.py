@@ -1,0 +1,232 @@
+"""What a table does with a row whose key it has: update it, leave it, compare it, delete it."""
+
+import contextlib
+import sqlite3
+
+import duckdb
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import redrive
+from redrive.errors import SinkMismatch
+from redrive.rows.batch import Outgoing
+
+COUNTED = ("read", "written", "rejected", "discarded", "duplicates")
+URL = "sqlite:///t.db"
+few_examples = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=15
+)
+
+
+class Place:
+    """A database with a table, and pipelines into it."""
+
+    def __init__(self, url, execute, store):
+        self.url, self.sql, self.store = url, execute, store
+        self._runs = 0
+
+    def sink(self, **mode):
+        return redrive.rows.table(self.url, "t", key="id", **mode)
+
+    def run(self, rows, *, batch=40_000, **mode):
+        self._runs += 1
+        pipeline = redrive.Pipeline(
+            f"load-{self._runs}",
+            source=redrive.rows.records(rows, name="rows"),
+            sink=self.sink(**mode),
+            store=self.store,
+            batch=batch,
+            gate=redrive.Gate(abort=1),
+        )
+        report = pipeline.run()
+        assert report.read == report.written + report.rejected + report.discarded + report.duplicates
+        return {name: getattr(report, name) for name in COUNTED}
+
+    def rows(self):
+        return {key: (v, at) for key, v, at in self.sql("SELECT id, v, seq FROM t")}
+
+
+@contextlib.contextmanager
+def postgresql(url):
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def execute(statement):
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else None
+
+        yield url, execute
+
+
+@contextlib.contextmanager
+def sqlite(path):
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield f"sqlite:///{path}", lambda statement: connection.execute(statement).fetchall()
+
+
+@contextlib.contextmanager
+def duck(path):
+    with duckdb.connect(str(path)) as connection:
+        yield f"duckdb:///{path}", lambda statement: connection.execute(statement).fetchall()
+
+
+@pytest.fixture(params=["postgresql", "postgresql with its store", "sqlite", "sqlite with its store", "duckdb"])
+def place(request, new_store, tmp_path):
+    kind, _, shared = request.param.partition(" ")
+    with contextlib.ExitStack() as stack:
+        store_url = stack.enter_context(new_store("sqlite" if kind == "duckdb" else kind))
+        store = stack.enter_context(redrive.connect(store_url))
+        if kind == "duckdb":
+            url, execute = stack.enter_context(duck(tmp_path / "t.duckdb"))
+        elif kind == "sqlite":
+            path = store_url.removeprefix("sqlite:///") if shared else tmp_path / "t.db"
+            url, execute = stack.enter_context(sqlite(path))
+        else:
+            other = store_url if shared else stack.enter_context(new_store("postgresql"))
+            url, execute = stack.enter_context(postgresql(other))
+        execute("CREATE TABLE t (id integer PRIMARY KEY, v text CHECK (v <> 'bad'), seq integer)")
+        yield Place(url, execute, store)
+
+
+def row(key, v, at=0, **more):
+    return {"id": key, "v": v, "seq": at, **more}
+
+
+class TestIgnore:
+    def test_row_that_is_there_stays(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'old', 0)")
+        counts = place.run([row(1, "new"), row(2, "new"), row(3, "bad")], on_conflict="ignore")
+        assert place.rows() == {1: ("old", 0), 2: ("new", 0)}
+        assert counts == {"read": 3, "written": 1, "rejected": 1, "discarded": 0, "duplicates": 1}
+
+    @pytest.mark.parametrize("batch", [1, 2, 40_000])
+    def test_first_row_of_a_key_wins_whatever_the_batch(self, place, batch):
+        counts = place.run([row(1, "a"), row(2, "b"), row(1, "c"), row(1, "d")], on_conflict="ignore", batch=batch)
+        assert place.rows() == {1: ("a", 0), 2: ("b", 0)}
+        assert counts == {"read": 4, "written": 2, "rejected": 0, "discarded": 0, "duplicates": 2}
+
+    def test_second_run_changes_nothing(self, place):
+        rows = [row(n, "a") for n in range(9)]
+        assert place.run(rows, on_conflict="ignore", batch=4)["written"] == 9
+        counts = place.run(rows, on_conflict="ignore", batch=4)
+        assert (counts["written"], counts["duplicates"]) == (0, 9)
+
+
+class TestNewer:
+    def test_only_a_newer_row_replaces(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'old', 5), (2, 'old', 5), (3, 'old', 5), (4, 'old', NULL)")
+        rows = [row(1, "new", 6), row(2, "same", 5), row(3, "older", 4), row(4, "first", 1), row(5, "added", 1)]
+        counts = place.run([*rows, row(1, "bad", 9)], newer="seq", batch=5)
+        assert place.rows() == {1: ("new", 6), 2: ("old", 5), 3: ("old", 5), 4: ("first", 1), 5: ("added", 1)}
+        assert counts == {"read": 6, "written": 3, "rejected": 1, "discarded": 0, "duplicates": 2}
+
+    def test_text_of_a_number_is_compared_as_a_number(self, place):
+        place.run([row(1, "ten", "10"), row(1, "nine", "9")], newer="seq")
+        assert place.rows() == {1: ("ten", 10)}
+
+    @settings(
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        deadline=None,
+        max_examples=15,
+    )
+    @given(
+        rows=st.lists(st.tuples(st.integers(1, 3), st.sampled_from("abc"), st.integers(0, 5)), min_size=1, max_size=8),
+        batch=st.integers(1, 8),
+    )
+    def test_newest_row_of_a_key_wins_whatever_the_batch(self, place, rows, batch):
+        place.sql("DELETE FROM t")
+        counts = place.run([row(*one) for one in rows], newer="seq", batch=batch)
+        wanted = {}
+        for key, v, at in rows:
+            if key not in wanted or at > wanted[key][1]:
+                wanted[key] = (v, at)
+        assert place.rows() == wanted
+        assert batch < len(rows) or counts["written"] == len(wanted)
+
+    def test_rows_without_the_column_are_a_mismatch(self, place):
+        with pytest.raises(redrive.RunStopped, match="updated where 'seq' is newer"):
+            place.run([{"id": 1, "v": "a"}], newer="seq")
+
+    def test_other_rule_for_duplicates_is_refused(self):
+        sink = redrive.rows.table(URL, "t", key="id", newer="seq")
+        with pytest.raises(ValueError, match="on_duplicate='first' has no meaning"):
+            redrive.Pipeline("x", source=redrive.rows.records([], name="x"), sink=sink, on_duplicate="first")
+
+
+class TestDeleteWhen:
+    @pytest.mark.parametrize("batch", [1, 2, 40_000])
+    def test_last_row_of_a_key_decides(self, place, batch):
+        place.sql("INSERT INTO t VALUES (1, 'old', 0), (2, 'old', 0), (3, 'old', 0)")
+        rows = [
+            row(1, "x", deleted=True),
+            row(2, "new", deleted=False),
+            row(4, "added", deleted=None),
+            row(4, "gone", deleted="yes"),
+            row(1, "back", deleted="0"),
+            row(9, None, deleted=True),
+        ]
+        place.run(rows, delete_when="deleted", batch=batch)
+        assert place.rows() == {1: ("back", 0), 2: ("new", 0), 3: ("old", 0)}
+
+    def test_deletions_count_as_discarded(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'old', 0)")
+        rows = [row(1, None, op="D"), row(2, "a", op="I"), row(3, "b", op="U"), row(4, "bad", op="I")]
+        counts = place.run(rows, delete_when={"op": "D"})
+        assert place.rows() == {2: ("a", 0), 3: ("b", 0)}
+        assert counts == {"read": 4, "written": 2, "rejected": 1, "discarded": 1, "duplicates": 0}
+
+    def test_mark_that_is_neither_yes_nor_no_is_rejected(self, place):
+        counts = place.run([row(1, "a", deleted="maybe"), row(2, "b", deleted="no")], delete_when="deleted")
+        assert (place.rows(), counts["rejected"]) == ({2: ("b", 0)}, 1)
+
+    def test_row_that_others_refer_to_is_rejected(self, place):
+        place.sql("CREATE TABLE child (id integer PRIMARY KEY, t integer REFERENCES t (id))")
+        place.sql("INSERT INTO t VALUES (1, 'a', 0), (2, 'b', 0)")
+        place.sql("INSERT INTO child VALUES (1, 1)")
+        counts = place.run([row(1, None, op="D"), row(2, None, op="D")], delete_when={"op": ["D", "d"]})
+        assert (place.rows(), counts["rejected"], counts["discarded"]) == ({1: ("a", 0)}, 1, 1)
+
+    def test_key_that_is_not_a_value_of_its_column_is_rejected(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'a', 0)")
+        counts = place.run([row("1", None, op="D"), row("x", None, op="D")], delete_when={"op": "D"})
+        assert place.rows() == {}
+        assert counts["rejected"] == (0 if place.url.startswith("sqlite") else 1)
+
+    def test_older_deletion_is_left_out(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'a', 5), (2, 'b', 5)")
+        place.run([row(1, None, 4, op="D"), row(2, None, 6, op="D")], delete_when={"op": "D"}, newer="seq")
+        assert place.rows() == {1: ("a", 5)}
+
+    def test_rehearsal_deletes_nothing(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'a', 5)")
+        sink = place.sink(delete_when={"op": "D"})
+        assert list(sink.rehearse(Outgoing.of_records([row(1, None, op="D")], range(1)))) == []
+        sink.close()
+        assert place.rows() == {1: ("a", 5)}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"on_conflict": "replace"}, 'on_conflict must be "update" or "ignore"'),
+            ({"on_conflict": "ignore", "newer": "seq"}, "cannot be combined"),
+            ({"newer": "id"}, "part of the key"),
+            ({"delete_when": "id"}, "part of the key"),
+            ({"newer": 7}, "name of a column"),
+            ({"delete_when": 7}, "delete_when is a column"),
+        ],
+    )
+    def test_options_that_make_no_sense_are_one_sentence(self, options, sentence):
+        with pytest.raises(ValueError, match=sentence):
+            redrive.rows.table(URL, "t", key="id", **options)
+
+    def test_other_databases_are_refused(self):
+        with pytest.raises(ValueError, match="for PostgreSQL, SQLite and DuckDB, not for mysql"):
+            redrive.rows.table("mysql+pymysql://u@h/d", "t", key="id", on_conflict="ignore")
+
+    def test_missing_key_is_still_a_mismatch(self, tmp_path):
+        sink = redrive.rows.table(f"sqlite:///{tmp_path}/t.db", "t", key="id", create=True, delete_when="deleted")
+        with pytest.raises(SinkMismatch, match="lack column 'id'"):
+            sink.check(("v", "deleted"))
