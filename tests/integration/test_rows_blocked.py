@@ -86,11 +86,22 @@ def load(request, new_store):
 
 @contextlib.contextmanager
 def soon(action):
-    """Do something in another thread while the run is under way."""
-    timer = threading.Timer(0.5, action)
-    timer.start()
+    """Do something in another thread as soon as the run waits for its sink."""
+
+    def wait():
+        ends, before = time.monotonic() + 60, None
+        while time.monotonic() < ends:
+            writing = next((one for one in threading.enumerate() if one.name == "redrive-sink"), None)
+            if writing is not None and writing is before:
+                action()
+                return
+            before = writing
+            time.sleep(0.4)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
     yield
-    timer.join()
+    waiting.join()
 
 
 def terminate():
@@ -190,8 +201,8 @@ class TestStatementTimeout:
     def test_it_is_retried_within_patience(self, load):
         with contextlib.ExitStack() as lock:
             lock.enter_context(blocked(load.url))
-            threading.Timer(1.0, lock.close).start()
-            report = load.pipeline(query=self.QUERY).run()
+            with soon(lambda: (time.sleep(1), lock.close())):
+                report = load.pipeline(query=self.QUERY).run()
         assert (report.status, report.written) == ("complete", COUNT)
         assert report.retries > 0
 
