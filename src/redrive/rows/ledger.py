@@ -88,6 +88,8 @@ class Ledger:
         Raises:
             GateAborted: the gate aborted the last run, and nobody has overridden it or asked for a restart.
         """
+        if isinstance(source, Replaceable) and not restart and self._database.read(self._is_unfinished):
+            source.look()  # here, since it may take a while, and nobody waits for a lock
         identity = source.identity()
 
         def work(connection: Connection) -> Begun:
@@ -292,11 +294,16 @@ class Ledger:
             sla=last.sla,
         )
 
+    def _is_unfinished(self, connection: Connection) -> bool:
+        mine = (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.run_id == runs.c.run_id)
+        status = connection.execute(select(runs.c.status).where(mine)).scalar()
+        return status is not None and RunStatus(status) not in _OVER
+
     def _changed(self, source: Source, standing: Row[Any], last: Row[Any]) -> str | None:
         """Why an unfinished run cannot be resumed over the input as it is; a source that can tell is asked."""
         if not isinstance(source, Replaceable) or source.difference(standing.identity):
             return None  # another source is refused
-        changed = source.changed(standing.identity)
+        changed = source.changed(standing.identity, standing.position)
         if changed is None:
             return None
         return (

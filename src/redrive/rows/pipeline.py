@@ -160,9 +160,9 @@ class Pipeline:
         ledger = Ledger(opened.database, self.name, target=self.target)
         self._stopping = stopping = Stopping(limit)
         try:
-            begun = self._begun(job, ledger, restart=restart, override_gate=override_gate)
-            writer = Writer(job, opened, ledger, begun)
             with stopping.heeding_sigterm():
+                begun = self._begun(job, ledger, restart=restart, override_gate=override_gate)
+                writer = Writer(job, opened, ledger, begun)
                 return Run(job, begun, ledger, writer, stopping=stopping, watch=watch).go()
         finally:
             ledger.release()

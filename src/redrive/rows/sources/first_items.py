@@ -6,7 +6,7 @@ Used by sources whose input has no identity of its own: records that a program m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -23,8 +23,14 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class FirstItems:
     """Digests of the first items of an input."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Collection[int] = ()) -> None:
+        """Begin with no item.
+
+        Args:
+            marks: further counts at which a digest is kept.
+        """
         self.count = 0
+        self._marks = _MARKS.union(marks)
         self._bytes = 0
         self._running = blake2b(digest_size=16)
         self._digests: dict[str, str] = {}
@@ -41,8 +47,12 @@ class FirstItems:
         self._bytes += len(text)
         self._running.update(len(text).to_bytes(8))
         self._running.update(text)
-        if self.count in _MARKS:
+        if self.count in self._marks:
             self._digests[str(self.count)] = self._running.hexdigest()
+
+    def has(self, marks: Collection[int]) -> bool:
+        """Return whether there is a digest at each of these counts, as far as items were added."""
+        return all(mark in self._marks or mark >= self.count for mark in marks)
 
     def document(self, *, length: int | None) -> dict[str, Any]:
         """Return the digests as JSON.
@@ -54,6 +64,11 @@ class FirstItems:
         if self.count:
             digests[str(self.count)] = self._running.hexdigest()
         return {"digests": digests, "length": length}
+
+
+def counts_of(document: Any) -> set[int]:
+    """Return the counts at which a document has digests."""
+    return {int(count) for count in document["digests"]} if isinstance(document, Mapping) else set()
 
 
 def digest_of(item: Any) -> str:

@@ -122,7 +122,10 @@ class Pages:
         plan = self._plan
         return {"kind": "pages", "service": self.name, "by": plan.by, "start": plan.start, "size": plan.size}
 
-    def changed(self, identity: Mapping[str, Any]) -> str | None:
+    def look(self) -> None:
+        """Nothing more to read: the identity has the first page."""
+
+    def changed(self, identity: Mapping[str, Any], position: Any) -> str | None:
         if self._declared is not None or identity.get("declared") is not None:
             return difference_of_declared(identity, self._declared)
         if self._plan.by == "cursor":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
-from redrive.rows.sources.first_items import FirstItems, difference_of, difference_of_declared, digest_of
+from redrive.rows.sources.first_items import FirstItems, counts_of, difference_of, difference_of_declared, digest_of
 from redrive.rows.sources.records_frame import ArrowStream, FrameRecords, frame_of
 
 Items = Iterable[Mapping[str, Any]]
@@ -75,22 +75,25 @@ class Records:
         known = {"kind": "records", "name": self.name}
         if self._declared is not None:
             return {**known, "declared": self._declared}
-        self.forget()
-        return {**known, "first": self._peek().first(self._size())}
+        return known
+
+    def look(self) -> None:
+        if self._declared is None:
+            self._peek().first(self._size())
 
     def difference(self, identity: Mapping[str, Any]) -> str | None:
         if identity.get("kind") == "records" and identity.get("name") == self.name:
             return None
         return f"it was taken over {identity.get('kind')} {identity.get('name')!r}, not over records {self.name!r}"
 
-    def changed(self, identity: Mapping[str, Any]) -> str | None:
+    def changed(self, identity: Mapping[str, Any], position: Any) -> str | None:
         if self._declared is not None or identity.get("declared") is not None:
             return difference_of_declared(identity, self._declared)
-        stream = self._peek()
-        first = stream.first(self._size())
+        stream, before = self._peek(), (position or {}).get("first")
+        first = stream.first(self._size(), counts_of(before))
         if stream.error is not None and not first["digests"]:
             raise stream.error  # nothing is known about the input: that is no reason to start over
-        return difference_of(identity.get("first"), first, "records")
+        return difference_of(before, first, "records")
 
     def forget(self) -> None:
         stream, self._peeked = self._peeked, None
@@ -108,10 +111,12 @@ class Records:
                 f"{self.name} is a generator that was read before, to row {stream.taken:,}, and cannot begin again: "
                 "pass the function that makes it, without calling it"
             )
-        compares = self._declared is None
+        compares, size = self._declared is None, self._size()
+        seen = FirstItems() if compares else None
         if position is not None:
+            seen = stream.seen(size) if compares else None
             stream.skip_to(start, self.name, last=position.get("last") if compares else None)
-        return RecordsReading(stream, self.name, ours=self._only is None, total=self._size(), keeps_last=compares)
+        return RecordsReading(stream, self.name, ours=self._only is None, total=size, seen=seen)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         return _record(raw)
@@ -144,11 +149,11 @@ class RecordsReading:
 
     columns: tuple[str, ...] | None = None
 
-    def __init__(self, stream: _Stream, name: str, *, ours: bool, total: int | None, keeps_last: bool) -> None:
+    def __init__(self, stream: _Stream, name: str, *, ours: bool, total: int | None, seen: FirstItems | None) -> None:
         self._stream = stream
         self._name = name
         self._ours = ours
-        self._keeps_last = keeps_last
+        self._seen = seen  # the first items, where they are compared by a run that resumes
         self.total = total
 
     def read(self, most: int) -> Batch | None:
@@ -159,8 +164,12 @@ class RecordsReading:
         rows, numbers, unreadable = _sorted_out(items, first)
         taken = self._stream.taken
         position: dict[str, Any] = {"row": taken}
-        if self._keeps_last:
-            position["last"] = _digest(items[-1])
+        if self._seen is not None:
+            for item in items:
+                if self._seen.is_enough:
+                    break
+                self._seen.add(_content(item))
+            position |= {"last": digest_of(_content(items[-1])), "first": self._seen.document(length=self.total)}
         return Batch(
             Received(rows), lambda place: f"row {numbers[place]}", position, self._name, unreadable, done=taken
         )
@@ -181,7 +190,8 @@ class _Stream:
         """Whether the error was raised: nothing more will come."""
         self._items = items
         self._ahead: list[Any] = []
-        self._first: dict[str, Any] | None = None
+        self._seen: FirstItems | None = None
+        self._length: int | None = None
 
     @property
     def has_ahead(self) -> bool:
@@ -195,9 +205,18 @@ class _Stream:
         stream.error = error
         return stream
 
-    def first(self, length: int | None) -> dict[str, Any]:
-        """Return the digests of the first items, which are read ahead."""
-        if self._first is None:
+    def first(self, length: int | None, marks: Collection[int] = ()) -> dict[str, Any]:
+        """Return the digests of the first items, which are read ahead; also at the counts that `marks` has."""
+        found = self.seen(length)
+        if not found.has(marks) and not self.taken:
+            count, found = found.count, FirstItems(marks)
+            for item in self._ahead[:count]:
+                found.add(_content(item))
+        return found.document(length=self._length)
+
+    def seen(self, length: int | None) -> FirstItems:
+        """Return the first items, which are read ahead; `length` is the number of all items, where it is known."""
+        if self._seen is None:
             found, ends = FirstItems(), time.monotonic() + _MOST_SECONDS
             while not self.taken and not found.is_enough and time.monotonic() < ends:
                 self._fill(found.count + 1)
@@ -205,10 +224,9 @@ class _Stream:
                     if self.error is None and length is None:
                         length = found.count
                     break
-                item = self._ahead[found.count]
-                found.add(item.item if isinstance(item, _NoRecord) else item)
-            self._first = found.document(length=length)
-        return self._first
+                found.add(_content(self._ahead[found.count]))
+            self._seen, self._length = found, length
+        return self._seen
 
     def take(self, most: int) -> list[Any]:
         """Return the next items: dicts, and `_NoRecord` for everything else.
@@ -246,7 +264,7 @@ class _Stream:
                     f"{name} ended after {self.taken:,} rows, before the checkpoint at row {row:,}: "
                     "it must give the same rows again"
                 )
-        if items and last is not None and _digest(items[-1]) != last:
+        if items and last is not None and digest_of(_content(items[-1])) != last:
             raise SourceError(
                 f"row {row:,} of {name} is not the row that the checkpoint was taken at: other records cannot be "
                 "resumed; start over with run(restart=True) or `redrive run --restart`"
@@ -263,8 +281,8 @@ def _parted(items: list[Any], most: int) -> tuple[list[Any], list[Any]]:
     return items[:most], items[most:]
 
 
-def _digest(item: Any) -> str:
-    return digest_of(item.item if isinstance(item, _NoRecord) else item)
+def _content(item: Any) -> Any:
+    return item.item if isinstance(item, _NoRecord) else item
 
 
 class _NoRecord:

@@ -77,7 +77,10 @@ class FrameRecords:
             return None
         return f"it was taken over {identity.get('kind')} {identity.get('name')!r}, not over records {self.name!r}"
 
-    def changed(self, identity: Mapping[str, Any]) -> str | None:
+    def look(self) -> None:
+        """Nothing to read: the frame is there."""
+
+    def changed(self, identity: Mapping[str, Any], position: Any) -> str | None:
         if self._declared is not None or identity.get("declared") is not None:
             return difference_of_declared(identity, self._declared)
         return difference_of(identity.get("first"), self._first(), "records")

@@ -73,15 +73,17 @@ class Continues(Protocol):
 class Replaceable(Protocol):
     """A source whose input may be another one under the same name, as a list or an API.
 
-    `identity()` looks at the first items, and keeps what it read for the next `open`. A run that is not finished
-    resumes only over the same input; over another one a new run starts, and says so.
+    A run that is not finished resumes only over the same input; over another one a new run starts, and says so.
     """
 
-    def changed(self, identity: Mapping[str, Any]) -> str | None:
-        """Return why the input is not the one of `identity`, as a clause; None where it is.
+    def look(self) -> None:
+        """Read the first items, and keep them for the next `open`. Called where a run is not finished."""
+
+    def changed(self, identity: Mapping[str, Any], position: Any) -> str | None:
+        """Return why the input is not the one of a checkpoint, as a clause; None where it is.
 
         Raises what kept the first items from being read, where nothing is known about the input.
         """
 
     def forget(self) -> None:
-        """Close what `identity()` has opened and no reading has taken over; may be called twice."""
+        """Close what was opened and no reading has taken over; may be called twice."""

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import redrive
@@ -210,7 +210,7 @@ class TestResumeOfOtherInput:
         report = load(tmp_path, given(day("Tuesday")), on_event=events.append).run()
         assert (report.status, report.read, report.resumed) == ("complete", 1_000, False)
         assert set(table(tmp_path)) == {(number, "Tuesday") for number in range(1_000)}
-        assert "the first 1,000 records differ" in report.started_over
+        assert "the first 500 records differ" in report.started_over
         assert "after 500 rows" in report.started_over
         assert report.started_over in str(report)
         assert [event.started_over for event in events if isinstance(event, RunStarted)] == [report.started_over]
@@ -255,7 +255,7 @@ class TestResumeOfOtherInput:
         assert report.read == 1_000
 
     def test_a_checkpoint_of_an_earlier_version_starts_over(self):
-        assert records(day("Monday")).changed({"kind": "records", "name": "records"})
+        assert records(day("Monday")).changed({"kind": "records", "name": "records"}, {"row": 500})
 
     def test_a_function_is_called_once_for_identity_and_reading(self, tmp_path):
         calls = []
@@ -314,10 +314,13 @@ ITEMS = st.lists(st.dictionaries(st.sampled_from("ab"), VALUES), max_size=12)
 
 @given(ITEMS, ITEMS, st.booleans())
 def test_records_are_the_same_input_exactly_where_they_are_equal(before, now, sized):
+    """Of an iterator it is not known how many items will follow: it is the same where it begins with those read."""
     given = list if sized else (lambda items: lambda: iter(items))
-    kept = json.loads(json.dumps(records(given(before)).identity()))
-    same = json.dumps(before) == json.dumps(now)
-    assert (records(given(now)).changed(kept) is None) == same
+    batches = read_all(records(given(before)), most=100)
+    assume(batches)
+    position = json.loads(json.dumps(batches[-1].next))
+    same = json.dumps(before) == json.dumps(now if sized else now[: len(before)])
+    assert (records(given(now)).changed({}, position) is None) == same
 
 
 @given(st.lists(st.integers(0, 5), max_size=20), st.integers(1, 7), st.integers(1, 7), st.booleans())
