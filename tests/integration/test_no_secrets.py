@@ -18,7 +18,7 @@ from tests.support.secrets_scene import NOWHERE, WORK, Scene, echo, scene
 
 # The user's own data, kept as it was received; what is searched is what redrive says about it.
 AS_RECEIVED = {
-    "dead_letter_queue": {"raw_record", "edited_record", "source_key", "source_table", "position"},
+    "dead_letter_queue": {"raw_record", "edited_record", "source_key", "sink_key", "source_table", "position"},
     "letter_audit": {"detail"},
     "task_runs": {"params"},
     "tasks": {"input", "result"},

@@ -117,7 +117,10 @@ def plain(name, source, **options):
 vendor = plain("vendor", redrive.rows.records(vendor_rows, name="vendor"), validate=refuse, gate=redrive.Gate(abort=1))
 torn = plain("torn", redrive.rows.records(torn_rows, name="torn"))
 framed = plain(
-    "framed", redrive.rows.records(vendor_rows, name="framed"), transform=redrive.rows.per_frame(refuse_frame)
+    "framed",
+    redrive.rows.records(vendor_rows, name="framed"),
+    transform=redrive.rows.per_frame(refuse_frame),
+    gate=redrive.Gate(page_least=1, abort_least=1),
 )
 filed = plain("filed", redrive.rows.csv("orders.csv"), gate=redrive.Gate(abort=1))
 pages = plain("pages", redrive.rows.pages(partner, fetch))
