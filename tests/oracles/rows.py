@@ -47,12 +47,19 @@ class Expected:
         return Expected(dict(self.table), dict(self.letters), Counter(self.counts), set(self.keys), set(self.written))
 
 
+def form(variant):
+    """The form of the rows; a rule for duplicates may follow it."""
+    return variant.partition(" ")[0]
+
+
 def position(variant, n):
-    return {"csv": f"line {n + 2}", "ndjson": f"line {n + 1}", "records": f"row {n + 1}"}[variant]
+    return {"csv": f"line {n + 2}", "ndjson": f"line {n + 1}", "records": f"row {n + 1}"}[form(variant)]
 
 
 def raw(variant, n):
-    made = {"csv": rows_worker.csv_line, "ndjson": rows_worker.json_line, "records": rows_worker.no_row}[variant](n)
+    made = {"csv": rows_worker.csv_line, "ndjson": rows_worker.json_line, "records": rows_worker.no_row}[form(variant)](
+        n
+    )
     return made.rstrip(b"\n") if isinstance(made, bytes) else made
 
 
@@ -74,16 +81,18 @@ def _add_batch(so_far, variant, numbers, refuses):
         so_far.letters[position(variant, n)] = (record, error_type)
         so_far.counts["rejected"] += 1
 
-    good = {}
+    good, keeps_first = {}, variant in {"ndjson first", "csv ignore"}
     for n, record in records.items():
         if record is None:
             reject(n, "parse")
         elif record["fee"] == "N/A":
             reject(n, "validation")
-        elif record["city"] == "nowhere" and variant != "csv":
+        elif record["city"] == "nowhere" and form(variant) != "csv":
             so_far.counts["discarded"] += 1
         elif variant == "records" and record["id"] in so_far.keys:
             reject(n, "validation")
+        elif keeps_first and (record["id"] in good or record["id"] in so_far.written):
+            so_far.counts["duplicates"] += 1
         else:
             so_far.keys.add(record["id"])
             so_far.counts["duplicates"] += record["id"] in good
@@ -92,6 +101,8 @@ def _add_batch(so_far, variant, numbers, refuses):
         record = records[n]
         if refuses and (record["city"] is None or record["weight"] == "-5"):
             reject(n, "sink")
+        elif variant == "csv ignore" and record["id"] in so_far.table:
+            so_far.counts["duplicates"] += 1
         else:
             # The row of an earlier batch gives way: the table has one of them.
             so_far.counts["duplicates" if record["id"] in so_far.written else "written"] += 1
@@ -229,7 +240,13 @@ def check(store_url, target, variant):
         batches = begun[0].read // BATCH if begun else 0
         there = expected(variant, target.refuses)[batches]
         if begun:
-            assert {name: getattr(begun[0], name) for name in COUNTED} == {name: there.counts[name] for name in COUNTED}
+            counts = {name: getattr(begun[0], name) for name in COUNTED}
+            wanted = {name: there.counts[name] for name in COUNTED}
+            if variant == "csv ignore" and not target.shared:
+                # A batch that was written twice finds its own rows, and they count as duplicates.
+                for one in (counts, wanted):
+                    one["duplicates"] += one.pop("written")
+            assert counts == wanted
             check_position(begun[0].checkpoint, variant, begun[0].read)
         check_letters(store, there, begun[0].run_id if begun else None)
     # Apart from the store, a batch may be in the target of which the checkpoint does not know yet.
@@ -240,10 +257,10 @@ def check(store_url, target, variant):
 def check_position(position, variant, read):
     if read == 0:
         assert position is None
-    elif variant == "records":
+    elif form(variant) == "records":
         assert position["row"] == read
     else:
-        assert position["line"] == read + (2 if variant == "csv" else 1)
+        assert position["line"] == read + (2 if form(variant) == "csv" else 1)
 
 
 def check_letters(store, there, run_id):

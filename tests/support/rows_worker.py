@@ -105,8 +105,10 @@ def somewhere(record):
 
 
 def a_pipeline(variant, *, file, sink, store, on_event=None):
-    """One of three pipelines over the same rows: vectorised, by a model, by a function."""
+    """One of the pipelines over the same rows: vectorised, by a model, by a function; with rules for duplicates."""
     made = {
+        "csv ignore": lambda: {"source": redrive.rows.csv(file), "validate": Deliveries},
+        "ndjson first": lambda: made["ndjson"]() | {"on_duplicate": "first"},
         "csv": lambda: {"source": redrive.rows.csv(file), "validate": Deliveries},
         "ndjson": lambda: {"source": redrive.rows.ndjson(file), "validate": Delivery, "transform": somewhere},
         "records": lambda: {
@@ -114,18 +116,19 @@ def a_pipeline(variant, *, file, sink, store, on_event=None):
             "validate": delivery,
             "on_duplicate": "quarantine",
         },
-    }[variant]()
-    return redrive.Pipeline(PIPELINE, **made, sink=sink, store=store, batch=BATCH, on_event=on_event)
+    }
+    return redrive.Pipeline(PIPELINE, **made[variant](), sink=sink, store=store, batch=BATCH, on_event=on_event)
 
 
 def all_records():
     return (no_row(n) if (found := record(n)) is None else found for n in range(COUNT))
 
 
-def a_sink(url):
+def a_sink(url, variant):
     if url.startswith("parquet:"):
         return redrive.rows.parquet_dataset(url.removeprefix("parquet:"), key="id")
-    return redrive.rows.table(url, "deliveries", key="id")
+    on_conflict = "ignore" if variant == "csv ignore" else "update"
+    return redrive.rows.table(url, "deliveries", key="id", on_conflict=on_conflict)
 
 
 # ── what a process does ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,7 +139,7 @@ def run(mouth, *, variant, file, url, store, **fates):
     mouth = Doomed(mouth, **fates)
     event.listen(Engine, "commit", lambda connection: mouth.say("committing"))
     opened = redrive.connect(store)
-    sink = a_sink(url)
+    sink = a_sink(url, variant)
     trace(opened.database, "write", "saving", "saved", mouth)
     shared = hasattr(sink, "lives_in") and sink.lives_in(opened.database)
     trace(sink, "write_within" if shared else "write", "writing", "wrote", mouth)
@@ -156,7 +159,7 @@ def run(mouth, *, variant, file, url, store, **fates):
 
 def wait(mouth, *, variant, file, url, store):
     """Run a pipeline as soon as nobody else does. It gives up long before a claim would run out."""
-    pipeline = a_pipeline(variant, file=file, sink=a_sink(url), store=redrive.connect(store))
+    pipeline = a_pipeline(variant, file=file, sink=a_sink(url, variant), store=redrive.connect(store))
     for _ in range(1_000):
         try:
             mouth.say("report", **pipeline.run().document())
