@@ -33,7 +33,7 @@ from tests.support.killable_workers import workers_of
 from tests.support.rows_worker import BATCH, COUNT
 
 KILLS_A_ROUND = 10
-VARIANTS = ("csv", "records", "ndjson", "csv ignore", "ndjson first")
+VARIANTS = ("csv", "records", "ndjson", "csv ignore", "ndjson first", "csv append")
 """Forms of the rows, and a rule for duplicates where it is not the default one."""
 SINKS = ("postgresql with its store", "postgresql", "sqlite with its store", "sqlite", "duckdb", "parquet")
 
@@ -93,7 +93,7 @@ class Loads:
     @contextlib.contextmanager
     def new(self, sink, variant=None):
         number = next(self.serial)
-        variants = [one for one in VARIANTS if sink != "parquet" or one != "csv ignore"]  # it has no such mode
+        variants = [one for one in VARIANTS if sink != "parquet" or one not in ("csv ignore", "csv append")]
         variant = variant or variants[(number + SINKS.index(sink)) % len(variants)]
         kind, shared = sink.partition(" ")[0], sink.endswith("with its store")
         with contextlib.ExitStack() as around:
@@ -208,6 +208,7 @@ def steps(load):
         ("sqlite with its store", "csv ignore"),
         ("sqlite", "csv ignore"),
         ("postgresql with its store", "ndjson first"),
+        *((sink, "csv append") for sink in SINKS if sink != "parquet"),
     ],
 )
 def test_a_run_that_dies_at_every_step_goes_on_behind_what_it_saved(loads, sink, variant):
@@ -306,7 +307,7 @@ def load_on(mortal_postgres, loads):
         shared = what == "rows and letters"
         target = SqliteTarget(here("rows"), shared=False) if what == "letters" else PostgresTarget(there, shared=shared)
         variant = VARIANTS[number % len(VARIANTS)]
-        return Load(loads.workers, variant, loads.files[variant], store, target)
+        return Load(loads.workers, variant, loads.files[form(variant)], store, target)
 
     return make
 

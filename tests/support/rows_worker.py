@@ -108,6 +108,7 @@ def a_pipeline(variant, *, file, sink, store, on_event=None):
     """One of the pipelines over the same rows: vectorised, by a model, by a function; with rules for duplicates."""
     made = {
         "csv ignore": lambda: {"source": redrive.rows.csv(file), "validate": Deliveries},
+        "csv append": lambda: made["csv"]() | {"gate": redrive.Gate(abort=1)},  # rows that are there are refused
         "ndjson first": lambda: made["ndjson"]() | {"on_duplicate": "first"},
         "csv": lambda: {"source": redrive.rows.csv(file), "validate": Deliveries},
         "ndjson": lambda: {"source": redrive.rows.ndjson(file), "validate": Delivery, "transform": somewhere},
@@ -127,6 +128,8 @@ def all_records():
 def a_sink(url, variant):
     if url.startswith("parquet:"):
         return redrive.rows.parquet_dataset(url.removeprefix("parquet:"), key="id")
+    if variant == "csv append":
+        return redrive.rows.table(url, "deliveries", append=True)
     on_conflict = "ignore" if variant == "csv ignore" else "update"
     return redrive.rows.table(url, "deliveries", key="id", on_conflict=on_conflict)
 
@@ -142,7 +145,8 @@ def run(mouth, *, variant, file, url, store, **fates):
     sink = a_sink(url, variant)
     trace(opened.database, "write", "saving", "saved", mouth)
     shared = hasattr(sink, "lives_in") and sink.lives_in(opened.database)
-    trace(sink, "write_within" if shared else "write", "writing", "wrote", mouth)
+    step = "append" if not sink.key else "write_within" if shared else "write"
+    trace(sink, step, "writing", "wrote", mouth)
 
     def announced(what):
         if isinstance(what, RunStarted):

@@ -127,6 +127,7 @@ def pipeline(store: redrive.Store) -> redrive.Pipeline:
     incremental = redrive.rows.query("sqlite:///x.db", "SELECT * FROM t", watermark="at", key="id")
     for source in (paged, incremental, redrive.rows.ndjson("x.ndjson"), redrive.rows.parquet("x.parquet")):
         redrive.Pipeline("all", source=source, sink=redrive.rows.parquet_dataset("out", key="id"))
+    redrive.Pipeline("log", source=paged, sink=redrive.rows.table("sqlite:///x.db", "t", append=True))
     return redrive.Pipeline(
         "vendor",
         source=redrive.rows.csv("deliveries.csv", delimiter=";"),

@@ -130,7 +130,7 @@ def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]
 
 def kept_places(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
     """Return the places of one row of each key, the last or the first; None where no key comes twice."""
-    if len(rows) < 2:
+    if len(rows) < 2 or not key:
         return None
     return _kept_of(rows.as_frame, key, rule) if rows.as_frame is not None else _kept(rows, key, rule)
 

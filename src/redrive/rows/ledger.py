@@ -22,6 +22,7 @@ from redrive.errors import GateAborted, PipelineError, RunStopped
 from redrive.model import Kind, in_words
 from redrive.policy.daily import Daily
 from redrive.rows.faults import Fault
+from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.source import Continues, Replaceable, Source
 from redrive.runs import Counts, RunStatus, Tier
 from redrive.store.database import Database
@@ -81,9 +82,19 @@ class Ledger:
         self.run_id = uuid.uuid4()
 
     def begin(
-        self, source: Source, *, sink: str, sla: Daily | None, restart: bool, override_gate: bool = False
+        self,
+        source: Source,
+        *,
+        sink: str,
+        sla: Daily | None,
+        restart: bool,
+        override_gate: bool = False,
+        appending: Appends | None = None,
     ) -> Begun:
         """Claim the pipeline: resume the run that was not finished, or begin a new one.
+
+        Args:
+            appending: the sink, where it appends rows: those of a run that is not finished must not be read again.
 
         Raises:
             GateAborted: the gate aborted the last run, and nobody has overridden it or asked for a restart.
@@ -102,10 +113,16 @@ class Ledger:
                 aborted = last.status == RunStatus.ABORTED
                 if aborted and not (restart or override_gate):
                     raise _still_aborted(last, standing.position)
-                if (last.rows_read or aborted) and not restart:
-                    started_over = self._changed(source, standing, last)
+                appended = _has_appended(appending, last)
+                # A run that was killed in its first batch has read nothing by the store, and may have appended it.
+                if (last.rows_read or aborted or appended) and not restart:
+                    # Before the first checkpoint nothing is known of the input; the sink compares what was appended.
+                    if standing.position is not None or not appended:
+                        started_over = self._changed(source, standing, last)
                     if started_over is None:
                         return self._resume(connection, source, standing, last, sink)
+                if appended:
+                    raise _would_double(last, sink, started_over)
                 reason = {} if started_over is None else {"reason": started_over}
                 connection.execute(
                     update(runs)
@@ -115,6 +132,8 @@ class Ledger:
                 _forget_keys(connection, last.run_id)
                 # Who dies before the first row dies as often as who dies behind it.
                 failures = 0 if restart else _failures(last)
+            elif restart and last is not None and isinstance(source, Continues) and _has_rows(appending):
+                raise _would_double(last, sink, None)
             kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
             if kept is not None and standing is not None:
                 has = "has a watermark of another source"
@@ -371,6 +390,26 @@ def _still_aborted(last: Row[Any], position: Any) -> GateAborted:
         "run(restart=True) or `redrive run --restart`, or accept the rejected rows and continue with "
         "run(override_gate=True) or `redrive run --override-gate`",
         report=report_of(last, position),
+    )
+
+
+def _has_rows(appending: Appends | None) -> bool:
+    return appending is not None and not appending.is_empty()
+
+
+def _has_appended(appending: Appends | None, last: Row[Any]) -> bool:
+    """Whether rows of a run were appended to a table that still has rows."""
+    if appending is None or appending.is_empty():
+        return False
+    return bool(last.rows_written) or appending.has_appended(str(last.run_id))
+
+
+def _would_double(last: Row[Any], sink: str, why: str | None) -> PipelineError:
+    because = "a restart" if why is None else f"starting over ({why})"
+    return PipelineError(
+        f"run {str(last.run_id)[:8]} of pipeline {last.pipeline_name!r} has appended rows to {sink}, and {because} "
+        "would append them again: finish it by running without restart and over the same input; or delete its rows and "
+        "begin under another name; or empty the table and begin with run(restart=True) or `redrive run --restart`"
     )
 
 

@@ -24,7 +24,7 @@ from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.reprocess import reprocess
 from redrive.rows.retries import PATIENCE
 from redrive.rows.run import Run, tell_of_refusal
-from redrive.rows.sinks.sink import Sink
+from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Replaceable, Source
 from redrive.rows.transform import transform_of
 from redrive.rows.writer import Writer
@@ -91,6 +91,8 @@ class Pipeline:
             raise ValueError(f"on_new_column must be 'ignore' or 'reject', not {on_new_column!r}")
         if on_duplicate != "last" and getattr(getattr(sink, "mode", None), "newer", None):
             raise ValueError(f"the sink keeps the newer row of a key, so on_duplicate={on_duplicate!r} has no meaning")
+        if not self.sink.key:
+            _check_appending(self.source, on_duplicate)
         if gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate is a redrive.Gate, not {type(gate).__name__}")
         named = (key,) if isinstance(key, str) else tuple(key or ())
@@ -148,7 +150,8 @@ class Pipeline:
         Raises `GateAborted` where too many rows were bad, `RunStopped` for whatever else ended it early: its `report`
         says how far it came, and running again goes on from there.
 
-        restart        give an unfinished run up and begin at the start
+        restart        give an unfinished run up and begin at the start; refused where its rows were appended to a table
+                       that is not empty, since they would be appended again
         override_gate  continue a run that the gate aborted, which otherwise stays aborted
         deadline       seconds after which it stops behind its batch
         watch          is called after every batch with how far it has come
@@ -173,7 +176,8 @@ class Pipeline:
 
     def _begun(self, job: Job, ledger: Ledger, **options: bool) -> Begun:
         try:
-            return ledger.begin(self.source, sink=self.sink.name, sla=self._sla, **options)
+            appending = self.sink if not self.sink.key and isinstance(self.sink, Appends) else None
+            return ledger.begin(self.source, sink=self.sink.name, sla=self._sla, appending=appending, **options)
         except (RunStopped, StoreError):
             raise  # another process has it in hand, or nothing can be noted
         except Exception as error:
@@ -201,10 +205,24 @@ class Pipeline:
 
         Answers for each record why it was rejected, or None. A dry run writes nothing that lasts.
 
+        Where the sink appends rows, those of a letter are appended once, however often it is sent. Without `letters`,
+        records that are sent twice are appended twice.
+
         records  as they were received, or edited
         letters  the letters they come from, where they do
         """
         return reprocess(self.source, self.sink, self._job.preparation, records, dry_run=dry_run, letters=letters)
+
+
+def _check_appending(source: Source, on_duplicate: OnDuplicate) -> None:
+    if on_duplicate != "last":
+        raise ValueError(
+            f"the sink appends every row and knows no keys, so on_duplicate={on_duplicate!r} has no meaning"
+        )
+    if getattr(source, "rereads", False):
+        raise ValueError(
+            "a query with a lag reads rows again, which would be appended again; leave out lag, or name a key"
+        )
 
 
 def _fitting(value: Any, what: str, method: str, example: str) -> Any:

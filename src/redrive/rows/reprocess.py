@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
+from uuid import uuid4
 
 from redrive.classify.classifier import Classifier
 from redrive.errors import SinkMismatch, SourceError
@@ -14,9 +15,10 @@ from redrive.model import Kind
 from redrive.rows import duplicates
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.prepare import Preparation
-from redrive.rows.sinks.sink import Sink
+from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import BadBatch
+from redrive.store.encoding import encode
 
 Answer = str | BaseException | None
 _classifier = Classifier()
@@ -32,22 +34,15 @@ def reprocess(
     letters: Sequence[Letter] = (),
 ) -> list[Answer]:
     """For each record why it is rejected, or None where it was written; in a dry run, would be."""
+    if not sink.key and isinstance(sink, Appends):
+        return _append(source, sink, preparation, records, dry_run=dry_run, letters=letters)
     answers: list[Answer] = [None] * len(records)
     rows: list[Record] = []
     owners: list[int] = []  # whose each row is: the letter of a page or a batch holds many
     for place, raw in enumerate(records):
-        try:
-            letter = letters[place] if letters else None
-            found = _rows_of(source, raw, letter)
-            if not found and (letter is None or letter.error_type != ErrorType.PAGE):  # a page may be empty by now
-                raise ValueError("there is no row in it")
-        except SourceError as error:  # this record cannot be read again; the next one may
-            answers[place] = error
-            continue
-        except Exception as error:
-            if _classifier.classify(error, scope="row").kind is not Kind.ROW:
-                raise
-            answers[place] = error
+        found = _read(source, raw, letters[place] if letters else None)
+        if not isinstance(found, list):
+            answers[place] = found
             continue
         rows += found
         owners += [place] * len(found)
@@ -56,6 +51,65 @@ def reprocess(
     for refused in _send(sink, preparation, rows, dry_run=dry_run):
         answers[owners[refused.place]] = answers[owners[refused.place]] or refused.error
     return answers
+
+
+def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exception:
+    """Return the rows that a record holds, or why it cannot be read."""
+    try:
+        found = _rows_of(source, raw, letter)
+        if not found and (letter is None or letter.error_type != ErrorType.PAGE):  # a page may be empty by now
+            raise ValueError("there is no row in it")
+    except SourceError as error:  # this record cannot be read again; the next one may
+        return error
+    except Exception as error:
+        if _classifier.classify(error, scope="row").kind is not Kind.ROW:
+            raise
+        return error
+    return found
+
+
+def _append(
+    source: Source,
+    sink: Appends,
+    preparation: Preparation,
+    records: Sequence[Any],
+    *,
+    dry_run: bool,
+    letters: Sequence[Letter],
+) -> list[Answer]:
+    """Append records one by one: the rows of a letter all or none, and never twice, even if the replay was killed."""
+    answers: list[Answer] = []
+    for place, raw in enumerate(records):
+        letter = letters[place] if letters else None
+        found = _read(source, raw, letter)
+        if not isinstance(found, list):
+            answers.append(found)
+        else:
+            label = f"replay-{uuid4()}" if letter is None else _letter_label(letter)
+            answers.append(_append_rows(sink, preparation, found, None if dry_run else label) if found else None)
+    return answers
+
+
+def _append_rows(sink: Any, preparation: Preparation, rows: list[Record], label: str | None) -> Answer:
+    """Append the rows of one record; without a label, rehearse that."""
+    try:
+        sifted = preparation.sift(Received(rows))
+    except BadBatch as bad:
+        return bad.error
+    good, unfit = _fitted(sink, sifted.good)
+    refused: Sequence[Refused] = [*sifted.rejected, *unfit]
+    if not refused and len(good):
+        try:
+            refused = sink.rehearse(good) if label is None else sink.append_all(good, label=label)
+        except SinkMismatch as error:
+            return error
+    return refused[0].error if refused else None
+
+
+def _letter_label(letter: Letter) -> str:
+    """The name of a letter's rows. An edited record has another one: it is not what was appended before."""
+    digest = blake2b(encode(letter.payload).encode("utf-8", "surrogatepass"), digest_size=12)
+    return f"replay-{letter.run_id}-{letter.id}-{digest.hexdigest()}"
 
 
 def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:

@@ -1,7 +1,8 @@
 """Writes a batch: its rows to the sink, its letters and the checkpoint to the store.
 
 Where sink and store are one database, all of it is one transaction. Otherwise the rows come first and the rest follows
-in one transaction: killed in between, the batch is written once more, which changes nothing, since rows are upserts.
+in one transaction: killed in between, the batch is written once more, which changes nothing, since rows are upserts, or
+known by the label of their batch where they are appended.
 The checkpoint never moves before every row of the batch is in the sink or in the quarantine.
 """
 
@@ -24,7 +25,9 @@ from redrive.rows.job import Job
 from redrive.rows.keys_seen import KeysSeen
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Preparation, Prepared, reason_of
-from redrive.rows.sinks.sink import Applied, SharesTransactions
+from redrive.rows.sinks.sink import Appends, Applied, SharesTransactions
+from redrive.rows.sources.first_items import digest_of
+from redrive.rows.sources.source import Replaceable
 from redrive.rows.superseded import OpenLetters
 from redrive.runs import Counts, Tier
 
@@ -185,10 +188,32 @@ class Writer:
         if self._seen is not None:
             known = database.read(lambda connection: self._known(connection, prepared))
         self._ledger.confirm()  # in the sink's database nothing keeps out who has lost the claim
-        outcome = self._to_sink(prepared, known, lambda some: self._job.sink.write(some, label=self._label()))
+        outcome = self._to_sink(prepared, known, lambda some: self._to_other(prepared, some))
         if prepared.batch.next is None:
             return outcome
         return database.write(lambda connection: self._save(connection, prepared, outcome), done=self._is_saved)
+
+    def _to_other(self, prepared: Prepared, rows: Outgoing) -> Sequence[Refused]:
+        """Write rows to a sink of another database, or one that appends."""
+        sink = self._job.sink
+        if sink.key or not isinstance(sink, Appends):
+            return sink.write(rows, label=self._label())
+        return sink.append(rows, label=self._label(), digest=self._first_rows(prepared))
+
+    def _first_rows(self, prepared: Prepared) -> str:
+        """A digest of the first batch of an input that may be another one under the same name.
+
+        Later ones are compared with the checkpoint when a run is resumed; before the first there is none.
+        """
+        received = prepared.batch.rows
+        if (
+            self.position is not None
+            or self._held
+            or not isinstance(self._job.source, Replaceable)
+            or not len(received)
+        ):
+            return ""
+        return "-".join(digest_of(received.record(place)) for place in (0, len(received) - 1))
 
     def _known(self, connection: Connection, prepared: Prepared) -> frozenset[int]:
         """The places of the rows whose key this run has written before, where that matters."""
@@ -295,6 +320,9 @@ class Writer:
 
     def _label(self) -> str:
         """The name of what is being written: the same after a crash."""
+        if not self._job.sink.key:
+            # A piece has the number of a batch of its size: after a crash, a run with smaller batches finds it.
+            return f"{self._begun.run_id}-{self.counts.batches + len(self._held):06}"
         piece = f"-{len(self._held)}" if self._held else ""
         return f"{self._begun.run_id}-{self.counts.batches:06}{piece}"
 

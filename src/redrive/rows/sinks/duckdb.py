@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,8 @@ from redrive.extras import needs
 from redrive.model import Kind
 from redrive.policy import backoff
 from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.batch_log import NAME as LOG_NAME
+from redrive.rows.sinks.batch_log import BatchLog, digest_of
 from redrive.rows.sinks.decimals import column_digits
 from redrive.rows.sinks.duckdb_catalog import (
     DuckdbShape,
@@ -83,6 +85,7 @@ class DuckdbTable:
         self._create, self._patience = create, patience
         self.repeats = 0
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._removed_old = False
 
     def __repr__(self) -> str:
         return f"<table {self.name}>"
@@ -94,7 +97,44 @@ class DuckdbTable:
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
-        return self._steadily(lambda connection: self._load(connection, rows, keep=True)) if len(rows) else ()
+        if not len(rows):
+            return ()
+        if self.key:
+            return self._steadily(lambda connection: self._load(connection, rows, keep=True))
+        return self.append(rows, label=label)
+
+    def append(self, rows: Outgoing, *, label: str, digest: str = "") -> Sequence[Refused]:
+        """See `Appends`."""
+        if not len(rows):
+            return ()
+        whole = digest_of(rows, digest)
+        return self._steadily(lambda connection: self._append(connection, rows, label, whole))
+
+    def append_all(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
+        """See `Appends`."""
+        if not len(rows):
+            return ()
+        digest = digest_of(rows)
+        return self._steadily(lambda connection: self._append(connection, rows, label, digest, all_or_none=True))
+
+    def has_appended(self, run_id: str) -> bool:
+        """See `Appends`."""
+
+        def read(connection: duckdb.DuckDBPyConnection) -> bool:
+            if read_shape(connection, TableName(LOG_NAME, self._table.schema)) is None:
+                return False
+            return _log(connection, self._table).has_run(run_id)
+
+        return self._steadily(read)
+
+    def is_empty(self) -> bool:
+        """See `Appends`."""
+
+        def read(connection: duckdb.DuckDBPyConnection) -> bool:
+            query = f"SELECT 1 FROM {self._table.sql} LIMIT 1"
+            return read_shape(connection, self._table) is None or not connection.execute(query).fetchall()
+
+        return self._steadily(read)
 
     def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
         """See `Sink`."""
@@ -130,8 +170,41 @@ class DuckdbTable:
         applied.ignored, applied.deleted = written.ignored, deleted
         return applied
 
+    def _append(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        rows: Outgoing,
+        label: str,
+        digest: str,
+        *,
+        all_or_none: bool = False,
+    ) -> Applied:
+        """Append rows, unless rows of this label are in the table."""
+        shape, log = self._look(connection), _log(connection, self._table)
+        connection.execute(log.create)
+        if not self._removed_old:
+            log.remove_old(label)
+            self._removed_old = True
+        if all_or_none and log.has_run(label):
+            return Applied()
+        if (found := log.find(label, digest)) is not None:
+            return found
+
+        def note(bad: Mapping[int, str]) -> None:
+            log.claim(label, digest)
+            log.complete(label, refusals(bad))
+
+        return self._upsert(connection, shape, rows, keep=True, note=note, all_or_none=all_or_none)
+
     def _upsert(
-        self, connection: duckdb.DuckDBPyConnection, shape: DuckdbShape | None, rows: Outgoing, *, keep: bool
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        shape: DuckdbShape | None,
+        rows: Outgoing,
+        *,
+        keep: bool,
+        note: Callable[[Mapping[int, str]], None] | None = None,
+        all_or_none: bool = False,
     ) -> Applied:
         self.mode.check(self._table, rows.columns, str.lower)
         compare(self._table, shape, rows.columns, self.key, str.lower)
@@ -142,7 +215,7 @@ class DuckdbTable:
             assert shape is not None
         load = _Load(connection, self._table, self.key, shape, rows, make=make, keep=keep, mode=self.mode)
         try:
-            applied = refusals(load.run())
+            applied = refusals(load.run() if note is None else load.append(note, all_or_none=all_or_none))
             applied.ignored = load.ignored(len(rows) - len(applied))
             return applied
         finally:
@@ -151,7 +224,8 @@ class DuckdbTable:
 
     def _made_of(self, rows: Outgoing) -> str:
         columns = [f"{quoted(name)} {_type(name, kind, rows)}" for name, kind in types_of(rows).items()]
-        return f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
+        primary = [f"PRIMARY KEY ({listed(self.key)})"] if self.key else []
+        return f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join([*columns, *primary])})"
 
     # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -213,6 +287,10 @@ def _rolled_back(connection: duckdb.DuckDBPyConnection, statement: str, look: Ca
     return found
 
 
+def _log(connection: duckdb.DuckDBPyConnection, table: TableName) -> BatchLog:
+    return BatchLog(table.schema, lambda statement, values: connection.execute(statement, list(values)).fetchall())
+
+
 def _first_line(error: Exception) -> str:
     return shown(str(error).partition("\n")[0]) or type(error).__name__
 
@@ -257,6 +335,35 @@ class _Load:
             places = sorted(refused)
             self._rehearsed.append([])
         return self._bad
+
+    def append(self, note: Callable[[Mapping[int, str]], None], *, all_or_none: bool) -> dict[int, str]:
+        """Write the rows that the table takes, and `note` those that it does not, in one transaction.
+
+        all_or_none  where some are refused, write nothing
+        """
+        places = [place for place in range(self._frame.height) if place not in self._bad]
+        if places and not (self._bad and all_or_none) and self._commit([places], note, self._bad) is None:
+            return self._bad
+        self._keep = False  # find the good rows first, since every attempt is a transaction of its own
+        bad = self.run()
+        good = [sorted(group) for group in self._rehearsed if group]
+        if good and not (bad and all_or_none) and (error := self._commit(good, note, bad)) is not None:
+            raise error
+        return bad
+
+    def _commit(
+        self, groups: Sequence[Sequence[int]], note: Callable[[Mapping[int, str]], None], bad: Mapping[int, str]
+    ) -> Exception | None:
+        try:
+            self._begin(groups)
+            note(bad)
+            self._connection.execute("COMMIT")
+        except duckdb.Error as error:
+            if not is_row_fault(error) and not isinstance(error, duckdb.InvalidInputException):
+                raise
+            self._connection.execute("ROLLBACK")
+            return error
+        return None
 
     def _pass(self, places: Sequence[int]) -> dict[int, str]:
         if self._attempt(places) is None:

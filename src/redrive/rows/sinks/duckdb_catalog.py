@@ -148,6 +148,8 @@ def upserts(
     A row that would not change is left alone. Where other rows refer to it, what can be changed in place is changed on
     its own: DuckDB refuses to move such a row, even for a value that is the same.
     """
+    if not key:
+        return [_insert(table, columns)]
     parts = {part.lower() for part in key}
     others = [name for name in columns if name.lower() not in parts]
     if mode.on_conflict == "ignore":
@@ -181,10 +183,11 @@ def _upsert(
             if mode.newer
             else " OR ".join(f"{own}.{quoted(name)} IS DISTINCT FROM excluded.{quoted(name)}" for name in changed)
         )
-    return (
-        f"INSERT INTO {table.sql} ({listed(columns)}) SELECT {', '.join(columns.values())} FROM redrive_rows "
-        f"ON CONFLICT ({listed(key)}) DO {action}"
-    )
+    return f"{_insert(table, columns)} ON CONFLICT ({listed(key)}) DO {action}"
+
+
+def _insert(table: TableName, columns: Mapping[str, str]) -> str:
+    return f"INSERT INTO {table.sql} ({listed(columns)}) SELECT {', '.join(columns.values())} FROM redrive_rows"
 
 
 def faults(shape: DuckdbShape, columns: Mapping[str, str], number: str) -> tuple[str, list[str]]:
@@ -243,8 +246,8 @@ def taken(table: TableName, typed: str, key: Sequence[str], index: Index) -> str
     """The query for rows whose value another row of the table has, and whether that one is in the batch, too."""
     values = ", ".join(f"CAST(s.{quoted(name)} AS VARCHAR)" for name in index.columns)
     same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
-    same_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
-    in_batch = " AND ".join(f"t.{quoted(name)} = b.{quoted(name)}" for name in key)
+    same_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key) or "false"
+    in_batch = " AND ".join(f"t.{quoted(name)} = b.{quoted(name)}" for name in key) or "false"
     return (
         f"WITH typed AS ({typed}) SELECT s.redrive_at, EXISTS (SELECT 1 FROM typed b WHERE {in_batch}), {values} "
         f"FROM typed s JOIN {table.sql} t ON {same_value} WHERE NOT ({same_key})"

@@ -12,10 +12,13 @@ from redrive.errors import SinkMismatch
 from redrive.extras import needs
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.batch_log import NAME as LOG_NAME
+from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.decimals import scale_of
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.postgres_catalog import (
+    LOG_SCHEMA,
     PostgresShape,
     absent,
     foreign_key,
@@ -31,7 +34,7 @@ from redrive.rows.sinks.postgres_delete import delete_rows
 from redrive.rows.sinks.postgres_sift import can_sift, sift
 from redrive.rows.sinks.postgres_unique import UniqueFaults
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
-from redrive.rows.sinks.transacted import Faults, TransactedTable, is_row_fault
+from redrive.rows.sinks.transacted import Faults, TransactedTable, execute_with, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.store.database import Database
 from redrive.store.postgres import PostgresDialect
@@ -96,7 +99,9 @@ class PostgresTable(TransactedTable):
 
     def lives_in(self, database: Database) -> bool:
         """See `SharesTransactions`."""
-        return isinstance(database.dialect, PostgresDialect) and _place(database) == _place(self._database)
+        # Rows that are appended go by the label of their batch, also those of a piece that moves no checkpoint.
+        is_same = isinstance(database.dialect, PostgresDialect) and _place(database) == _place(self._database)
+        return is_same and bool(self.key)
 
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
@@ -115,10 +120,33 @@ class PostgresTable(TransactedTable):
         columns = [f"{quoted(name)} {_TYPES[kind]}" for name, kind in types_of(rows).items()]
         # Two that make the same table at once would fail; the second one finds it made.
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table.sql,))
+        primary = [f"PRIMARY KEY ({listed(self.key)})"] if self.key else []
         with closing(connection.connection.cursor()) as cursor:  # the driver's own: a name may have a % in it
-            cursor.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
-            )
+            cursor.execute(f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join([*columns, *primary])})")
+
+    def _batch_log(self, connection: Connection) -> BatchLog | None:
+        schema, exists = connection.exec_driver_sql(
+            LOG_SCHEMA, {"table": self._table.sql, "schema": self._table.schema, "log": LOG_NAME}
+        ).one()
+        return BatchLog(schema, execute_with(connection), mark="%s") if exists else None
+
+    def _make_log(self, connection: Connection) -> BatchLog:
+        # Two that create the same table at once would fail; the second one finds it created.
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext(%s))", (LOG_NAME,))
+        schema, _ = connection.exec_driver_sql(
+            LOG_SCHEMA, {"table": self._table.sql, "schema": self._table.schema, "log": LOG_NAME}
+        ).one()
+        log = BatchLog(schema, execute_with(connection), mark="%s")
+        cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
+        with closing(cursor):
+            try:
+                cursor.execute(log.create)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise SinkMismatch(
+                    f"appending to {self._table} needs a table {LOG_NAME} beside it, which this user may not create "
+                    f"({error.diag.message_primary}); create it, and let this user read and write it: {log.create}"
+                ) from error
+        return log
 
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
@@ -172,7 +200,7 @@ class _Load:
         self._bad = self._text.bad
         self._changed = 0
         self._staging = staging(shape, rows.columns)
-        self._order = f" ORDER BY {listed(key)}" if in_order else ""
+        self._order = f" ORDER BY {listed(key)}" if in_order and key else ""
 
     def straight(self) -> bool:
         """Copy everything into the table itself. False where a row is bad, or not new: then nothing was done."""
@@ -200,6 +228,8 @@ class _Load:
 
     def _suppressed(self, left_out: int) -> int:
         """How many of the good rows are not in the table, because a trigger left them out."""
+        if not self._key:
+            return left_out
         if left_out <= 0 or not {*self._columns} - {*self._key}:  # of a key alone, one that is there is left alone
             return 0
         try:

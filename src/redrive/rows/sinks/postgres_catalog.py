@@ -61,6 +61,16 @@ _FOREIGN_KEY = """
       AND NOT row_security_active(r.oid)  -- which hides rows from a query, and not from the key"""
 
 
+# The schema that the table is in, or will be, and whether the table of batches is in it.
+LOG_SCHEMA = """
+    SELECT found.name, EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                               WHERE n.nspname = found.name AND c.relname = %(log)s)
+    FROM (SELECT coalesce(%(schema)s,
+                          (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                           WHERE c.oid = to_regclass(%(table)s)),
+                          current_schema())::text AS name) AS found"""
+
+
 class Check(NamedTuple):
     """A CHECK of a table."""
 
@@ -192,11 +202,11 @@ def staging(shape: PostgresShape, columns: Sequence[str]) -> Staging:
 
 def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source: str, mode: Mode) -> str:
     """The statement that makes staged rows the table's own."""
+    insert = f"INSERT INTO {table.sql} AS redrive_own ({listed(columns)}) SELECT {listed(columns)} FROM {source}"
+    if not key:
+        return insert
     others = [name for name in columns if name not in key]
-    return (
-        f"INSERT INTO {table.sql} AS redrive_own ({listed(columns)}) SELECT {listed(columns)} FROM {source} "
-        f"ON CONFLICT ({listed(key)}) DO {mode.action('redrive_own', others)}"
-    )
+    return f"{insert} ON CONFLICT ({listed(key)}) DO {mode.action('redrive_own', others)}"
 
 
 def absent(table: TableName, staged: Staging, key: Sequence[str], bad: Iterable[int]) -> str:

@@ -66,8 +66,9 @@ class UniqueFaults:
         """Values that another row of the table has; that row may be in the batch itself, and change."""
         staged, values = self._staged, ", ".join(f"s.{quoted(name)}::text" for name in index.columns)
         same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
-        same_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self._key)
-        in_batch = " AND ".join(f"t.{quoted(name)} = b.{quoted(name)}" for name in self._key)
+        # A row that is appended is never one that is there.
+        same_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self._key) or "false"
+        in_batch = " AND ".join(f"t.{quoted(name)} = b.{quoted(name)}" for name in self._key) or "false"
         self._cursor.execute(
             f"SELECT s.{quoted(staged.row)}, EXISTS (SELECT FROM {staged.table} b WHERE {in_batch}), {values} "
             f"FROM {staged.table} s JOIN {self._table.sql} t ON {same_value} WHERE NOT ({same_key})"

@@ -111,7 +111,7 @@ def compare(
         raise SinkMismatch(
             f"{table} computes {_named(computed)} itself and takes no value; leave it out of the rows", extra=computed
         )
-    if not any({fold(name) for name in index} == {fold(name) for name in key} for index in shape.unique):
+    if key and not any({fold(name) for name in index} == {fold(name) for name in key} for index in shape.unique):
         raise SinkMismatch(
             f"no unique index of {table} is on {_named(key)} alone, so a row cannot be known by it; make one: "
             f"CREATE UNIQUE INDEX {quoted('_'.join((table.table, *key)))} ON {table.sql} ({listed(key)})"

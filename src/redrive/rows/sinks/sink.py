@@ -23,12 +23,16 @@ class Applied(list[Refused]):
 
 
 class Sink(Protocol):
-    """Where rows go. Writing the same rows twice leaves the same as writing them once: rows are known by their key."""
+    """Where rows go. Writing the same rows twice leaves the same as writing them once: rows are known by their key.
+
+    A sink without a key appends rows, see `Appends`: writing the same rows twice under one label is writing them once.
+    """
 
     name: str
     """As a person knows it, without a password."""
     key: tuple[str, ...]
-    """The columns that identify a row. No two rows of one `write` have the same key, and none of its parts is None."""
+    """The columns that identify a row. No two rows of one `write` have the same key, and none of its parts is None.
+    Empty where rows are appended."""
 
     @property
     def repeats(self) -> int:
@@ -64,3 +68,27 @@ class SharesTransactions(Protocol):
 
     def write_within(self, connection: Connection, rows: Outgoing) -> Sequence[Refused]:
         """Like `write`, in a transaction that the caller commits. May be repeated as a whole."""
+
+
+@runtime_checkable
+class Appends(Protocol):
+    """A sink that can append rows. It does where its `key` is empty."""
+
+    def append(self, rows: Outgoing, *, label: str, digest: str = "") -> Sequence[Refused]:
+        """Like `write`. Where rows of this label were appended before, nothing is done, and the rows that were refused
+        then are returned.
+
+        Raises `SinkMismatch` where those had other places in their batch, or another `digest`: they were other rows.
+        """
+
+    def append_all(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
+        """Append rows that belong together: all of them, or none where some are refused, which are returned.
+
+        Where rows of this label were appended before, nothing is done, and none is refused.
+        """
+
+    def has_appended(self, run_id: str) -> bool:
+        """Whether a batch of this run was appended."""
+
+    def is_empty(self) -> bool:
+        """Whether the table has no rows, or does not exist."""

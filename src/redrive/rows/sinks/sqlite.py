@@ -19,12 +19,14 @@ from sqlalchemy.pool import QueuePool
 
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.batch_log import NAME as LOG_NAME
+from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
 from redrive.rows.sinks.sink import Applied
 from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
 from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, holds_numbers, number_text
-from redrive.rows.sinks.transacted import Faults, TransactedTable, is_row_fault, refusals
+from redrive.rows.sinks.transacted import Faults, TransactedTable, execute_with, is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns
 from redrive.store.database import Database
@@ -132,7 +134,7 @@ class SqliteTable(TransactedTable):
         """See `SharesTransactions`. A table that may end a transaction on its own never shares one, nor does one from
         which rows are deleted: the store's connections do not enforce the foreign keys of the rows that refer to it."""
         other = Path(database.name)
-        if self.mode.delete_when is not None:
+        if self.mode.delete_when is not None or not self.key:  # what is appended goes by the label of its batch
             return False
         if not isinstance(database.dialect, SqliteDialect) or not self._path.exists() or not other.exists():
             return False
@@ -143,6 +145,8 @@ class SqliteTable(TransactedTable):
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
         write = super().write
+        if not self.key:  # then no row ends the transaction
+            return write(rows, label=label)
         return _without_breakers(rows, lambda some: write(some, label=label))
 
     def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
@@ -155,6 +159,11 @@ class SqliteTable(TransactedTable):
                 f"{self._table} is defined with ON CONFLICT IGNORE or REPLACE, by which SQLite leaves out rows and "
                 "says nothing; make the table without it"
             )
+        if not self.key and ends_transactions(connection, self._table):
+            raise SinkMismatch(
+                f"{self._table} answers a bad row with ROLLBACK, so a batch cannot be appended in one transaction; "
+                "define it with ABORT instead of ROLLBACK, or write to it by a key"
+            )
         return read_shape(connection, self._table)
 
     def _other_tables(self, connection: Connection) -> list[str]:
@@ -162,9 +171,19 @@ class SqliteTable(TransactedTable):
 
     def _make(self, connection: Connection, rows: Outgoing) -> None:
         columns = [f"{quoted(name)} {_type(name, kind, rows)}" for name, kind in types_of(rows).items()]
-        connection.exec_driver_sql(
-            f"CREATE TABLE {self._table.sql} ({', '.join(columns)}, PRIMARY KEY ({listed(self.key)}))"
-        )
+        primary = [f"PRIMARY KEY ({listed(self.key)})"] if self.key else []
+        connection.exec_driver_sql(f"CREATE TABLE {self._table.sql} ({', '.join([*columns, *primary])})")
+
+    def _batch_log(self, connection: Connection) -> BatchLog | None:
+        exists = connection.exec_driver_sql(
+            f"SELECT 1 FROM {quoted(self._table.schema or 'main')}.sqlite_master WHERE name = ?", (LOG_NAME,)
+        ).first()
+        return None if exists is None else BatchLog(self._table.schema, execute_with(connection))
+
+    def _make_log(self, connection: Connection) -> BatchLog:
+        log = BatchLog(self._table.schema, execute_with(connection))
+        connection.exec_driver_sql(log.create)
+        return log
 
     def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
         assert isinstance(shape, SqliteShape)
@@ -259,9 +278,10 @@ class _Load:
         others = [name for name in rows.columns if name.lower() not in {part.lower() for part in key}]
         self._upsert = (
             f"INSERT INTO {table.sql} AS redrive_own ({listed(rows.columns)}) "
-            f"VALUES ({', '.join('?' * len(rows.columns))}) "
-            f"ON CONFLICT ({listed(key)}) DO {mode.action('redrive_own', others)}"
+            f"VALUES ({', '.join('?' * len(rows.columns))})"
         )
+        if key:
+            self._upsert += f" ON CONFLICT ({listed(key)}) DO {mode.action('redrive_own', others)}"
         self._changed = 0
 
     def run(self) -> Faults:
@@ -282,7 +302,7 @@ class _Load:
         bad = Faults({**self._bad, **refused})
         good = [place for place in places if place not in refused]
         if self._shape.suppresses:
-            bad.suppressed = self._absent(good)
+            bad.suppressed = self._absent(good) if self._key else len(good) - self._changed
         if not self._mode.is_plain:
             bad.ignored = len(good) - bad.suppressed - self._changed
         return bad
@@ -301,7 +321,8 @@ class _Load:
         left, start, done = iter(rows), 0, False
         refused: dict[int, str] = {}
         # How many rows a statement has changed is only known when it has run to its end.
-        exactly, self._changed = self._shape.leaves_traces or not self._mode.is_plain, 0
+        exactly = self._shape.leaves_traces or not self._mode.is_plain or (self._shape.suppresses and not self._key)
+        self._changed = 0
         while not done:
             if exactly:
                 self._cursor.execute("SAVEPOINT redrive_part")
@@ -329,12 +350,16 @@ class _Load:
         said = str(error)
         if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
             return said
+        return self._orphaned(place) or said  # SQLite does not say which one
+
+    def _orphaned(self, place: int) -> str | None:
+        """What a row refers to that is not there."""
         row = dict(zip(map(str.lower, self._columns), self._tuples[place], strict=True))
-        for key in self._shape.foreign_keys:  # SQLite does not say which one
+        for key in self._shape.foreign_keys:
             values = [row.get(name.lower()) for name in key.columns]
             if None not in values and not self._cursor.execute(key.lookup, values).fetchone():
                 return key.told(values)
-        return said
+        return None
 
     # ── foreign keys that are looked at when all rows are in ──────────────────────────────────────────────────────────
 
@@ -343,6 +368,8 @@ class _Load:
 
     def _orphans(self, places: Sequence[int]) -> dict[int, str]:
         """The rows, of those just written, that refer to something which is not there."""
+        if not self._key:
+            return {place: said for place in places if (said := self._orphaned(place))}
         own = {name.lower(): at for at, name in enumerate(self._columns)}
         keys = [tuple(self._tuples[place][own[name.lower()]] for name in self._key) for place in places]
         parts = [f"k{number}" for number in range(len(self._key))]

@@ -24,7 +24,8 @@ def table(
     url: str | URL,
     name: str,
     *,
-    key: str | Sequence[str],
+    key: str | Sequence[str] | None = None,
+    append: bool = False,
     create: bool = False,
     patience: float = 60.0,
     on_conflict: OnConflict = "update",
@@ -37,6 +38,8 @@ def table(
     name         the table, "vendor_deliveries" or "silver.vendor_deliveries"
     key          the column or columns that identify a row; the table has a unique index on them. A row whose key is
                  there already replaces what the rows bring of it, so that writing twice is writing once.
+    append       insert every row, and update none; instead of `key`. A batch is appended once, also where its run is
+                 killed and run again: a table `redrive_batches` beside it holds the batches that were appended.
     create       make a missing table from the first rows, with the key as its primary key
     patience     seconds for which a database that restarts or is busy is waited for
     on_conflict  "update": a row whose key is there replaces it; "ignore": it is left out and counted as a duplicate
@@ -45,14 +48,13 @@ def table(
     delete_when  a column that says yes, "deleted", or columns with the values that mark a deletion, {"op": "D"}: the
                  row of that key is deleted, and counted as discarded. These columns are not written to the table.
 
-    The last three are for PostgreSQL, SQLite and DuckDB.
+    `append` and the last three are for PostgreSQL, SQLite and DuckDB.
     """
     parsed, where = _read(url), TableName.parse(name)
-    parts = _key(key)
     mode = Mode(on_conflict, newer, delete_when)
+    parts = _appended(key, mode) if _flag("append", append) else _key(key)
     mode.check_key(parts)
-    if not isinstance(create, bool):
-        raise TypeError(f"create is True or False, not {create!r}")
+    _flag("create", create)
     if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
         raise ValueError(f"patience is a number of seconds from 0 up, not {patience!r}")
     if parsed.drivername in _POSTGRES:
@@ -67,6 +69,10 @@ def table(
         from redrive.rows.sinks.duckdb import DuckdbTable
 
         return DuckdbTable(_file(parsed), where, key=parts, create=create, patience=patience, mode=mode)
+    if append:
+        raise ValueError(
+            f"append is for PostgreSQL, SQLite and DuckDB, not for {parsed.drivername}; name a key instead"
+        )
     if not mode.is_plain:
         raise ValueError(
             f"on_conflict, newer and delete_when are for PostgreSQL, SQLite and DuckDB, not for {parsed.drivername}"
@@ -91,7 +97,25 @@ def _file(url: URL) -> Path:
     return Path(local_path(url.database, "the file of a database"))
 
 
-def _key(key: str | Sequence[str]) -> tuple[str, ...]:
+def _flag(name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
+
+
+def _appended(key: str | Sequence[str] | None, mode: Mode) -> tuple[str, ...]:
+    if key is not None:
+        raise ValueError("append=True inserts every row and knows none by a key; leave out key, or append=True")
+    if not mode.is_plain:
+        raise ValueError("append=True inserts every row; it cannot be combined with on_conflict, newer or delete_when")
+    return ()
+
+
+def _key(key: str | Sequence[str] | None) -> tuple[str, ...]:
+    if key is None:
+        raise ValueError(
+            "a table needs key, the column or columns that identify a row, or append=True, which inserts every row"
+        )
     parts = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
     if not parts or not all(isinstance(part, str) and part for part in parts):
         raise ValueError(f"key names the column or columns that identify a row, not {key!r}")

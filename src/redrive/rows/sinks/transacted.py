@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -14,6 +16,7 @@ from redrive.errors import SinkMismatch
 from redrive.letters import ErrorType
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.batch_log import BatchLog, Execute, digest_of
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Shape, TableName, compare, no_table
@@ -43,6 +46,16 @@ def refusals(bad: Mapping[int, str]) -> Applied:
     return applied
 
 
+def execute_with(connection: Connection) -> Execute:
+    """Statements of a `BatchLog`, in the transaction of a connection."""
+
+    def execute(statement: str, values: Sequence[Any]) -> Sequence[Any]:
+        result = connection.exec_driver_sql(statement, tuple(values))
+        return result.fetchall() if result.returns_rows else ()
+
+    return execute
+
+
 class _Rehearsed(Exception):
     """Ends a rehearsal, and with it its transaction."""
 
@@ -68,6 +81,7 @@ class TransactedTable(ABC):
         self._create = create
         self._shape: Shape | None = None
         self._checked: set[tuple[str, ...]] = set()
+        self._removed_old = False
 
     def __repr__(self) -> str:
         return f"<table {self.name}>"
@@ -93,7 +107,56 @@ class TransactedTable(ABC):
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
-        return self._database.write(lambda connection: self.write_within(connection, rows)) if len(rows) else ()
+        if not len(rows):
+            return ()
+        if self.key:
+            return self._database.write(lambda connection: self.write_within(connection, rows))
+        return self.append(rows, label=label)
+
+    def append(self, rows: Outgoing, *, label: str, digest: str = "") -> Sequence[Refused]:
+        """See `Appends`."""
+        if not len(rows):
+            return ()
+        whole = digest_of(rows, digest)
+        return self._database.write(lambda connection: self._append(connection, rows, label, whole))
+
+    def append_all(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
+        """See `Appends`."""
+
+        def work(connection: Connection) -> None:
+            limit_lock_waits(connection, self.patience)
+            if self._open_log(connection).claim(label, digest_of(rows)):
+                applied = self._write(connection, rows, rehearsing=False)
+                if applied:
+                    raise _Rehearsed(applied)
+
+        try:
+            if len(rows):
+                self._database.write(work)
+        except _Rehearsed as refused:
+            return refused.refused
+        return ()
+
+    def has_appended(self, run_id: str) -> bool:
+        """See `Appends`."""
+
+        def read(connection: Connection) -> bool:
+            log = self._batch_log(connection)
+            return log is not None and log.has_run(run_id)
+
+        return self._database.read(read)
+
+    def is_empty(self) -> bool:
+        """See `Appends`."""
+
+        def read(connection: Connection) -> bool:
+            if self._read_shape(connection) is None:
+                return True
+            with closing(connection.connection.cursor()) as cursor:  # the driver's own: a name may have a % in it
+                cursor.execute(f"SELECT 1 FROM {self._table.sql} LIMIT 1")
+                return cursor.fetchone() is None
+
+        return self._database.read(read)
 
     def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
         """See `Sink`."""
@@ -117,7 +180,29 @@ class TransactedTable(ABC):
         self._forget()
         self._database.close()
 
-    def _write(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Sequence[Refused]:
+    def _append(self, connection: Connection, rows: Outgoing, label: str, digest: str) -> Sequence[Refused]:
+        """Append the rows of a batch, unless they are in the table."""
+        limit_lock_waits(connection, self.patience)
+        log = self._open_log(connection)
+        if not self._removed_old:
+            log.remove_old(label)
+            self._removed_old = True
+        if not log.claim(label, digest):
+            found = log.find(label, digest)
+            assert found is not None
+            return found
+        applied = self._write(connection, rows, rehearsing=False)
+        log.complete(label, applied)
+        return applied
+
+    def _open_log(self, connection: Connection) -> BatchLog:
+        """The labels of the batches, in the schema of the table; created where there are none yet."""
+        log = self._batch_log(connection)
+        if log is None:
+            log = self._make_log(connection)
+        return log
+
+    def _write(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
         """Write the rows; whatever speaks against them by what was known is looked at again by what is."""
         known = self._shape
         limit_lock_waits(connection, self.patience)
@@ -202,6 +287,14 @@ class TransactedTable(ABC):
 
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         """Delete the rows of the table that have the keys of these; those that cannot be deleted by place, and why."""
+        raise NotImplementedError
+
+    def _batch_log(self, connection: Connection) -> BatchLog | None:
+        """The labels of the batches that were appended; None where there is no table of them."""
+        raise NotImplementedError
+
+    def _make_log(self, connection: Connection) -> BatchLog:
+        """Create the table of labels."""
         raise NotImplementedError
 
     @abstractmethod

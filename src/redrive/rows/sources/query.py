@@ -75,6 +75,8 @@ class Query:
         self._url = url
         self._keyset = keyset
         self._lag = lag
+        self.rereads = bool(lag)
+        """Whether a new run reads rows that the last one has read."""
 
     def __repr__(self) -> str:
         return f"<query {self.name!r}>"
