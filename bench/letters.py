@@ -287,8 +287,13 @@ def work_rows(
         }
 
     lines: list[str] = []
-    yield row("replay", lambda: dlq.replay(accept, dry_run=False, cause=sent).reprocessed, naive)
-    yield row("replay, all fail again", lambda: dlq.replay(refuse, dry_run=False, cause=tried).failed_again)
+    yield row(
+        "replay", lambda: dlq.replay(accept, dry_run=False, canary=0, any_pipeline=True, cause=sent).reprocessed, naive
+    )
+    yield row(
+        "replay, all fail again",
+        lambda: dlq.replay(refuse, dry_run=False, canary=0, any_pipeline=True, cause=tried).failed_again,
+    )
     yield row("discard", lambda: dlq.discard(note="not worth it", cause=discarded).changed)
     yield row("purge", lambda: dlq.purge(older_than=timedelta(0)).letters)
     yield row("export", lambda: lines.extend(dlq.export(cause=moved)) or len(lines))

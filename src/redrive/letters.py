@@ -69,6 +69,7 @@ class NewLetter:
     context      what its source needs to read the record again, as JSON: the header of a CSV line
     target       the program that rejected it, FILE:NAME
     sink_key     the key of its row in the sink, where it is known; letters of a pipeline are identified by it
+    is_key_sure  whether the row is sure to have that key; otherwise position and content identify the letter
     """
 
     record: Any
@@ -84,6 +85,7 @@ class NewLetter:
     context: Mapping[str, Any] | None = None
     target: str | None = None
     sink_key: str | None = None
+    is_key_sure: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

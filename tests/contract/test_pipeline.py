@@ -960,7 +960,7 @@ def test_a_table_that_is_not_there_is_told(kit):
         ({"source": []}, "source must be one of redrive's"),
         ({"sink": {}}, "sink must be one of redrive's"),
         ({"validate": 5}, "validate"),
-        ({"name": ""}, "name of its pipeline"),
+        ({"name": ""}, "a pipeline needs a name"),
     ],
 )
 def test_a_pipeline_that_makes_no_sense_is_refused_where_it_is_made(tmp_path, options, says):

@@ -4,6 +4,7 @@ import datetime as dt
 import decimal
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -143,7 +144,7 @@ def test_a_letter_that_was_rejected_in_the_same_moment_as_a_settled_one_is_not_l
     letter = redrive.NewLetter({"a": 1}, "bad", key="k", rejected_at=moment)
     dlq.put_many([letter], pipeline="p")
     dlq.discard(note="x", key="k")
-    dlq.put_many([letter], pipeline="p")
+    dlq.put_many([replace(letter, record={"a": 2})], pipeline="p")  # unchanged, it would stay decided
     lines = list(dlq.export())
     assert other.import_(lines).new == 2
     assert other.import_(lines).new == 0

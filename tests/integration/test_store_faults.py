@@ -209,7 +209,7 @@ def check_a_full_disk(heard, says):
     assert kept == [kept[0]] * 3
     assert says in still
     assert kept_still == kept
-    assert freed == f"Stored(new={1_500 - kept[0]}, repeated={kept[0]})"
+    assert freed == f"Stored(new={1_500 - kept[0]}, repeated={kept[0]}, decided=0)"
     assert at_end == [1_500] * 3
     assert intact == [["ok"]]
 

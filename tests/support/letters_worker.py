@@ -71,7 +71,9 @@ def replay(mouth, *, url, target, deliveries, batch, lease):
         upsert(target, [(one["n"], json.dumps(one)) for one in accepted])
         return [None if one["n"] % 7 != 3 else ValueError("still no number") for one in records]
 
-    report = store.dlq.replay(deliver, any_pipeline=True, canary=0, dry_run=False, batch=batch, lease=lease)
+    report = store.dlq.replay(
+        deliver, status="pending", any_pipeline=True, canary=0, dry_run=False, batch=batch, lease=lease
+    )
     mouth.say("report", attempted=report.attempted, reprocessed=report.reprocessed, failed=report.failed_again)
 
 

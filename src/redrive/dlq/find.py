@@ -46,10 +46,16 @@ def page(
     return [as_letter(row) for row in rows]
 
 
-def snapshot(connection: Connection, *conditions: ColumnElement[bool]) -> array[int]:
-    """The ids of all letters that match now, oldest first: eight bytes each, however large the letters are."""
+def snapshot(
+    connection: Connection, *conditions: ColumnElement[bool], by: Sequence[ColumnElement[Any]] = (letters.c.id,)
+) -> array[int]:
+    """The ids of all letters that match now, oldest first: eight bytes each, however large the letters are.
+
+    Args:
+        by: the order, where the oldest is not the one that was put first.
+    """
     ids = array("q")
-    rows = connection.execute(select(letters.c.id).where(*conditions).order_by(letters.c.id), execution_options=_STREAM)
+    rows = connection.execute(select(letters.c.id).where(*conditions).order_by(*by), execution_options=_STREAM)
     for part in rows.scalars().partitions():
         ids.extend(part)
     return ids

@@ -88,7 +88,12 @@ class Preparer:
             rejected,
             position,
             cause,
-            self._identity((pipeline, source, cause), key if self._by_key else sink_key, position, raw),
+            self._identity(
+                (pipeline, source, cause),
+                key if self._by_key else sink_key if letter.is_key_sure else None,
+                position,
+                raw,
+            ),
             letter.attempts,
             rejected,
             None if letter.context is None else encode(dict(letter.context)),

@@ -175,7 +175,8 @@ class Replay:
     def _select(self, connection: Connection) -> None:
         self._began = self._database.dialect.now(connection)
         conditions = self._conditions(self._plan.chosen)
-        self._ids = snapshot(connection, *conditions)
+        # By their last sighting: a letter that was put early may hold the newest record of its key, which is sent last.
+        self._ids = snapshot(connection, *conditions, by=(letters.c.last_seen, letters.c.id))
         groups = (letters.c.fingerprint, letters.c.pipeline_name, letters.c.target)
         for cause, pipeline, target, count in connection.execute(
             select(*groups, func.count()).where(*conditions).group_by(*groups)
@@ -259,7 +260,7 @@ class Replay:
         return len(self._ids) if self._plan.limit is None else min(len(self._ids), self._plan.limit)
 
     def _read(self, ids: list[int]) -> list[Letter]:
-        return self._database.read(lambda connection: fetch(connection, ids))
+        return _in_order(self._database.read(lambda connection: fetch(connection, ids)))
 
     def _claim(self, ids: list[int]) -> list[Letter]:
         batch, others = self._database.write(lambda connection: self._take(connection, ids))
@@ -282,7 +283,7 @@ class Replay:
         fit = set(connection.execute(still.with_for_update()).scalars())
         if gone := mine - fit:
             self._claims.release(connection, list(gone))
-        return fetch(connection, sorted(fit)), holders(connection, [one for one in ids if one not in mine])
+        return _in_order(fetch(connection, sorted(fit))), holders(connection, [one for one in ids if one not in mine])
 
     def _take_over(self) -> None:
         """See to the letters that were in other hands: a replay that lives renews its claims, a dead one does not."""
@@ -387,3 +388,7 @@ class Replay:
             superseded=self._superseded,
             canary=self._canary,
         )
+
+
+def _in_order(found: list[Letter]) -> list[Letter]:
+    return sorted(found, key=lambda letter: (letter.last_seen, letter.id))

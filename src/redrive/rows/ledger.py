@@ -117,7 +117,7 @@ class Ledger:
                 # A run that was killed in its first batch has read nothing by the store, and may have appended it.
                 if (last.rows_read or aborted or appended) and not restart:
                     # Before the first checkpoint nothing is known of the input; the sink compares what was appended.
-                    if standing.position is not None or not appended:
+                    if standing.position is not None:
                         started_over = self._changed(source, standing, last)
                     if started_over is None:
                         return self._resume(connection, source, standing, last, sink)

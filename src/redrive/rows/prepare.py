@@ -141,6 +141,7 @@ class Preparation:
                 changes them on the way to the sink.
         """
         record = batch.rows.record(refused.place)
+        is_key_sure = sink_key is not None or self._check.keeps(self._key)
         if sink_key is None and self._transform is None:
             sink_key = _key_text(record, self._key)
         return NewLetter(
@@ -151,6 +152,7 @@ class Preparation:
             source=batch.source,
             error_type=refused.error_type,
             sink_key=sink_key if refused.keyed else None,
+            is_key_sure=is_key_sure,
         )
 
     def letter_of_all(self, batch: Batch, places: Sequence[int], error: str | BaseException) -> NewLetter:

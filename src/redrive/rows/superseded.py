@@ -1,4 +1,4 @@
-"""Open letters whose row was written after all: a later run, or a later row of the same run, has the same key.
+"""Letters whose row was written after all: a later run, or a later row of the same run, has the same key.
 
 A replay of such a letter would write old data over new, so it is marked, and a replay leaves it out unless told
 otherwise.
@@ -12,19 +12,22 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, select, update
 
-from redrive.letters import OPEN, NewLetter
+from redrive.letters import NewLetter
 from redrive.rows.batch import Outgoing
 from redrive.rows.prepare import key_text
 from redrive.store.database import Database
 from redrive.store.schema import letters
 
 MOST = 200_000
-"""Open letters that are looked at, the newest: a queue with more of them has other problems."""
+"""Letters that are looked at, the newest: a pipeline with more of them has other problems."""
 _AT_ONCE = 500
+
+Place = tuple[str, str]
+"""The key and the position of a rejected row."""
 
 
 class OpenLetters:
-    """The open letters of a pipeline, by the key of their row in the sink."""
+    """The letters of a pipeline, by the key of their row in the sink. Settled ones too: they may be reopened."""
 
     def __init__(self, database: Database, pipeline: str, run_id: UUID, key: Sequence[str]) -> None:
         self._run_id = run_id
@@ -35,29 +38,41 @@ class OpenLetters:
             self._ids.setdefault(sink_key, []).append(letter_id)
 
     def written(self, rows: Outgoing) -> frozenset[str]:
-        """Return the keys of these rows, which are in the sink now, that have an open letter."""
+        """Return the keys of these rows, which are in the sink now, that have a letter."""
         if not self._ids and not self._of_this_run:
             return frozenset()
         keys = set(self._texts(rows))
         return frozenset(key for key in keys if key in self._ids or key in self._of_this_run)
 
-    def written_later(self, rows: Outgoing, rejected: Mapping[int, NewLetter]) -> frozenset[str]:
-        """Return the keys of rejected rows for which a later row of the same batch was written.
+    def written_later(self, rows: Outgoing, rejected: Mapping[int, NewLetter]) -> frozenset[Place]:
+        """Return the rejected rows for which a later row of the same batch and key was written.
 
         Args:
             rejected: letters of this batch, by the place of their row.
         """
-        places = {letter.sink_key: place for place, letter in rejected.items() if letter.sink_key is not None}
-        if not places:
+        keyed = {place: letter for place, letter in rejected.items() if letter.sink_key is not None}
+        if not keyed:
             return frozenset()
-        texts = zip(self._texts(rows), rows.origin, strict=True)
-        return frozenset(text for text, origin in texts if text is not None and origin > places.get(text, origin))
+        last = dict(zip(self._texts(rows), rows.origin, strict=True))
+        return frozenset(
+            (str(letter.sink_key), str(letter.position))
+            for place, letter in keyed.items()
+            if last.get(letter.sink_key, place) > place
+        )
 
     def mark(self, connection: Connection, keys: Collection[str], now: datetime) -> None:
         """Mark the letters of these keys, in the transaction that moves the checkpoint."""
         ids = [one for key in keys for one in self._ids.get(key, ())]
         _mark(connection, letters.c.id, ids, (), now)
         _mark(connection, letters.c.sink_key, list(keys), (letters.c.run_id == self._run_id,), now)
+
+    def mark_here(self, connection: Connection, places: Collection[Place], now: datetime) -> None:
+        """Mark letters of this run, each by its key and position."""
+        column = letters.c
+        mine = (column.run_id == self._run_id) & column.superseded_at.is_(None)
+        for sink_key, position in places:
+            one = (column.sink_key == sink_key) & (column.position == position)
+            connection.execute(update(letters).where(mine, one).values(superseded_at=now))
 
     def add(self, rejected: Iterable[NewLetter]) -> None:
         """Remember the letters of a batch that was saved."""
@@ -74,7 +89,7 @@ def _find(connection: Connection, pipeline: str) -> list[tuple[int, str]]:
     column = letters.c
     wanted = (
         select(column.id, column.sink_key)
-        .where(column.pipeline_name == pipeline, column.status.in_(OPEN))
+        .where(column.pipeline_name == pipeline)
         .where(column.sink_key.is_not(None), column.superseded_at.is_(None))
         .order_by(column.id.desc())
         .limit(MOST)
@@ -89,7 +104,7 @@ def _mark(
     more: Sequence[ColumnElement[bool]],
     now: datetime,
 ) -> None:
-    is_open = letters.c.status.in_(OPEN) & letters.c.superseded_at.is_(None)
+    unmarked = letters.c.superseded_at.is_(None)
     for start in range(0, len(values), _AT_ONCE):
         some = column.in_(values[start : start + _AT_ONCE])
-        connection.execute(update(letters).where(some, is_open, *more).values(superseded_at=now))
+        connection.execute(update(letters).where(some, unmarked, *more).values(superseded_at=now))

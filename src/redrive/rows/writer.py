@@ -8,6 +8,7 @@ The checkpoint never moves before every row of the batch is in the sink or in th
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +29,10 @@ from redrive.rows.prepare import Preparation, Prepared, reason_of
 from redrive.rows.sinks.sink import Appends, Applied, SharesTransactions
 from redrive.rows.sources.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
-from redrive.rows.superseded import OpenLetters
+from redrive.rows.superseded import OpenLetters, Place
 from redrive.runs import Counts, Tier
+
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,8 @@ class _Outcome:
     """Of the keys that were written, where a later batch may overwrite them."""
     superseded: frozenset[str] = frozenset()
     """Keys that were written and have a letter of an earlier batch or run."""
-    superseded_here: frozenset[str] = frozenset()
-    """Keys that were written and have a letter of an earlier row of this batch."""
+    superseded_here: frozenset[Place] = frozenset()
+    """Letters of this batch for whose key a later row was written."""
 
     def __add__(self, other: _Outcome) -> _Outcome:
         return _Outcome(
@@ -291,9 +294,10 @@ class Writer:
         job, now = self._job, self._store.database.dialect.now(connection)
         if self._open_letters is not None and whole.superseded:
             self._open_letters.mark(connection, whole.superseded, now)
-        self._store.dlq.put_within(connection, whole.letters, pipeline=job.pipeline, run_id=run_id, target=job.target)
+        in_order = sorted(whole.letters, key=_first_number)
+        self._store.dlq.put_within(connection, in_order, pipeline=job.pipeline, run_id=run_id, target=job.target)
         if self._open_letters is not None and whole.superseded_here:
-            self._open_letters.mark(connection, whole.superseded_here, now)
+            self._open_letters.mark_here(connection, whole.superseded_here, now)
         if self._seen is not None:
             self._seen.add(connection, whole.digests)
         if self._distinct is not None:
@@ -328,3 +332,9 @@ class Writer:
 
     def _repeats(self) -> int:
         return self._store.database.repeats + (0 if self._shared else self._job.sink.repeats)
+
+
+def _first_number(letter: NewLetter) -> int:
+    """Where a row stood, so that the letters of a batch are put in the order of their rows: "line 18" is 18."""
+    found = _NUMBER.search(str(letter.position))
+    return 0 if found is None else int(found[0])

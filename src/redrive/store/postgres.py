@@ -157,7 +157,8 @@ class PostgresDialect:
                          SELECT max(decided.id) FROM pipeline.dead_letter_queue AS decided
                          WHERE decided.identity = again.identity AND decided.status IN ('reprocessed', 'discarded')
                          AND decided.raw_record = again.raw_record
-                         AND decided.context IS NOT DISTINCT FROM again.context)
+                         AND decided.context IS NOT DISTINCT FROM again.context
+                         AND (decided.status = 'discarded' OR decided.superseded_at IS NULL))
                      AND NOT EXISTS (
                          SELECT 1 FROM pipeline.dead_letter_queue AS standing WHERE standing.identity = again.identity
                          AND (CASE WHEN standing.status IN ('pending', 'escalated') THEN 1 END) = 1)

@@ -150,7 +150,7 @@ class SqliteDialect:
                 run_id = :run_id, position = :position
             WHERE id = (SELECT max(id) FROM dead_letter_queue WHERE identity = :identity
                         AND status IN ('reprocessed', 'discarded') AND raw_record = :raw_record
-                        AND context IS :context)
+                        AND context IS :context AND (status = 'discarded' OR superseded_at IS NULL))
             AND NOT EXISTS (SELECT 1 FROM dead_letter_queue WHERE identity = :identity
                             AND CASE WHEN status IN ('pending', 'escalated') THEN 1 END = 1)"""
         return [

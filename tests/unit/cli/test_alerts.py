@@ -253,7 +253,7 @@ def test_every_condition_is_listed_with_where_it_begins(run, store, settings):
 
 def test_what_the_rules_show_is_what_redrive_toml_takes(run, store, here):
     odd = {one.name: one.default * 3 or 45.0 for one in dataclasses.fields(Thresholds)}
-    odd |= {"row_drop": 0.125, "down_share": 0.5}
+    odd |= {"row_drop": 0.125, "few_rows": 0.25, "down_share": 0.5}
     lines = [f"{name} = {value}" for name, value in odd.items()]
     (here / "redrive.toml").write_text("[alerts.thresholds]\n" + "\n".join(lines))
     shown = re.findall(r"(\w+) = (\S+?)(?:,|$)", "\n".join(row[3] for row in run("alerts", "rules").rows), re.MULTILINE)

@@ -28,7 +28,17 @@ def test_every_command_is_on_the_page(command):
 def test_every_option_that_selects_letters_is_on_the_page():
     program = get_command(app)
     options = {option for one in program.get_command(None, "dlq").commands["ls"].params for option in one.opts}
-    unsaid = {"--after", "--limit", "--oldest-first", "--all-statuses", "--store", "--json", "--debug", "ids"}
+    unsaid = {
+        "--after",
+        "--cursor",
+        "--limit",
+        "--oldest-first",
+        "--all-statuses",
+        "--store",
+        "--json",
+        "--debug",
+        "ids",
+    }
     assert [option for option in options - unsaid if f"`{option}" not in PAGE and f", `{option}" not in PAGE] == []
 
 

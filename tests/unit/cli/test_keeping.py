@@ -16,7 +16,7 @@ def settled_long_ago(store, *ids):
     from redrive.store.schema import letters
 
     long_ago = datetime.now(UTC) - timedelta(days=40)
-    change = update(letters).where(letters.c.id.in_(ids)).values(settled_at=long_ago)
+    change = update(letters).where(letters.c.id.in_(ids)).values(settled_at=long_ago, last_seen=long_ago)
     store.database.write(lambda connection: connection.execute(change))
 
 

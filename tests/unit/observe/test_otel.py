@@ -148,7 +148,7 @@ def test_what_the_gate_says_is_an_event_of_the_run(sky, pipeline):
     pipeline(10).run()
     judged = [event for event in sky.span("run vendor").events if event.name == "GateJudged"]
     assert judged[-1].attributes == {
-        "redrive.tier": "P1",
+        "redrive.tier": "P3",
         "redrive.rate": 0.2,
         "redrive.rejected": 2,
         "redrive.read": 10,

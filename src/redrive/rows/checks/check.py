@@ -50,6 +50,9 @@ class Check(Protocol):
     def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return those of the source's columns that are not read, and so are not written."""
 
+    def keeps(self, columns: Sequence[str]) -> bool:
+        """Return whether these columns of a good row hold what the record held, but for their type."""
+
     def __call__(self, rows: Received) -> Checked:
         """Judge rows. Each is good, rejected or discarded; an error that is no row's own is raised."""
 
@@ -92,6 +95,10 @@ class Unchecked:
     def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
         """None is."""
         return ()
+
+    def keeps(self, columns: Sequence[str]) -> bool:
+        """All are."""
+        return True
 
     def __call__(self, rows: Received) -> Checked:
         places = range(len(rows))

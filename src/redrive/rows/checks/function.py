@@ -23,6 +23,10 @@ class FunctionCheck:
         """Only the function knows what it reads."""
         return ()
 
+    def keeps(self, columns: Sequence[str]) -> bool:
+        """The function may change every column."""
+        return False
+
     def __call__(self, rows: Received) -> Checked:
         sieve = Sieve(ErrorType.VALIDATION)
         for place, record in owned(rows, sieve):

@@ -91,6 +91,18 @@ class ModelCheck:
             self._known = {name for field, info in fields for name in _accepted(self._model, field, info)}
         return tuple(name for name in columns if name not in self._known)
 
+    def keeps(self, columns: Sequence[str]) -> bool:
+        """Whether no validator of the model can change these fields, and no alias reads them from elsewhere."""
+        if self._model is None:
+            return False
+        decorators = self._model.__pydantic_decorators__
+        if decorators.field_validators or decorators.validators or decorators.model_validators:
+            return False
+        fields = self._model.model_fields
+        return all(
+            name in fields and fields[name].alias is None and fields[name].validation_alias is None for name in columns
+        ) and not any(hasattr(part, "func") for name in columns for part in fields[name].metadata)
+
     def __call__(self, rows: Received) -> Checked:
         sieve = Sieve(ErrorType.VALIDATION)
         with without_collection():

@@ -65,6 +65,10 @@ class SchemaCheck:
         """Return the columns that the schema does not have."""
         return tuple(name for name in columns if name not in self._columns)
 
+    def keeps(self, columns: Sequence[str]) -> bool:
+        """Columns are cast, and not changed otherwise."""
+        return True
+
     def __call__(self, rows: Received) -> Checked:
         if not len(rows):
             return Checked(Outgoing(tuple(self._columns), (), tuples=()), [])
