@@ -96,3 +96,19 @@ def test_older_letter_of_a_key_is_written_where_the_newest_is_refused(store, ord
         report = store.dlq.replay(pipeline(), dry_run=dry_run)
         assert (report.reprocessed, report.failed_again) == (1, 1)
     assert orders.execute("SELECT id, fee FROM orders").fetchall() == [("a", 5)]
+
+
+class TestRedactedRecord:
+    """A store that keeps records redacted has no values to send."""
+
+    def test_is_not_sent_until_it_is_edited(self, tmp_path):
+        with redrive.connect(tmp_path / "redacted.db", redact=["card"], store_redacted=True) as store:
+            store.dlq.put({"id": 1, "card": "4111111111111111"}, "bad", pipeline="p", key="1")
+            store.dlq.put({"id": 2}, "bad", pipeline="p", key="2")
+            sent = []
+            report = store.dlq.replay(sent.extend, dry_run=False, pipeline="p")
+            assert (report.reprocessed, report.failed_again) == (1, 1)
+            assert "edit it before it is replayed" in report.by_cause[0].message
+            assert sent == [{"id": 2}]
+            store.dlq.edit(1, {"id": 1, "card": "4000000000000002"})
+            assert store.dlq.replay(sent.extend, dry_run=False, pipeline="p").reprocessed == 1

@@ -24,11 +24,23 @@ def load_target(wanted: str) -> Any:
 
 
 def target_of(wanted: str, found: Any) -> str:
-    """Return how to find the loaded object again from any directory: a file by its whole path, and always the name."""
+    """Return how to find the loaded object again from any directory: a file by its whole path, and always the name.
+
+    The path has `/./` behind the working directory: what the file says of relative paths, it says of that directory.
+    """
     where, _, name = wanted.rpartition(":") if ":" in wanted else (wanted, "", "")
     if not name:
         name = next(name for name, value in vars(_loaded(where)).items() if value is found)
-    return f"{Path(where).resolve() if _is_file(where) else where}:{name}"
+    if not _is_file(where):
+        return f"{where}:{name}"
+    here = os.path.realpath(os.getcwd())
+    return f"{os.path.join(here, '.', os.path.relpath(os.path.realpath(where), here))}:{name}"
+
+
+def directory_of(target: str) -> str | None:
+    """Return the working directory of a stored target; None for a module."""
+    directory, dot, _ = target.partition(f"{os.sep}.{os.sep}")
+    return (directory or os.sep) if dot else None
 
 
 def load(wanted: str) -> Any:

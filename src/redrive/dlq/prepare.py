@@ -23,6 +23,8 @@ _REMEMBERED = 1_000  # messages: the same few make most of a batch
 _PARSING = ("json", "csv", "_csv", "zlib", "gzip", "zipfile", "xml", "pyarrow", "simplejson", "orjson", "yaml")
 _SINKS = ("sqlalchemy", "psycopg", "psycopg2", "sqlite3", "duckdb", "pymysql", "asyncpg", "oracledb", "MySQLdb")
 
+REDACTED = "redacted"
+"""In the context of a letter: values of its record were masked before it was stored, and cannot be sent."""
 _Place = tuple[str, str | None, str]
 """Pipeline, source and cause: what the letters of a batch mostly have in common."""
 
@@ -66,9 +68,11 @@ class Preparer:
         """The letter as a row."""
         pipeline, source = self._place(letter)
         error_type, message, cause = self._error(letter)
-        record = letter.record
+        record, context = letter.record, letter.context
         if self._store_redacted:
             record = self._redactor.record(record)
+            if record != letter.record:
+                context = {**(context or {}), REDACTED: True}
         raw = encode(record)
         key = None if letter.key is None else as_key(letter.key)
         sink_key = None if letter.sink_key is None else as_key(letter.sink_key)
@@ -96,7 +100,7 @@ class Preparer:
             ),
             letter.attempts,
             rejected,
-            None if letter.context is None else encode(dict(letter.context)),
+            None if context is None else encode(dict(context)),
             None if target is None else storable(target),
             sink_key,
         )

@@ -22,7 +22,7 @@ from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, snapshot
 from redrive.dlq.fingerprint import fingerprint
 from redrive.dlq.pace import Pace
-from redrive.dlq.prepare import storable
+from redrive.dlq.prepare import REDACTED, storable
 from redrive.dlq.redact import Redactor
 from redrive.dlq.results import mark
 from redrive.dlq.scope import must_be_its_own, must_be_one_pipeline
@@ -40,6 +40,7 @@ CANARY = 10
 CANARY_ABOVE = 100
 """Letters above which a replay is large."""
 _LOOK_AGAIN = 0.25
+_MASKED = "values of the record were masked before it was stored; edit it before it is replayed"
 
 Answer = tuple[Letter, str | None]
 """A letter, and why it failed; None where it did not."""
@@ -332,7 +333,12 @@ class Replay:
     def _try(self, batch: list[Letter]) -> list[str | None]:
         self._sent = batch
         self._pace.sent(len(batch))
-        return self._target.try_all(batch, dry_run=self._dry)
+        masked = {letter.id for letter in batch if not letter.edited and (letter.context or {}).get(REDACTED)}
+        if not masked:
+            return self._target.try_all(batch, dry_run=self._dry)
+        sent = [letter for letter in batch if letter.id not in masked]
+        outcomes = iter(self._target.try_all(sent, dry_run=self._dry) if sent else ())
+        return [_MASKED if letter.id in masked else next(outcomes) for letter in batch]
 
     def _note_outcomes(self, batch: Sequence[Letter], outcomes: Sequence[str | None]) -> list[Answer]:
         told = [

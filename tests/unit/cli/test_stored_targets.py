@@ -1,7 +1,9 @@
 """`redrive dlq replay` without --target: each letter goes back to the target that rejected it."""
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -40,7 +42,7 @@ def jobs(here):
 def test_letters_of_several_targets_go_each_to_its_own(run, here, store, jobs):
     for name in ("invoices", "payments"):
         assert run("run", f"jobs.py:{name}").code == 0
-    target = f"{here}/jobs.py"
+    target = f"{here}/./jobs.py"
     assert store.dlq.targets() == {f"{target}:invoices": 1, f"{target}:payments": 1}
     jobs()
     answer = run("dlq", "replay", "--text", "N/A", "--go")
@@ -60,15 +62,42 @@ def test_target_is_found_from_another_directory(run, here, store, jobs, monkeypa
     monkeypatch.chdir(elsewhere)
     words = [] if store_url is None else ["--store", store_url]
     told = json.loads(run("dlq", "replay", "--json", *words).out)
-    assert (told["target"], told["reprocessed"]) == (f"{here}/jobs.py:invoices", 1)
-    assert told["selected_by_target"] == {f"{here}/jobs.py:invoices": 1}
+    assert (told["target"], told["reprocessed"]) == (f"{here}/./jobs.py:invoices", 1)
+    assert told["selected_by_target"] == {f"{here}/./jobs.py:invoices": 1}
+
+
+def test_relative_paths_of_a_target_are_those_of_its_run(run, here, store, jobs, monkeypatch):
+    (here / "jobs.py").write_text((here / "jobs.py").read_text().replace(f"{here}/warehouse.db", "warehouse.db"))
+    assert run("run", "jobs.py:invoices").code == 0
+    jobs()
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    answer = run("dlq", "replay", "--store", str(here / ".redrive" / "redrive.db"), "--go")
+    assert answer.code == 0, answer.err
+    assert not (elsewhere / "warehouse.db").exists()
+    with closing(sqlite3.connect(here / "warehouse.db")) as connection:
+        assert connection.execute("SELECT id FROM invoices ORDER BY id").fetchall() == [(1,), (2,)]
+
+
+def test_targets_of_several_directories_are_not_mixed(run, here, store, jobs, monkeypatch):
+    """Their modules may have the same names."""
+    assert run("run", "jobs.py:invoices").code == 0
+    other = here / "other"
+    other.mkdir()
+    (other / "tasks.py").write_text((here / "jobs.py").read_text())
+    monkeypatch.chdir(other)
+    assert run("run", "tasks.py:payments", "--store", str(here / ".redrive" / "redrive.db")).code == 0
+    answer = run("dlq", "replay", "--store", str(here / ".redrive" / "redrive.db"), "--text", "N/A")
+    assert answer.code == 64
+    assert "letters of targets in 2 directories" in answer.err
 
 
 def test_only_pipeline_of_a_file_is_stored_with_its_name(run, here, store):
     (here / "one.py").write_text(JOBS.format(here=here).replace("payments =", "_other ="))
     (here / "one.py").write_text((here / "one.py").read_text().rpartition("_other =")[0])
     assert run("run", "one.py").code == 0
-    assert store.dlq.targets() == {f"{here}/one.py:invoices": 1}
+    assert store.dlq.targets() == {f"{here}/./one.py:invoices": 1}
 
 
 def test_letter_without_a_target_needs_one(run, put, store):
@@ -93,6 +122,6 @@ def test_stored_target_that_has_moved_needs_another(run, here, store, jobs):
     (here / "jobs.py").rename(here / "moved.py")
     answer = run("dlq", "replay", "--go")
     assert answer.code == 64
-    assert f"the letters were rejected by {here}/jobs.py:invoices, which is not there any more" in answer.err
+    assert f"the letters were rejected by {here}/./jobs.py:invoices, which is not there any more" in answer.err
     assert "pass --target FILE:NAME" in answer.err
     assert run("dlq", "replay", "--target", "moved.py:invoices").rows[0][:2] == ["selected", "1"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,11 +115,12 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
 
     done = _Done()
     given = None if target is None else load_target(target)
-    with session.opened() as store:
+    with session.opened() as store, ExitStack() as around:
         filters = selection.filters(store.dlq)
         groups: list[tuple[str | None, Any, dict[str, Any]]] = [(None, given, filters)]
         if target is None:
             stored = _stored_targets(store.dlq, {"status": ("pending",) if options["due"] else OPEN, **filters})
+            around.enter_context(_directory_of(stored))
             groups = [(name, _loaded(name), {**filters, "rejected_by": name}) for name in stored]
         with session.out.progress("rehearsing" if options["dry_run"] else "replaying") as tell:
             how_far = _HowFar(tell)
@@ -151,6 +153,36 @@ def _loaded(name: str) -> Any:
             f"the letters were rejected by {mask(name)}, which is not there any more ({error}); "
             "pass --target FILE:NAME. Nothing was changed"
         ) from None
+
+
+@contextmanager
+def _directory_of(targets: Sequence[str]) -> Iterator[None]:
+    """Work in the directory in which the targets ran: relative paths in their files are relative to it."""
+    from redrive.cli.loading import directory_of
+
+    places = {(directory, os.path.dirname(name)) for name in targets if (directory := directory_of(name)) is not None}
+    if len(places) > 1:
+        raise LetterError(
+            f"the selection has letters of targets in {len(places)} directories "
+            f"({', '.join(sorted(mask(shown_path(name)) for name in targets))}): replay them one after the other, with "
+            "--pipeline. Nothing was changed"
+        )
+    if not places:
+        yield
+        return
+    ((directory, _),) = places
+    before = os.getcwd()
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise LetterError(
+            f"the letters were rejected in {directory}, which cannot be entered ({error.strerror}); pass --target "
+            "FILE:NAME. Nothing was changed"
+        ) from None
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> list[str]:
@@ -249,8 +281,8 @@ def _show_one(session: Session, report: ReplayReport) -> None:
 
 def shown_path(target: str) -> str:
     """Return a stored target as it can be written in this directory."""
-    here = f"{os.getcwd()}{os.sep}"
-    return target.removeprefix(here)
+    here = os.path.realpath(os.getcwd())
+    return target.removeprefix(f"{here}{os.sep}.{os.sep}").removeprefix(f"{here}{os.sep}")
 
 
 def _rows(report: ReplayReport) -> list[list[Any]]:
