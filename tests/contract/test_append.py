@@ -1,11 +1,8 @@
 """Tables that rows are appended to: every row once, also where a run or a replay was interrupted."""
 
 import contextlib
-import sqlite3
 import uuid
 
-import duckdb
-import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +11,7 @@ import redrive
 from redrive.errors import PipelineError, SinkMismatch, StoreError
 from redrive.rows.batch import Outgoing
 from redrive.rows.ledger import Ledger
+from tests.support.table_places import PLACES, place_of, postgresql, sqlite
 
 URL = "sqlite:///t.db"
 
@@ -51,43 +49,9 @@ class Place:
         return sorted(letter.record["id"] for status in statuses for letter in self.store.dlq.each(status=status))
 
 
-@contextlib.contextmanager
-def postgresql(url):
-    with psycopg.connect(url, autocommit=True) as connection:
-
-        def execute(statement):
-            cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else None
-
-        yield url, execute
-
-
-@contextlib.contextmanager
-def sqlite(path):
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        yield f"sqlite:///{path}", lambda statement: connection.execute(statement).fetchall()
-
-
-@contextlib.contextmanager
-def duck(path):
-    with duckdb.connect(str(path)) as connection:
-        yield f"duckdb:///{path}", lambda statement: connection.execute(statement).fetchall()
-
-
-@pytest.fixture(params=["postgresql", "postgresql with its store", "sqlite", "sqlite with its store", "duckdb"])
+@pytest.fixture(params=PLACES)
 def place(request, new_store, tmp_path):
-    kind, _, shared = request.param.partition(" ")
-    with contextlib.ExitStack() as stack:
-        store_url = stack.enter_context(new_store("sqlite" if kind == "duckdb" else kind))
-        store = stack.enter_context(redrive.connect(store_url))
-        if kind == "duckdb":
-            url, execute = stack.enter_context(duck(tmp_path / "t.duckdb"))
-        elif kind == "sqlite":
-            path = store_url.removeprefix("sqlite:///") if shared else tmp_path / "t.db"
-            url, execute = stack.enter_context(sqlite(path))
-        else:
-            other = store_url if shared else stack.enter_context(new_store("postgresql"))
-            url, execute = stack.enter_context(postgresql(other))
+    with place_of(request.param, new_store, tmp_path) as (store, url, execute):
         execute("CREATE TABLE parent (id integer PRIMARY KEY)")
         execute("INSERT INTO parent VALUES (1)")
         execute(

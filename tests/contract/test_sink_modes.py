@@ -1,10 +1,5 @@
 """What a table does with a row whose key it has: update it, leave it, compare it, delete it."""
 
-import contextlib
-import sqlite3
-
-import duckdb
-import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,6 +7,7 @@ from hypothesis import strategies as st
 import redrive
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing
+from tests.support.table_places import PLACES, place_of
 
 COUNTED = ("read", "written", "rejected", "discarded", "duplicates")
 URL = "sqlite:///t.db"
@@ -48,43 +44,9 @@ class Place:
         return {key: (v, at) for key, v, at in self.sql("SELECT id, v, seq FROM t")}
 
 
-@contextlib.contextmanager
-def postgresql(url):
-    with psycopg.connect(url, autocommit=True) as connection:
-
-        def execute(statement):
-            cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else None
-
-        yield url, execute
-
-
-@contextlib.contextmanager
-def sqlite(path):
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        yield f"sqlite:///{path}", lambda statement: connection.execute(statement).fetchall()
-
-
-@contextlib.contextmanager
-def duck(path):
-    with duckdb.connect(str(path)) as connection:
-        yield f"duckdb:///{path}", lambda statement: connection.execute(statement).fetchall()
-
-
-@pytest.fixture(params=["postgresql", "postgresql with its store", "sqlite", "sqlite with its store", "duckdb"])
+@pytest.fixture(params=PLACES)
 def place(request, new_store, tmp_path):
-    kind, _, shared = request.param.partition(" ")
-    with contextlib.ExitStack() as stack:
-        store_url = stack.enter_context(new_store("sqlite" if kind == "duckdb" else kind))
-        store = stack.enter_context(redrive.connect(store_url))
-        if kind == "duckdb":
-            url, execute = stack.enter_context(duck(tmp_path / "t.duckdb"))
-        elif kind == "sqlite":
-            path = store_url.removeprefix("sqlite:///") if shared else tmp_path / "t.db"
-            url, execute = stack.enter_context(sqlite(path))
-        else:
-            other = store_url if shared else stack.enter_context(new_store("postgresql"))
-            url, execute = stack.enter_context(postgresql(other))
+    with place_of(request.param, new_store, tmp_path) as (store, url, execute):
         execute("CREATE TABLE t (id integer PRIMARY KEY, v text CHECK (v <> 'bad'), seq integer)")
         yield Place(url, execute, store)
 

@@ -365,8 +365,8 @@ class DeadLetters:
         dry_run       change nothing; a target that takes the keyword `dry_run` is asked what it would answer
         any_pipeline  send the letters of every pipeline that the filters match
         include_superseded  also letters whose row a later run has written; without this they are counted and left out
-        canary        first so many, and no more if one of them fails; 0 for none. By default 10, where more than 100
-                      letters are sent, unless it is a dry run or a scheduled replay
+        canary        letters to send first, and stop if one of them fails; 0 for none. By default 10, where more than
+                      100 letters are sent, unless it is a dry run or a scheduled replay
         rate          letters per second at most
         limit         letters to send at most
         due           only pending letters whose next attempt is due by the schedule; they stay pending until their

@@ -19,7 +19,7 @@ class Gate:
     page         above it, the on-call is paged (P1)
     abort        above it, the run is aborted
     least        rows to read before a run is aborted half-way
-    page_least   rejected rows below which nobody is paged
+    page_least   rejected rows below which the on-call is not paged
     abort_least  rows to read before a run is aborted, also at its end: 1 of 4 rows is no share to go by
     at_least     rows that a run must have read at its end; with fewer it is aborted, since its source is incomplete
     """

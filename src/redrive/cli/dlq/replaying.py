@@ -54,7 +54,7 @@ def replay(
         typer.Option(
             metavar="N",
             min=1,
-            help="Send so many first, and stop if one of them fails; default: 10 if more than 100 are sent.",
+            help="Send N letters first, and stop if one of them fails. Default: 10 if more than 100 are sent.",
         ),
     ] = None,
     no_canary: Annotated[bool, typer.Option("--no-canary", help="Send all of them without a canary.")] = False,
