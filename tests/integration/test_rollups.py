@@ -62,7 +62,7 @@ class Fleet:
     def end(self):
         """Let them end as programs do."""
         for process in self._processes:
-            process.communicate("\n", timeout=100)
+            process.communicate("\n", timeout=250)
         assert [process.returncode for process in self._processes] == [0] * 8
 
 

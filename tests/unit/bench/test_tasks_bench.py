@@ -84,7 +84,10 @@ def test_the_tables_fit_a_hundred_columns_while_the_document_goes_to_a_file(benc
 def test_what_takes_too_long_is_stopped_and_counts_by_what_it_has_done(bench):
     how = ("--only", "sqlite", "--shapes", "flat", "--peers", "fork", "--sizes", "100000", "--repeat", "1")
 
-    [row] = json.loads(bench("tasks.py", *how, "--limit", "2", "--json"))["rows"]
+    for limit in ("2", "10", "40"):  # a busy machine may finish no task within the first
+        [row] = json.loads(bench("tasks.py", *how, "--limit", limit, "--json"))["rows"]
+        if row["done"]:
+            break
 
     assert row["cut"] is True
     assert 0 < row["done"] < row["tasks"]

@@ -159,8 +159,11 @@ def busy(flow, retry):
 def test_a_task_waits_for_as_long_as_a_service_asks_it_to(make):
     flow = make("patient")
     busy(flow, redrive.Retry(attempts=2))
-    assert stopped(flow, deadline=1).status is FlowStatus.STOPPED
-    task = flow.store.tasks.get("patient", "ask").task
+    for deadline in (1, 5, 30):  # a busy machine may not begin it within the first
+        assert stopped(flow, deadline=deadline).status is FlowStatus.STOPPED
+        task = flow.store.tasks.get("patient", "ask").task
+        if task.state is State.RETRYING:
+            break
     assert task.state is State.RETRYING
     assert task.due_at - task.started_at >= timedelta(seconds=600)
 
