@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Protocol
 
 
@@ -41,6 +45,56 @@ class SystemClock:
         return datetime.now(UTC)
 
     async def asleep(self, seconds: float) -> None:
-        import asyncio  # 30 ms that a synchronous program need not pay
+        await sleep(seconds)
 
-        await asyncio.sleep(seconds)
+
+def running_trio() -> ModuleType | None:
+    """Return trio where the current task runs under it, else None: then it runs under asyncio."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return None
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return None
+    return trio
+
+
+async def sleep(seconds: float) -> None:
+    """Suspend the current task, under asyncio or trio."""
+    if (trio := running_trio()) is not None:
+        await trio.sleep(seconds)
+        return
+    import asyncio  # 30 ms that a synchronous program need not pay
+
+    await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None) -> AsyncIterator[None]:
+    """Cancel the block after `seconds`, under asyncio or trio.
+
+    Raises:
+        TimeoutError: the block did not end in time.
+    """
+    if seconds is None:
+        yield
+    elif (trio := running_trio()) is not None:
+        with trio.move_on_after(seconds) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise TimeoutError(_too_slow(seconds))
+    else:
+        import asyncio
+
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                yield
+        except TimeoutError as error:
+            if limit.expired() and not error.args:
+                raise TimeoutError(_too_slow(seconds)) from error.__cause__
+            raise
+
+
+def _too_slow(seconds: float) -> str:
+    return f"not finished within {seconds:g} s"

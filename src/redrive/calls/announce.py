@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from traceback import format_exc
 
+from redrive.calls.interrupts import is_interrupt
 from redrive.flows import (
     FlowEnded,
     FlowEvent,
@@ -187,7 +188,9 @@ class Announcer:
         for hook in (*self.hooks, *self.listeners, *everywhere):
             try:
                 hook(event)
-            except Exception:
+            except Exception as error:
+                if is_interrupt(error):
+                    raise
                 EVENTS.error("an on_event hook failed on %s\n%s", type(event).__name__, mask(format_exc()))
 
     def attempt(self, attempt: Attempt) -> None:

@@ -11,10 +11,10 @@ from redrive.calls.context import attempt_of, enclosing, innermost, inside, new_
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, aperform, perform, unwrap
 from redrive.calls.flow import Call, Steps, Trial
+from redrive.calls.interrupts import is_interrupt
 from redrive.calls.runner import Passage, Runner
 from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
 from redrive.calls.target import Target
-from redrive.classify.signals import is_stop_signal
 
 _TARGET = Target("block", returns_responses=True)
 
@@ -61,7 +61,7 @@ class Block:
         self._mark.over = True
         with suppress(ValueError):  # left in another context than it was entered in
             inside.reset(self._entered)
-        if error is not None and (not isinstance(error, Exception) or is_stop_signal(error)):
+        if error is not None and (not isinstance(error, Exception) or is_interrupt(error)):
             self._blocks.abandon()
             return False
         final = self._blocks.ended(Returned(None) if error is None else Raised(error))
@@ -128,14 +128,24 @@ class _Blocks:
         while (block := self._block()) is None:
             if self._next is None:
                 raise StopIteration
-            self._go_on(perform(self._next, self._work()))
+            try:
+                answer = perform(self._next, self._work())
+            except BaseException:
+                self.abandon()
+                raise
+            self._go_on(answer)
         return block
 
     async def __anext__(self) -> Block:
         while (block := self._block()) is None:
             if self._next is None:
                 raise StopAsyncIteration
-            self._go_on(await aperform(self._next, self._work()))
+            try:
+                answer = await aperform(self._next, self._work())
+            except BaseException:
+                self.abandon()
+                raise
+            self._go_on(answer)
         return block
 
     def _block(self) -> Block | None:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from redrive.calls import testmode
 from redrive.calls.flow import Steps
+from redrive.calls.interrupts import is_interrupt
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
-from redrive.classify.signals import is_stop_signal
 from redrive.clock import Clock
 
 
@@ -98,8 +98,8 @@ async def aperform(step: Step, work: Work) -> Outcome | None:
 
 
 def _failed(step: Step, error: Exception) -> Outcome | None:
-    if is_stop_signal(error):
-        raise error
+    if isinstance(step, Wait) or is_interrupt(error):
+        raise error  # nothing of the user's runs in a wait: a signal handler raised it, and it is the caller's
     if isinstance(step, Discard):
         return None  # a response that cannot even be closed is not worth a call
     if isinstance(step, Substitute) and error.__cause__ is None and error is not step.error:

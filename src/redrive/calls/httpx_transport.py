@@ -13,6 +13,7 @@ from redrive.calls.apply import Apply, Origin, scrub
 from redrive.calls.http import KEY_SENT, http_target
 from redrive.calls.runner import Runner
 from redrive.calls.target import Target
+from redrive.clock import time_limit
 from redrive.extras import needs
 
 with needs("http"):
@@ -93,13 +94,11 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         timeout: float | None = None,
         idempotency_key: str | None = None,
     ) -> httpx.Response:
-        import asyncio
-
         outgoing = self._outgoing(request, credential, timeout, idempotency_key)
         began = time.monotonic()
         try:
             # A little later than httpx's own limits, which know whether the request has left.
-            async with asyncio.timeout(None if timeout is None else timeout + min(0.1, timeout / 10)):
+            async with time_limit(None if timeout is None else timeout + min(0.1, timeout / 10)):
                 response = await self._async_transport().handle_async_request(outgoing)
                 response.request = request
                 if self._stream and response.status_code < 400:

@@ -16,6 +16,7 @@ from redrive.calls.flow import Call, Steps, Trial
 from redrive.calls.results import Nature, nature_of
 from redrive.calls.steps import Invoke
 from redrive.calls.target import Target, refuse_generator
+from redrive.clock import time_limit
 
 if TYPE_CHECKING:
     from redrive.calls.runner import Runner
@@ -165,9 +166,7 @@ async def settle(result: Any, timeout: float | None) -> Any:
         return result
     if timeout is None:
         return await result
-    import asyncio
-
-    async with asyncio.timeout(timeout):
+    async with time_limit(timeout):
         return await result
 
 

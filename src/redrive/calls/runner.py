@@ -19,12 +19,12 @@ from redrive.calls.core import Core, Options
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, adrive, drive, unwrap
 from redrive.calls.flow import Trial
+from redrive.calls.interrupts import is_interrupt
 from redrive.calls.job import Function, Job, TurnedOutAsync, settle
 from redrive.calls.results import Nature, nature_of, plain_types
 from redrive.calls.steps import Outcome, Raised, Returned
 from redrive.calls.target import Target
 from redrive.classify.responses import response_status
-from redrive.classify.signals import is_stop_signal
 from redrive.model import Attempt
 from redrive.policy.breaker import Permit
 
@@ -103,7 +103,7 @@ class Runner:
 
     def trial(self, outcome: Outcome, passage: Passage) -> Trial:
         """The attempt that went wrong on the straight way, for the flow to go on from."""
-        if isinstance(outcome, Raised) and is_stop_signal(outcome.error):
+        if isinstance(outcome, Raised) and is_interrupt(outcome.error):
             raise outcome.error
         latency = self.core.clock.monotonic() - passage.began
         return Trial(outcome, latency, Permit(passage.generation), passage.grant)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, NamedTuple
 
+from redrive.clock import running_trio, time_limit
 from redrive.policy.token import Token, TokenState
 
 
@@ -66,6 +67,9 @@ class TokenKeeper:
 
     async def arefresh(self, seen: int, patience: float) -> None:
         """The same for coroutines. The fetch is a task of its own: who waits for it may be cancelled."""
+        if (trio := running_trio()) is not None:
+            await self._refresh_under_trio(trio, seen, patience)
+            return
         import asyncio
 
         while (joined := self._join(seen)) is not None:
@@ -77,6 +81,23 @@ class TokenKeeper:
                         await asyncio.shield(asyncio.wrap_future(joined.flight.outcome))
             finally:
                 del joined
+
+    async def _refresh_under_trio(self, trio: Any, seen: int, patience: float) -> None:
+        """The same under trio, where a task has a parent: the caller fetches; when it is cancelled, another does."""
+        while (joined := self._join(seen)) is not None:
+            flight, leading = joined
+            try:
+                async with time_limit(patience):
+                    if not leading:
+                        with suppress(_Abandoned):
+                            await trio.to_thread.run_sync(flight.outcome.result, abandon_on_cancel=True)
+                        continue
+                    with self._landing(flight) as landed:
+                        blocking = not iscoroutinefunction(self._fetch)
+                        fetched = await trio.to_thread.run_sync(self._fetched) if blocking else self._fetched()
+                        landed.append(await fetched if isawaitable(fetched) else fetched)
+            finally:
+                del joined, flight
 
     def _join(self, seen: int) -> _Joined | None:
         """The fetch under way, or one that is ours to make; None where the token has been renewed since."""

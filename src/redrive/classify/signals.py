@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from redrive.classify.names import type_names
 
+# Exceptions in form only: a cancelled future, and the limits that job runners raise inside the job.
+_STOP_TYPES = frozenset(
+    {
+        "airflow.AirflowTaskTimeout",
+        "billiard.SoftTimeLimitExceeded",
+        "billiard.Terminated",
+        "concurrent.CancelledError",
+        "rq.BaseTimeoutException",
+    }
+)
+
 
 def is_stop_signal(error: BaseException) -> bool:
-    """Whether the exception says "stop": cancellation, Ctrl-C, exit. Such a thing is never judged or repeated."""
+    """Return whether the exception says "stop": cancellation, Ctrl-C, exit, a job's limit. It is never judged."""
     return is_stop_type(type(error))
 
 
 def is_stop_type(cls: type[BaseException]) -> bool:
     """Whether exceptions of the class say "stop"."""
-    # concurrent.futures' CancelledError alone is an Exception.
-    return not issubclass(cls, Exception) or "concurrent.CancelledError" in type_names(cls)
+    return not issubclass(cls, Exception) or not _STOP_TYPES.isdisjoint(type_names(cls))

@@ -6,6 +6,8 @@ import math
 import threading
 from datetime import UTC, datetime, timedelta
 
+from redrive.clock import sleep
+
 
 class FakeClock:
     """A `redrive.clock.Clock` without waiting: sleeping moves both clocks on and is noted in `sleeps`.
@@ -39,10 +41,8 @@ class FakeClock:
 
     async def asleep(self, seconds: float) -> None:
         """Like `sleep`, and let other tasks run once, as a real sleep would."""
-        import asyncio
-
         self._pass(seconds, slept=True)
-        await asyncio.sleep(0)
+        await sleep(0)
 
     def advance(self, seconds: float) -> None:
         """Move both clocks on without counting it as a sleep."""

@@ -1,0 +1,197 @@
+"""An exception that is not the attempt's reaches the caller at once, whichever line of the call it arrives at."""
+
+import functools
+import signal
+
+import pytest
+
+import redrive
+from redrive import Breaker, KeyPool, Retry
+from redrive.classify.signals import is_stop_signal
+from redrive.testing import FakeClock
+
+
+class SoftTimeLimit(Exception):
+    """As job runners raise it: an ordinary exception."""
+
+
+def over(*_):
+    raise SoftTimeLimit("job over its limit")
+
+
+def too_late(*_):
+    raise TimeoutError("job over its limit")
+
+
+class Handler:
+    def __call__(self, *_):
+        raise SoftTimeLimit("job over its limit")
+
+    def method(self, *_):
+        raise SoftTimeLimit("job over its limit")
+
+
+@pytest.fixture
+def alarm():
+    """Install a handler of SIGALRM for the test."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield functools.partial(signal.signal, signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+def ring():
+    signal.raise_signal(signal.SIGALRM)
+
+
+def reset():
+    raise ConnectionResetError
+
+
+def blocks(service, numbers, work):
+    for attempt in service.attempts():
+        with attempt:
+            numbers.append(attempt.number)
+            work()
+
+
+class RingingClock(FakeClock):
+    """The job's limit ends while a call waits."""
+
+    def sleep(self, seconds):
+        super().sleep(seconds)
+        ring()
+
+    async def asleep(self, seconds):
+        await super().asleep(seconds)
+        ring()
+
+
+class TestWait:
+    @pytest.fixture(autouse=True)
+    def _limit(self, alarm):
+        alarm(over)
+
+    def test_signal_handler_ends_backoff(self, service, flaky):
+        clock, work = RingingClock(), flaky(ConnectionResetError())
+        with pytest.raises(SoftTimeLimit):
+            service(clock=clock, retry=Retry(base=3, jitter="none")).call(work)
+        assert (work.calls, clock.sleeps) == (1, [3])
+
+    async def test_signal_handler_ends_async_backoff(self, service):
+        calls = []
+
+        async def work():
+            calls.append(1)
+            raise ConnectionResetError
+
+        with pytest.raises(SoftTimeLimit):
+            await service(clock=RingingClock()).acall(work)
+        assert len(calls) == 1
+
+    def test_signal_handler_ends_wait_between_blocks(self, service):
+        numbers = []
+        with pytest.raises(SoftTimeLimit):
+            blocks(service(clock=RingingClock()), numbers, reset)
+        assert numbers == [1]
+
+    async def test_signal_handler_ends_wait_between_async_blocks(self, service):
+        numbers = []
+
+        async def fetch():
+            async for attempt in service(clock=RingingClock()).attempts():
+                with attempt:
+                    numbers.append(attempt.number)
+                    raise ConnectionResetError
+
+        with pytest.raises(SoftTimeLimit):
+            await fetch()
+        assert numbers == [1]
+
+    def test_signal_handler_ends_wait_for_paused_key(self, service, flaky):
+        clock = RingingClock()
+        limited = service(clock=clock, credentials=KeyPool(["key-1111"]), retry=Retry(attempts=1))
+        with pytest.raises(redrive.RateLimited):
+            limited.call(flaky(redrive.RateLimited(retry_after=5)))
+        with pytest.raises(SoftTimeLimit):
+            limited.call(flaky(1))
+        assert clock.sleeps == [5]
+
+    def test_interrupted_probe_gives_its_permit_back(self, service, clock, flaky):
+        broken = service(breaker=Breaker(failures=1, probes=1), retry=Retry(attempts=1))
+        with pytest.raises(ConnectionResetError):
+            broken.call(flaky(ConnectionResetError()))
+        clock.advance(60)
+        with pytest.raises(SoftTimeLimit):
+            broken.call(ring)
+        assert broken.call(flaky(1)) == 1
+
+
+class TestAttempt:
+    @pytest.mark.parametrize(
+        "handler",
+        [over, too_late, Handler(), Handler().method, functools.partial(over, 1)],
+        ids=["function", "TimeoutError", "object", "method", "partial"],
+    )
+    def test_signal_handler_ends_call(self, service, alarm, handler):
+        alarm(handler)
+        calls = []
+
+        def work():
+            calls.append(1)
+            ring()
+
+        limited = service(classifier=redrive.Classifier(unknown="transient"), breaker=Breaker(failures=1))
+        with pytest.raises((SoftTimeLimit, TimeoutError), match="job over its limit"):
+            limited.call(work)
+        assert len(calls) == 1
+        assert limited.circuit == "closed"
+
+    def test_signal_handler_ends_loop_of_blocks(self, service, alarm):
+        alarm(too_late)
+        numbers = []
+        with pytest.raises(TimeoutError, match="job over its limit"):
+            blocks(service(), numbers, ring)
+        assert numbers == [1]
+
+    def test_function_that_limits_itself_is_retried(self, service, alarm):
+        calls = []
+
+        def work():
+            before = signal.signal(signal.SIGALRM, too_late)
+            try:
+                calls.append(1)
+                if len(calls) < 3:
+                    ring()
+            finally:
+                signal.signal(signal.SIGALRM, before)
+            return "done"
+
+        assert service().call(work) == "done"
+        assert len(calls) == 3
+
+    def test_error_handled_in_a_signal_handler_is_retried(self, service, alarm, flaky):
+        results = []
+        alarm(lambda *_: results.append(service().call(flaky(ConnectionResetError(), 7))))
+        ring()
+        assert results == [7]
+
+    def test_signal_handler_ends_event_hook(self, service, alarm, flaky):
+        alarm(over)
+        with pytest.raises(SoftTimeLimit):
+            service(on_event=lambda _: ring()).call(flaky(ConnectionResetError(), 1))
+
+    def test_signal_handler_ends_closing_of_response(self, service, alarm):
+        import httpx
+
+        alarm(over)
+        bad = httpx.Response(503)
+        bad.close = ring
+        with pytest.raises(SoftTimeLimit):
+            service().call(lambda: bad)
+
+
+@pytest.mark.parametrize("path", ["billiard.exceptions.SoftTimeLimitExceeded", "rq.timeouts.BaseTimeoutException"])
+def test_limit_of_a_job_runner_is_a_stop_signal(path):
+    module, _, name = path.rpartition(".")
+    limit = type("JobTimeout", (type(name, (Exception,), {"__module__": module}),), {"__module__": module})
+    assert is_stop_signal(limit())
