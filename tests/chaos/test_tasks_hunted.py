@@ -25,7 +25,7 @@ CAUSES = {
     "signal:SIGTERM": "ended from outside",
     "signal:SIGUSR1": "killed by SIGUSR1",
     "timeout": "ran longer than its limit of 3 s",
-    "workers lost": "the process that workers are forked from died",
+    "lost": "the process that workers are forked from died",
 }
 
 

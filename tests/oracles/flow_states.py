@@ -57,7 +57,7 @@ class Model:
     outcomes: dict[Place, list[str]] = field(default_factory=lambda: defaultdict(list))
     """How the attempts of each task ended, in order."""
     forgiven: Counter[Place] = field(default_factory=Counter)
-    """How many attempts an operator's retry has reset: they count no more."""
+    """How many attempts an operator's retry, or the next start after a failure, has reset: they count no more."""
     decided: dict[Place, State] = field(default_factory=dict)
     """The states that an operator has set."""
 
@@ -91,10 +91,15 @@ class Model:
         """Return the state of a task that its own attempts decide."""
         if (number, child) in self.decided:
             return self.decided[number, child]
-        failures, same, last_cause = 0, 0, None
+        failures, same, last_cause, lost = 0, 0, None, 0
         for outcome in self.outcomes[number, child][self.forgiven[number, child] :]:
             if outcome in ("returns", "discard"):
                 return State.SUCCESS
+            lost = lost + 1 if outcome == "lost" else 0
+            if outcome == "lost":  # costs no retry, but a task that loses many executors in a row is poisoned
+                if lost == LOST_IN_A_ROW:
+                    return State.DEAD_LETTER
+                continue
             if outcome == "not yet":
                 failures, same, last_cause = 0, 0, None
                 continue
@@ -102,10 +107,6 @@ class Model:
                 return State.DEAD_LETTER
             cause = CAUSES[outcome]
             same, last_cause = (same + 1 if cause == last_cause else 1), cause
-            if outcome == "lost":  # costs no retry, but a task that loses many executors in a row is poisoned
-                if same == LOST_IN_A_ROW:
-                    return State.DEAD_LETTER
-                continue
             failures += 1
             if outcome in SUSPECTS and same == 2:
                 return State.DEAD_LETTER

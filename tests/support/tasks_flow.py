@@ -31,7 +31,12 @@ SCRIPTS = ((), (ConnectionError,), (), (TimeoutError, ConnectionError), (), (Val
 
 def page_of(book, key):
     """The file of a task, known by its idempotency key."""
-    return Path(book) / key.partition("/")[2]
+    return Path(book) / key.rpartition("/")[2]
+
+
+def numbered(key, number):
+    """The key of a child with the number of its item, by which people know it, instead of the item."""
+    return f"{key.rpartition('[')[0]}[{number}]"
 
 
 def note(path, line):
@@ -81,13 +86,14 @@ def orders():
 
 @flow.task(each=orders, **common)
 def load(n, book, pace, idempotency_key):
-    return {"n": n, **act(book, idempotency_key, pace, script=SCRIPTS[n % 7])}
+    return {"n": n, **act(book, numbered(idempotency_key, n), pace, script=SCRIPTS[n % 7])}
 
 
 @flow.task(each=load, **common)
 def clean(loaded, book, pace, idempotency_key):
     of = {f"load[{loaded['n']}]": token_of(loaded)}
-    return act(book, idempotency_key, pace, script=SCRIPTS[(loaded["n"] + 3) % 7], of=of)
+    key = numbered(idempotency_key, loaded["n"])
+    return act(book, key, pace, script=SCRIPTS[(loaded["n"] + 3) % 7], of=of)
 
 
 @flow.task(after=clean, **common)
@@ -102,8 +108,8 @@ def catalogue():
 
 @flow.task(each=catalogue, **common)
 def page(text, book, pace, idempotency_key):
-    assert (len(text), idempotency_key.endswith(f"/page[{int(text[:4])}]")) == (PAGE, True)
-    return act(book, idempotency_key, pace, child=int(text[:4]) % 13 == 5)
+    assert len(text) == PAGE
+    return act(book, numbered(idempotency_key, int(text[:4])), pace, child=int(text[:4]) % 13 == 5)
 
 
 @flow.task(after=begin, **common)

@@ -11,7 +11,7 @@ from redrive.cli.output import Column, Output
 from redrive.cli.wording import at, counted, in_a_line
 from redrive.flows import FlowStatus, State
 from redrive.masking import mask, mask_all
-from redrive.model import in_words
+from redrive.model import Kind, in_words
 
 if TYPE_CHECKING:
     from redrive.flows import FlowReport
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MOST_CAUSES = 5  # that are said in words; the table has all of them
 _LONGEST = 160  # characters of an error in a sentence
 _LONGEST_PARAMS = 400
+_PASSING = (Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.RETRY_NOW)
 _IN_ITS_COUNTS = (FlowStatus.HELD, FlowStatus.FAILED)  # why it ended so is what its tasks say
 
 
@@ -123,7 +124,7 @@ def say_what_to_do(
         out.say(f"and {counted(len(causes) - _MOST_CAUSES, 'more cause')}")
     if causes and report.status is not FlowStatus.ABANDONED:
         say_how_to_decide(out, causes, where, look=True)
-        out.say(f"and then, to go on from there: {again or in_words_again(report)}")
+        out.say(f"{to_resume(causes)}: {again or in_words_again(report)}")
 
 
 def where_it_is(report: FlowReport, store: str | None) -> str:
@@ -137,8 +138,18 @@ def say_how_to_decide(out: Output, causes: Sequence[dict[str, Any]], where: str,
     if look:
         out.say(f"the tasks: redrive tasks ls {where}")
     out.say(f"one of them in full: redrive tasks show {shlex.quote(causes[0]['sample'])} {where}")
-    for cause in causes[:_MOST_CAUSES]:
+    for cause in [one for one in causes if not _passes(one)][:_MOST_CAUSES]:
         out.say(f"when that is mended: redrive tasks retry --cause {shlex.quote(cause['cause'])} {where}")
+
+
+def to_resume(causes: Sequence[dict[str, Any]]) -> str:
+    """When to run it again: at once after the decisions, or when what was down is up."""
+    return "to try that again" if all(map(_passes, causes)) else "and then, to go on from there"
+
+
+def _passes(cause: dict[str, Any]) -> bool:
+    """Whether the next start tries it again without a decision."""
+    return cause["kind"] in _PASSING
 
 
 def in_words_again(report: FlowReport) -> str:

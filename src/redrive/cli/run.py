@@ -53,9 +53,14 @@ def run(
         typer.Option(metavar="NAME=VALUE", help="A parameter of a flow, as JSON or text; may be repeated."),
     ] = None,
     run_id: Annotated[
-        str | None, typer.Option(metavar="UUID", help="The run of a flow to begin, to go on with, or to join.")
+        str | None, typer.Option(metavar="UUID", help="The run of a flow to begin, to resume, or to join.")
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Give an unfinished run up and begin anew.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Abandon a run that is running or stopped, and begin a new one.")
+    ] = False,
+    new_run: Annotated[
+        bool, typer.Option("--new-run", help="Begin a new run of a flow, and leave an earlier one as it is.")
+    ] = False,
     override_gate: Annotated[
         bool, typer.Option("--override-gate", help="Continue a pipeline's run that its gate aborted.")
     ] = False,
@@ -64,10 +69,11 @@ def run(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing where nothing is wrong.")] = False,
 ) -> None:
-    """Run a pipeline or a flow, or go on where it stopped.
+    """Run a pipeline or a flow, or resume a run that is not complete.
 
     Rows that are bad go to the dead letters, and the run goes on; so do tasks, and what comes after them is held.
-    SIGTERM and a deadline let it finish its batch, or the tasks that are running; the next run goes on from there.
+    SIGTERM and a deadline let it finish its batch, or the tasks that are running. Run the same command again to resume:
+    a flow repeats no task that is done, tries failed ones again, and leaves dead letters to your decision.
     """
     options: dict[str, Any] = {} if deadline is None else {"deadline": seconds("--deadline", deadline)}
     if restart:
@@ -76,6 +82,8 @@ def run(
     of_flows: dict[str, Any] = {} if not param else {"params": _params(param)}
     if run_id is not None:
         of_flows["run_id"] = run_id
+    if new_run:
+        of_flows["new_run"] = True
     # What the user's code prints is not our answer.
     with redirect_stdout(sys.stderr):
         found = _found(target)
@@ -104,7 +112,7 @@ def _run(
             raise Refused(f"--override-gate is for pipelines, and {found.name} is a flow: leave it out")
         return run_flow.run(session, found, options | of_flows, quiet=quiet)
     if of_flows:
-        option = "--param" if "params" in of_flows else "--run-id"
+        option = {"params": "--param", "run_id": "--run-id", "new_run": "--new-run"}[next(iter(of_flows))]
         raise Refused(f"{option} is for flows, and {found.name} is a pipeline: leave it out")
     return run_rows.run(session, found, options | of_rows, quiet=quiet)
 

@@ -42,7 +42,7 @@ class Ended:
             show_outcome(session.out, self.report)
         else:
             show_data(session.out, self.report, self.causes)
-        again = session.again_without("--restart")
+        again = session.again_without("--restart", "--new-run")
         named = session.named(self.flow)
         say_what_to_do(session.out, self.report, self.causes, store=named, again=again)
         with session.reopened(self.flow) as store:

@@ -64,6 +64,8 @@ class Claim:
     input: str | None
     revived: bool
     """A person has sent it back."""
+    twin: int = 0
+    """Of the children before it, how many have the same input."""
 
 
 _COLUMNS = (
@@ -79,6 +81,8 @@ _COLUMNS = (
     tasks.c.input,
     tasks.c.since,
     tasks.c.note,
+    tasks.c.twin,
+    tasks.c.lost,
 )
 
 
@@ -171,9 +175,10 @@ def _claimed(row: Row[Any], now: datetime) -> Claim:
         node=row.node,
         child=row.child,
         attempt=row.attempt + 1,
-        past=Past(row.failures, row.same, row.fingerprint, row.wait, elapsed),
+        past=Past(row.failures, row.same, row.fingerprint, row.wait, elapsed, row.lost),
         input=row.input,
         revived=row.note is not None,
+        twin=row.twin,
     )
 
 

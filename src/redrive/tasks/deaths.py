@@ -7,6 +7,7 @@ import signal
 from functools import partial
 
 from redrive.model import Kind, Verdict
+from redrive.tasks.decide import LOST
 from redrive.tasks.link import Link
 from redrive.tasks.work import Ended, Job, Outcome
 
@@ -60,7 +61,7 @@ def outcome(link: Link, status: int | None, seconds: float) -> Outcome:
         return ended(Ended.TIMED_OUT, Kind.TRANSIENT, error, "timeout")
     if status is None:
         error = "the process that workers are forked from died, and its workers with it"
-        return ended(Ended.DIED, Kind.TRANSIENT, error, "workers lost")
+        return ended(Ended.LOST, Kind.TRANSIENT, error, LOST)  # as if its executor had: not the task's doing
     code = os.waitstatus_to_exitcode(status)
     if link.ending is Ended.DIED and code == -signal.SIGKILL:  # by us, since nothing more could be heard of it
         error = "it closed the connection to its executor, or wrote into it: let tasks close only what they opened"

@@ -13,7 +13,8 @@ from redrive.policy.retry import Progress, Retry, all_used
 from redrive.tasks.graph import Node
 from redrive.tasks.work import Ended, Outcome
 
-_HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
+RECOVERS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
+"""Kinds that pass by themselves: a task that failed so is tried again by the next start of its run."""
 LOST = "lost"
 LOST_IN_A_ROW = 10
 """Executors that may die one after another while they have a task, before it is taken for the cause."""
@@ -35,6 +36,8 @@ class Past:
     wait: float | None = None
     elapsed: float = 0.0
     """Seconds since its first attempt began; of a sensor, since it was first asked."""
+    lost: int = 0
+    """How many executors in a row died while they had it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class Next:
     fingerprint: str | None = None
     error: str | None = None
     kind: Kind | None = None
+    lost: int = 0
 
 
 def decide(node: Node, past: Past, outcome: Outcome, random: Random, testing: TestMode = _EARNEST) -> Next:
@@ -70,6 +74,7 @@ def _decide(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
             failures=past.failures,
             same=past.same,
             fingerprint=past.fingerprint,
+            lost=past.lost,
         )
     if outcome.ended is Ended.LOST:
         return _lost(node, past, outcome)
@@ -80,18 +85,21 @@ def _decide(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
 
 def _lost(node: Node, past: Past, outcome: Outcome) -> Next:
     """Its executor died. That costs it no retry, since it may not even have begun; but it may be what kills them."""
-    same = past.same + 1 if past.fingerprint == LOST else 1
-    again = State.SENSING if node.sensing else State.READY
-    dead = same >= LOST_IN_A_ROW
+    lost = past.lost + 1
+    if lost >= LOST_IN_A_ROW:
+        cause = f"{lost} executors in a row died while they had it"
+        failed = Next(state=State.DEAD_LETTER, cause=cause, fingerprint=LOST, error=outcome.error, kind=Kind.AMBIGUOUS)
+        return replace(failed, failures=past.failures, same=1, lost=lost)
     return Next(
-        state=State.DEAD_LETTER if dead else again,
-        cause=f"{same} executors in a row died while they had it" if dead else outcome.error,
-        wait=None if dead else 0.0,
+        state=State.SENSING if node.sensing else State.READY,
+        cause=outcome.error,
+        wait=0.0,
         failures=past.failures,
-        same=same,
-        fingerprint=LOST,
+        same=past.same,  # what it failed of before is not forgotten, or it would never be poison
+        fingerprint=past.fingerprint,
         error=outcome.error,
         kind=Kind.AMBIGUOUS,
+        lost=lost,
     )
 
 
@@ -126,7 +134,7 @@ def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
             kind=verdict.kind,
         )
 
-    if verdict.kind not in _HEALS | SUSPECT:
+    if verdict.kind not in RECOVERS | SUSPECT:
         return becomes(State.DEAD_LETTER, f"{verdict.kind}: {error}")
     if verdict.kind in SUSPECT and same >= node.poison:
         times = "" if same == 1 else f", {same} times in a row at the same place"

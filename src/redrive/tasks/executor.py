@@ -22,11 +22,11 @@ from redrive.model import Kind, in_words
 from redrive.opening import Store
 from redrive.policy.checks import warn
 from redrive.stopping import Stopping
-from redrive.tasks.decide import Next, decide
-from redrive.tasks.graph import longest_way, worst_case
+from redrive.tasks.decide import RECOVERS, Next, decide
+from redrive.tasks.graph import listed, longest_way, worst_case
 from redrive.tasks.groups import Turnstile
 from redrive.tasks.importing import refuse_within_import
-from redrive.tasks.ledger import Ledger
+from redrive.tasks.ledger import Begun, Ledger, Start
 from redrive.tasks.news import News
 from redrive.tasks.plan import Planner
 from redrive.tasks.pool import Pool
@@ -58,7 +58,7 @@ class Executor:
         *,
         params: Mapping[str, Any],
         run_id: UUID | None,
-        restart: bool,
+        start: Start,
         deadline: float | None,
         watch: Callable[[FlowProgress], None] | None,
         make_pool: Callable[..., Pool] = Pool,
@@ -66,7 +66,7 @@ class Executor:
         refuse_within_import()
         flow.graph.check()
         self._flow = flow
-        self._params, self._run_id, self._restart = params, run_id, restart
+        self._params, self._run_id, self._start = params, run_id, start
         self._bell = Bell()
         self._stopping = Stopping(deadline, told=self._bell.ring)
         self._selector = selectors.DefaultSelector()
@@ -126,9 +126,9 @@ class Executor:
             if self._pool is not None:
                 self._pool.check()
             self._warn_of_the_sla()
-            begun = self._ledger.begin(
-                params=self._params, run_id=self._run_id, restart=self._restart, sla=self._flow.sla
-            )
+            begun = self._ledger.begin(params=self._params, run_id=self._run_id, start=self._start, sla=self._flow.sla)
+            self._order.resume = begun.resumed
+            self._warn_of_known_keys(begun)
             self._news.began(begun)
             with self._stopping.heeding_sigterm(), self._stopping.heeding_sigint():
                 self._work()
@@ -156,6 +156,16 @@ class Executor:
                 f"{in_words(worst)}, one after another with all their retries: shorten their timeouts or the waits"
             )
 
+    def _warn_of_known_keys(self, begun: Begun) -> None:
+        """Say so where services may take the work of this run for that of a complete one."""
+        known = [node.name for node in self._flow.graph.nodes.values() if node.binding.wants_key and node.key is None]
+        if known and begun.done_before is not None:
+            warn(
+                f"flow {self._flow.name!r} was complete with these parameters at {begun.done_before:%Y-%m-%d %H:%M} "
+                f"UTC: {listed(known)} of this run {'has' if len(known) == 1 else 'have'} the same idempotency keys, "
+                "so services that know them do nothing. If this is other work, tell it apart by a parameter"
+            )
+
     def _stopped(self, report: FlowReport) -> FlowStopped:
         """Why the run did not come to a good end."""
         look = f"see `redrive tasks ls --run {report.run_id}`"
@@ -171,8 +181,10 @@ class Executor:
                 kind=Kind.TRANSIENT,
                 report=report,
             )
-        kinds = {cause.kind for cause in self._ledger.store.tasks.causes(report.run_id)}
-        kind = Kind(kinds.pop() or Kind.PERMANENT) if len(kinds) == 1 else Kind.PERMANENT
+        kinds = {Kind(cause.kind or Kind.PERMANENT) for cause in self._ledger.store.tasks.causes(report.run_id)}
+        if kinds <= RECOVERS:
+            kinds = {Kind.TRANSIENT}
+        kind = kinds.pop() if len(kinds) == 1 else Kind.PERMANENT
         held = ", and what comes after is held" if report.status is FlowStatus.HELD else ""
         return FlowStopped(f"flow {report.flow!r} has {report.reason}{held}; {look}", kind=kind, report=report)
 

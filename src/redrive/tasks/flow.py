@@ -345,24 +345,30 @@ class Flow:
         params: Mapping[str, Any] | None = None,
         run_id: UUID | str | None = None,
         restart: bool = False,
+        new_run: bool = False,
         deadline: float | None = None,
         watch: Callable[[FlowProgress], None] | None = None,
         store: Store | None = None,
     ) -> FlowReport:
-        """Run it, or go on with the run of the same parameters that was not finished.
+        """Run it, or resume the run of the same parameters that is not complete.
 
+        A resumed run repeats no task that is done, and tries again what failed. A dead letter waits for its decision.
         Raises `FlowStopped` where a task failed, became a dead letter, or the run was told to stop: its `report` says
         how far it came.
 
         params    values of its parameters
-        run_id    the run to begin, to go on with, or to join
-        restart   give an unfinished run up and begin anew
+        run_id    the run to begin, to resume, or to join
+        restart   abandon a run that is running or stopped, and begin a new one
+        new_run   begin a new one, and leave an earlier one as it is
         deadline  seconds after which it stops
         watch     is called about four times a second with how far it has come
         store     another store than the flow's own, for this run
         """
         from redrive.tasks.executor import Executor
+        from redrive.tasks.ledger import Start
 
+        if restart and new_run:
+            raise FlowError("restart abandons the earlier run, new_run leaves it as it is: pass one of them")
         if store is not None and not hasattr(store, "database"):
             raise TypeError(f"store must be what redrive.connect() returns, not {type(store).__name__}")
         if watch is not None and not callable(watch):
@@ -373,7 +379,7 @@ class Flow:
             store,
             params=self._given(params or {}),
             run_id=as_run_id(run_id),
-            restart=restart,
+            start=Start.RESTART if restart else Start.NEW if new_run else Start.RESUME,
             deadline=limit,
             watch=watch,
         )

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import NoResultFound
 
 from redrive.errors import FlowError, FlowStopped, RedriveError
@@ -29,6 +30,7 @@ from redrive.store.registry import note_start
 from redrive.store.schema import task_executors, task_runs, tasks
 from redrive.store.task_log import anybody_at, report_of
 from redrive.tasks.graph import Shape
+from redrive.tasks.keys import new_prefix
 from redrive.tasks.place import Place
 from redrive.tasks.steady import SteadyTime
 
@@ -45,7 +47,18 @@ _BEAT = (
 ANEW = "begin anew with run(restart=True) or `redrive run --restart`"
 """What is left to do with a run that cannot go on."""
 _INSERTED_AT_ONCE = 1_000
-_UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED)
+_UNDER_WAY = (FlowStatus.RUNNING, FlowStatus.STOPPED)
+_ENDED_BADLY = (FlowStatus.FAILED, FlowStatus.HELD)
+
+
+class Start(Enum):
+    """What to do about an earlier run of the same parameters that is not complete."""
+
+    RESUME = "resume"
+    RESTART = "restart"
+    """Abandon it where it is running or stopped, and begin a new run."""
+    NEW = "new_run"
+    """Leave it as it is, and begin a new run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +69,8 @@ class Begun:
     started_at: datetime
     resumed: bool
     sla: datetime | None
+    done_before: datetime | None = None
+    """When an earlier run of the same parameters was complete, so that this one has the same idempotency keys."""
 
 
 class Ledger(Place):
@@ -69,12 +84,14 @@ class Ledger(Place):
         self._time = SteadyTime()
         self.confirmed = time.monotonic()
         """When the lease was last known to be ours."""
+        self.key_prefix = ""
+        """What the idempotency keys of the run's tasks begin with."""
         begin_work(self._owner)
 
     # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, *, params: Mapping[str, Any], run_id: uuid.UUID | None, restart: bool, sla: Daily | None) -> Begun:
-        """Begin a run, or go on with the one that is not finished, beside others that work on it."""
+    def begin(self, *, params: Mapping[str, Any], run_id: uuid.UUID | None, start: Start, sla: Daily | None) -> Begun:
+        """Begin a run, or resume the one that is not complete, beside others that work on it."""
         written = encode(dict(sorted(params.items())))
         asked = 0.0
 
@@ -84,10 +101,12 @@ class Ledger(Place):
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
             note_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
             standing = self._standing(connection, run_id, written)
-            if restart:
+            if start is not Start.RESUME:
                 if standing is not None and run_id is not None:
-                    raise FlowError(f"run {run_id} cannot begin anew under its own id: leave run_id out, or restart")
-                self._abandon(connection, written, now)
+                    option = start.value
+                    raise FlowError(f"run {run_id} cannot begin anew under its own id: leave run_id out, or {option}")
+                if start is Start.RESTART:
+                    self._abandon(connection, written, now)
                 standing = None
             if standing is None:
                 begun = self._anew(connection, run_id or uuid.uuid4(), written, sla, now)
@@ -110,13 +129,20 @@ class Ledger(Place):
         if run_id is not None:
             wanted = wanted.where(task_runs.c.run_id == run_id)
         else:
-            wanted = (
-                wanted.where(task_runs.c.flow_name == self.flow, task_runs.c.params == params)
-                .where(task_runs.c.status.in_(_UNFINISHED))
-                .order_by(task_runs.c.started_at.desc())
-                .limit(1)
+            # What failed, or is blocked, is resumed unless the same work has been completed since.
+            done = select(func.max(task_runs.c.updated_at)).where(
+                self._same_work(params), task_runs.c.status == FlowStatus.COMPLETE
             )
+            done_at = connection.execute(done).scalar()
+            unfinished: ColumnElement[bool] = task_runs.c.status.in_(_UNDER_WAY)
+            ended_badly = task_runs.c.status.in_(_ENDED_BADLY)
+            unfinished |= ended_badly if done_at is None else ended_badly & (task_runs.c.updated_at > done_at)
+            latest = (task_runs.c.updated_at.desc(), task_runs.c.started_at.desc())
+            wanted = wanted.where(self._same_work(params), unfinished).order_by(*latest).limit(1)
         return connection.execute(wanted).first()
+
+    def _same_work(self, params: str) -> ColumnElement[bool]:
+        return (task_runs.c.flow_name == self.flow) & (task_runs.c.params == params)
 
     def _again(self, connection: Connection, standing: Row[Any], params: str) -> Begun:
         if standing.flow_name != self.flow:
@@ -148,21 +174,28 @@ class Ledger(Place):
                     failures=standing.failures + int(died),
                 )
             )
+        self.key_prefix = standing.key_prefix or str(standing.run_id)
         return Begun(run_id=standing.run_id, started_at=standing.started_at, resumed=True, sla=standing.sla)
 
     def _abandon(self, connection: Connection, params: str, now: datetime) -> None:
         connection.execute(
             update(task_runs)
-            .where(task_runs.c.flow_name == self.flow, task_runs.c.params == params)
-            .where(task_runs.c.status.in_(_UNFINISHED))
+            .where(self._same_work(params), task_runs.c.status.in_(_UNDER_WAY))
             .values(status=FlowStatus.ABANDONED, ended_at=now, judged_at=now, reason="given up for a new run")
         )
 
     def _anew(self, connection: Connection, run_id: uuid.UUID, params: str, sla: Daily | None, now: datetime) -> Begun:
         due = None if sla is None else sla.after(now)
+        earlier = select(task_runs.c.run_id, task_runs.c.key_prefix, task_runs.c.status, task_runs.c.ended_at)
+        latest = earlier.where(self._same_work(params)).order_by(task_runs.c.started_at.desc()).limit(1)
+        last = connection.execute(latest).first()
+        done = last is not None and last.status == FlowStatus.COMPLETE
+        before = None if last is None else (last.run_id, last.key_prefix, done)
+        self.key_prefix = new_prefix(self.flow, params, run_id, before)
         connection.execute(
             insert(task_runs),
             {
+                "key_prefix": self.key_prefix,
                 "run_id": run_id,
                 "flow_name": self.flow,
                 "status": FlowStatus.RUNNING,
@@ -181,7 +214,9 @@ class Ledger(Place):
                 for number, place in enumerate(places[start : start + _INSERTED_AT_ONCE], start)
             ]
             connection.execute(insert(tasks), rows)
-        return Begun(run_id=run_id, started_at=now, resumed=False, sla=due)
+        same_keys = last is not None and done and last.key_prefix == self.key_prefix
+        done_before = last.ended_at if last is not None and same_keys else None
+        return Begun(run_id=run_id, started_at=now, resumed=False, sla=due, done_before=done_before)
 
     def _is_registered(self, connection: Connection) -> bool:
         mine = select(task_executors.c.id).where(task_executors.c.owner == self._owner)

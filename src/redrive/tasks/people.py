@@ -15,12 +15,14 @@ from redrive.dlq.change import actor, as_note
 from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State
 from redrive.letters import Status
+from redrive.model import Kind
 from redrive.opening import Store
 from redrive.store.encoding import encode
 from redrive.store.listed import among
 from redrive.store.schema import task_changes, task_runs, tasks
 from redrive.store.sense import making_sense
 from redrive.store.task_log import exactly, find_run, named, no_such_task, shown_name, whole_cause
+from redrive.tasks.decide import RECOVERS
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.place import Place
@@ -76,6 +78,18 @@ def fail(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str
     return _decide(store, run, names, cause=cause, target=State.FAILED, note=_checked(note, "fail"))
 
 
+def retry_failed(place: Place, connection: Connection, now: datetime) -> None:
+    """Send back what failed of something that passes by itself, in the transaction that resumes the run.
+
+    What an operator has failed stays failed, and a dead letter waits for a decision.
+    """
+    passing = tasks.c.kind.in_(list(RECOVERS)) & tasks.c.children.is_(None)
+    failed = select(tasks).where(tasks.c.run_id == place.run_id, tasks.c.state == State.FAILED, passing)
+    rows = connection.execute(failed.order_by(tasks.c.node, tasks.c.child).with_for_update()).all()
+    if rows:
+        _Decision(place, connection, State.READY, "tried again by the next start of the run", None, now).apply(rows)
+
+
 def concerned(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None
 ) -> dict[State, int]:
@@ -120,7 +134,8 @@ def _decide(
     def work(connection: Connection) -> Decided:
         run_id = find_run(connection, run)
         place = Place.of(store, connection, run_id)
-        return _Decision(place, connection, target, f"{note} ({actor()})", result).take(names, cause)
+        now = place.database.dialect.begin_bounded(connection)
+        return _Decision(place, connection, target, f"{note} ({actor()})", result, now).take(names, cause)
 
     with making_sense("flows"):
         return store.database.write(work)
@@ -129,13 +144,15 @@ def _decide(
 class _Decision:
     """One decision of a person about tasks of one run, in one transaction."""
 
-    def __init__(self, place: Place, connection: Connection, target: State, note: str, result: Any) -> None:
+    def __init__(  # noqa: PLR0917 - all of it is what a decision is
+        self, place: Place, connection: Connection, target: State, note: str, result: Any, now: datetime
+    ) -> None:
         self._place = place
         self._connection = connection
         self._target = target
         self._note = note
         self._result = result
-        self._now: datetime = place.database.dialect.begin_bounded(connection)
+        self._now = now
         self._settler = Settler(place, None)
         self._without_dead: set[int] = set()  # fan-outs none of whose children is a dead letter any more
 
@@ -143,11 +160,16 @@ class _Decision:
         """Make it so."""
         self._place.lock_graph(self._connection)
         found = _chosen(self._place, self._connection, select(tasks).with_for_update(), names, cause)
-        chosen = [row for row in found if row.state != self._target]
+        chosen = [row for row in found if row.state != self._target or self._is_tried_again(row)]
         if not chosen:
             shown = shown_name(found[0].name, found[0].child)
             raise FlowError(f"task {shown!r} of run {str(self._place.run_id)[:8]} is {self._target} already")
         self._refuse_what_makes_no_sense(chosen)
+        return self.apply(chosen)
+
+    def apply(self, chosen: Sequence[Row[Any]]) -> Decided:
+        """Make it so for these tasks, and for what depends on them."""
+        self._place.lock_graph(self._connection)
         self._move(chosen)
         settled = Settled()
         closed = self._regroup(chosen)
@@ -165,6 +187,10 @@ class _Decision:
             freed=freed,
             upstream_failed=sum(settled.upstream_failed.values()),
         )
+
+    def _is_tried_again(self, row: Row[Any]) -> bool:
+        """Whether a failed task would be tried again by the next start, unless an operator fails it for good."""
+        return self._target is State.FAILED and row.kind in RECOVERS
 
     def _refuse_what_makes_no_sense(self, chosen: Sequence[Row[Any]]) -> None:
         places = self._place.shape.places
@@ -197,7 +223,9 @@ class _Decision:
         values: dict[str, Any] = {"note": self._note, "due_at": None, "ended_at": self._now}
         if self._target is State.READY:
             again = {"due_at": self._now, "ended_at": None, "since": None, "wait": None, "failures": 0, "same": 0}
-            values |= {**again, "fingerprint": None, "error": None, "kind": None}
+            values |= {**again, "fingerprint": None, "error": None, "kind": None, "lost": 0}
+        elif self._target is State.FAILED:
+            values["kind"] = Kind.PERMANENT  # so that no start of the run tries it again
         elif self._target is State.SUCCESS:
             values["result"] = encode(self._result)
         return values

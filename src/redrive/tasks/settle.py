@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -147,6 +147,7 @@ class Settler:
             "error": following.error,
             "kind": following.kind,
             "wait": following.wait,
+            "lost": following.lost,
             "result": outcome.result if outcome is not None and following.state is State.SUCCESS else None,
             "result_file": one.result_file if following.state is State.SUCCESS else None,
             "ended_at": now if over else None,
@@ -158,7 +159,7 @@ class Settler:
     def _count(self, connection: Connection, now: datetime, node: int, ended: list[State]) -> list[tuple[int, State]]:
         """Take ended children off a fan-out's count; what it becomes, where they were the last."""
         dead, failed = ended.count(State.DEAD_LETTER), ended.count(State.FAILED)
-        counted = {"run": self._place.run_id, "of": node, "over": len(ended), "died": dead, "lost": failed}
+        counted = {"run": self._place.run_id, "of": node, "over": len(ended), "died": dead, "spent": failed}
         row = connection.execute(_COUNT, counted).one()
         if row.remaining:
             return []
@@ -199,23 +200,25 @@ class Settler:
         source = self._place.shape.places[node].after[0]
         items = results.items(connection, source)
         name = self._place.shape.places[node].name
+        seen: Counter[str] = Counter()
         for start in range(0, len(items), _INSERTED_AT_ONCE):
-            connection.execute(
-                insert(tasks),
-                [
+            rows = []
+            for number, item in enumerate(items[start : start + _INSERTED_AT_ONCE], start):
+                rows.append(
                     {
                         "run_id": self._place.run_id,
                         "node": node,
-                        "child": start + number,
+                        "child": number,
                         "name": name,
                         "state": State.READY,
                         "due_at": now,
                         "input": item,
                         "created_at": now,
+                        "twin": seen[item],
                     }
-                    for number, item in enumerate(items[start : start + _INSERTED_AT_ONCE])
-                ],
-            )
+                )
+                seen[item] += 1
+            connection.execute(insert(tasks), rows)
         self.change(connection, now, row_id, (State.PENDING, State.RUNNING), f"{len(items)} children")
         connection.execute(
             update(tasks).where(tasks.c.id == row_id).values(children=len(items), remaining=len(items), since=now)
@@ -317,7 +320,7 @@ _COUNT = (
     .values(
         remaining=tasks.c.remaining - bindparam("over"),
         dead=tasks.c.dead + bindparam("died"),
-        failed=tasks.c.failed + bindparam("lost"),
+        failed=tasks.c.failed + bindparam("spent"),
     )
     .returning(tasks.c.id, tasks.c.remaining, tasks.c.dead, tasks.c.failed)
 )
@@ -340,7 +343,7 @@ _SETTLE = (
         {
             name: bindparam(name)
             for name in (
-                *("state", "due_at", "owner", "failures", "same", "fingerprint", "error", "kind", "wait"),
+                *("state", "due_at", "owner", "failures", "same", "fingerprint", "error", "kind", "wait", "lost"),
                 *("result", "result_file", "ended_at", "seconds"),
             )
         }

@@ -20,9 +20,9 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     _.RETRYING: frozenset({_.RUNNING, _.DEAD_LETTER, _.FAILED}),
     # A sensor that is asked from time to time; asking does not change its state.
     _.SENSING: frozenset({_.SUCCESS, _.FAILED, _.DEAD_LETTER}),
-    # The ends. A person may send the last three on.
+    # The ends. A person may send the last three on, or fail for good what the next start would try again.
     _.SUCCESS: frozenset(),
-    _.FAILED: frozenset({_.READY, _.SENSING, _.RUNNING, _.SUCCESS, _.DEAD_LETTER}),
+    _.FAILED: frozenset({_.READY, _.SENSING, _.RUNNING, _.SUCCESS, _.DEAD_LETTER, _.FAILED}),
     _.DEAD_LETTER: frozenset({_.READY, _.SENSING, _.RUNNING, _.SUCCESS, _.FAILED}),
     _.UPSTREAM_FAILED: frozenset({_.PENDING}),
 }

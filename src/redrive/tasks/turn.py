@@ -24,7 +24,9 @@ from redrive.tasks.census import Census, census
 from redrive.tasks.claims import Claim, Wanted, active, claim, is_idle, next_due
 from redrive.tasks.decide import Next, Past, decide
 from redrive.tasks.graph import Node
+from redrive.tasks.keys import key_of
 from redrive.tasks.ledger import ANEW, Ledger
+from redrive.tasks.people import retry_failed
 from redrive.tasks.plan import Plan
 from redrive.tasks.results import Results
 from redrive.tasks.settle import Settled, Settlement, Settler, Storm
@@ -53,6 +55,8 @@ class Order:
     processes: int = 0
     threads: int = 0
     start: bool = False
+    resume: bool = False
+    """The run was begun before: what failed then is tried again."""
     recover: bool = False
     survey: bool = False
     """See what others, and people, have done to the run."""
@@ -138,6 +142,8 @@ class Turn:
             settlements += turned.recovered
         if order.start:
             self._ledger.bring_back(connection, now)
+            if order.resume and not self._ledger.others(connection):
+                retry_failed(self._ledger, connection, now)
         for one in settlements:
             if one.outcome is not None and one.outcome.ended is Ended.TIMED_OUT:
                 one.next = self._compared(connection, one)
@@ -275,12 +281,18 @@ class Turn:
             task=node.name,
             arguments=arguments,
             files=files,
-            identity=f"{self._ledger.run_id}/{name}",
+            identity=self._key(node, found) if node.binding.wants_key else "",
             timeout=node.timeout,
             grace=node.grace,
             result_file=self._results.file_of(found.id, found.attempt),
         )
         return InHand(found, node, job, name, item_aside=item_aside)
+
+    def _key(self, node: Node, found: Claim) -> str:
+        if self._ledger.key_prefix == str(self._ledger.run_id):  # of a run that an older version began
+            return f"{self._ledger.run_id}/{shown_name(node.name, found.child)}"
+        item = None if found.child < 0 else found.input or "null"
+        return key_of(self._ledger.key_prefix, node.name, item, found.twin)
 
     def _is_large(self, claim: Claim) -> bool:
         return len(claim.input or "") > self._results.largest
@@ -292,7 +304,7 @@ class Turn:
         found = []
         for row in self._ledger.left_behind(connection, now):
             elapsed = max(0.0, (now - row.since).total_seconds())
-            past = Past(row.failures, row.same, row.fingerprint, row.wait, elapsed)
+            past = Past(row.failures, row.same, row.fingerprint, row.wait, elapsed, row.lost)
             lost = Claim(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
             error = "its executor was killed, or could not be heard of any more"
             seconds = max(0.0, (now - row.started_at).total_seconds())

@@ -46,7 +46,7 @@ def fate(task, outcomes, *, elapsed=0.0):
         found.append(following)
         if following.wait is None:
             break
-        past = Past(following.failures, following.same, following.fingerprint, following.wait, elapsed)
+        past = Past(following.failures, following.same, following.fingerprint, following.wait, elapsed, following.lost)
     return found
 
 
@@ -228,6 +228,17 @@ def test_an_attempt_lost_with_its_executor_costs_no_retry():
 
 def test_34_a_task_that_ten_executors_in_a_row_died_of_is_a_dead_letter():
     assert states(node(attempts=1), [LOST] * 19) == [State.READY] * 9 + [State.DEAD_LETTER]
+
+
+def test_lost_executors_do_not_hide_poison():
+    bug = failed(Kind.AMBIGUOUS)
+    assert states(node(), [bug, LOST, bug]) == [State.RETRYING, State.READY, State.DEAD_LETTER]
+
+
+def test_only_executors_lost_in_a_row_count():
+    lost = [LOST] * 9
+    expected = [State.READY] * 9 + [State.RETRYING] + [State.READY] * 9 + [State.SUCCESS]
+    assert states(node(attempts=2), [*lost, failed(Kind.TRANSIENT), *lost, returned()]) == expected
 
 
 def test_a_sensor_that_raises_fails_when_its_time_is_over():

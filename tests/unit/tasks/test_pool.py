@@ -308,7 +308,7 @@ def test_when_the_fork_server_dies_its_workers_do_and_a_new_one_takes_over(works
     worker, server = told(path)
     os.kill(server, signal.SIGKILL)
     outcome = workshop.wait(ticket)
-    assert (outcome.ended, outcome.verdict.kind) == (Ended.DIED, Kind.TRANSIENT)
+    assert (outcome.ended, outcome.verdict.kind) == (Ended.LOST, Kind.TRANSIENT)
     assert outcome.error == "the process that workers are forked from died, and its workers with it"
     assert not is_alive(worker)
     assert workshop.value("parent") != server

@@ -9,7 +9,7 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.exits import Refused
-from redrive.cli.flow_report import did, document, in_words_again, say_how_to_decide, where_it_is
+from redrive.cli.flow_report import did, document, in_words_again, say_how_to_decide, to_resume, where_it_is
 from redrive.cli.output import Column
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
@@ -108,7 +108,7 @@ def ls(
         out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
     if causes and not narrowed and report.status is not FlowStatus.ABANDONED:
         say_how_to_decide(out, causes, where_it_is(report, session.url))
-        out.say(f"and then, to go on from there: {in_words_again(report)}")
+        out.say(f"{to_resume(causes)}: {in_words_again(report)}")
 
 
 def _row(task: TaskRow, shown: dict[str, Any]) -> list[Any]:

@@ -23,6 +23,8 @@ task_runs = Table(
     Column("reason", Text),
     Column("failures", Integer, nullable=False, server_default=text("0")),
     Column("judged_at", Moment),
+    # What the idempotency keys of its tasks begin with; NULL in runs of older versions, where it is the id of the run.
+    Column("key_prefix", Text),
     Index("task_runs_flow_name", "flow_name", "started_at"),
     Index("task_runs_started_at", "started_at"),
 )
@@ -64,6 +66,9 @@ tasks = Table(
     Column("started_at", Moment),
     Column("ended_at", Moment),
     Column("seconds", Float),
+    # Of the children before it, how many have the same input; and how many executors in a row were lost while it ran.
+    Column("twin", Integer, nullable=False, server_default=text("0")),
+    Column("lost", Integer, nullable=False, server_default=text("0")),
     Index("tasks_place", "run_id", "node", "child", unique=True),
 )
 Index(

@@ -1,4 +1,7 @@
-"""Letters that can be processed again years later: context, target and sink key; one open letter per identity."""
+"""Letters that can be processed again years later: context, target and sink key; one open letter per identity.
+
+Idempotency keys of tasks that do not depend on the run, and executors lost while they ran a task.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -20,6 +23,10 @@ def upgrade() -> None:
     ):
         op.add_column("dead_letter_queue", column, schema=schema)
     op.add_column("runs", sa.Column("target", sa.Text), schema=schema)
+    op.add_column("task_runs", sa.Column("key_prefix", sa.Text), schema=schema)
+    for name in ("twin", "lost"):
+        zero = sa.Column(name, sa.Integer, nullable=False, server_default=sa.text("0"))
+        op.add_column("tasks", zero, schema=schema)
     op.create_table(
         "run_key_blocks",
         sa.Column("run_id", RunId, nullable=False),

@@ -1,0 +1,228 @@
+"""Running a flow again, on both databases: nothing that is done is repeated, and its work keeps its keys."""
+
+from collections import Counter, defaultdict
+
+import pytest
+from sqlalchemy import update
+
+import redrive
+from redrive.errors import FlowError
+from redrive.flows import FlowStatus, State
+from redrive.model import Kind
+from redrive.store.schema import task_runs
+from redrive.testing import set_testing
+from tests.support.flows import states, stopped
+
+
+class Bank:
+    """Knows what it was asked to do, and by which keys."""
+
+    def __init__(self):
+        self.calls = Counter()
+        self.keys = defaultdict(set)
+        self.error = None
+
+    def pay(self, merchant, key):
+        self.calls[merchant] += 1
+        self.keys[merchant].add(key)
+
+    def post(self):
+        self.calls["post"] += 1
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def bank():
+    return Bank()
+
+
+@pytest.fixture(autouse=True)
+def _quick():
+    with set_testing():
+        yield
+
+
+def paying(store, bank, *, params=("day",), merchants=("a", "b", "c")):
+    flow = redrive.Flow("paying", params=params, store=store, workers=2)
+    flow.task(lambda: list(merchants), name="merchants", in_thread=True)
+    flow.task(
+        lambda merchant, idempotency_key: bank.pay(merchant, idempotency_key),
+        name="pay",
+        each="merchants",
+        in_thread=True,
+    )
+    flow.task(lambda: bank.post(), name="post", after="pay", in_thread=True)
+    flow.task(lambda: None, name="report", after="post", in_thread=True)
+    return flow
+
+
+TODAY = {"day": "2026-11-15"}
+PAID_ONCE = {"a": 1, "b": 1, "c": 1}
+
+
+class TestFailedRun:
+    def test_rerun_tries_only_what_failed(self, store, bank):
+        flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
+        first = stopped(flow, params=TODAY)
+        again = stopped(flow, params=TODAY)
+        assert (first.kind, again.kind) == (Kind.TRANSIENT, Kind.TRANSIENT)
+        assert states(store, "paying")["report"] == State.UPSTREAM_FAILED
+        bank.error = None
+        report = flow.run(params=TODAY)
+        assert (report.status, report.resumed, report.run_id) == (FlowStatus.COMPLETE, True, first.report.run_id)
+        assert {merchant: bank.calls[merchant] for merchant in "abc"} == PAID_ONCE
+        assert len(store.tasks.runs()) == 1
+
+    def test_rerun_by_id_tries_only_what_failed(self, store, bank):
+        flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
+        run_id = stopped(flow, params=TODAY).report.run_id
+        bank.error = None
+        assert flow.run(params=TODAY, run_id=run_id).status is FlowStatus.COMPLETE
+        assert {merchant: bank.calls[merchant] for merchant in "abc"} == PAID_ONCE
+
+    def test_failed_children_are_tried_again(self, store, bank):
+        flow, down = redrive.Flow("paying", store=store), {"b"}
+        flow.task(lambda: ["a", "b", "c"], name="merchants", in_thread=True)
+
+        def pay(merchant, idempotency_key):
+            bank.pay(merchant, idempotency_key)
+            if merchant in down:
+                raise ConnectionResetError("down")
+
+        flow.task(pay, each="merchants", retry=None, in_thread=True)
+        assert stopped(flow).report.counts == {State.SUCCESS: 3, State.FAILED: 1}
+        down.clear()
+        assert flow.run().status is FlowStatus.COMPLETE
+        assert bank.calls == {"a": 1, "b": 2, "c": 1}
+        assert {len(keys) for keys in bank.keys.values()} == {1}
+
+    def test_several_transient_kinds_are_transient(self, store):
+        flow = redrive.Flow("paying", store=store)
+        flow.task(lambda: _raise(ConnectionResetError("down")), name="one", retry=None, in_thread=True)
+        flow.task(lambda: _raise(redrive.RateLimited("slowly")), name="two", retry=None, in_thread=True)
+        assert stopped(flow).kind is Kind.TRANSIENT
+
+    def test_what_an_operator_failed_stays_failed(self, store, bank):
+        flow, bank.error = paying(store, bank), ValueError("bad")
+        stopped(flow, params=TODAY)
+        flow.fail("post", note="not today")
+        bank.error = None
+        assert stopped(flow, params=TODAY).kind is Kind.PERMANENT
+        assert bank.calls["post"] == 2
+
+    def test_operator_fails_for_good_what_would_be_tried_again(self, store, bank):
+        flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
+        stopped(flow, params=TODAY)
+        tried = bank.calls["post"]
+        assert flow.fail("post", note="the bank is closed").tasks == ("post",)
+        with pytest.raises(FlowError, match="is FAILED already"):
+            flow.fail("post", note="the bank is closed")
+        assert stopped(flow, params=TODAY).kind is Kind.PERMANENT
+        assert bank.calls["post"] == tried
+
+
+class TestBlockedRun:
+    def test_rerun_leaves_the_dead_letter_and_repeats_nothing(self, store, bank):
+        flow, bank.error = paying(store, bank), ValueError("bad")
+        first = stopped(flow, params=TODAY)
+        assert first.report.status is FlowStatus.HELD
+        bank.error = None
+        again = stopped(flow, params=TODAY)
+        assert (again.report.run_id, again.report.status) == (first.report.run_id, FlowStatus.HELD)
+        assert again.kind is not Kind.TRANSIENT
+        assert bank.calls == {**PAID_ONCE, "post": 2}
+        flow.retry("post")
+        assert flow.run(params=TODAY).status is FlowStatus.COMPLETE
+        assert bank.calls == {**PAID_ONCE, "post": 3}
+
+    def test_rerun_tries_what_failed_beside_the_dead_letter(self, store, bank):
+        flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
+        flow.task(lambda: _raise(ValueError("bad")), name="other", in_thread=True)
+        stopped(flow, params=TODAY)
+        bank.error = None
+        assert stopped(flow, params=TODAY).report.status is FlowStatus.HELD
+        assert states(store, "paying") | {"other": ""} == dict.fromkeys(states(store, "paying"), "SUCCESS") | {
+            "other": ""
+        }
+
+
+class TestOtherRuns:
+    def test_new_run_leaves_the_earlier_one_as_it_is(self, store, bank):
+        flow, bank.error = paying(store, bank), ValueError("bad")
+        blocked = stopped(flow, params=TODAY).report.run_id
+        bank.error = None
+        report = flow.run(params=TODAY, new_run=True)
+        assert (report.resumed, report.status) == (False, FlowStatus.COMPLETE)
+        assert store.tasks.run(blocked).status is FlowStatus.HELD
+        assert {len(keys) for keys in bank.keys.values()} == {1}
+
+    def test_complete_run_is_followed_by_a_new_one(self, store, bank):
+        flow, bank.error = paying(store, bank), ValueError("bad")
+        stopped(flow, params=TODAY)
+        bank.error = None
+        done = flow.run(params=TODAY, new_run=True)
+        with pytest.warns(redrive.PolicyWarning, match="'pay' of this run has the same idempotency keys"):
+            report = flow.run(params=TODAY)  # the blocked one is older than the complete one
+        assert (report.resumed, report.run_id == done.run_id) == (False, False)
+        assert {len(keys) for keys in bank.keys.values()} == {1}
+
+    def test_decision_brings_an_older_run_back(self, store, bank):
+        flow, bank.error = paying(store, bank), ValueError("bad")
+        blocked = stopped(flow, params=TODAY).report.run_id
+        bank.error = None
+        flow.run(params=TODAY, new_run=True)
+        flow.retry("post", run=blocked)
+        assert flow.run(params=TODAY).run_id == blocked
+
+    def test_options_that_contradict_are_rejected(self, store, bank):
+        flow = paying(store, bank)
+        with pytest.raises(FlowError, match="pass one of them"):
+            flow.run(params=TODAY, restart=True, new_run=True)
+        run_id = flow.run(params=TODAY).run_id
+        with pytest.raises(FlowError, match="leave run_id out, or new_run"):
+            flow.run(params=TODAY, run_id=run_id, new_run=True)
+
+
+class TestKeys:
+    def test_other_parameters_have_other_keys(self, store, bank):
+        flow = paying(store, bank)
+        flow.run(params=TODAY)
+        flow.run(params={"day": "2026-11-16"})
+        assert {len(keys) for keys in bank.keys.values()} == {2}
+
+    def test_child_is_known_by_its_item_not_its_number(self, store, bank):
+        bank.error = ConnectionRefusedError("down")
+        stopped(paying(store, bank), params=TODAY)
+        bank.error = None
+        paying(store, bank, merchants=("z", "c", "a", "b")).run(params=TODAY, new_run=True)
+        assert {merchant: len(keys) for merchant, keys in bank.keys.items()} == dict.fromkeys("abcz", 1)
+        assert len(set.union(*bank.keys.values())) == 4
+
+    def test_equal_items_have_keys_of_their_own(self, store, bank):
+        flow = paying(store, bank, merchants=("a", "a", "a"))
+        flow.run(params=TODAY)
+        assert len(bank.keys["a"]) == 3
+
+    def test_without_parameters_each_complete_run_has_its_own(self, store, bank):
+        flow, bank.error = paying(store, bank, params=()), ConnectionRefusedError("down")
+        stopped(flow)
+        stopped(flow, new_run=True)
+        assert {len(keys) for keys in bank.keys.values()} == {1}
+        bank.error = None
+        flow.run()
+        flow.run()
+        assert {len(keys) for keys in bank.keys.values()} == {2}
+
+    def test_runs_of_an_older_version_keep_their_keys(self, store, bank):
+        flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
+        flow.task(lambda idempotency_key: bank.pay("z", idempotency_key), name="last", after="post", in_thread=True)
+        run_id = stopped(flow, params=TODAY).report.run_id
+        store.database.write(lambda connection: connection.execute(update(task_runs).values(key_prefix=None)))
+        bank.error = None
+        flow.run(params=TODAY)
+        assert bank.keys["z"] == {f"{run_id}/last"}
+
+
+def _raise(error):
+    raise error
