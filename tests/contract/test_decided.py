@@ -2,6 +2,7 @@
 
 import datetime as dt
 
+import pydantic
 import pytest
 
 import redrive
@@ -81,9 +82,8 @@ class TestPipeline:
     def pipeline(self, store, tmp_path):
         def make(rows, **options):
             sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "orders", key="id", create=True)
-            return redrive.Pipeline(
-                "vendor", source=redrive.rows.records(rows), validate=check, sink=sink, store=store, **options
-            )
+            options = {"validate": check} | options
+            return redrive.Pipeline("vendor", source=redrive.rows.records(rows), sink=sink, store=store, **options)
 
         return make
 
@@ -102,6 +102,58 @@ class TestPipeline:
         rows[10]["fee"] = "changed"
         pipeline(rows, batch=batch, gate=redrive.Gate(warn=0.01, page=0.5, abort=0.9)).run()
         assert store.dlq.count(status="open") == 1
+
+    @pytest.mark.parametrize("batch", [1, 40_000])
+    @pytest.mark.parametrize("validate", ["function", "schema"])
+    def test_rows_of_one_key_stay_decided_in_any_order(self, store, pipeline, batch, validate):
+        rows = [{"id": 1, "fee": fee} for fee in "abc"]
+        options = {"batch": batch, "gate": redrive.Gate(abort=1)}
+        if validate == "schema":
+            options["validate"] = Order
+        pipeline(rows, **options).run()
+        assert fees(store) == ["a", "b", "c"]
+        (first, *_) = (letter.id for letter in store.dlq.each())
+        store.dlq.discard(ids=[first], note="withdrawn")
+        for order in ([2, 1, 0], [1, 0, 2], [2, 0], [0], [1, 2, 0]):
+            pipeline([rows[place] for place in order], **options).run()
+            assert fees(store, status="discarded") == ["a"]
+            assert fees(store, status="open") == ["b", "c"]
+        store.dlq.discard(pipeline="vendor", note="withdrawn, too")
+        pipeline([{"id": 0, "fee": "1"}, *reversed(rows), rows[2]], **options).run()
+        assert fees(store, status="open") == []
+        pipeline([rows[2], {"id": 1, "fee": "d"}], **options).run()
+        assert fees(store, status="open") == ["d"]
+
+    @pytest.mark.parametrize("batch", [1, 40_000])
+    def test_open_letter_of_a_key_does_not_undo_the_decision_about_another(self, store, pipeline, batch):
+        options = {"batch": batch, "gate": redrive.Gate(abort=1), "validate": Order}
+        pipeline([{"id": 1, "fee": "a"}], **options).run()
+        store.dlq.discard(pipeline="vendor", note="withdrawn")
+        pipeline([{"id": 1, "fee": "b"}], **options).run()
+        for fees_of_run in ("ab", "ba"):
+            pipeline([{"id": 1, "fee": fee} for fee in fees_of_run], **options).run()
+            assert (fees(store, status="discarded"), fees(store, status="open")) == (["a"], ["b"])
+
+    def test_line_that_cannot_be_read_stays_decided_on_another_line(self, store, tmp_path):
+        def load(*lines):
+            (tmp_path / "in.csv").write_text("\n".join(["id,fee", *lines, ""]))
+            sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "orders", key="id", create=True)
+            source = redrive.rows.csv(tmp_path / "in.csv")
+            redrive.Pipeline("vendor", source=source, sink=sink, store=store, gate=redrive.Gate(abort=1)).run()
+
+        load("1,5", "2,6,7")
+        store.dlq.discard(pipeline="vendor", note="withdrawn")
+        load("0,4", "1,5", "2,6,7")
+        assert [(str(letter.status), letter.seen) for letter in store.dlq.each()] == [("discarded", 2)]
+
+
+class Order(pydantic.BaseModel):
+    id: int
+    fee: float
+
+
+def fees(store, **filters):
+    return sorted(letter.record["fee"] for letter in store.dlq.each(**filters))
 
 
 def check(record):

@@ -19,6 +19,9 @@ import redrive
 
 NewStore = Callable[..., contextlib.AbstractContextManager[str]]
 
+# What migrations wrote.
+_KEPT = {"redrive_schema", "letter_salt"}
+
 # Everything that a test may have changed in redrive's own schema, apart from rows.
 _POSTGRES_SCHEMA = """
     SELECT md5(string_agg(line, ',' ORDER BY line)) FROM (
@@ -33,7 +36,7 @@ _POSTGRES_SCHEMA = """
             JOIN pg_database d ON d.oid = s.setdatabase WHERE d.datname = current_database()
         UNION ALL SELECT version_num FROM pipeline.redrive_schema
     ) AS everything"""
-_POSTGRES_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'pipeline' AND tablename <> 'redrive_schema'"
+_POSTGRES_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'pipeline'"
 _POSTGRES_SEQUENCES = "SELECT sequencename FROM pg_sequences WHERE schemaname = 'pipeline'"
 _POSTGRES_FOREIGN = """
     SELECT format('DROP SCHEMA %I CASCADE', nspname) FROM pg_namespace
@@ -75,7 +78,7 @@ class PostgresSlot:
         self._empty = "; ".join(
             [
                 "BEGIN; SET LOCAL session_replication_role = replica",
-                *(f"DELETE FROM pipeline.{name}" for name in tables),
+                *(f"DELETE FROM pipeline.{name}" for name in tables if name not in _KEPT),
                 *(f"SELECT setval('pipeline.{name}', 1, false)" for name in sequences),
                 "COMMIT",
             ]
@@ -136,7 +139,7 @@ class SqliteSlot:
         if connection.execute(_SQLITE_SCHEMA).fetchall() != self._schema:
             return False
         for kind, name, _ in self._schema:
-            if kind == "table" and name != "redrive_schema":
+            if kind == "table" and name not in _KEPT:
                 connection.execute(f'DELETE FROM "{name}"')
         connection.execute("COMMIT")
         return True

@@ -58,8 +58,8 @@ class Filter:
     status: str | tuple[str, ...] | None = None
     run_id: UUID | str | None = None
     source: str | None = None
-    key: str | None = None
-    position: str | None = None
+    key: str | tuple[str, ...] | None = None
+    position: str | tuple[str, ...] | None = None
     since: datetime | date | str | timedelta | None = None
     until: datetime | date | str | timedelta | None = None
     seen_since: datetime | date | str | timedelta | None = None
@@ -103,6 +103,8 @@ class Filter:
             ("pipeline_name", self.pipeline),
             ("error_type", self.error_type),
             ("status", self.status),
+            ("source_key", self.key),
+            ("position", self.position),
         ):
             if value is not None:
                 yield column[name].in_(_several(value))
@@ -111,8 +113,6 @@ class Filter:
             yield from self._of_the_index()
         for name, wanted in (
             ("source_table", self.source),
-            ("source_key", self.key),
-            ("position", self.position),
             ("target", self.rejected_by),
             ("attempts", self.attempts),
             ("reprocess_count", self.reprocess_count),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
+from redrive.dlq.digests import Digests
 from redrive.dlq.fingerprint import Fingerprint, fingerprint
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.letters import ErrorType, NewLetter
 from redrive.store.dialect import LetterRow
-from redrive.store.encoding import encode
+from redrive.store.encoding import decode, encode
 from redrive.store.types import utc_text
 
 _ERROR_TYPES = frozenset(ErrorType)
@@ -24,7 +26,8 @@ _PARSING = ("json", "csv", "_csv", "zlib", "gzip", "zipfile", "xml", "pyarrow", 
 _SINKS = ("sqlalchemy", "psycopg", "psycopg2", "sqlite3", "duckdb", "pymysql", "asyncpg", "oracledb", "MySQLdb")
 
 REDACTED = "redacted"
-"""In the context of a letter: values of its record were masked before it was stored, and cannot be sent."""
+"""In the context of a letter whose record was masked before it was stored: the digest of the record as received."""
+
 _Place = tuple[str, str | None, str]
 """Pipeline, source and cause: what the letters of a batch mostly have in common."""
 
@@ -43,12 +46,13 @@ class Preparer:
         target: str | None = None,
         by_key: bool = True,
         redactor: Redactor,
-        store_redacted: bool = False,
+        digests: Digests | None = None,
     ) -> None:
         """Prepare letters; what a letter leaves out is taken from the arguments.
 
         Args:
             by_key: whether a letter's key identifies it. Otherwise its `sink_key` does, and the key only finds it.
+            digests: given where named fields are masked before a record is stored.
         """
         self.causes: dict[str, tuple[Fingerprint, str, str]] = {}
         self._now = utc_text(now)
@@ -60,7 +64,7 @@ class Preparer:
         self._places: dict[tuple[str | None, str | None], tuple[str, str | None]] = {}
         self._error_type = None if error_type is None else checked_error_type(error_type)
         self._redactor = redactor
-        self._store_redacted = store_redacted and bool(redactor.fields)
+        self._digests = digests
         self._described: dict[tuple[str, str | None], tuple[str, str, str]] = {}
         self._roots: dict[_Place, tuple[Any, bytes]] = {}
 
@@ -68,16 +72,20 @@ class Preparer:
         """The letter as a row."""
         pipeline, source = self._place(letter)
         error_type, message, cause = self._error(letter)
-        record, context = letter.record, letter.context
-        if self._store_redacted:
-            record = self._redactor.record(record)
-            if record != letter.record:
-                context = {**(context or {}), REDACTED: True}
-        raw = encode(record)
+        raw, context = encode(letter.record), letter.context
         key = None if letter.key is None else as_key(letter.key)
         sink_key = None if letter.sink_key is None else as_key(letter.sink_key)
         target = self._target if letter.target is None else letter.target
         position = None if letter.position is None else storable(str(letter.position))
+        if self._digests is not None:
+            masked = masked_record(letter.record, raw, self._redactor, self._digests)
+            if masked is not None:
+                raw, digest = masked
+                context = {**(context or {}), REDACTED: digest}
+                key = masked_text(key, letter.record, self._redactor, self._digests)
+                position = masked_text(position, letter.record, self._redactor, self._digests)
+                # Nobody looks at this key, and a transform may have made it of masked values: no need to look for them.
+                sink_key = None if sink_key is None else self._digests.text(sink_key)
         rejected = self._now if letter.rejected_at is None else utc_text(_zoned(letter.rejected_at))
         if type(letter.attempts) is not int or not 0 <= letter.attempts < _MOST:
             raise LetterError(f"attempts must be a whole number from 0 up, not {letter.attempts!r}")
@@ -96,7 +104,7 @@ class Preparer:
                 (pipeline, source, cause),
                 key if self._by_key else sink_key if letter.is_key_sure else None,
                 position,
-                raw,
+                _content(raw, context),
             ),
             letter.attempts,
             rejected,
@@ -105,10 +113,14 @@ class Preparer:
             sink_key,
         )
 
-    def by_position(self, row: LetterRow) -> LetterRow:
-        """The row, known by its position and content instead of its key."""
+    def identities(self, row: LetterRow) -> tuple[bytes, ...]:
+        """Return by what the row of a run may be known: its key, where that is sure; its content; with position."""
         place = (row.pipeline_name, row.source_table, row.fingerprint)
-        return row._replace(identity=self._identity(place, None, row.position, row.raw_record))
+        context = None if row.context is None or self._digests is None else decode(row.context)
+        by_position = self._identity(place, None, row.position, _content(row.raw_record, context))
+        content = f"{row.raw_record}\0{row.context or ''}"
+        by_content = self._identity(place, row.sink_key or "", None, content, both=True)
+        return (by_content, by_position) if row.identity == by_position else (row.identity, by_content, by_position)
 
     def _place(self, letter: NewLetter) -> tuple[str, str | None]:
         """Pipeline and source."""
@@ -150,11 +162,13 @@ class Preparer:
             self.causes[cause.value] = (cause, str(error_type), message)
         return str(error_type), message, cause.value
 
-    def _identity(self, place: _Place, key: str | None, position: str | None, raw: str) -> bytes:
+    def _identity(
+        self, place: _Place, key: str | None, position: str | None, content: str, *, both: bool = False
+    ) -> bytes:
         """The same record failing for the same cause has the same identity, in this run and in the next.
 
         A key identifies a record whatever it holds. A position alone does not: line 7 of next week's file is another
-        record, which its content tells.
+        record, which its content tells. With `both`, key and content identify it.
 
         Three bytes stand for the place, five for the number at the end of the key, eight for everything. So records
         that come one after the other are neighbours in the index; spread at random, they would touch all its pages.
@@ -168,14 +182,35 @@ class Preparer:
         digest, start = root[0].copy(), root[1]
         name = position if key is None else key
         if key is not None:
-            digest.update(f"k{key}".encode())
+            digest.update((f"b{key}\0{content}" if both else f"k{key}").encode())
         else:
-            digest.update((f"n{raw}" if position is None else f"p{position}\0{raw}").encode())
+            digest.update((f"n{content}" if position is None else f"p{position}\0{content}").encode())
         full: bytes = digest.digest()
         number = "" if name is None else name[len(name.rstrip("0123456789")) :]
         if not number.isascii() or not number:
             return start + full[3:]
         return start + int(number[-12:]).to_bytes(5, "big") + full[8:]
+
+
+def masked_record(record: Any, raw: str, redactor: Redactor, digests: Digests) -> tuple[str, str] | None:
+    """Return the record with its named fields masked, and the digest of all of it; None where it has none of them.
+
+    Args:
+        raw: the record as it is stored otherwise.
+    """
+    masked = encode(redactor.record(record))
+    return None if masked == raw else (masked, digests.text(raw))
+
+
+def masked_text(text: str | None, record: Any, redactor: Redactor, digests: Digests) -> str | None:
+    """Return a key or a position of a masked record: its digest where it holds a masked value."""
+    return digests.text(text) if text is not None and redactor.is_shown(text, record) else text
+
+
+def _content(raw: str, context: Mapping[str, Any] | None) -> str:
+    """Return what tells a record from another one: of a masked record, the digest of what it was."""
+    digest = None if context is None else context.get(REDACTED)
+    return raw if digest is None else str(digest)
 
 
 def error_text(error: BaseException) -> str:

@@ -7,26 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from uuid import UUID
 
 from sqlalchemy import Connection, literal, select
 
 from redrive.dlq.fingerprint import Fingerprint
+from redrive.dlq.match import match
 from redrive.dlq.prepare import Preparer
 from redrive.errors import StoreError
-from redrive.letters import OPEN, ErrorType, NewLetter, Stored
+from redrive.letters import OPEN, NewLetter, Stored
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import decode
-from redrive.store.schema import cause_hours, causes, letter_audit, letters
+from redrive.store.schema import causes, letter_audit, letters
 
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
 _LONGEST_SAMPLE = 500
-_ASKED_AT_ONCE = 500
-
-# Their record only names the work: the task, or the page as it is by then, has failed once more.
-_NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE}
 
 CauseFound = tuple[Fingerprint, str, str]
 """A cause, its error type, and the message of one letter."""
@@ -95,19 +91,20 @@ def put_rows(
     rows: Sequence[LetterRow],
     found: Sequence[CauseFound],
     *,
-    apart: Callable[[LetterRow], LetterRow] | None = None,
+    identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
 ) -> Stored:
     """Put rows in the caller's transaction.
 
-    By `apart`, a row gets an identity of its own where another one of its run has the same: a letter for each.
+    Args:
+        identities: by what the row of a run may be known, so that two rows of one run are always two letters.
     """
     dialect = database.dialect
     add_causes(connection, database, found)
-    if apart is not None:
-        rows = _told_apart(connection, rows, apart)
-    handed_in = len(rows)
-    rows = _undecided(connection, database, rows)
-    decided = handed_in - len(rows)
+    matched = match(connection, database, rows, identities)
+    decided = len(rows) - len(matched.rows)
+    if matched.decided:
+        dialect.see_decided(connection, matched.decided)
+    rows = matched.rows
     if not rows:
         return Stored(decided=decided)
     first: dict[bytes, LetterRow] = {}
@@ -117,49 +114,6 @@ def put_rows(
     if again or later:
         _see_again(connection, database, again + later)
     return Stored(len(first) - len(again), len(again) + len(later), decided)
-
-
-def _undecided(connection: Connection, database: Database, rows: Sequence[LetterRow]) -> Sequence[LetterRow]:
-    """Return the rows whose record has no letter that was reprocessed or discarded; the others are counted there.
-
-    Most causes have no decided letters, which their counts tell, so that nothing is looked for.
-    """
-    known = list({row.fingerprint for row in rows if row.error_type not in _NEVER_DECIDED})
-    decided: set[str] = set()
-    for start in range(0, len(known), _ASKED_AT_ONCE):
-        column = cause_hours.c
-        some = column.fingerprint.in_(known[start : start + _ASKED_AT_ONCE])
-        found = select(column.fingerprint).distinct().where(some, (column.reprocessed > 0) | (column.discarded > 0))
-        decided.update(connection.execute(found).scalars())
-    if not decided:
-        return rows
-    times = Counter((row.identity, row.raw_record) for row in rows if row.fingerprint in decided)
-    last = {(row.identity, row.raw_record): row for row in rows if row.fingerprint in decided}
-    asked = list(last.values())
-    places = database.dialect.see_decided(connection, asked, [times[row.identity, row.raw_record] for row in asked])
-    settled = {(asked[place].identity, asked[place].raw_record) for place in places}
-    return [row for row in rows if (row.identity, row.raw_record) not in settled] if settled else rows
-
-
-def _told_apart(
-    connection: Connection, rows: Sequence[LetterRow], apart: Callable[[LetterRow], LetterRow]
-) -> list[LetterRow]:
-    """The rows, those with an identity of their own that would pass for another row of the same run."""
-    keyed = list({row.identity for row in rows if row.sink_key is not None})
-    taken: dict[bytes, str | None] = {}
-    run_id = None if not rows or rows[0].run_id is None else UUID(rows[0].run_id)
-    for start in range(0, len(keyed), _ASKED_AT_ONCE):
-        same = letters.c.identity.in_(keyed[start : start + _ASKED_AT_ONCE])
-        # Decided ones as well: a record that comes again unchanged is counted at its letter.
-        standing = select(letters.c.identity, letters.c.position).where(same, letters.c.run_id == run_id)
-        taken.update({row.identity: row.position for row in connection.execute(standing)})
-    told = []
-    for row in rows:
-        if row.sink_key is not None and taken.setdefault(row.identity, row.position) != row.position:
-            told.append(apart(row))
-        else:
-            told.append(row)
-    return told
 
 
 def add_causes(connection: Connection, database: Database, found: Sequence[CauseFound]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from redrive.dlq.causes import find_causes
 from redrive.dlq.change import ACTIONS, actor, as_note, checked_note, settle_batch
 from redrive.dlq.change import BATCH as SETTLED_AT_ONCE
 from redrive.dlq.claims import LEASE
+from redrive.dlq.digests import Digests
 from redrive.dlq.due import Schedule
 from redrive.dlq.edit import MISSING
 from redrive.dlq.filters import Filter, moment
@@ -73,8 +75,22 @@ class DeadLetters:
     ) -> None:
         self._database = database
         self.redactor = Redactor(redact)
-        self._store_redacted = store_redacted
+        self._masks = store_redacted and bool(self.redactor.fields)
         self._tell = Announcer(None).heard_by(listeners).event
+
+    @cached_property
+    def _digests(self) -> Digests | None:
+        """What stands for masked values; None where records are stored complete."""
+        return Digests.of(self._database) if self._masks else None
+
+    def stored_texts(self, text: str) -> tuple[str, ...]:
+        """Return how a key or a position may be stored: as it is, or as a digest where its record was masked."""
+        return (text,) if self._digests is None else (text, self._digests.text(text))
+
+    def _filter(self, filters: Mapping[str, Any], now: datetime | None = None) -> Filter:
+        chosen = Filter.of(now or _now(), dict(filters))
+        hidden = {name: self.stored_texts(text) for name in ("key", "position") if (text := getattr(chosen, name))}
+        return chosen.but(**hidden) if hidden and self._masks else chosen
 
     # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,10 +162,10 @@ class DeadLetters:
         if not rows:
             return Stored()
         causes = tuple(preparer.causes.values())
-        return put_rows(connection, self._database, rows, causes, apart=preparer.by_position)
+        return put_rows(connection, self._database, rows, causes, identities=preparer.identities)
 
     def _preparer(self, **common: Any) -> Preparer:
-        return Preparer(now=_now(), redactor=self.redactor, store_redacted=self._store_redacted, **common)
+        return Preparer(now=_now(), redactor=self.redactor, digests=self._digests, **common)
 
     # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -177,7 +193,7 @@ class DeadLetters:
         """
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
-        chosen = Filter.of(_now(), filters)
+        chosen = self._filter(filters)
         return self._database.read(
             lambda connection: finding.page(
                 connection, chosen, limit=limit, after=after, newest_first=newest_first, records=records
@@ -186,28 +202,28 @@ class DeadLetters:
 
     def each(self, **filters: Any) -> Iterator[Letter]:
         """All letters of a selection, oldest first, however many."""
-        for ids in self._parts(Filter.of(_now(), filters), finding.PAGE):
+        for ids in self._parts(self._filter(filters), finding.PAGE):
             yield from self._database.read(lambda connection, ids=ids: finding.fetch(connection, ids))  # type: ignore[misc]
 
     def count(self, **filters: Any) -> int:
         """How many letters match."""
-        chosen = Filter.of(_now(), filters)
+        chosen = self._filter(filters)
         return self._database.read(lambda connection: finding.count(connection, chosen))
 
     def count_by_status(self, **filters: Any) -> dict[str, int]:
         """Return how many letters match, by status; a status among the filters is ignored."""
-        chosen = Filter.of(_now(), filters)
+        chosen = self._filter(filters)
         return self._database.read(lambda connection: finding.by_status(connection, chosen))
 
     def targets(self, **filters: Any) -> dict[str | None, int]:
         """Return how many letters match, by the target that rejected them; None for those that have none."""
-        chosen = Filter.of(_now(), filters)
+        chosen = self._filter(filters)
         return self._database.read(lambda connection: finding.by_target(connection, chosen))
 
     def causes(self, *, limit: int | None = None, **filters: Any) -> list[Cause]:
         """Letters grouped by what is wrong with them, the most frequent first."""
         now = _now()
-        chosen = Filter.of(now, filters)
+        chosen = self._filter(filters, now)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
         return self._database.read(lambda connection: find_causes(connection, chosen, limit=limit, now=now))
@@ -217,7 +233,7 @@ class DeadLetters:
 
         source_key  the key that the record has at its source
         """
-        chosen = Filter.of(_now(), {"key": str(source_key)})
+        chosen = self._filter({"key": str(source_key)})
 
         def work(connection: Connection) -> History:
             found = finding.fetch(connection, finding.snapshot(connection, chosen.where()))
@@ -276,7 +292,7 @@ class DeadLetters:
 
     def _selection(self, filters: dict[str, Any], what: str) -> Filter:
         """A filter that selects something: everything there is must be asked for by name."""
-        chosen = Filter.of(_now(), filters)
+        chosen = self._filter(filters)
         if chosen == Filter():
             raise LetterError(f"to {what} letters, say which: by ids, pipeline, cause, status or any other filter")
         if chosen.ids:
@@ -376,7 +392,7 @@ class DeadLetters:
         lease         seconds after which the letters of a replay that was killed are free for the next
         """
         schedule = due if isinstance(due, Schedule) else Schedule() if due else None
-        matched = Filter.of(_now(), filters)
+        matched = self._filter(filters)
         if matched.status is None:
             # An escalated letter waits for an operator's decision; no schedule sends it by itself.
             matched = matched.but(status=OPEN if schedule is None else (Status.PENDING,))
@@ -421,11 +437,11 @@ class DeadLetters:
             if count:
                 self._tell(LettersPurged(count=count, before=before, actor=actor()))
 
-        return retain.purge(self._database, Filter.of(now, filters), before=before, dry_run=dry_run, gone=gone)
+        return retain.purge(self._database, self._filter(filters, now), before=before, dry_run=dry_run, gone=gone)
 
     def export(self, **filters: Any) -> Iterator[str]:
         """Letters as lines of NDJSON."""
-        return transfer.export_lines(self._database, Filter.of(_now(), filters))
+        return transfer.export_lines(self._database, self._filter(filters))
 
     def import_(self, lines: Iterable[str]) -> Imported:
         """Take letters in that `export` wrote; those that are there already are left alone.
@@ -435,7 +451,8 @@ class DeadLetters:
         return transfer.import_lines(
             self._database,
             lines,
-            redactor=self.redactor if self._store_redacted else None,
+            redactor=self.redactor,
+            digests=self._digests,
             kept=lambda count: self._changed("imported", count),
         )
 

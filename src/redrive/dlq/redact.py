@@ -68,6 +68,31 @@ class Redactor:
             message = _without(secrets, _CUT_SHORT.sub(f"input_value={MASK}", message))
         return mask(message)
 
+    def is_shown(self, text: str, record: Any) -> bool:
+        """Whether a text, such as a key or a position, holds the value of a named field.
+
+        Short values are found where they are a whole part of the text: of `EU|7`, or of `card 7, line 3`, where the
+        field is named.
+        """
+        secrets = self._secrets(record)
+        if secrets is None:
+            return True
+        plain = text.replace("\\|", "|").replace("\\\\", "\\")
+        if any(len(secret.strip()) >= _SHORTEST and (secret in text or secret in plain) for secret in secrets):
+            return True
+        if not secrets.isdisjoint({text, plain, *text.split("|")}):
+            return True
+        return any(self._is_named(part.partition(" ")[0]) for part in text.split(", ") if " " in part)
+
+    def _secrets(self, record: Any) -> set[str] | None:
+        """Return what the named fields of a record hold; None for one that cannot be looked into."""
+        parting = _Parting(self._is_named)
+        try:
+            parting.copy(record, "")
+        except Exception:
+            return None
+        return parting.secrets
+
     def _part(self, value: Any) -> tuple[Any, list[str] | None]:
         """A copy with the named fields masked, and what they held, the longest first: one may be part of another.
 
@@ -129,6 +154,17 @@ class _Parting:
     def _remember(self, value: Any) -> None:
         for leaf in _leaves(value):
             self.secrets.update(_spellings(leaf))
+
+
+def has_mask(value: Any) -> bool:
+    """Whether something in a record is masked."""
+    if isinstance(value, str):
+        return MASK in value
+    if isinstance(value, bytes):
+        return MASK.encode() in value
+    if isinstance(value, Mapping):
+        return any(map(has_mask, value.values()))
+    return isinstance(value, list | tuple | set | frozenset) and any(map(has_mask, value))
 
 
 def _leaves(value: Any) -> Iterator[Any]:

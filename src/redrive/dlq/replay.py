@@ -23,7 +23,7 @@ from redrive.dlq.find import fetch, snapshot
 from redrive.dlq.fingerprint import fingerprint
 from redrive.dlq.pace import Pace
 from redrive.dlq.prepare import REDACTED, storable
-from redrive.dlq.redact import Redactor
+from redrive.dlq.redact import Redactor, has_mask
 from redrive.dlq.results import mark
 from redrive.dlq.scope import must_be_its_own, must_be_one_pipeline
 from redrive.dlq.target import Target, TargetFailed
@@ -40,7 +40,7 @@ CANARY = 10
 CANARY_ABOVE = 100
 """Letters above which a replay is large."""
 _LOOK_AGAIN = 0.25
-_MASKED = "values of the record were masked before it was stored; edit it before it is replayed"
+_MASKED = "values of the record were masked before it was stored; edit all of them before it is replayed"
 
 Answer = tuple[Letter, str | None]
 """A letter, and why it failed; None where it did not."""
@@ -333,7 +333,7 @@ class Replay:
     def _try(self, batch: list[Letter]) -> list[str | None]:
         self._sent = batch
         self._pace.sent(len(batch))
-        masked = {letter.id for letter in batch if not letter.edited and (letter.context or {}).get(REDACTED)}
+        masked = {letter.id for letter in batch if (letter.context or {}).get(REDACTED) and has_mask(letter.payload)}
         if not masked:
             return self._target.try_all(batch, dry_run=self._dry)
         sent = [letter for letter in batch if letter.id not in masked]

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
+from redrive.dlq.digests import Digests
 from redrive.dlq.filters import Filter, checked_status
 from redrive.dlq.find import in_parts, snapshot
 from redrive.dlq.fingerprint import Fingerprint
-from redrive.dlq.prepare import storable
+from redrive.dlq.prepare import REDACTED, masked_record, masked_text, storable
 from redrive.dlq.put import CauseFound, add_causes
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
@@ -77,7 +78,12 @@ def _line(row: Any) -> str:
 
 
 def import_lines(
-    database: Database, lines: Iterable[str], *, kept: Callable[[int], None], redactor: Redactor | None = None
+    database: Database,
+    lines: Iterable[str],
+    *,
+    kept: Callable[[int], None],
+    redactor: Redactor,
+    digests: Digests | None = None,
 ) -> Imported:
     """Take letters in, batch by batch; those that are there already are left alone.
 
@@ -100,7 +106,7 @@ def import_lines(
             if not line.strip():
                 continue
             try:
-                batch.append(_read(line, redactor))
+                batch.append(_read(line, redactor, digests))
             except LetterError as error:
                 store()
                 raise LetterError(
@@ -122,7 +128,7 @@ def _said(done: Imported) -> str:
     return f"{done.new:,} letters were imported{known}"
 
 
-def _read(line: str, redactor: Redactor | None) -> dict[str, Any]:
+def _read(line: str, redactor: Redactor, digests: Digests | None) -> dict[str, Any]:
     """One line, checked: what reaches the database is of the right type."""
     try:
         found = json.loads(line)
@@ -133,12 +139,12 @@ def _read(line: str, redactor: Redactor | None) -> dict[str, Any]:
     if found.get("format") != FORMAT:
         raise LetterError(f"is of format {found.get('format')!r}; this redrive reads format {FORMAT}")
     try:
-        return _checked(found, redactor)
+        return _checked(found, redactor, digests)
     except (ValueError, TypeError, KeyError, LetterError):
         raise LetterError("is not a letter that redrive exported") from None
 
 
-def _checked(found: dict[str, Any], redactor: Redactor | None) -> dict[str, Any]:
+def _checked(found: dict[str, Any], redactor: Redactor, digests: Digests | None) -> dict[str, Any]:
     row: dict[str, Any] = {name: _text(found.get(name)) for name in _TEXTS}
     for name in ("pipeline_name", "error_type", "error_message"):
         row[name] = _text(found[name])
@@ -160,15 +166,36 @@ def _checked(found: dict[str, Any], redactor: Redactor | None) -> dict[str, Any]
     # Through the encoding and back: what is stored is what this store would have written.
     record = decode(json.dumps(found["raw_record"]))
     edited = decode(json.dumps(found.get("edited_record")))
-    if redactor is not None:
-        for name in ("error_message", "resolution_note", "last_error"):
-            row[name] = row[name] and redactor.text(redactor.text(row[name], record), edited)
-        record, edited = redactor.record(record), redactor.record(edited)
+    context = decode(json.dumps(found.get("context")))
     row["raw_record"] = encode(record)
     row["edited_record"] = encode(edited) if "edited_record" in found else None
-    row["context"] = None if found.get("context") is None else encode(decode(json.dumps(found["context"])))
+    if digests is not None:
+        context = _mask(row, (record, edited, context), redactor, digests)
+    row["context"] = None if context is None else encode(context)
     row["cause"] = _cause(found.get("cause"), row)
     return row
+
+
+def _mask(row: dict[str, Any], values: tuple[Any, Any, Any], redactor: Redactor, digests: Digests) -> Any:
+    """Mask a letter as this store would have, and return its context.
+
+    Args:
+        values: its record, edited record and context.
+    """
+    record, edited, context = values
+    for name in ("error_message", "resolution_note", "last_error"):
+        row[name] = row[name] and redactor.text(redactor.text(row[name], record), edited)
+    if row["edited_record"] is not None:
+        row["edited_record"] = encode(redactor.record(edited))
+    masked = masked_record(record, row["raw_record"], redactor, digests)
+    if masked is None:
+        return context
+    row["raw_record"], digest = masked
+    for name in ("source_key", "position"):
+        row[name] = masked_text(row[name], record, redactor, digests)
+    row["sink_key"] = row["sink_key"] and digests.text(row["sink_key"])
+    row["identity"] = digests.identity(row["identity"])  # what it is made of may be the masked value
+    return {**(context or {}), REDACTED: digest}
 
 
 def _text(value: Any) -> str | None:

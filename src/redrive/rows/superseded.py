@@ -6,7 +6,7 @@ otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -29,9 +29,23 @@ Place = tuple[str, str]
 class OpenLetters:
     """The letters of a pipeline, by the key of their row in the sink. Settled ones too: they may be reopened."""
 
-    def __init__(self, database: Database, pipeline: str, run_id: UUID, key: Sequence[str]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        pipeline: str,
+        run_id: UUID,
+        key: Sequence[str],
+        stored_texts: Callable[[str], tuple[str, ...]] = lambda text: (text,),
+    ) -> None:
+        """Read the letters of a pipeline.
+
+        Args:
+            stored_texts: how a key or a position may be stored: as it is, or as a digest where its record was masked.
+        """
         self._run_id = run_id
         self._key = key
+        self._stored_texts = stored_texts
+        self._is_masked = len(stored_texts("")) > 1
         self._ids: dict[str, list[int]] = {}
         self._of_this_run: set[str] = set()
         for letter_id, sink_key in database.read(lambda connection: _find(connection, pipeline)):
@@ -42,7 +56,10 @@ class OpenLetters:
         if not self._ids and not self._of_this_run:
             return frozenset()
         keys = set(self._texts(rows))
-        return frozenset(key for key in keys if key in self._ids or key in self._of_this_run)
+        found = {key for key in keys if key in self._ids or key in self._of_this_run}
+        if self._is_masked:
+            found |= {key for key in keys if key and any(stored in self._ids for stored in self._stored_texts(key))}
+        return frozenset(found)
 
     def written_later(self, rows: Outgoing, rejected: Mapping[int, NewLetter]) -> frozenset[Place]:
         """Return the rejected rows for which a later row of the same batch and key was written.
@@ -62,16 +79,17 @@ class OpenLetters:
 
     def mark(self, connection: Connection, keys: Collection[str], now: datetime) -> None:
         """Mark the letters of these keys, in the transaction that moves the checkpoint."""
+        keys = [stored for key in keys for stored in self._stored_texts(key)]
         ids = [one for key in keys for one in self._ids.get(key, ())]
         _mark(connection, letters.c.id, ids, (), now)
-        _mark(connection, letters.c.sink_key, list(keys), (letters.c.run_id == self._run_id,), now)
+        _mark(connection, letters.c.sink_key, keys, (letters.c.run_id == self._run_id,), now)
 
     def mark_here(self, connection: Connection, places: Collection[Place], now: datetime) -> None:
         """Mark letters of this run, each by its key and position."""
         column = letters.c
         mine = (column.run_id == self._run_id) & column.superseded_at.is_(None)
         for sink_key, position in places:
-            one = (column.sink_key == sink_key) & (column.position == position)
+            one = column.sink_key.in_(self._stored_texts(sink_key)) & column.position.in_(self._stored_texts(position))
             connection.execute(update(letters).where(mine, one).values(superseded_at=now))
 
     def add(self, rejected: Iterable[NewLetter]) -> None:

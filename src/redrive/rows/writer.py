@@ -122,7 +122,9 @@ class Writer:
             self._distinct = DistinctKeys(*keyed, resumed=begun.resumed)
         self._open_letters = None
         if sink.key:
-            self._open_letters = OpenLetters(store.database, job.pipeline, begun.run_id, sink.key)
+            self._open_letters = OpenLetters(
+                store.database, job.pipeline, begun.run_id, sink.key, store.dlq.stored_texts
+            )
         # A batch that was cut in pieces is saved with its last piece, which alone moves the checkpoint.
         self._held: list[_Outcome] = []
         self._started = time.monotonic()

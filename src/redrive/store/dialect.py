@@ -35,6 +35,16 @@ class LetterRow(NamedTuple):
 PUT_COLUMNS = LetterRow._fields
 
 
+class Sighting(NamedTuple):
+    """A record that has come again, and was counted at the letter that decides it."""
+
+    letter_id: int
+    times: int
+    last_seen: str
+    run_id: str | None
+    position: str | None
+
+
 class Dialect(Protocol):
     """What a database must be able to do beyond the SQL both understand."""
 
@@ -82,12 +92,14 @@ class Dialect(Protocol):
         """Count further sightings of letters that are open, each of `rows` so many times; the letter shows the
         newest, the audit log keeps a raw record that differed. No identity comes twice."""
 
-    def see_decided(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> Collection[int]:
-        """Count further sightings of letters that were reprocessed or discarded, each of `rows` so many times.
+    def same_content(self, connection: Connection, rows: Sequence[LetterRow]) -> Sequence[tuple[int, int]]:
+        """Return the letters that have the identity, raw record and context of a row: its place, and the letter's id.
 
-        A letter is the row's if identity, raw record and context agree, and no letter of this identity is open.
-        Returns the places of the rows that have one.
+        Those that were reprocessed or discarded are kept from changing until the transaction ends.
         """
+
+    def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
+        """Count further sightings of letters that were reprocessed or discarded. No letter comes twice."""
 
     def now(self, connection: Connection) -> datetime:
         """The time by the one clock that all who share the database have in common."""

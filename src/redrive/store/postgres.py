@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from redrive.extras import needs
 from redrive.masking import mask
 from redrive.model import Kind
-from redrive.store.dialect import PUT_COLUMNS, LetterRow
+from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
 from redrive.store.encoding import decode, encode
 
 with needs("postgres"):
@@ -112,12 +112,14 @@ class PostgresDialect:
         letter = "pipeline.dead_letter_queue AS letter"
         is_open = "(CASE WHEN letter.status IN ('pending', 'escalated') THEN 1 END) = 1"
         same = f"letter.identity = again.identity AND {is_open}"
+        # Of a masked record the context has the digest.
+        unchanged = "letter.raw_record = again.raw_record AND letter.context IS NOT DISTINCT FROM again.context"
         cursor.execute(
             f"""INSERT INTO pipeline.letter_audit (letter_id, at, action, status_before, status_after, detail)
                 SELECT letter.id, again.last_seen, 'superseded', letter.status, letter.status,
                        jsonb_build_object('raw_record', letter.raw_record, 'edited_record', letter.edited_record)
                 FROM seen_again AS again JOIN {letter} ON {same}
-                WHERE letter.raw_record <> again.raw_record"""
+                WHERE NOT ({unchanged})"""
         )
         cursor.execute(
             f"""UPDATE {letter} SET seen = letter.seen + again.seen,
@@ -125,48 +127,44 @@ class PostgresDialect:
                        run_id = again.run_id, error_message = again.error_message, position = again.position,
                        attempts = again.attempts, raw_record = again.raw_record,
                        context = again.context, target = coalesce(again.target, letter.target), superseded_at = NULL,
-                       edited_record = CASE WHEN letter.raw_record = again.raw_record THEN letter.edited_record END
+                       edited_record = CASE WHEN {unchanged} THEN letter.edited_record END
                 FROM seen_again AS again WHERE {same}"""
         )
         cursor.execute("TRUNCATE seen_again")
 
-    def see_decided(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> Collection[int]:
+    def same_content(self, connection: Connection, rows: Sequence[LetterRow]) -> Sequence[tuple[int, int]]:
         cursor = connection.connection.cursor()
-        columns = ("place", "identity", "raw_record", "context", "seen", "last_seen", "run_id", "position")
+        columns = ("place", "identity", "raw_record", "context")
         cursor.execute(
-            """CREATE TEMPORARY TABLE IF NOT EXISTS seen_decided ON COMMIT DROP
-                AS SELECT 0 AS place, identity, raw_record, context, seen, last_seen, run_id, position
-                FROM pipeline.dead_letter_queue WITH NO DATA"""
+            """CREATE TEMPORARY TABLE IF NOT EXISTS asked_content ON COMMIT DROP
+                AS SELECT 0 AS place, identity, raw_record, context FROM pipeline.dead_letter_queue WITH NO DATA"""
         )
-        counted = [
-            (place, row.identity, row.raw_record, row.context, count, row.last_seen, row.run_id, row.position)
-            for place, (row, count) in enumerate(zip(rows, times, strict=True))
-        ]
-        _copy(connection, "seen_decided", columns, counted)
+        asked = [(place, row.identity, row.raw_record, row.context) for place, row in enumerate(rows)]
+        _copy(connection, "asked_content", columns, asked)
         # Locked in one order, so that two batches of the same letters wait for each other instead of deadlocking.
         cursor.execute(
-            """SELECT letter.id FROM pipeline.dead_letter_queue AS letter JOIN seen_decided AS again USING (identity)
+            """SELECT letter.id FROM pipeline.dead_letter_queue AS letter JOIN asked_content USING (identity)
                WHERE letter.status IN ('reprocessed', 'discarded') ORDER BY letter.id FOR UPDATE OF letter"""
         )
         found = cursor.execute(
-            """UPDATE pipeline.dead_letter_queue AS letter SET seen = letter.seen + again.seen,
+            """SELECT asked.place, letter.id FROM asked_content AS asked
+               JOIN pipeline.dead_letter_queue AS letter USING (identity)
+               WHERE letter.raw_record = asked.raw_record AND letter.context IS NOT DISTINCT FROM asked.context"""
+        )
+        pairs = [(int(place), int(letter_id)) for place, letter_id in found]
+        cursor.execute("TRUNCATE asked_content")
+        return pairs
+
+    def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
+        connection.connection.cursor().execute(
+            """UPDATE pipeline.dead_letter_queue AS letter SET seen = letter.seen + again.times,
                       last_seen = greatest(letter.last_seen, again.last_seen),
                       run_id = again.run_id, position = again.position
-               FROM seen_decided AS again
-               WHERE letter.id = (
-                         SELECT max(decided.id) FROM pipeline.dead_letter_queue AS decided
-                         WHERE decided.identity = again.identity AND decided.status IN ('reprocessed', 'discarded')
-                         AND decided.raw_record = again.raw_record
-                         AND decided.context IS NOT DISTINCT FROM again.context
-                         AND (decided.status = 'discarded' OR decided.superseded_at IS NULL))
-                     AND NOT EXISTS (
-                         SELECT 1 FROM pipeline.dead_letter_queue AS standing WHERE standing.identity = again.identity
-                         AND (CASE WHEN standing.status IN ('pending', 'escalated') THEN 1 END) = 1)
-               RETURNING again.place"""
+               FROM unnest(%s::bigint[], %s::integer[], %s::timestamptz[], %s::uuid[], %s::text[])
+                    AS again (id, times, last_seen, run_id, position)
+               WHERE letter.id = again.id""",
+            [list(column) for column in zip(*sightings, strict=True)],
         )
-        places = [place for (place,) in found]
-        cursor.execute("TRUNCATE seen_decided")
-        return places
 
     def now(self, connection: Connection) -> datetime:
         moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()

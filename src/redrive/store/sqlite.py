@@ -17,7 +17,7 @@ from sqlalchemy.pool import QueuePool
 
 from redrive.errors import StoreError
 from redrive.model import Kind
-from redrive.store.dialect import PUT_COLUMNS, LetterRow
+from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
 from redrive.store.encoding import decode, encode
 from redrive.store.schema import SCHEMA, STATUSES
 
@@ -126,38 +126,41 @@ class SqliteDialect:
     def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
         cursor = connection.connection.cursor()
         pending = "identity = :identity AND CASE WHEN status IN ('pending', 'escalated') THEN 1 END = 1"
+        # Of a masked record the context has the digest.
+        same = "raw_record = :raw_record AND context IS :context"
         values = [{**row._asdict(), "times": count} for row, count in zip(rows, times, strict=True)]
         cursor.executemany(
             f"""INSERT INTO letter_audit (letter_id, at, action, status_before, status_after, detail)
                 SELECT id, :last_seen, 'superseded', status, status,
                        json_object('raw_record', json(raw_record), 'edited_record', json(edited_record))
-                FROM dead_letter_queue WHERE {pending} AND raw_record <> :raw_record""",
+                FROM dead_letter_queue WHERE {pending} AND NOT ({same})""",
             values,
         )
         cursor.executemany(
             f"""UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
                        run_id = :run_id, error_message = :error_message, position = :position, attempts = :attempts,
-                       context = :context, target = coalesce(:target, target), superseded_at = NULL,
-                       edited_record = CASE WHEN raw_record = :raw_record THEN edited_record END,
-                       raw_record = :raw_record
+                       edited_record = CASE WHEN {same} THEN edited_record END, raw_record = :raw_record,
+                       context = :context, target = coalesce(:target, target), superseded_at = NULL
                 WHERE {pending}""",
             values,
         )
 
-    def see_decided(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> Collection[int]:
+    def same_content(self, connection: Connection, rows: Sequence[LetterRow]) -> Sequence[tuple[int, int]]:
         cursor = connection.connection.cursor()
-        statement = """UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
-                run_id = :run_id, position = :position
-            WHERE id = (SELECT max(id) FROM dead_letter_queue WHERE identity = :identity
-                        AND status IN ('reprocessed', 'discarded') AND raw_record = :raw_record
-                        AND context IS :context AND (status = 'discarded' OR superseded_at IS NULL))
-            AND NOT EXISTS (SELECT 1 FROM dead_letter_queue WHERE identity = :identity
-                            AND CASE WHEN status IN ('pending', 'escalated') THEN 1 END = 1)"""
-        return [
-            place
-            for place, (row, count) in enumerate(zip(rows, times, strict=True))
-            if cursor.execute(statement, {**row._asdict(), "times": count}).rowcount
-        ]
+        statement = """SELECT id FROM dead_letter_queue
+            WHERE identity = :identity AND raw_record = :raw_record AND context IS :context"""
+        found = []
+        for place, row in enumerate(rows):
+            cursor.execute(statement, row._asdict())
+            found += [(place, letter_id) for (letter_id,) in cursor.fetchall()]
+        return found
+
+    def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
+        connection.connection.cursor().executemany(
+            """UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
+                run_id = :run_id, position = :position WHERE id = :letter_id""",
+            [one._asdict() for one in sightings],
+        )
 
     def now(self, connection: Connection) -> datetime:
         return datetime.now(UTC)  # who shares a file shares a machine

@@ -11,6 +11,7 @@ from redrive.store.schema.letter_tables import (
     causes,
     letter_audit,
     letter_claims,
+    letter_salt,
     letters,
 )
 from redrive.store.schema.run_tables import checkpoints, pipelines, run_key_blocks, run_keys, runs
@@ -43,6 +44,7 @@ __all__ = [
     "leases",
     "letter_audit",
     "letter_claims",
+    "letter_salt",
     "letters",
     "metadata",
     "pipelines",

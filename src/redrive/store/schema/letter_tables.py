@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, Table, Text, literal_column, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    literal_column,
+    text,
+)
 
 from redrive.store.schema.base import Id, metadata
 from redrive.store.types import Digest, Moment, RunId, Value
@@ -97,6 +108,14 @@ letter_audit = Table(
     Column("note", Text),
     Column("detail", Value),
     Index("letter_audit_letter_id", "letter_id"),
+)
+
+# One row, written by the migration: the key of the digests that stand for masked values. See `dlq.digests`.
+letter_salt = Table(
+    "letter_salt",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("salt", LargeBinary, nullable=False),
 )
 
 # Which replay has a letter in hand, and until when it is believed to be alive.

@@ -3,6 +3,8 @@
 Idempotency keys of tasks that do not depend on the run, and executors lost while they ran a task.
 """
 
+import secrets
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -35,9 +37,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "batch"),
         schema=schema,
     )
+    _add_salt(schema)
     _index_open_letters(schema, on_postgres)
     if on_postgres:
         _count_truncate()
+
+
+def _add_salt(schema: str | None) -> None:
+    """Give the store a random salt of its own, for the digests that stand for masked values."""
+    salt = op.create_table(
+        "letter_salt",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("salt", sa.LargeBinary, nullable=False),
+        schema=schema,
+    )
+    op.bulk_insert(salt, [{"id": 1, "salt": secrets.token_bytes(32)}])
 
 
 def _count_truncate() -> None:

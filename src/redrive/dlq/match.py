@@ -1,0 +1,197 @@
+"""Which letter a rejected record belongs to, where there is one: by key and content, in whatever order records come.
+
+A record that is put by hand has one identity: its key, or its position and content. The row of a run has several: its
+key, which over runs identifies it whatever it holds; for further rows of the same key, and for rows whose key is not
+sure, the content; for a further row of the same content, its position as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, select
+
+from redrive.letters import OPEN, ErrorType, Status
+from redrive.store.database import Database
+from redrive.store.dialect import LetterRow, Sighting
+from redrive.store.schema import cause_hours, letters
+
+_AT_ONCE = 500
+
+# Their record only names the work: the task, or the page as it is by then, has failed once more.
+_NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE}
+
+
+class _Known(NamedTuple):
+    """A letter that is in the store."""
+
+    id: int
+    identity: bytes
+    is_open: bool
+    is_decided: bool
+    """Whether its decision holds for a record that comes again unchanged."""
+    run_id: UUID | None
+    position: str | None
+
+
+@dataclass(slots=True)
+class Matched:
+    """What becomes of records: `rows` are put, the others are counted at the letter that decides them."""
+
+    rows: list[LetterRow]
+    decided: list[Sighting] = field(default_factory=list)
+
+
+def match(
+    connection: Connection,
+    database: Database,
+    rows: Sequence[LetterRow],
+    identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
+) -> Matched:
+    """Find the records whose letter was reprocessed or discarded, and give rows of a run the identity of their letter.
+
+    Args:
+        identities: by what the row of a run may be known, the preferred first.
+    """
+    if identities is None:
+        decided, put = _decided(connection, database, rows), rows
+    else:
+        run = _RowsOfRun(connection, database, rows, [identities(row) for row in rows])
+        decided, chosen = run.decided, run.chosen
+        put = [row._replace(identity=chosen.get(place, row.identity)) for place, row in enumerate(rows)]
+    times = Counter(decided.values())
+    last = {letter_id: rows[place] for place, letter_id in sorted(decided.items())}
+    return Matched(
+        [row for place, row in enumerate(put) if place not in decided],
+        [Sighting(one, times[one], row.last_seen, row.run_id, row.position) for one, row in last.items()],
+    )
+
+
+def _decided(connection: Connection, database: Database, rows: Sequence[LetterRow]) -> dict[int, int]:
+    """Return, by the place of their row, the decided letters of records that have come again unchanged.
+
+    Most causes have no decided letters, which their counts tell, so that nothing is looked for. While a letter of the
+    same identity is open, the record is counted there.
+    """
+    causes = _decided_causes(connection, {row.fingerprint for row in rows})
+    asked = {
+        place: row
+        for place, row in enumerate(rows)
+        if row.fingerprint in causes and row.error_type not in _NEVER_DECIDED
+    }
+    if not asked:
+        return {}
+    known = _known(connection, {row.identity for row in asked.values()})
+    places = [
+        place
+        for place, row in asked.items()
+        if known.get(row.identity) and not any(letter.is_open for letter in known[row.identity])
+    ]
+    same = _same(connection, database, [(place, rows[place]) for place in places])
+    found = {}
+    for place in places:
+        matches = [one.id for one in known[rows[place].identity] if one.is_decided and one.id in same[place]]
+        if matches:
+            found[place] = max(matches)
+    return found
+
+
+class _RowsOfRun:
+    """The rows of a run, and the letter or the identity that each of them gets.
+
+    First come the letters with the same content, whatever the order of the rows. What is left takes the identity of its
+    key, unless another row of the run has it: its letter shows the newest content of the key.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        database: Database,
+        rows: Sequence[LetterRow],
+        identities: Sequence[tuple[bytes, ...]],
+    ) -> None:
+        self.chosen: dict[int, bytes] = {}
+        self.decided: dict[int, int] = {}
+        run = next((row.run_id for row in rows if row.run_id is not None), None)
+        known = _known(connection, {one for several in identities for one in several})
+        # Where a letter was seen in this run. Decided ones as well: another row of the run must not replace them.
+        here = [one for listed in known.values() for one in listed if run is not None and one.run_id == UUID(run)]
+        self._letters = {one.id: one.position for one in here}
+        self._identities = {one.identity: one.position for one in here}
+        asked = [
+            (place, rows[place]._replace(identity=one))
+            for place, several in enumerate(identities)
+            for one in several
+            if one in known
+        ]
+        same = _same(connection, database, asked)
+        for place, several in enumerate(identities):
+            equal = [letter for one in several for letter in known.get(one, ()) if letter.id in same.get(place, ())]
+            if equal:
+                self._match_content(place, rows[place], equal)
+        for place, several in enumerate(identities):
+            if place not in self.chosen and place not in self.decided:
+                self.chosen[place] = self._free_identity(several, rows[place].position)
+
+    def _match_content(self, place: int, row: LetterRow, letters: Sequence[_Known]) -> None:
+        """Give a row to the letter that has its content."""
+        free = [one for one in letters if one.is_open and self._letters.get(one.id, row.position) == row.position]
+        decided = [one for one in letters if one.is_decided and row.error_type not in _NEVER_DECIDED]
+        if free:
+            # The letter of the same row first: a batch that was put before a crash is put again.
+            letter = max(free, key=lambda one: one.id in self._letters)
+            self.chosen[place] = letter.identity
+        elif decided:
+            letter = max(decided, key=lambda one: one.id)
+            self.decided[place] = letter.id
+        else:
+            return
+        self._letters[letter.id] = row.position
+        self._identities[letter.identity] = row.position
+
+    def _free_identity(self, identities: tuple[bytes, ...], position: str | None) -> bytes:
+        """Return the first identity that no other row of the run has."""
+        for identity in identities:
+            if self._identities.setdefault(identity, position) == position:
+                return identity
+        return identities[-1]
+
+
+def _decided_causes(connection: Connection, fingerprints: Iterable[str]) -> set[str]:
+    listed, column = list(fingerprints), cause_hours.c
+    decided: set[str] = set()
+    for start in range(0, len(listed), _AT_ONCE):
+        some = column.fingerprint.in_(listed[start : start + _AT_ONCE])
+        found = select(column.fingerprint).distinct().where(some, (column.reprocessed > 0) | (column.discarded > 0))
+        decided.update(connection.execute(found).scalars())
+    return decided
+
+
+def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, list[_Known]]:
+    """Return the letters of identities."""
+    listed, column = list(identities), letters.c
+    known: dict[bytes, list[_Known]] = defaultdict(list)
+    for start in range(0, len(listed), _AT_ONCE):
+        found = select(
+            column.id, column.identity, column.status, column.superseded_at, column.run_id, column.position
+        ).where(column.identity.in_(listed[start : start + _AT_ONCE]))
+        for row in connection.execute(found):
+            # A row that was reprocessed and then overwritten by a newer one is to be decided about again.
+            holds = row.status == Status.DISCARDED or (row.status == Status.REPROCESSED and row.superseded_at is None)
+            known[row.identity].append(
+                _Known(row.id, row.identity, row.status in OPEN, holds, row.run_id, row.position)
+            )
+    return known
+
+
+def _same(connection: Connection, database: Database, asked: Sequence[tuple[int, LetterRow]]) -> dict[int, set[int]]:
+    """Return the letters that have the identity, the record and the context of a row, by the place of the row."""
+    same: dict[int, set[int]] = defaultdict(set)
+    if asked:
+        for number, letter_id in database.dialect.same_content(connection, [row for _, row in asked]):
+            same[asked[number][0]].add(letter_id)
+    return same

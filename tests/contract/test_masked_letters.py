@@ -1,0 +1,163 @@
+"""Stores that mask fields (`store_redacted`): no masked value is stored, and a change is noticed all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+import redrive
+
+CARD, OTHER_CARD = "4929175516380042", "4929175516380059"
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[redrive.Store]:
+    with redrive.connect(store_url, redact=["card"], store_redacted=True) as opened:
+        yield opened
+
+
+def reject(record: dict[str, Any]) -> dict[str, Any]:
+    if record["fee"] == "N/A":
+        raise ValueError(f"no fee for {record['card']}")
+    return record
+
+
+@pytest.fixture
+def run(store, tmp_path):
+    """Run a pipeline whose key is the masked field, and return the pipeline."""
+
+    def run(*rows: dict[str, Any], validate: Any = reject, key: Any = "card", **options: Any) -> redrive.Pipeline:
+        sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "payments", key=key, create=True)
+        pipeline = redrive.Pipeline(
+            "payments",
+            source=redrive.rows.records([*rows, {"id": 9, "card": "good", "fee": "1"}]),
+            validate=validate,
+            sink=sink,
+            store=store,
+            gate=redrive.Gate(abort=1),
+            **options,
+        )
+        pipeline.run()
+        return pipeline
+
+    return run
+
+
+def row(card: str = CARD, fee: str = "N/A", number: int = 1) -> dict[str, Any]:
+    return {"id": number, "card": card, "fee": fee}
+
+
+def everything_stored(store: redrive.Store) -> str:
+    def read(connection: sqlalchemy.Connection) -> str:
+        names = sqlalchemy.inspect(connection).get_table_names(
+            "pipeline" if connection.dialect.name == "postgresql" else None
+        )
+        schema = "pipeline." if connection.dialect.name == "postgresql" else ""
+        rows = [connection.exec_driver_sql(f"SELECT * FROM {schema}{name}").all() for name in names]
+        return repr(
+            [
+                [value.hex() if isinstance(value, bytes) else str(value).replace("-", "") for value in one]
+                for part in rows
+                for one in part
+            ]
+        )
+
+    return store.database.read(read)
+
+
+class TestMaskedValue:
+    def test_is_nowhere_in_the_store(self, store, run):
+        run(row(), row(OTHER_CARD, number=2))
+        run(row(OTHER_CARD, number=2), row())
+        stored = everything_stored(store)
+        for card in (CARD, OTHER_CARD):
+            assert card not in stored
+            # An identity has five bytes for the number at the end of a key.
+            assert f"{int(card[-12:]):010x}" not in stored
+
+    def test_is_nowhere_in_the_store_if_put_by_hand(self, store):
+        store.dlq.put(row(), f"no fee for {CARD}", key=CARD, position=f"card {CARD}", pipeline="p")
+        store.dlq.put(row("7"), "no fee", key="EU|7", position="card 7, line 3", pipeline="p")
+        stored = everything_stored(store)
+        assert CARD not in stored
+        assert "EU|7" not in stored
+        assert "card 7" not in stored
+
+    def test_is_nowhere_in_the_store_after_an_import(self, store, new_store):
+        with new_store("sqlite") as url, redrive.connect(url) as complete:
+            complete.dlq.put(row(), f"no fee for {CARD}", key=CARD, pipeline="p")
+            lines = list(complete.dlq.export())
+        assert store.dlq.import_(lines).new == 1
+        assert store.dlq.import_(lines).known == 1
+        assert CARD not in everything_stored(store)
+        assert f"{int(CARD[-12:]):010x}" not in everything_stored(store)
+        report = store.dlq.replay(lambda records: None, pipeline="p", dry_run=False)
+        assert (report.reprocessed, report.failed_again) == (0, 1)
+
+    def test_key_finds_its_letter(self, store, run):
+        run(row())
+        assert [letter.record["id"] for letter in store.dlq.find(key=CARD)] == [1]
+        assert len(store.dlq.history(CARD).letters) == 1
+        assert store.dlq.find(key=OTHER_CARD) == []
+
+    def test_key_without_masked_values_is_stored_as_it_is(self, store, run):
+        run(row(), key="id")
+        assert [letter.key for letter in store.dlq.each()] == ["1"]
+
+    def test_digests_of_two_stores_differ(self, store, new_store):
+        store.dlq.put(row(), "no fee", key=CARD, pipeline="p")
+        with new_store("sqlite") as url, redrive.connect(url, redact=["card"], store_redacted=True) as other:
+            other.dlq.put(row(), "no fee", key=CARD, pipeline="p")
+            (here,), (there,) = store.dlq.find(), other.dlq.find()
+        assert here.key.startswith("redacted:")
+        assert here.key != there.key
+
+
+class TestChange:
+    def test_within_a_masked_field_is_a_new_letter(self, store, run):
+        run(row(), key="id")
+        store.dlq.discard(note="a test card", pipeline="payments")
+        run(row(), key="id")
+        assert store.dlq.count(status="open") == 0
+        run(row(OTHER_CARD), key="id")
+        assert store.dlq.count(status="open") == 1
+
+    def test_of_an_open_letter_drops_its_edit(self, store):
+        store.dlq.put(row(), "no fee", key="k", pipeline="p")
+        (letter,) = store.dlq.find()
+        store.dlq.edit(letter.id, patch={"card": "0000", "fee": "1"})
+        store.dlq.put(row(), "no fee", key="k", pipeline="p")
+        assert store.dlq.get(letter.id).edited
+        store.dlq.put(row(OTHER_CARD), "no fee", key="k", pipeline="p")
+        assert not store.dlq.get(letter.id).edited
+
+    def test_of_a_masked_line_is_another_letter(self, store):
+        for line in (f"1,{CARD},N/A", f"1,{OTHER_CARD},N/A", f"1,{CARD},N/A"):
+            store.dlq.put(line, "no fee", position="line 2", pipeline="p")
+        assert sorted(letter.seen for letter in store.dlq.each()) == [1, 2]
+
+
+class TestReplay:
+    def test_rejects_a_letter_of_which_a_field_is_still_masked(self, store):
+        store.dlq.put({**row(), "backup": {"card": OTHER_CARD}}, "no fee", key="k", pipeline="p")
+        (letter,) = store.dlq.find()
+        received: list[Any] = []
+        store.dlq.edit(letter.id, patch={"card": CARD})
+        assert store.dlq.replay(received.extend, pipeline="p", dry_run=False).failed_again == 1
+        store.dlq.edit(letter.id, patch={"card": CARD, "backup": {"card": OTHER_CARD}})
+        assert store.dlq.replay(received.extend, pipeline="p", dry_run=False).reprocessed == 1
+        assert received == [{**row(), "backup": {"card": OTHER_CARD}}]
+
+    def test_leaves_out_a_letter_whose_masked_key_was_written_since(self, store, run):
+        run(row())
+        pipeline = run(row(fee="2"))
+        report = store.dlq.replay(pipeline, dry_run=False)
+        assert (report.selected, report.superseded) == (0, 1)
+
+    def test_leaves_out_a_row_whose_masked_key_was_written_in_the_same_run(self, store, run):
+        pipeline = run(row(), row(fee="2"))
+        report = store.dlq.replay(pipeline, dry_run=False)
+        assert (report.selected, report.superseded) == (0, 1)
