@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -16,6 +18,7 @@ from redrive.calls.runner import Passage, Runner
 from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
 from redrive.calls.target import Target
 
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _TARGET = Target("block", returns_responses=True)
 
 
@@ -52,13 +55,16 @@ class Block:
         self._blocks = blocks
 
     def __enter__(self) -> Block:
+        caller = sys._getframe(1)
+        if caller.f_code.co_flags & _GENERATOR:
+            self._mark.frame = caller
         self._entered = inside.set(self._mark)
         return self
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> bool:
-        self._mark.over = True
+        self._mark.over, self._mark.frame = True, None
         with suppress(ValueError):  # left in another context than it was entered in
             inside.reset(self._entered)
         if error is not None and (not isinstance(error, Exception) or is_interrupt(error)):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from redrive.calls.parts import Part
 from redrive.clock import Clock, Random
 from redrive.model import BreakerChanged, Event
 from redrive.policy import fleet
@@ -14,12 +15,15 @@ from redrive.policy.breaker import Breaker, Machine, Permit, Stance, State
 T = TypeVar("T")
 
 
-class Circuit:
+class Circuit(Part):
     """One service's circuit. `closed` and `generation` are read without a lock by untroubled calls."""
+
+    place = "circuit"
 
     def __init__(
         self, options: Breaker, *, service: str, clock: Clock, random: Random, announce: Callable[[Event], None]
     ) -> None:
+        self.owner: Any = None
         self.slow = options.slow
         self.quorum = options.quorum
         self.closed = True

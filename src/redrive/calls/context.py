@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextvars import ContextVar
+from types import FrameType
 from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
@@ -25,7 +26,14 @@ class Inside:
     key: str | None = None
     over = False
     """A task that outlives the attempt it was started in is not inside of it any more."""
+    frame: FrameType | None = None
+    """Of the generator that the attempt is a block of, if it is one."""
     _requests: Counter[str] | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the attempt runs; one in a suspended generator does not, and its consumer is not inside of it."""
+        return not self.over and (self.frame is None or self.frame.f_back is not None)
 
     def next_key(self, request: str) -> str | None:
         """An idempotency key for a request made inside: the same for the same request in every attempt.
@@ -49,12 +57,13 @@ def attempt_of(core: Core, grant: Grant | None, outer: Inside | None, key: str |
 
 
 inside: ContextVar[Inside | None] = ContextVar("redrive_inside", default=None)
+current, enter, leave = inside.get, inside.set, inside.reset
 
 
 def innermost() -> Inside | None:
     """The attempt that is under way around us."""
     mark = inside.get()
-    while mark is not None and mark.over:
+    while mark is not None and not mark.under_way:
         mark = mark.outer
     return mark
 
@@ -62,7 +71,7 @@ def innermost() -> Inside | None:
 def enclosing(core: Core) -> Inside | None:
     """The attempt of this service that is under way around us."""
     mark = inside.get()
-    while mark is not None and (mark.core is not core or mark.over):
+    while mark is not None and (mark.core is not core or not mark.under_way):
         mark = mark.outer
     return mark
 

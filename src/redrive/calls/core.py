@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+from uuid import uuid4
 
 from redrive.calls.announce import Announcer
 from redrive.calls.circuit import Circuit
 from redrive.calls.credentials import Credentials
+from redrive.calls.parts import received, sent
 from redrive.calls.tally import Tally
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
@@ -20,6 +25,9 @@ Idempotent = bool | Literal["key"]
 
 class _Missing:
     """Tells "no fallback" from "fall back to None"."""
+
+    def __reduce__(self) -> str:
+        return "MISSING"
 
 
 MISSING: Final = _Missing()
@@ -35,7 +43,7 @@ class Options:
     fallback: Any = MISSING
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Core:
     """A service's policies and its state; every view of the service (`with_options`) refers to the same one."""
 
@@ -50,11 +58,35 @@ class Core:
     random: Random
     idempotent: Idempotent
     slice_seconds: float
+    remake: tuple[Callable[[dict[str, Any]], Core], dict[str, Any]] | None = None
+    """How another process makes its like: a function and the options it takes."""
+    has_store: bool = False
+    token: str | None = field(init=False, default=None)
+    """By which processes that exchange the core know it."""
     tally: Tally = field(init=False)
-    _ledger_lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    # Locks are reentrant here and in all parts of a service: a signal handler, or an object that is collected as
+    # garbage, may call the service in the middle of the service's own bookkeeping.
+    _ledger_lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
+        _cores.add(self)
         self.tally = Tally(self.clock, slice_seconds=self.slice_seconds, tell=self._count_successes)
+        for part in (self.circuit, self.credentials, self.tally, self.tally.latencies):
+            if part is not None:
+                part.owner = weakref.ref(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.remake is None:
+            raise TypeError(f"cannot pickle service {self.name!r}")
+        make, options = self.remake
+        if self.has_store:
+            raise TypeError(
+                f"cannot pickle service {self.name!r}: it has a store, which stays in its process. "
+                "Make the service in the function that runs elsewhere, or without store=."
+            )
+        self.token = self.token or uuid4().hex
+        sent(self.token, self)
+        return received, (self.token, make, options)
 
     def began(self) -> None:
         """Count a call that left the straight way."""
@@ -69,10 +101,13 @@ class Core:
         with self._ledger_lock:
             return self.ledger.spend(self.clock.monotonic())
 
-    def start_anew(self) -> None:
-        """In a forked child: the threads that held locks may not exist any more."""
-        self._ledger_lock = threading.Lock()
-        self.tally.start_anew()
+    def renew_locks(self) -> None:
+        """In a forked child: replace the locks, whose holders may be threads of the parent."""
+        self._ledger_lock = threading.RLock()
+        self.tally.renew_lock()
+        for part in (self.circuit, self.credentials):
+            if part is not None:
+                part.renew_lock()
 
     def _count_successes(self, count: int, at: float) -> None:
         if self.circuit is not None:
@@ -83,3 +118,14 @@ class Core:
         if self.ledger is not None:
             with self._ledger_lock:
                 self.ledger.earn(at, calls)
+
+
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for core in list(_cores):
+        core.renew_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
+from redrive.calls.parts import Part
 from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
 from redrive.masking import last_four, remember
@@ -27,15 +29,18 @@ class Grant:
     generation: int = 0
 
 
-class Credentials:
+class Credentials(Part):
     """A service's pool of keys and tokens. `current` is what an untroubled call uses, read without a lock."""
 
+    place = "credentials"
+
     def __init__(self, pool: KeyPool, service: str, clock: Clock, announce: Callable[[Event], None]) -> None:
+        self.owner: Any = None
         self._options = pool
         self._service = service
         self._clock = clock
         self._announce = announce
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.size = len(pool.keys)
         self.on_news: Callable[[], None] | None = None  # where other processes are to be told
         self._untold: dict[int, datetime] = {}
@@ -150,9 +155,12 @@ class Credentials:
                     del self._untold[slot]
 
     def renew_lock(self) -> None:
-        """In a forked child: the thread that held the lock may not exist any more, and the parent tells its news."""
-        self._lock = threading.Lock()
+        """In a forked child: replace the locks, whose holders may be threads of the parent, which tells its news."""
+        self._lock = threading.RLock()
         self._untold = {}
+        for keeper in self._keepers:
+            if keeper is not None:
+                keeper.renew_lock()
 
     def paused(self, grant: Grant, retry_after: float) -> None:
         """The key was told to slow down."""

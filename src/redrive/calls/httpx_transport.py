@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from redrive.calls.apply import Apply, Origin, scrub
 from redrive.calls.http import KEY_SENT, http_target
@@ -21,6 +21,8 @@ with needs("http"):
 
 
 _ORIGIN = "redrive.origin"
+
+T = TypeVar("T")
 
 
 class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
@@ -43,9 +45,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             raise TypeError(f"transport must be an httpx transport or None, not {type(transport).__name__}")
         self._runner = runner
         self._given = transport
-        self._making = threading.Lock()
-        self._own_sync: httpx.HTTPTransport | None = None
-        self._own_async: httpx.AsyncHTTPTransport | None = None
+        self._own: dict[str, Any] = {}
         self._apply = Apply.parse(apply)
         self._stream = stream
 
@@ -145,32 +145,34 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             return self._given
         if self._given is not None:
             raise TypeError("this transport was made around an async one: use it with httpx.AsyncClient")
-        with self._making:
-            if self._own_sync is None:
-                self._own_sync = httpx.HTTPTransport()
-            return self._own_sync
+        return self._made("sync", httpx.HTTPTransport)
 
     def _async_transport(self) -> httpx.AsyncBaseTransport:
         if isinstance(self._given, httpx.AsyncBaseTransport):
             return self._given
         if self._given is not None:
             raise TypeError("this transport was made around a sync one: use it with httpx.Client")
-        with self._making:
-            if self._own_async is None:
-                self._own_async = httpx.AsyncHTTPTransport()
-            return self._own_async
+        return self._made("async", httpx.AsyncHTTPTransport)
+
+    def _made(self, kind: str, make: Callable[[], T]) -> T:
+        """The transport of our own, made on first use; of two threads that make one, one is kept."""
+        made: T = self._own.get(kind) or self._own.setdefault(kind, make())
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_own": {}}  # connections stay in the process that has made them
 
     def close(self) -> None:
         if isinstance(self._given, httpx.BaseTransport):
             self._given.close()
-        if self._own_sync is not None:
-            self._own_sync.close()
+        if (own := self._own.get("sync")) is not None:
+            own.close()
 
     async def aclose(self) -> None:
         if isinstance(self._given, httpx.AsyncBaseTransport):
             await self._given.aclose()
-        if self._own_async is not None:
-            await self._own_async.aclose()
+        if (own := self._own.get("async")) is not None:
+            await own.aclose()
 
     def __exit__(
         self,

@@ -75,7 +75,7 @@ class Record:
         self._clock = core.clock
         self._core = weakref.ref(core)
         self._latencies = core.tally.latencies
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._book = Book()
         self._minute = window(self._now(), MINUTE)  # of the successes that are told next
         self._open_since: float | None = None  # by the clock that only ever grows, as the circuit has it
@@ -153,12 +153,10 @@ class Record:
 
     def start_anew(self) -> None:
         """In a forked child: nothing has been done yet."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._book = Book()
         if self._open_since is not None:
             self._open_since = self._clock.monotonic()
-        if (core := self._core()) is not None:
-            core.start_anew()
         self._latencies.clear()
 
 
@@ -311,7 +309,7 @@ class Writer:
             self._unsure = None
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _writers: dict[Rollups, Writer] = {}
 
 
@@ -340,7 +338,7 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603  # the thread that held it may not exist any more
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for writer in list(_writers.values()):
         writer.start_anew()
 

@@ -12,7 +12,8 @@ from logging import INFO
 from types import CoroutineType
 from typing import Any, NamedTuple
 
-from redrive.calls.announce import ATTEMPTS, everywhere
+from redrive.calls import announce, context, results
+from redrive.calls.announce import ATTEMPTS
 from redrive.calls.circuit import Circuit
 from redrive.calls.context import Inside, inside
 from redrive.calls.core import Core, Options
@@ -21,7 +22,7 @@ from redrive.calls.drivers import Work, adrive, drive, unwrap
 from redrive.calls.flow import Trial
 from redrive.calls.interrupts import is_interrupt
 from redrive.calls.job import Function, Job, TurnedOutAsync, settle
-from redrive.calls.results import Nature, nature_of, plain_types
+from redrive.calls.results import Nature, nature_of
 from redrive.calls.steps import Outcome, Raised, Returned
 from redrive.calls.target import Target
 from redrive.classify.responses import response_status
@@ -57,6 +58,9 @@ class Runner:
         self.guard: Guard = _straight(self)
         self.aguard: Guard = _astraight(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Runner, (self.core, self.options)
+
     def passage(self) -> Passage | None:
         """Leave to take the straight way, where it is open."""
         credentials = self.core.credentials
@@ -69,7 +73,7 @@ class Runner:
         """A success for which there is something to do; False where the flow has to look at it."""
         core, ended = self.core, self.core.clock.monotonic()
         latency = ended - passage.began
-        if result.__class__ not in plain_types and not self._fine(result):
+        if result.__class__ not in results.plain_types and not self._fine(result):
             return False
         if latency >= self.slow or passage.generation != self.gate.generation:
             return False
@@ -78,7 +82,7 @@ class Runner:
         core.tally.latencies.append(latency)
         if passage.grant is not None and core.credentials is not None and core.credentials.blamed:
             core.credentials.succeeded(passage.grant)
-        if core.announcer.hooks or everywhere or ATTEMPTS.isEnabledFor(INFO):
+        if core.announcer.hooks or announce.everywhere or ATTEMPTS.isEnabledFor(INFO):
             self._announce_success(target, result, latency, passage.grant)
         return True
 
@@ -146,29 +150,32 @@ def _straight(runner: Runner) -> Guard:
 
     Closures, since this is most of what redrive costs: a local name is read in a tenth of the time of an attribute
     of an attribute. What a service's functions share is bound in the outer one, so that the inner is cheap to make.
+
+    What is neither a part of the service nor a class is reached by its module: the function may be pickled by value.
     """
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
     core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    current, enter, leave = inside.get, inside.set, inside.reset
 
     def guard(target: Target, function: Function) -> Function:
+        long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
+
         def guarded(*args: Any, **kwargs: Any) -> Any:
             grant = credentials.current if credentials else None
-            if not gate.closed or current() is not None or keyed or target.takes_key or (credentials and not grant):
+            if not gate.closed or context.current() is not None or long_way or (credentials and not grant):
                 return runner.recover(Job(runner, target, function, args, kwargs), None)
             generation = gate.generation
-            if not target.fills:
+            if not fills:
                 filled = kwargs
-            elif grant and target.credential_place >= len(args):
+            elif grant and place >= len(args):
                 filled = {"credential": grant.value, **kwargs}
             else:
                 filled = target.fill(args, kwargs, grant, timeout)
             mark = Inside()
             mark.core, mark.grant = core, grant
             began = monotonic()
-            entered = enter(mark)
+            entered = context.enter(mark)
             try:
                 result = function(*args, **filled)
             except Exception as error:
@@ -176,12 +183,12 @@ def _straight(runner: Runner) -> Guard:
             else:
                 ended = monotonic()
                 if (
-                    result.__class__ in plain_types
+                    result.__class__ in results.plain_types
                     and ended - began < slow
                     and ended < tally.fold_at
                     and gate.generation == generation
                     and not (credentials and credentials.blamed)
-                    and not (hooks or everywhere or logged(INFO))
+                    and not (hooks or announce.everywhere or logged(INFO))
                 ):
                     count(ended - began)
                     return result
@@ -191,7 +198,7 @@ def _straight(runner: Runner) -> Guard:
                 trial = runner.trial(Returned(result), passage)
             finally:
                 mark.over = True
-                leave(entered)
+                context.leave(entered)
             try:
                 return runner.recover(Job(runner, target, function, args, kwargs, began=began), trial)
             finally:
@@ -208,24 +215,25 @@ def _astraight(runner: Runner) -> Guard:
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
     core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    current, enter, leave = inside.get, inside.set, inside.reset
 
     def guard(target: Target, function: Function) -> Function:
+        long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
+
         async def guarded(*args: Any, **kwargs: Any) -> Any:
             grant = credentials.current if credentials else None
-            if not gate.closed or current() is not None or keyed or target.takes_key or (credentials and not grant):
+            if not gate.closed or context.current() is not None or long_way or (credentials and not grant):
                 return await runner.arecover(Job(runner, target, function, args, kwargs), None)
             generation = gate.generation
-            if not target.fills:
+            if not fills:
                 filled = kwargs
-            elif grant and target.credential_place >= len(args):
+            elif grant and place >= len(args):
                 filled = {"credential": grant.value, **kwargs}
             else:
                 filled = target.fill(args, kwargs, grant, timeout)
             mark = Inside()
             mark.core, mark.grant = core, grant
             began = monotonic()
-            entered = enter(mark)
+            entered = context.enter(mark)
             try:
                 result = function(*args, **filled)
                 if result.__class__ is not CoroutineType or timeout is not None:
@@ -236,12 +244,12 @@ def _astraight(runner: Runner) -> Guard:
             else:
                 ended = monotonic()
                 if (
-                    result.__class__ in plain_types
+                    result.__class__ in results.plain_types
                     and ended - began < slow
                     and ended < tally.fold_at
                     and gate.generation == generation
                     and not (credentials and credentials.blamed)
-                    and not (hooks or everywhere or logged(INFO))
+                    and not (hooks or announce.everywhere or logged(INFO))
                 ):
                     count(ended - began)
                     return result
@@ -252,7 +260,7 @@ def _astraight(runner: Runner) -> Guard:
             finally:
                 mark.over = True
                 try:  # noqa: SIM105  # suppress() would cost half as much as all the rest
-                    leave(entered)
+                    context.leave(entered)
                 except ValueError:
                     pass  # the coroutine was closed in another context than it began in
             try:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import random as chance
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from redrive.calls.announce import Announcer, Hook
@@ -16,7 +19,7 @@ from redrive.calls.core import MISSING, Core, Idempotent, Options
 from redrive.calls.credentials import Credentials
 from redrive.calls.runner import Runner
 from redrive.calls.tally import Stats, Tally
-from redrive.calls.target import is_async, refuse_generator, refuse_unless_callable, target_of
+from redrive.calls.target import Target, is_async, refuse_generator, refuse_unless_callable, target_of
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
 from redrive.policy import checks
@@ -94,6 +97,20 @@ class Service:
         for option, value in {"timeout": timeout, "round_trip": round_trip, "sla": sla}.items():
             if value is not None:
                 checks.seconds(option, value, above=0)
+        given = {
+            "name": name,
+            "retry": retry,
+            "breaker": breaker,
+            "budget": budget,
+            "credentials": credentials,
+            "classifier": classifier,
+            "timeout": timeout,
+            "idempotent": idempotent,
+            "fallback": fallback,
+            "on_event": on_event,
+            "clock": clock,
+            "random": random,
+        }
         self.name = name
         self.retry = retry or Retry(attempts=1)
         self.breaker = breaker
@@ -118,6 +135,8 @@ class Service:
             random=random,
             idempotent=idempotent,
             slice_seconds=_slice(breaker, budget),
+            remake=(_core_of, given),
+            has_store=store is not None,
         )
         self._use(core, Options(timeout=timeout, fallback=fallback))
         if store is not None:
@@ -132,6 +151,16 @@ class Service:
         self._options = options
         self._runner = Runner(core, options)
         self._last = self._alast = _Last(_Last, _Last)
+        self._seen: tuple[weakref.ref[Any], Target] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the policy; where it is unpickled, the service begins with a closed circuit and empty counts."""
+        return _view_of, (self._core, self._options)
+
+    def __copy__(self) -> Service:
+        view = object.__new__(Service)
+        view.__dict__.update(self.__dict__)
+        return view
 
     def __repr__(self) -> str:
         worst = self.retry.worst_case(timeout=self._options.timeout)
@@ -183,10 +212,14 @@ class Service:
         function  what is called; the other arguments are its own
         """
         last = self._last
-        if last.function is not function:  # a loop calls the same function again and again
+        if last.function is function:  # a loop calls the same function again and again
+            guarded = last.guarded
+        else:
             refuse_unless_callable(function)
-            last = self._last = _Last(function, self._runner.guard(target_of(function), function))
-        result: R = last.guarded(*args, **kwargs)
+            guarded = self._runner.guard(self._target_of(function), function)
+            if _holds_nothing(function):
+                self._last = _Last(function, guarded)
+        result: R = guarded(*args, **kwargs)
         return result
 
     def acall(self, function: Callable[..., Awaitable[R]], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, R]:
@@ -195,11 +228,27 @@ class Service:
         function  what is called; the other arguments are its own
         """
         last = self._alast
-        if last.function is not function:
+        if last.function is function:
+            guarded = last.guarded
+        else:
             refuse_unless_callable(function)
-            last = self._alast = _Last(function, self._runner.aguard(target_of(function), function))
-        coroutine: Coroutine[Any, Any, R] = last.guarded(*args, **kwargs)
+            guarded = self._runner.aguard(self._target_of(function), function)
+            if _holds_nothing(function):
+                self._alast = _Last(function, guarded)
+        coroutine: Coroutine[Any, Any, R] = guarded(*args, **kwargs)
         return coroutine
+
+    def _target_of(self, function: Callable[..., Any]) -> Target:
+        """Look at a function; one that comes again, and is not a plain one, is known by a reference that is weak."""
+        if isinstance(function, FunctionType | MethodType):
+            return target_of(function)
+        seen = self._seen
+        if seen is not None and seen[0]() is function:
+            return seen[1]
+        target = target_of(function)
+        with suppress(TypeError):  # its class has no place for weak references
+            self._seen = weakref.ref(function), target
+        return target
 
     def attempts(self) -> Attempts:
         """For a block of code: `for attempt in service.attempts(): with attempt: …`; `async for` likewise."""
@@ -238,11 +287,33 @@ class Service:
         return self._core.tally.stats()
 
 
+def _core_of(options: dict[str, Any]) -> Core:
+    return Service(**options)._core
+
+
+def _view_of(core: Core, options: Options) -> Service:
+    view = object.__new__(Service)
+    given = core.remake[1] if core.remake is not None else {}
+    view.name, view.retry, view.breaker, view.budget = core.name, core.retry, given["breaker"], given["budget"]
+    view._use(core, options)
+    return view
+
+
 class _Last(NamedTuple):
     """The function that was last called, and its guard."""
 
     function: Any
     guarded: Callable[..., Any]
+
+
+def _holds_nothing(function: object) -> bool:
+    """Whether a function may be kept for the next call: what a closure or a default refers to may be large."""
+    return (
+        type(function) is FunctionType
+        and function.__closure__ is None
+        and function.__defaults__ is None
+        and function.__kwdefaults__ is None
+    )
 
 
 def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:

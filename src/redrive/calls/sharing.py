@@ -156,9 +156,6 @@ class Member:
 
     def start_anew(self) -> None:
         """In a forked child: another process, which has said nothing; what its parent found out, its parent tells."""
-        for part in (self._circuit, self.keys):
-            if part is not None:
-                part.renew_lock()
         self._process = own_name()
         self._said = None if self._circuit is None else self._circuit.stance()
         self.looked = threading.Event()
@@ -310,7 +307,7 @@ def in_words(error: Exception) -> str:
 
 _ALONE = "services go on by what they see themselves"
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _couriers: dict[SharedState, Courier] = {}
 
 
@@ -331,7 +328,7 @@ def attach(core: Core, shared: SharedState) -> None:
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603  # the thread that held it may not exist any more
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for courier in list(_couriers.values()):
         courier.start_anew()
 

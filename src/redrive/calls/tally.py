@@ -6,8 +6,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from redrive.calls.parts import Latencies, Part
 from redrive.clock import Clock
 
 
@@ -47,7 +48,7 @@ class Recorder(Protocol):
         """What a call came to that did not succeed."""
 
 
-class Tally:
+class Tally(Part):
     """Counts without a lock on the way of a successful call.
 
     An untroubled call appends its latency to `latencies`, which is atomic, and that is all. Once a slice of time
@@ -57,14 +58,17 @@ class Tally:
     """
 
     SLICE = 1.0
+    place = "tally"
 
     def __init__(self, clock: Clock, *, slice_seconds: float, tell: Callable[[int, float], None]) -> None:
-        self.latencies: list[float] = []
+        self.owner: Any = None
+        self.latencies = Latencies()
         self.recorder: Recorder | None = None
         self._clock = clock
         self._tell = tell
         self._width = slice_seconds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._folding = False
         self._counts: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._seconds = 0.0
@@ -74,21 +78,30 @@ class Tally:
     def fold(self, now: float) -> None:
         """Count what has gathered; it belongs to the slice that began at the last fold."""
         with self._lock:
-            # Taken from the front of the same list: what other threads append meanwhile stays for the next fold.
-            taken = self.latencies[:]
-            count = len(taken)
-            del self.latencies[:count]
-            self._counts["calls"] += count
-            self._counts["attempts"] += count
-            self._counts["successes"] += count
-            self._seconds += sum(taken)
-            began, self._since = self._since, now
-            width, recorder = self._width, self.recorder
-            if recorder is not None:
-                width = min(width, recorder.succeeded(taken))
-            self.fold_at = now + width
-            if count:
-                self._tell(count, began)
+            if self._folding:  # a signal handler calls the service in the middle of this very fold
+                return
+            self._folding = True
+            try:
+                self._fold(now)
+            finally:
+                self._folding = False
+
+    def _fold(self, now: float) -> None:
+        # Taken from the front of the same list: what other threads append meanwhile stays for the next fold.
+        taken = self.latencies[:]
+        count = len(taken)
+        del self.latencies[:count]
+        self._counts["calls"] += count
+        self._counts["attempts"] += count
+        self._counts["successes"] += count
+        self._seconds += sum(taken)
+        began, self._since = self._since, now
+        width, recorder = self._width, self.recorder
+        if recorder is not None:
+            width = min(width, recorder.succeeded(taken))
+        self.fold_at = now + width
+        if count:
+            self._tell(count, began)
 
     def began(self) -> None:
         """A call left the untroubled path."""
@@ -126,9 +139,10 @@ class Tally:
         if (recorder := self.recorder) is not None:
             recorder.ended(*how)
 
-    def start_anew(self) -> None:
-        """In a forked child: the thread that held the lock may not exist any more."""
-        self._lock = threading.Lock()
+    def renew_lock(self) -> None:
+        """In a forked child: replace the lock, whose holder may be a thread of the parent."""
+        self._lock = threading.RLock()
+        self._folding = False
 
     def stats(self) -> Stats:
         """The counts up to now."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # The keywords a service fills in where a function takes them and its caller did not pass them.
 FILLABLE = frozenset({"credential", "timeout", "idempotency_key"})
+# Attributes by which a function says that its signature is not that of its code.
+_SIGNED = frozenset({"__wrapped__", "__signature__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,23 @@ class Target:
 
 
 # By code object: a lambda in a loop is a new function each time, with the same code. A method's bound and plain forms
-# share theirs but not their signature; wrappers of one decorator share theirs but not what they wrap.
-_known: dict[tuple[CodeType, type], Target] = {}
+# share theirs but not their signature; functions of one factory share theirs but not always their name.
+_known: dict[tuple[CodeType, type, str], Target] = {}
+_MOST_KNOWN = 2_000
 
 
 def target_of(function: Callable[..., Any]) -> Target:
     """Look at a function; cheap the second time."""
     kind = type(function)
-    if (kind is not FunctionType and kind is not MethodType) or hasattr(function, "__wrapped__"):
+    if kind is not FunctionType and kind is not MethodType:
         return _examine(function)
-    key = (function.__code__, kind)
+    if function.__dict__ and not _SIGNED.isdisjoint(function.__dict__):
+        return _examine(function)
+    key = (function.__code__, kind, function.__qualname__)
     target = _known.get(key)
     if target is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
         target = _known[key] = _examine(function)
     return target
 

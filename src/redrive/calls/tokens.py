@@ -28,6 +28,22 @@ class _Flight:
     process: int = field(default_factory=os.getpid)
     thread: int = field(default_factory=threading.get_ident)
     outcome: Future[None] = field(default_factory=Future)
+    loop: Any = None
+    """The event loop that runs it, where it is a task of its own."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it will never end: its process is another one, or its event loop does not run any more."""
+        return self.process != os.getpid() or (self.loop is not None and not self.loop.is_running())
+
+    def ended(self, error: BaseException | None = None) -> None:
+        """Wake those who wait; a fetch that was given up as lost, and comes after all, wakes nobody twice."""
+        if self.outcome.done():
+            return
+        if error is None:
+            self.outcome.set_result(None)
+        else:
+            self.outcome.set_exception(error)
 
 
 # The fetches that run around us: one that needs its own token would wait for itself.
@@ -46,7 +62,7 @@ class TokenKeeper:
         self.state = TokenState()
         self._fetch = token.fetch
         self._renewed = renewed
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._flight: _Flight | None = None
         self._task: Any = None  # the loop itself holds its tasks only weakly
 
@@ -72,13 +88,15 @@ class TokenKeeper:
             return
         import asyncio
 
-        while (joined := self._join(seen)) is not None:
+        while (joined := self._join(seen, asyncio.get_running_loop())) is not None:
             try:
                 if joined.leading:
                     self._task = asyncio.create_task(self._fetch_aside(joined.flight, patience))
+                outcome = asyncio.wrap_future(joined.flight.outcome)
+                outcome.add_done_callback(_seen)
                 with suppress(_Abandoned):
                     async with asyncio.timeout(patience):
-                        await asyncio.shield(asyncio.wrap_future(joined.flight.outcome))
+                        await asyncio.shield(outcome)
             finally:
                 del joined
 
@@ -99,16 +117,18 @@ class TokenKeeper:
             finally:
                 del joined, flight
 
-    def _join(self, seen: int) -> _Joined | None:
+    def _join(self, seen: int, loop: Any = None) -> _Joined | None:
         """The fetch under way, or one that is ours to make; None where the token has been renewed since."""
         if any(flight.keeper is self and not flight.outcome.done() for flight in _around.get()):
             raise RuntimeError("the token's fetch function calls the service it fetches for; give it another one")
         with self._lock:
             if self.state.outdated(seen):
                 return None
-            if self._flight is not None and self._flight.process == os.getpid():  # a fork takes no fetch along
+            if self._flight is not None and not self._flight.lost:
                 return _Joined(self._flight, leading=False)
-            self._flight = _Flight(self)
+            lost, self._flight = self._flight, _Flight(self, loop=loop)
+            if lost is not None and lost.process == os.getpid():
+                lost.ended(_Abandoned())
             return _Joined(self._flight, leading=True)
 
     def _fetch_here(self, flight: _Flight) -> None:
@@ -147,15 +167,20 @@ class TokenKeeper:
                 self.state.renew(landed.pop())
             self._renewed(self.state)
             self._end(flight)
-            flight.outcome.set_result(None)
+            flight.ended()
         except BaseException as error:
             self._end(flight)
             # A fetch that was cancelled is no verdict on the token: those who wait begin another.
-            flight.outcome.set_exception(error if isinstance(error, Exception) else _Abandoned())
+            flight.ended(error if isinstance(error, Exception) else _Abandoned())
             raise
         finally:
-            _around.reset(entered)
+            with suppress(ValueError):  # closed with its event loop, in another context than it began in
+                _around.reset(entered)
             del flight
+
+    def renew_lock(self) -> None:
+        """In a forked child: replace the lock, whose holder may be a thread of the parent."""
+        self._lock = threading.RLock()
 
     def _end(self, flight: _Flight) -> None:
         with self._lock:
@@ -167,6 +192,12 @@ class _Joined(NamedTuple):
     flight: _Flight
     leading: bool
     """Whether it is ours to make."""
+
+
+def _seen(outcome: Any) -> None:
+    """Retrieve the outcome for a caller that was cancelled: asyncio warns of errors that nobody has looked at."""
+    if not outcome.cancelled():
+        outcome.exception()
 
 
 def _dispose(awaitable: Any) -> None:

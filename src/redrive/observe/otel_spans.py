@@ -63,7 +63,7 @@ class Spans:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may make a call in the middle of a hook
         self._open: dict[_Place, _Open] = {}  # the oldest first
 
     def hear(self, event: Event) -> None:

@@ -1,6 +1,7 @@
 """Keys and tokens as callers meet them; the numbers are those of docs/semantics.md."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -763,3 +764,62 @@ release.set(); thread.join()
 sys.exit(os.waitstatus_to_exitcode(status))
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
+
+
+# ── event loops that end in the middle of a fetch ────────────────────────────────────────────────────────────────
+
+
+def abandoned_fetch(closed):
+    """A service whose first token is being fetched in an event loop that nobody runs any more."""
+    fetches = []
+
+    async def fetch():
+        fetches.append(1)
+        if len(fetches) == 1:
+            await asyncio.Event().wait()
+        return f"token-{len(fetches):04}"
+
+    async def use(*, credential):
+        return credential
+
+    service = Service("bank", credentials=Token(fetch))
+    loop = asyncio.new_event_loop()
+    with pytest.raises(TimeoutError):
+        loop.run_until_complete(asyncio.wait_for(service.acall(use), 0.05))
+    if closed:
+        loop.close()
+    return service, use, loop
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_token_is_fetched_again_after_its_event_loop_ended(closed):
+    service, use, loop = abandoned_fetch(closed)
+    assert asyncio.run(service.acall(use)) == "token-0002"
+    if not closed:
+        pending = asyncio.all_tasks(loop)
+        for task in pending:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        loop.close()
+    del loop
+    gc.collect()  # what is left of the first fetch ends without an error of its own
+
+
+def test_cancelled_caller_of_a_failing_fetch_leaves_no_warning():
+    noise = []
+
+    async def fetch():
+        await asyncio.Event().wait()
+
+    async def use(*, credential):
+        return credential
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: noise.append(context["message"]))
+        service = Service("bank", credentials=Token(fetch))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(service.acall(use), 0.05)
+
+    asyncio.run(main())
+    gc.collect()
+    assert noise == []

@@ -2,11 +2,12 @@
 
 import functools
 import signal
+import sys
 
 import pytest
 
 import redrive
-from redrive import Breaker, KeyPool, Retry
+from redrive import Breaker, KeyPool, Retry, RetryBudget, Token
 from redrive.classify.signals import is_stop_signal
 from redrive.testing import FakeClock
 
@@ -195,3 +196,82 @@ def test_limit_of_a_job_runner_is_a_stop_signal(path):
     module, _, name = path.rpartition(".")
     limit = type("JobTimeout", (type(name, (Exception,), {"__module__": module}),), {"__module__": module})
     assert is_stop_signal(limit())
+
+
+class TestReentry:
+    """A signal handler, or an object that is collected as garbage, calls the service in the middle of a call of it."""
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("credentials", [None, KeyPool(["key-1111", "key-2222"]), Token(lambda: "token-01")])
+    def test_call_at_any_line_of_another_call(self, service, flaky, credentials):
+        flaky_service = service(
+            credentials=credentials,
+            retry=Retry(attempts=2),
+            breaker=Breaker(failures=1_000),
+            budget=RetryBudget(reserve=10_000),
+        )
+        seen, nested = set(), []
+
+        def handler(frame, event, _):
+            if "/redrive/calls/" not in frame.f_code.co_filename:
+                return None
+            place = (frame.f_code.co_filename, frame.f_lineno)
+            if event == "line" and place not in seen:
+                seen.add(place)
+                try:
+                    nested.append(flaky_service.call(flaky(redrive.RateLimited(), 1)))
+                except redrive.RateLimited:
+                    nested.append(None)
+                flaky_service.stats()
+            return handler
+
+        flaky_service.call(flaky(1))
+        before = sys.gettrace()
+        sys.settrace(handler)
+        try:
+            flaky_service.call(flaky(redrive.RateLimited(), 1))
+            flaky_service.stats()
+        finally:
+            sys.settrace(before)
+        assert len(nested) > 100
+
+
+class TestGenerator:
+    """A generator that is suspended inside `with attempt:` leaves its consumer outside of the attempt."""
+
+    def test_consumer_of_a_suspended_block_is_not_inside(self, service, flaky):
+        bank = service(retry=Retry(attempts=3, base=0, cap=0))
+
+        def pages():
+            for attempt in bank.attempts():
+                with attempt:
+                    yield attempt.number
+
+        for _ in pages():
+            assert bank.call(flaky(ConnectionResetError(), ConnectionResetError(), "fine")) == "fine"
+        assert bank.stats().calls == 2
+
+    async def test_consumer_of_a_suspended_async_block_is_not_inside(self, service, flaky):
+        bank = service(retry=Retry(attempts=3, base=0, cap=0))
+
+        async def pages():
+            async for attempt in bank.attempts():
+                with attempt:
+                    yield attempt.number
+
+        async for _ in pages():
+            assert bank.call(flaky(ConnectionResetError(), ConnectionResetError(), "fine")) == "fine"
+        assert bank.stats().calls == 2
+
+    def test_call_inside_the_block_of_a_running_generator_is_nested(self, service, flaky):
+        bank, work = service(retry=Retry(attempts=3, base=0, cap=0)), flaky(ConnectionResetError())
+
+        def pages():
+            for attempt in bank.attempts():
+                with attempt:
+                    bank.call(work)
+            yield 1
+
+        with pytest.raises(ConnectionResetError):
+            next(pages())
+        assert work.calls == 3

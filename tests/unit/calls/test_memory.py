@@ -1,0 +1,73 @@
+"""What a service keeps of the functions it has called: nothing large, and not without bound."""
+
+import functools
+import gc
+import weakref
+
+import pytest
+
+from redrive import Service
+from redrive.calls import target
+
+
+class Frame:
+    """Something large."""
+
+
+def calls(frame):
+    def closure():
+        return frame is not None
+
+    return {
+        "closure": closure,
+        "default": lambda held=frame: held is not None,
+        "partial": functools.partial(lambda held: held is not None, frame),
+    }
+
+
+@pytest.mark.parametrize("kind", ["closure", "default", "partial"])
+def test_what_a_function_refers_to_is_let_go(kind):
+    service, frame = Service("bank"), Frame()
+    assert service.call(calls(frame)[kind]) is True
+    gone = weakref.ref(frame)
+    del frame
+    gc.collect()
+    assert gone() is None
+
+
+async def test_what_a_coroutine_function_refers_to_is_let_go():
+    service, frame = Service("bank"), Frame()
+
+    async def upload(held=frame):
+        return held is not None
+
+    assert await service.acall(upload) is True
+    gone = weakref.ref(frame)
+    del frame, upload
+    gc.collect()
+    assert gone() is None
+
+
+def test_known_functions_are_bounded():
+    service = Service("bank")
+    for number in range(target._MOST_KNOWN + 10):
+        names = {}
+        exec(f"def made_{number}(): return {number}", names)
+        assert service.call(names[f"made_{number}"]) == number
+    assert len(target._known) <= target._MOST_KNOWN
+
+
+def test_functions_of_one_factory_have_their_own_names():
+    seen = []
+    service = Service("bank", on_event=seen.append)
+
+    def make(name):
+        def made():
+            return name
+
+        made.__qualname__ = name
+        return made
+
+    for name in ("balance", "transfer"):
+        service.call(make(name))
+    assert [event.endpoint for event in seen] == ["balance", "transfer"]
