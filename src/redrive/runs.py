@@ -100,6 +100,8 @@ class Report:
     sla: datetime | None = None
     """When it was to be done."""
     ended_at: datetime | None = None
+    gate_overridden: bool = False
+    """Whether an operator let it continue after the gate had aborted it."""
     ignored_columns: tuple[str, ...] = ()
     """Columns of the source that the model or schema does not name; only in the report that the run itself returns."""
 
@@ -153,6 +155,8 @@ class Report:
         ]
         if self.started_over:
             lines.insert(1, f"  started over: {self.started_over}")
+        if self.gate_overridden:
+            lines.append("  gate overridden: an operator let the run continue after the gate had aborted it")
         if self.ignored_columns:
             lines.append(f"  columns not written: {', '.join(self.ignored_columns)}")
         if self.rejected:
@@ -188,6 +192,8 @@ class RunStarted:
     sla: datetime | None = None
     started_over: str | None = None
     """Why an unfinished run was abandoned and this one reads from the start; None where that did not happen."""
+    gate_overridden: bool = False
+    """Whether an operator let it continue after the gate had aborted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,8 @@ def _run_line(event: RunEvent) -> tuple[int, str]:
     match event:
         case RunStarted(pipeline=pipeline, started_over=str(reason)):
             return logging.WARNING, f"{pipeline} starts over: {reason}"
+        case RunStarted(pipeline=pipeline, source=source, sink=sink, gate_overridden=True):
+            return logging.WARNING, f"{pipeline} goes on, the gate overridden by an operator: {source} → {sink}"
         case RunStarted(pipeline=pipeline, source=source, sink=sink, resumed=resumed):
             return logging.INFO, f"{pipeline} {'goes on' if resumed else 'begins'}: {source} → {sink}"
         case BatchShrunk(pipeline=pipeline, rows=rows, reason=reason):

@@ -17,10 +17,16 @@ from redrive.rows.sinks.sink import Sink
 class Columns:
     """What the sink is known to take."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, seen: Sequence[str] = ()) -> None:
+        """`seen` are the fields that records of the run had before it was stopped or killed."""
         self._sink = sink
         self._fitting: set[tuple[str, ...]] = set()
-        self._seen: dict[str, None] = {}
+        self._seen: dict[str, None] = dict.fromkeys(seen)
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """The fields that records of the run have had so far."""
+        return tuple(self._seen)
 
     def fit(self, rows: Outgoing) -> tuple[Outgoing, Sequence[Refused]]:
         """The rows as the sink can take them, and those it cannot. Raises `SinkMismatch` where no row fits."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -44,6 +44,8 @@ class Begun:
     started_at: datetime
     identity: Mapping[str, Any]
     position: Any = None
+    fields: tuple[str, ...] = ()
+    """What the records before had for fields."""
     counts: Counts = field(default_factory=Counts)
     seconds: float = 0.0
     """Spent in the parts before."""
@@ -52,9 +54,9 @@ class Begun:
     """Why an unfinished run was abandoned and this one reads from the start, where that was not asked for."""
     sla: datetime | None = None
     judged_before: Counts = field(default_factory=Counts)
-    """What the gate has judged and need not judge again."""
+    """What the gate has judged, and an operator has accepted."""
     overridden: bool = False
-    """Whether an operator lets a run continue that the gate aborted."""
+    """Whether an operator let the run continue, in this part or an earlier one, after the gate had aborted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +92,12 @@ class Ledger:
         restart: bool,
         override_gate: bool = False,
         appending: Appends | None = None,
+        sink_exists: Callable[[], bool] = lambda: True,
     ) -> Begun:
         """Claim the pipeline: resume the run that was not finished, or begin a new one.
 
         Args:
+            sink_exists: whether the table or directory is there; asked where rows of an earlier run should be in it.
             appending: the sink, where it appends rows: those of a run that is not finished must not be read again.
 
         Raises:
@@ -102,6 +106,7 @@ class Ledger:
         if isinstance(source, Replaceable) and not restart and self._database.read(self._is_unfinished):
             source.look()  # here, since it may take a while, and nobody waits for a lock
         identity = source.identity()
+        is_gone = not restart and self._is_gone(source, sink_exists)
 
         def work(connection: Connection) -> Begun:
             now = self._database.dialect.now(connection)
@@ -120,7 +125,7 @@ class Ledger:
                     if standing.position is not None:
                         started_over = self._changed(source, standing, last)
                     if started_over is None:
-                        return self._resume(connection, source, standing, last, sink)
+                        return self._resume(connection, source, standing, last, sink, is_gone=is_gone)
                 if appended:
                     raise _would_double(last, sink, started_over)
                 reason = {} if started_over is None else {"reason": started_over}
@@ -138,7 +143,7 @@ class Ledger:
             if kept is not None and standing is not None:
                 has = "has a watermark of another source"
                 self._same(source, standing.identity, has, "go back to that source")
-                self._same_sink(last, sink)
+                self._same_sink(last, sink, is_gone=is_gone)
             begun = self._anew(connection, source, identity, kept, sink=sink, sla=sla, now=now, failures=failures)
             return replace(begun, started_over=started_over)
 
@@ -175,10 +180,20 @@ class Ledger:
         """Hold the claim for as long as the block runs."""
         return renewed(self._database, self._renew, lease=self._lease)
 
-    def save(self, connection: Connection, *, position: Any, counts: Counts, seconds: float, tier: Tier) -> None:
+    def save(
+        self,
+        connection: Connection,
+        *,
+        position: Any,
+        fields: Sequence[str],
+        counts: Counts,
+        seconds: float,
+        tier: Tier,
+    ) -> None:
         """Move the checkpoint, in the transaction that holds the rows' letters."""
         now = self._database.dialect.now(connection)
-        self._move(connection, position=position, updated_at=now, owner_until=now + self._lease)
+        until = now + self._lease
+        self._move(connection, position=position, fields=list(fields) or None, updated_at=now, owner_until=until)
         connection.execute(
             update(runs)
             .where(runs.c.run_id == self.run_id)
@@ -284,9 +299,20 @@ class Ledger:
         connection.execute(update(checkpoints).where(mine).values(**held))
         return standing
 
-    def _resume(self, connection: Connection, source: Source, standing: Row[Any], last: Row[Any], sink: str) -> Begun:
+    def _resume(
+        self,
+        connection: Connection,
+        source: Source,
+        standing: Row[Any],
+        last: Row[Any],
+        sink: str,
+        *,
+        is_gone: bool,
+    ) -> Begun:
         self._same(source, standing.identity, f"has an unfinished run over {last.source}", "finish it with that source")
-        self._same_sink(last, sink)
+        self._same_sink(last, sink, is_gone=is_gone)
+        counts = counts_of(last)
+        judged_before = counts if last.status == RunStatus.ABORTED else _accepted(last)
         connection.execute(
             update(runs)
             .where(runs.c.run_id == last.run_id)
@@ -296,18 +322,19 @@ class Ledger:
                 ended_at=None,
                 judged_at=None,
                 failures=_failures(last),
+                **({} if judged_before is None else {"accepted": columns_of(judged_before)}),
                 **({} if self._target is None else {"target": self._target}),
             )
         )
-        counts = counts_of(last)
         return Begun(
             run_id=last.run_id,
             started_at=last.started_at,
             identity=standing.identity,
             position=standing.position,
+            fields=tuple(standing.fields or ()),
             counts=counts,
-            judged_before=counts if last.status == RunStatus.ABORTED else Counts(),
-            overridden=last.status == RunStatus.ABORTED,
+            judged_before=judged_before or Counts(),
+            overridden=judged_before is not None,
             seconds=last.seconds,
             resumed=True,
             sla=last.sla,
@@ -337,12 +364,40 @@ class Ledger:
                 f"{do}, or begin anew with run(restart=True) or `redrive run --restart`"
             )
 
-    def _same_sink(self, last: Row[Any] | None, sink: str) -> None:
+    def _is_gone(self, source: Source, sink_exists: Callable[[], bool]) -> bool:
+        """Whether the sink is missing although rows were written that the run to come would not read again."""
+        if not self._database.read(lambda connection: self._has_written(connection, source)):
+            return False
+        try:
+            return not sink_exists()
+        except Exception:
+            return False  # nothing is known about it; the run itself meets the error, and retries where that helps
+
+    def _has_written(self, connection: Connection, source: Source) -> bool:
+        """Whether rows before the checkpoint were written; not asked where another process runs the pipeline."""
+        standing = connection.execute(
+            select(checkpoints).where(checkpoints.c.pipeline_name == self._pipeline)
+        ).one_or_none()
+        if standing is None or _is_held(standing, self._database.dialect.now(connection)):
+            return False
+        if isinstance(source, Continues):  # which reads nothing again, neither of this run nor of those before
+            of_runs = runs.c.pipeline_name == self._pipeline
+        else:
+            of_runs = (runs.c.run_id == standing.run_id) & runs.c.status.not_in(_OVER)
+        written = runs.c.rows_written + runs.c.rows_duplicates > 0
+        return connection.execute(select(runs.c.run_id).where(of_runs, written).limit(1)).first() is not None
+
+    def _same_sink(self, last: Row[Any] | None, sink: str, *, is_gone: bool) -> None:
         if last is not None and last.sink != storable(sink):
             raise PipelineError(
                 f"pipeline {self._pipeline!r} has written to {last.sink} so far, and would go on in {sink}, where the "
                 "rows before would be missing: go back to that sink, or begin anew with run(restart=True) or "
                 "`redrive run --restart`"
+            )
+        if is_gone:
+            raise PipelineError(
+                f"pipeline {self._pipeline!r} has written rows to {sink}, which does not exist any more, and would "
+                "continue behind them: restore it, or begin anew with run(restart=True) or `redrive run --restart`"
             )
 
     def _anew(
@@ -361,7 +416,7 @@ class Ledger:
         row = self._new(self.run_id, source, sink=sink, sla=sla, now=now)
         connection.execute(runs.insert(), {**row, "failures": failures})
         # Where it really begins may be earlier, for rows that come late; that is no reason to move the checkpoint back.
-        self._move(connection, run_id=self.run_id, identity=identity, position=kept, updated_at=now)
+        self._move(connection, run_id=self.run_id, identity=identity, position=kept, fields=None, updated_at=now)
         position = source.start_of_next_run(kept) if isinstance(source, Continues) and kept is not None else None
         return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
 
@@ -391,6 +446,13 @@ def _still_aborted(last: Row[Any], position: Any) -> GateAborted:
         "run(override_gate=True) or `redrive run --override-gate`",
         report=report_of(last, position),
     )
+
+
+def _accepted(last: Row[Any]) -> Counts | None:
+    """What a run had counted when an operator last overrode the gate; None where nobody has."""
+    if last.accepted is None:
+        return None
+    return Counts(read=last.accepted["rows_read"], rejected=last.accepted["rows_rejected"])
 
 
 def _has_rows(appending: Appends | None) -> bool:

@@ -177,7 +177,14 @@ class Pipeline:
     def _begun(self, job: Job, ledger: Ledger, **options: bool) -> Begun:
         try:
             appending = self.sink if not self.sink.key and isinstance(self.sink, Appends) else None
-            return ledger.begin(self.source, sink=self.sink.name, sla=self._sla, appending=appending, **options)
+            return ledger.begin(
+                self.source,
+                sink=self.sink.name,
+                sla=self._sla,
+                appending=appending,
+                sink_exists=self.sink.exists,
+                **options,
+            )
         except (RunStopped, StoreError):
             raise  # another process has it in hand, or nothing can be noted
         except Exception as error:

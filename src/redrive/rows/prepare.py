@@ -32,6 +32,8 @@ class Prepared:
     """All but what the sink is to decide: written, duplicates, and what it refuses."""
     rejected: dict[int, NewLetter] = field(default_factory=dict)
     """The letters of rows, by their place in the batch: one that was split has one letter, not one for each part."""
+    fields: tuple[str, ...] = ()
+    """What the records of the run have had for fields, this batch included: kept with the checkpoint."""
     bad_batch: str | None = None
     """Why it is quarantined as a whole, where it is."""
 
@@ -123,6 +125,7 @@ class Preparation:
         """Give the rows the columns that the sink is to have; those that have others are rejected."""
         before = prepared.rows
         prepared.rows, misfits = columns.fit(before)
+        prepared.fields = columns.seen
         for one in misfits:
             self.reject(prepared, replace(one, place=before.origin[one.place]), self.sink_key(before, one.place))
 

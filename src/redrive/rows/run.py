@@ -78,7 +78,7 @@ class Run:
         self._waiting: deque[Batch] = deque()
         self._done = 0
         self._tier = Tier.LOG
-        self._columns = Columns(job.sink)
+        self._columns = Columns(job.sink, begun.fields)
         self._ignored: dict[str, None] = {}
 
     def go(self) -> Report:
@@ -91,6 +91,7 @@ class Run:
             checkpoint=self._begun.position,
             sla=self._begun.sla,
             started_over=self._begun.started_over,
+            gate_overridden=self._begun.overridden,
         )
         try:
             with self._ledger.kept_alive(), self._retries.cancelling():
@@ -349,6 +350,7 @@ class Run:
             reason=reason,
             sla=self._begun.sla,
             ended_at=ended,
+            gate_overridden=self._begun.overridden,
             ignored_columns=tuple(map(storable, self._ignored)),
         )
 

@@ -145,11 +145,9 @@ class Writer:
 
     @property
     def tier(self) -> Tier:
-        """What the gate says so far; what it stopped the run for before stays a matter for the day."""
-        gate = self._job.gate
-        tier = gate.judge(self.judged.rejected, self.judged.read)
-        whole = gate.judge(self.counts.rejected, self.counts.read)
-        is_fine = whole is Tier.LOG and not self._lacks_files
+        """What the gate says so far. Rejected rows that an operator accepted are P3 at least."""
+        tier = self._job.gate.judge(self.judged.rejected, self.judged.read)
+        is_fine = not self._begun.judged_before.rejected and not self._lacks_files
         return Tier.P3 if tier is Tier.LOG and not is_fine else tier
 
     def write(self, prepared: Prepared) -> Written:
@@ -284,7 +282,7 @@ class Writer:
         nothing = Outgoing(rows.columns, (), tuples=())
         origins = set(rows.origin).difference(prepared.rejected)
         counts = prepared.counts + Counts(rejected=len(origins))
-        return Prepared(prepared.batch, nothing, [*prepared.letters, letter], counts)
+        return Prepared(prepared.batch, nothing, [*prepared.letters, letter], counts, fields=prepared.fields)
 
     def _save(self, connection: Connection, prepared: Prepared, outcome: _Outcome) -> _Outcome:
         """Letters, keys and checkpoint, in one transaction; of a piece of a batch nothing yet."""
@@ -309,6 +307,7 @@ class Writer:
         self._ledger.save(
             connection,
             position=prepared.batch.next,
+            fields=prepared.fields,
             counts=counts,
             seconds=self.seconds,
             tier=self._job.gate.judge(judged.rejected, judged.read),

@@ -115,4 +115,5 @@ def report_of(row: Row[Any], position: Any) -> Report:
         reason=row.reason,
         sla=row.sla,
         ended_at=row.ended_at,
+        gate_overridden=row.accepted is not None,
     )

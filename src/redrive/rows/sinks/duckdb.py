@@ -90,6 +90,12 @@ class DuckdbTable:
     def __repr__(self) -> str:
         return f"<table {self.name}>"
 
+    def exists(self) -> bool:
+        """See `Sink`."""
+        if not self._path.exists():
+            return False
+        return self._steadily(lambda connection: read_shape(connection, self._table)) is not None
+
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
         self.mode.check(self._table, columns, str.lower)
@@ -129,6 +135,8 @@ class DuckdbTable:
 
     def is_empty(self) -> bool:
         """See `Appends`."""
+        if not self._path.exists():
+            return True
 
         def read(connection: duckdb.DuckDBPyConnection) -> bool:
             query = f"SELECT 1 FROM {self._table.sql} LIMIT 1"

@@ -67,6 +67,9 @@ class ParquetDataset:
     def __repr__(self) -> str:
         return f"<parquet_dataset {self.name!r}>"
 
+    def exists(self) -> bool:
+        return self._parts.exist()
+
     def check(self, columns: Sequence[str]) -> None:
         missing = [name for name in self.key if name not in columns]
         if missing:

@@ -77,6 +77,10 @@ class Parts:
             found[name] = part if part is not None and part.stamp == stamp else self._read(name, stamp)
         self._parts, self.schema = found, self._schema_of(found)
 
+    def exist(self) -> bool:
+        """Whether there are any."""
+        return bool(self._files())
+
     def forget(self) -> None:
         """Know nothing."""
         self._parts, self.schema = {}, None

@@ -38,6 +38,9 @@ class Sink(Protocol):
     def repeats(self) -> int:
         """How often something that heals had to be tried again, since it was made."""
 
+    def exists(self) -> bool:
+        """Whether what was written could be there: a table, a directory with files. Nothing is created."""
+
     def check(self, columns: Sequence[str]) -> None:
         """Raise `SinkMismatch` where rows of these columns cannot go in, before any is written."""
 

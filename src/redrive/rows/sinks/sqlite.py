@@ -142,6 +142,14 @@ class SqliteTable(TransactedTable):
             lambda connection: ends_transactions(connection, self._table)
         )
 
+    def exists(self) -> bool:
+        """See `Sink`."""
+        return self._path.exists() and super().exists()
+
+    def is_empty(self) -> bool:
+        """See `Appends`."""
+        return not self._path.exists() or super().is_empty()
+
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
         write = super().write

@@ -91,15 +91,14 @@ class TransactedTable(ABC):
         """See `Sink`."""
         return self._database.repeats
 
+    def exists(self) -> bool:
+        """See `Sink`."""
+        return self._database.read(self._look) is not None
+
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
         self._forget()
-
-        def read(connection: Connection) -> Shape | None:
-            limit_lock_waits(connection, self.patience)
-            return self._read_shape(connection)
-
-        self._shape = self._database.read(read)
+        self._shape = self._database.read(self._look)
         if self._shape is None and not self._create:
             raise no_table(self._database.name, self._table, self._database.read(self._other_tables))
         self.mode.check(self._table, columns, self._fold)
@@ -251,6 +250,10 @@ class TransactedTable(ABC):
             compare(self._table, shape, rows.columns, self.key, self._fold)
             self._checked.add(rows.columns)
         return refusals(self._load(connection, shape, rows, rehearsing=rehearsing))
+
+    def _look(self, connection: Connection) -> Shape | None:
+        limit_lock_waits(connection, self.patience)
+        return self._read_shape(connection)
 
     def _is_old(self, connection: Connection, known: Shape | None) -> bool:
         """Whether the table is another than was known; then that is forgotten."""

@@ -39,6 +39,8 @@ runs = Table(
     Column("judged_at", Moment),
     # The program that runs it, FILE:NAME, where it was started by `redrive run`.
     Column("target", Text),
+    # What it had counted when an operator last let it continue although the gate had aborted it.
+    Column("accepted", Value),
     Index("runs_pipeline_name", "pipeline_name", "started_at"),
     Index("runs_started_at", "started_at"),
 )
@@ -53,6 +55,8 @@ checkpoints = Table(
     Column("run_id", RunId, nullable=False),
     Column("identity", Value, nullable=False),
     Column("position", Value),
+    # The fields that the records of the run have had so far: what a later record lacks of them is NULL.
+    Column("fields", Value),
     Column("updated_at", Moment, nullable=False),
     Column("owner", Text),
     Column("owner_until", Moment),

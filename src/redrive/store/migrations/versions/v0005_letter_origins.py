@@ -29,6 +29,8 @@ def upgrade() -> None:
     for name in ("twin", "lost"):
         zero = sa.Column(name, sa.Integer, nullable=False, server_default=sa.text("0"))
         op.add_column("tasks", zero, schema=schema)
+    op.add_column("runs", sa.Column("accepted", Value), schema=schema)
+    op.add_column("checkpoints", sa.Column("fields", Value), schema=schema)
     op.create_table(
         "run_key_blocks",
         sa.Column("run_id", RunId, nullable=False),
