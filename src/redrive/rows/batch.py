@@ -119,7 +119,7 @@ class Outgoing:
     origin  the place of each row in its batch, so that a row the sink refuses is quarantined as it was received
     """
 
-    __slots__ = ("_frame", "_tuples", "columns", "digits", "loose", "of_text", "origin")
+    __slots__ = ("_frame", "_tuples", "columns", "digits", "keys", "loose", "of_text", "origin")
 
     def __init__(
         self,
@@ -131,6 +131,7 @@ class Outgoing:
         loose: bool = False,
         digits: Mapping[str, tuple[int, int]] | None = None,
         of_text: bool = False,
+        keys: Outgoing | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self.origin = origin
@@ -141,6 +142,8 @@ class Outgoing:
         self.digits = digits or {}
         """By column: how many digits its decimals have at most, and how many of them behind the point, where the model
         of the rows says so."""
+        self.keys = keys
+        """The key of each row as the sink compares it, where that is not how the rows have it."""
         self._frame = frame
         self._tuples = tuples
 
@@ -157,6 +160,11 @@ class Outgoing:
 
     def __len__(self) -> int:
         return len(self.origin)
+
+    @property
+    def keyed(self) -> Outgoing:
+        """Rows whose key columns compare as the sink compares them."""
+        return self if self.keys is None else self.keys
 
     @property
     def as_frame(self) -> pl.DataFrame | None:
@@ -194,6 +202,7 @@ class Outgoing:
             loose=self.loose,
             digits=self.digits,
             of_text=self.of_text,
+            keys=None if self.keys is None else self.keys.slice(start, length),
         )
 
     def take(self, places: Sequence[int]) -> Outgoing:
@@ -206,6 +215,7 @@ class Outgoing:
             loose=self.loose,
             digits=self.digits,
             of_text=self.of_text,
+            keys=None if self.keys is None else self.keys.take(places),
         )
 
     def onto(self, columns: Sequence[str]) -> Outgoing:
@@ -215,7 +225,15 @@ class Outgoing:
         nothing = [None] * len(self)
         values = [self.values(name) if name in self.columns else nothing for name in columns]
         tuples = list(zip(*values, strict=True)) if values else [()] * len(self)
-        return Outgoing(columns, self.origin, tuples=tuples, loose=self.loose, digits=self.digits, of_text=self.of_text)
+        return Outgoing(
+            columns,
+            self.origin,
+            tuples=tuples,
+            loose=self.loose,
+            digits=self.digits,
+            of_text=self.of_text,
+            keys=self.keys,
+        )
 
 
 @dataclass(slots=True)

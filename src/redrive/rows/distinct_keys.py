@@ -47,11 +47,14 @@ class DistinctKeys:
         import numpy as np
         import polars as pl
 
+        rows = rows.keyed
         frame = rows.as_frame
         try:
             if frame is None:
                 frame = pl.DataFrame({name: rows.values(name) for name in self._key})
-            found = frame.select(self._key).hash_rows(_SEED).to_numpy()
+            # An integer has one hash, however many bytes its column has in this batch.
+            alike = frame.select(self._key).with_columns(pl.selectors.integer().cast(pl.Int64))
+            found = alike.hash_rows(_SEED).to_numpy()
         except Exception:  # values of several types, or of one that polars does not know
             parts = zip(*(rows.values(name) for name in self._key), strict=True)
             found = np.array([int.from_bytes(digest_of(key)[:8]) for key in parts], dtype=np.uint64)

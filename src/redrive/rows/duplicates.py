@@ -1,6 +1,7 @@
 """Rows of one key: a sink takes one of them, and none that has no key. Pure functions over the rows of a batch.
 
-Keys are equal where Python or polars calls them so. Rows are given back by their place among those that were judged.
+Keys are equal where the sink takes them for the same (`Outgoing.keys`), or else where Python or polars does. Rows are
+given back by their place among those that were judged.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ def kept_places(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | N
     """Return the places of one row of each key, the last or the first; None where no key comes twice."""
     if len(rows) < 2 or not key:
         return None
+    rows = rows.keyed
     return _kept_of(rows.as_frame, key, rule) if rows.as_frame is not None else _kept(rows, key, rule)
 
 
@@ -190,6 +192,7 @@ def _nan(name: str) -> str:
 
 def keys_of(rows: Outgoing, key: Sequence[str]) -> Sequence[Hashable]:
     """Return the key of each row."""
+    rows = rows.keyed
     return rows.values(key[0]) if len(key) == 1 else list(zip(*(rows.values(name) for name in key), strict=True))
 
 

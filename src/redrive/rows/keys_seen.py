@@ -38,6 +38,7 @@ class KeysSeen:
 
     def digests(self, rows: Outgoing) -> list[bytes]:
         """The keys of rows, each as sixteen bytes."""
+        rows = rows.keyed
         parts = zip(*(rows.values(name) for name in self._key), strict=True)
         return [digest_of(key) for key in parts]
 

@@ -34,6 +34,8 @@ class Prepared:
     """The letters of rows, by their place in the batch: one that was split has one letter, not one for each part."""
     fields: tuple[str, ...] = ()
     """What the records of the run have had for fields, this batch included: kept with the checkpoint."""
+    keys: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    """The keys of rejected rows where they are known, by place in the batch."""
     bad_batch: str | None = None
     """Why it is quarantined as a whole, where it is."""
 
@@ -127,26 +129,32 @@ class Preparation:
         prepared.rows, misfits = columns.fit(before)
         prepared.fields = columns.seen
         for one in misfits:
-            self.reject(prepared, replace(one, place=before.origin[one.place]), self.sink_key(before, one.place))
+            self.reject(prepared, replace(one, place=before.origin[one.place]), self.key_of(before, one.place))
 
-    def reject(self, prepared: Prepared, refused: Refused, sink_key: str | None = None) -> None:
-        """Add the letter of a row, by its place in the batch, unless it has one."""
-        if refused.place not in prepared.rejected:
-            letter = prepared.rejected[refused.place] = self.letter(prepared.batch, refused, sink_key)
-            prepared.letters.append(letter)
-            prepared.counts += Counts(rejected=1)
-
-    def letter(self, batch: Batch, refused: Refused, sink_key: str | None = None) -> NewLetter:
-        """Return the letter of a row, as it was received.
+    def reject(self, prepared: Prepared, refused: Refused, key: tuple[Any, ...] | None = None) -> None:
+        """Add the letter of a row, by its place in the batch, unless it has one.
 
         Args:
-            sink_key: the key of its row in the sink. Without one, the record's own fields are taken where nothing
-                changes them on the way to the sink.
+            key: the key of its row in the sink. Without one, it is read from the record where nothing but the check
+                changes it on the way to the sink.
         """
+        if refused.place in prepared.rejected:
+            return
+        batch, is_sure = prepared.batch, key is not None
+        if key is None and self._transform is None:
+            key = self._check.key_of(batch.rows.record(refused.place), self._key)
+        letter = self.letter(batch, refused, key, is_key_sure=is_sure or self._check.keeps(self._key))
+        if letter.sink_key is not None and key is not None:
+            prepared.keys[refused.place] = key
+        prepared.rejected[refused.place] = letter
+        prepared.letters.append(letter)
+        prepared.counts += Counts(rejected=1)
+
+    def letter(
+        self, batch: Batch, refused: Refused, key: tuple[Any, ...] | None, *, is_key_sure: bool = True
+    ) -> NewLetter:
+        """Return the letter of a row, as it was received, with the key of its row in the sink."""
         record = batch.rows.record(refused.place)
-        is_key_sure = sink_key is not None or self._check.keeps(self._key)
-        if sink_key is None and self._transform is None:
-            sink_key = _key_text(record, self._key)
         return NewLetter(
             record,
             refused.error,
@@ -154,7 +162,7 @@ class Preparation:
             position=batch.position_of(refused.place),
             source=batch.source,
             error_type=refused.error_type,
-            sink_key=sink_key if refused.keyed else None,
+            sink_key=None if key is None or not refused.keyed else key_text(key),
             is_key_sure=is_key_sure,
         )
 
@@ -165,10 +173,11 @@ class Preparation:
         where = first if len(places) == 1 else f"{first} to {last}"
         return NewLetter(records, error, position=where, source=batch.source, error_type=ErrorType.BATCH)
 
-    def sink_key(self, rows: Outgoing, place: int) -> str | None:
-        """Return the key of a row on its way to the sink, as text."""
-        row = rows.slice(place, 1)
-        return key_text([row.values(name)[0] if name in rows.columns else None for name in self._key])
+    def key_of(self, rows: Outgoing, place: int) -> tuple[Any, ...] | None:
+        """Return the key of a row on its way to the sink; None where a part of it is missing."""
+        row = rows.slice(place, 1).keyed
+        key = tuple(row.values(name)[0] if name in row.columns else None for name in self._key)
+        return None if None in key else key
 
 
 def key_text(parts: Sequence[Any]) -> str | None:

@@ -14,8 +14,9 @@ from redrive.letters import ErrorType, Letter
 from redrive.model import Kind
 from redrive.rows import duplicates
 from redrive.rows.batch import Outgoing, Received, Record, Refused
+from redrive.rows.columns import unite
 from redrive.rows.prepare import Preparation
-from redrive.rows.sinks.sink import Appends, Sink
+from redrive.rows.sinks.sink import Appends, ComparesKeys, Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import BadBatch
 from redrive.store.encoding import encode
@@ -141,6 +142,8 @@ def _send(sink: Sink, preparation: Preparation, rows: list[Record], *, dry_run: 
         second = _send(sink, preparation, rows[middle:], dry_run=dry_run)
         return first + [replace(one, place=middle + one.place) for one in second]
     good, unfit = _fitted(sink, sifted.good)
+    if isinstance(sink, ComparesKeys):
+        good.keys = sink.compared_keys(good)
     refused = list(sifted.rejected) + unfit
     # Of several letters of one key the newest counts, whatever the rule of a run is: each of them was sent on purpose.
     # Where the sink refuses the newest, the one before it is written.
@@ -161,7 +164,9 @@ def _fitted(sink: Sink, rows: Outgoing) -> tuple[Outgoing, list[Refused]]:
 
     A sink that fits no rows at all, because its table is missing for example, raises.
     """
-    refused: list[Refused] = []
+    given = rows
+    rows, _, ambiguous = unite(sink, rows) if rows.loose else (rows, (), [])
+    refused = [replace(one, place=given.origin[one.place]) for one in ambiguous]
     while len(rows):
         try:
             sink.check(rows.columns)

@@ -97,6 +97,7 @@ class OpenLetters:
         self._of_this_run.update(letter.sink_key for letter in rejected if letter.sink_key is not None)
 
     def _texts(self, rows: Outgoing) -> Sequence[str | None]:
+        rows = rows.keyed
         columns = [rows.values(name) for name in self._key]
         if len(columns) == 1:
             return [part if type(part) is str else str(part) for part in columns[0]]

@@ -25,8 +25,8 @@ from redrive.rows.faults import kind_of
 from redrive.rows.job import Job
 from redrive.rows.keys_seen import KeysSeen
 from redrive.rows.ledger import Begun, Ledger
-from redrive.rows.prepare import Preparation, Prepared, reason_of
-from redrive.rows.sinks.sink import Appends, Applied, SharesTransactions
+from redrive.rows.prepare import Preparation, Prepared, key_text, reason_of
+from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransactions
 from redrive.rows.sources.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
 from redrive.rows.superseded import OpenLetters, Place
@@ -90,8 +90,8 @@ class _Letters:
         for one in refused:
             origin = prepared.rows.origin[one.place]
             if origin not in self.of_rows:
-                sink_key = preparation.sink_key(prepared.rows, one.place)
-                letter = preparation.letter(prepared.batch, replace(one, place=origin), sink_key)
+                key = preparation.key_of(prepared.rows, one.place)
+                letter = preparation.letter(prepared.batch, replace(one, place=origin), key)
                 self.of_rows[origin] = letter
                 self._letters.append(letter)
                 self.rejected += 1
@@ -155,6 +155,7 @@ class Writer:
         began, repeats = time.monotonic(), self._repeats()
         bad_batch = prepared.bad_batch
         try:
+            self._compare_keys(prepared)
             outcome = self._write(prepared)
         except Exception as error:
             # The sink finds the rows that are at fault by itself; what is left is nobody's in particular.
@@ -175,6 +176,19 @@ class Writer:
                 self._open_letters.add(outcome.letters)
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
         return Written(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
+
+    def _compare_keys(self, prepared: Prepared) -> None:
+        """Let the sink say which keys are the same: those of the rows, and those of the rows that were rejected."""
+        sink = self._job.sink
+        if not sink.key or not isinstance(sink, ComparesKeys):
+            return
+        prepared.rows.keys = sink.compared_keys(prepared.rows)
+        rejected = Outgoing(sink.key, list(prepared.keys), tuples=list(prepared.keys.values()))
+        rejected.of_text = prepared.rows.of_text
+        compared = sink.compared_keys(rejected)
+        if compared is not None:
+            for place, key in zip(compared.origin, compared.tuples, strict=True):
+                prepared.rejected[place].sink_key = key_text(key)
 
     def _write(self, prepared: Prepared) -> _Outcome:
         """The rows into the sink, and all that is to be saved with the checkpoint."""

@@ -53,6 +53,9 @@ class Check(Protocol):
     def keeps(self, columns: Sequence[str]) -> bool:
         """Return whether these columns of a good row hold what the record held, but for their type."""
 
+    def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
+        """Return the key that the row of a rejected record would have; None where that is not known."""
+
     def __call__(self, rows: Received) -> Checked:
         """Judge rows. Each is good, rejected or discarded; an error that is no row's own is raised."""
 
@@ -100,11 +103,21 @@ class Unchecked:
         """All are."""
         return True
 
+    def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
+        """The record's own."""
+        return own_key(record, key)
+
     def __call__(self, rows: Received) -> Checked:
         places = range(len(rows))
         if rows.is_frame:
             return Checked(Outgoing.of_frame(rows.frame, places), [])
         return Checked(Outgoing.of_records(rows.records, places), [])
+
+
+def own_key(record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
+    """Return the key as the fields of a record have it; None where a part of it is missing."""
+    values = tuple(record.get(name) for name in key)
+    return None if None in values else values
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from redrive.letters import ErrorType
-from redrive.rows.batch import Received
-from redrive.rows.checks.check import Checked, Sieve, blocking, owned, unusable
+from redrive.rows.batch import Received, Record
+from redrive.rows.checks.check import Checked, Sieve, blocking, own_key, owned, unusable
 
 
 class FunctionCheck:
@@ -26,6 +26,10 @@ class FunctionCheck:
     def keeps(self, columns: Sequence[str]) -> bool:
         """The function may change every column."""
         return False
+
+    def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
+        """The record's own: most functions leave it as it is."""
+        return own_key(record, key)
 
     def __call__(self, rows: Received) -> Checked:
         sieve = Sieve(ErrorType.VALIDATION)

@@ -23,12 +23,13 @@ from redrive.errors import PipelineError
 from redrive.extras import needs
 from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record
-from redrive.rows.checks.check import Checked, Sieve, joined, listed, owned, shown, unmet
+from redrive.rows.checks.check import Checked, Sieve, joined, listed, own_key, owned, shown, unmet
 
 with needs("rows"):
     import pydantic
     from pydantic import AliasChoices, AliasPath, AnyUrl, BaseModel, RootModel, TypeAdapter, ValidationError
     from pydantic.fields import FieldInfo
+    from pydantic_core import PydanticUndefined
 
 _WRITABLE = frozenset({str, int, float, bool, bytes, Decimal, datetime, date, time, timedelta, UUID, NoneType})
 _LONGEST = 38  # digits of a DECIMAL column
@@ -102,6 +103,14 @@ class ModelCheck:
         return all(
             name in fields and fields[name].alias is None and fields[name].validation_alias is None for name in columns
         ) and not any(hasattr(part, "func") for name in columns for part in fields[name].metadata)
+
+    def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
+        """The record's own, each part as its field alone validates it; a part that does not pass as it is."""
+        model = self._model
+        if model is None or _rewrites_its_input(model):
+            return own_key(record, key)
+        values = tuple(_field_value(model, name, record) for name in key)
+        return None if None in values else values
 
     def __call__(self, rows: Received) -> Checked:
         sieve = Sieve(ErrorType.VALIDATION)
@@ -268,6 +277,33 @@ def _accepted(model: type[BaseModel], name: str, field: FieldInfo) -> list[str]:
     by_alias = alias is not None and config.get("validate_by_alias", True)
     by_name = not by_alias or config.get("validate_by_name") or config.get("populate_by_name")
     return [*(_first_steps(alias) if by_alias else ()), *([name] if by_name else ())]
+
+
+def _field_value(model: type[BaseModel], name: str, record: Record) -> Any:
+    """What a field makes of a record, without the other fields; the record's own value where it does not pass."""
+    info = model.model_fields.get(name)
+    if info is None:
+        return record.get(name)
+    raw = _field_input(model, name, info, record)
+    if raw is None:
+        return None
+    try:
+        made = model.__pydantic_validator__.validate_assignment(model.model_construct(), name, raw)
+        return writable(getattr(made, name))
+    except Exception:  # a bad value, a frozen model, a validator that needs the other fields
+        return raw
+
+
+def _field_input(model: type[BaseModel], name: str, info: FieldInfo, record: Record) -> Any:
+    alias = info.validation_alias
+    for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+        if isinstance(choice, AliasPath):
+            found = choice.search_dict_for_path(record)
+            if found is not PydanticUndefined:
+                return found
+        elif choice is not None and choice in record:
+            return record[choice]
+    return record.get(name) if name in _accepted(model, name, info) else None
 
 
 def _first_steps(alias: str | AliasPath | AliasChoices | None) -> Iterator[str]:

@@ -10,9 +10,9 @@ from typing import Any
 from redrive.errors import PipelineError
 from redrive.extras import needs
 from redrive.letters import ErrorType
-from redrive.rows.batch import Outgoing, Received, Refused
+from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.checks.casts import fitted, of_values, type_name
-from redrive.rows.checks.check import Checked, listed, shown, unmet
+from redrive.rows.checks.check import Checked, listed, own_key, shown, unmet
 from redrive.rows.frames import Misfit, framed
 
 with needs("rows"):
@@ -68,6 +68,10 @@ class SchemaCheck:
     def keeps(self, columns: Sequence[str]) -> bool:
         """Columns are cast, and not changed otherwise."""
         return True
+
+    def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
+        """The record's own; the sink casts it as the schema would."""
+        return own_key(record, key)
 
     def __call__(self, rows: Received) -> Checked:
         if not len(rows):

@@ -31,10 +31,12 @@ from redrive.rows.sinks.duckdb_catalog import (
     upserts,
 )
 from redrive.rows.sinks.duckdb_delete import delete_rows
+from redrive.rows.sinks.duckdb_keys import ask, kind_of
 from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.keys import compared as compare_keys
 from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.shape import TableName, compare, listed, no_table, quoted
+from redrive.rows.sinks.shape import TableName, compare, fold_name, listed, no_table, quoted
 from redrive.rows.sinks.sink import Applied
 from redrive.rows.sinks.transacted import is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
@@ -68,6 +70,9 @@ _classifier = Classifier()
 class DuckdbTable:
     """See `Sink`. The file belongs to this process from the first use until `close`."""
 
+    fold = staticmethod(fold_name)
+    """Makes names of columns equal that DuckDB takes for the same."""
+
     def __init__(
         self,
         path: Path,
@@ -98,8 +103,25 @@ class DuckdbTable:
 
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
-        self.mode.check(self._table, columns, str.lower)
-        compare(self._table, self._steadily(self._look), self.mode.written(columns), self.key, str.lower)
+        self.mode.check(self._table, columns, fold_name)
+        compare(self._table, self._steadily(self._look), self.mode.written(columns), self.key, fold_name)
+
+    def compared_keys(self, rows: Outgoing) -> Outgoing | None:
+        """See `ComparesKeys`."""
+        if not self.key or not len(rows):
+            return None
+        return self._steadily(lambda connection: self._keys(connection, rows))
+
+    def _keys(self, connection: duckdb.DuckDBPyConnection, rows: Outgoing) -> Outgoing | None:
+        shape = self._look(connection)
+        if shape is None:
+            made = types_of(rows)
+            types, collations = {name: _type(name, made[name], rows) for name in self.key}, dict[str, str]()
+        else:
+            types = dict(zip(self.key, shape.types(self.key, fold_name), strict=True))
+            collations = shape.collations
+        kinds = {name: kind_of(kind, collations.get(name.lower(), "")) for name, kind in types.items()}
+        return compare_keys(rows, kinds, lambda some: ask(connection, some, types, collations))
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
@@ -214,8 +236,8 @@ class DuckdbTable:
         note: Callable[[Mapping[int, str]], None] | None = None,
         all_or_none: bool = False,
     ) -> Applied:
-        self.mode.check(self._table, rows.columns, str.lower)
-        compare(self._table, shape, rows.columns, self.key, str.lower)
+        self.mode.check(self._table, rows.columns, fold_name)
+        compare(self._table, shape, rows.columns, self.key, fold_name)
         make = None
         if shape is None:
             make = self._made_of(rows)
@@ -322,7 +344,7 @@ class _Load:
         self._connection, self._shape, self._make, self._keep = connection, shape, make, keep
         self._table, self._key = table, key
         self._asked_rules = False
-        types = shape.types(rows.columns, str.lower)
+        types = shape.types(rows.columns, fold_name)
         self._frame, self._bad, self._columns = framed(rows, types, self._type)
         self._upserts = upserts(table, shape, self._columns, key, mode)
         self._rehearsed: list[list[int]] = [[]]  # what a rehearsal has found to be good, pass by pass
@@ -435,7 +457,7 @@ class _Load:
         if not self._mode.is_plain:  # then a row whose key is there may be left as it is
             return {}
         indexes = secondary(self._shape, self._columns, self._key)
-        types = dict(zip(self._columns, self._shape.types(list(self._columns), str.lower), strict=True))
+        types = dict(zip(self._columns, self._shape.types(list(self._columns), fold_name), strict=True))
         wanted = dict.fromkeys([*(name for index in indexes for name in index.columns), *self._own_key()])
         typed = f"SELECT {quoted(self._number())} AS redrive_at, " + ", ".join(
             f"TRY_CAST({self._columns[name]} AS {types[name]}) AS {quoted(name)}" for name in wanted

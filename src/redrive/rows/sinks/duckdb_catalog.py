@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redrive.extras import needs
 from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.shape import Column, Shape, TableName, listed, quoted
+from redrive.rows.sinks.shape import Column, Shape, TableName, fold_name, listed, quoted
 from redrive.rows.sinks.unique import Index
 
 with needs("rows"):
@@ -18,6 +18,7 @@ with needs("rows"):
 _HERE = "database_name = current_database() AND schema_name = ?"
 _UNIQUE = ("PRIMARY KEY", "UNIQUE")
 _KEYS = (*_UNIQUE, "FOREIGN KEY")  # each has an index
+_COLLATED = re.compile(r"""("(?:[^"]|"")+"|\w+) VARCHAR COLLATE ([\w.]+)""")
 _INDEXED = re.compile(r"'((?:[^']|'')*)'|([^,\[\]\s][^,\[\]]*)")
 
 
@@ -43,6 +44,8 @@ class DuckdbShape(Shape):
     """Columns whose change is made by removing the row and adding it anew: those of indexes, and nested ones."""
     referred_to: bool
     """Other rows refer to those of this table, which cannot be removed then."""
+    collations: dict[str, str]
+    """By column, in lower case: how texts are compared, where that is not by their characters."""
 
     @property
     def refers_to_itself(self) -> bool:
@@ -85,7 +88,18 @@ def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> Duckd
             if one["column_name"] in keyed or one["column_name"] in spoken or is_nested(one["data_type"])
         ),
         referred_to=bool(connection.execute(referring, [schema, table.table]).fetchall()),
+        collations=_collations(connection, own, schema, table),
     )
+
+
+def _collations(connection: duckdb.DuckDBPyConnection, own: str, schema: str, table: TableName) -> dict[str, str]:
+    """What the definition of the table says: no other part of the catalog has it."""
+    found = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
+    said = " ".join(str(one["sql"]) for one in found)
+    return {
+        (name[1:-1].replace('""', '"') if name.startswith('"') else name).lower(): collation
+        for name, collation in _COLLATED.findall(said)
+    }
 
 
 def is_nested(kind: str) -> bool:
@@ -156,7 +170,7 @@ def upserts(
         others = []
     for name in [name for name in columns if mode.newer and name.lower() == mode.newer.lower()]:
         # A value that comes as text would be compared as one.
-        columns = {**columns, name: f"CAST({columns[name]} AS {shape.types([name], str.lower)[0]})"}
+        columns = {**columns, name: f"CAST({columns[name]} AS {shape.types([name], fold_name)[0]})"}
     groups = [others]
     if shape.referred_to:
         groups = [
@@ -195,7 +209,7 @@ def faults(shape: DuckdbShape, columns: Mapping[str, str], number: str) -> tuple
 
     It is about `redrive_rows`, whose column `number` holds the numbers.
     """
-    types = dict(zip(columns, shape.types(list(columns), str.lower), strict=True))
+    types = dict(zip(columns, shape.types(list(columns), fold_name), strict=True))
     raw = {name: f'"redrive raw {at}"' for at, name in enumerate(columns)}
     conditions: list[tuple[str, str, str]] = []  # what is wrong, in SQL and in words, and the value to show
     for name, kind in types.items():

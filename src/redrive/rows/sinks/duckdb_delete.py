@@ -10,7 +10,7 @@ from redrive.rows.sinks.duckdb_catalog import DuckdbShape
 from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.shape import TableName, quoted
+from redrive.rows.sinks.shape import TableName, fold_name, quoted
 from redrive.rows.sinks.transacted import is_row_fault
 
 with needs("rows"):
@@ -32,7 +32,7 @@ def delete_rows(
     Every attempt is a transaction of its own, which is undone unless it is to be kept.
     """
     names = [*key, *([mode.newer] if mode.newer else [])]
-    types = shape.types(names, str.lower)
+    types = shape.types(names, fold_name)
     frame, bad, sources = framed(rows.onto(names), types, lambda name: None)
     read = ", ".join(
         f"CAST({sources[name]} AS {kind}) AS {quoted(name)}" for name, kind in zip(names, types, strict=True)

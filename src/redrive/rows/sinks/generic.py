@@ -19,6 +19,7 @@ from redrive.model import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.decimals import column_digits, scale_of, would_round
 from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.shape import Column, Shape, TableName
 from redrive.rows.sinks.sqlite import VALUES as SQLITE_VALUES
 from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, number_text
@@ -162,6 +163,23 @@ class GenericTable(TransactedTable):
                 return {**bad, **found}
             places = sorted(found)
 
+    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+        """Only integers are known: how another database writes and compares anything else is not."""
+        if shape is None:
+            made = types_of(rows)
+            whole = {name for name in self.key if made[name] is ColumnType.INTEGER}
+        else:
+            types = zip(self.key, shape.types(self.key), strict=True)
+            whole = {name for name, kind in types if kind == _WHOLE}
+
+        def ask(some: Outgoing) -> Sequence[Sequence[Any]]:
+            return [
+                [_as_whole(value) for value in some.values(name)] if name in whole else some.values(name)
+                for name in some.columns
+            ]
+
+        return {name: KeyKind.INTEGER if name in whole else KeyKind.OTHER for name in self.key}, ask
+
     def _refers_to_itself(self, connection: Connection) -> bool:
         keys = sa.inspect(connection).get_foreign_keys(self._table.table, self._table.schema)
         return any(key["referred_table"] == self._table.table for key in keys)
@@ -202,6 +220,14 @@ def _whole(number: float | Decimal) -> int:
     if number != number // 1:
         raise ValueError(f"{number} is no whole number")
     return int(number)
+
+
+def _as_whole(value: Any) -> Any:
+    """A key of a column of integers as one; a value that is not an integer as it is."""
+    try:
+        return _whole(value) if isinstance(value, float | Decimal) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        return value
 
 
 def _column(found: Mapping[str, Any]) -> Column:

@@ -53,9 +53,14 @@ class Mode:
         """Whether it is an upsert and nothing else."""
         return self == Mode()
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names."""
+        return (*([self.newer] if self.newer else []), *self._wanted)
+
     def check_key(self, key: Collection[str]) -> None:
         """Raise where a column of the key is given another purpose."""
-        for name in [*([self.newer] if self.newer else []), *self._wanted]:
+        for name in self.columns:
             if name in key:
                 raise ValueError(
                     f"{name!r} is part of the key, which identifies a row; newer and delete_when name other columns"

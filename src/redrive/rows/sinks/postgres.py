@@ -16,6 +16,7 @@ from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.decimals import scale_of
 from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.postgres_catalog import (
     LOG_SCHEMA,
@@ -31,6 +32,7 @@ from redrive.rows.sinks.postgres_catalog import (
 )
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable, faulty_line
 from redrive.rows.sinks.postgres_delete import delete_rows
+from redrive.rows.sinks.postgres_keys import KeyType, ask
 from redrive.rows.sinks.postgres_sift import can_sift, sift
 from redrive.rows.sinks.postgres_unique import UniqueFaults
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
@@ -111,7 +113,13 @@ class PostgresTable(TransactedTable):
         super().check(columns)
 
     def _read_shape(self, connection: Connection) -> PostgresShape | None:
-        return read_shape(connection, self._table)
+        shape = read_shape(connection, self._table)
+        if shape is not None and (folded := [name for name in self.key if name in shape.nondeterministic]):
+            raise SinkMismatch(
+                f"the key column {folded[0]!r} of {self._table} has a nondeterministic collation, by which different "
+                "texts are one key, and only the server can tell which; give it a deterministic one, or the type citext"
+            )
+        return shape
 
     def _other_tables(self, connection: Connection) -> list[str]:
         return other_tables(connection)
@@ -147,6 +155,25 @@ class PostgresTable(TransactedTable):
                     f"({error.diag.message_primary}); create it, and let this user read and write it: {log.create}"
                 ) from error
         return log
+
+    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+        if shape is None:
+            made = types_of(rows)
+            types = {name: KeyType.made(_TYPES[made[name]]) for name in self.key}
+        else:
+            assert isinstance(shape, PostgresShape)
+            named = zip(self.key, shape.types(self.key), strict=True)
+            types = {name: KeyType(kind, shape.base_types[name]) for name, kind in named}
+
+        def ask_server(some: Outgoing) -> Sequence[Sequence[Any]]:
+            def work(connection: Connection) -> Sequence[Sequence[Any]]:
+                cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]
+                with closing(cursor):
+                    return ask(cursor, some, types)
+
+            return self._database.write(work)
+
+        return {name: one.kind for name, one in types.items()}, ask_server
 
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own

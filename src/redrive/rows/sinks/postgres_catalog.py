@@ -21,7 +21,8 @@ _COLUMNS = """
            a.attgenerated <> '' OR a.attidentity = 'a', coalesce(base.typname, t.typname), t.typcategory,
            (SELECT ' COLLATE ' || quote_ident(n.nspname) || '.' || quote_ident(l.collname)
             FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
-            WHERE l.oid = a.attcollation AND l.oid <> t.typcollation)
+            WHERE l.oid = a.attcollation AND l.oid <> t.typcollation),
+           EXISTS (SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic)
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 
@@ -109,6 +110,8 @@ class PostgresShape(Shape):
     """By column: `json`, `jsonb`, `array`, `timestamptz`, `int8` …"""
     collations: dict[str, str]
     checks: tuple[Check, ...]
+    nondeterministic: frozenset[str]
+    """Columns in which texts of different characters may be equal."""
 
 
 def read_shape(connection: Connection, table: TableName) -> PostgresShape | None:
@@ -133,10 +136,11 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
         acts_later=deferred or has_triggers,
         refers_to_itself=refers_to_itself,
         not_null=frozenset(name for name, _, not_null, *_ in columns if not_null),
-        base_types={name: "array" if category == "A" else base for name, *_, base, category, _ in columns},
-        collations={name: collation or "" for name, *_, collation in columns},
+        base_types={name: "array" if category == "A" else base for name, *_, base, category, _, _ in columns},
+        collations={name: collation or "" for name, *_, collation, _ in columns},
         # One that is about the row as a whole names no column, and is left to the table.
         checks=tuple(Check(name, said, frozenset(of)) for name, said, count, of in checks if count == len(of)),
+        nondeterministic=frozenset(name for name, *_, nondeterministic in columns if nondeterministic),
     )
 
 

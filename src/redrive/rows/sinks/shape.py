@@ -13,6 +13,14 @@ _PART = r'"(?:[^"]|"")+"|[^".]+'
 _NAME = re.compile(rf"\s*(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})\s*")
 
 
+_LOWER = str.maketrans({chr(code): chr(code).lower() for code in range(ord("A"), ord("Z") + 1)})
+
+
+def fold_name(name: str) -> str:
+    """A name as SQLite and DuckDB compare it: letters from A to Z are as good as small ones, and no others."""
+    return name.translate(_LOWER)
+
+
 def quoted(identifier: str) -> str:
     """An identifier as SQL has it, whatever it is made of."""
     return '"' + identifier.replace('"', '""') + '"'
@@ -95,7 +103,10 @@ def compare(
 
     `fold` makes names equal that the database takes for the same.
     """
-    given = {fold(name) for name in columns}
+    given: dict[str, str] = {}
+    for name in columns:
+        if (twin := given.setdefault(fold(name), name)) != name:
+            raise SinkMismatch(f"{table} takes {twin!r} and {name!r} for one column; rename one of them in the rows")
     if missing := [name for name in key if fold(name) not in given]:
         raise SinkMismatch(
             f"{table} is written by its key, and the rows lack {_named(missing)} of it{_have(columns)}", lacking=missing

@@ -74,6 +74,15 @@ class SharesTransactions(Protocol):
 
 
 @runtime_checkable
+class ComparesKeys(Protocol):
+    """A sink that takes keys of different spelling for the same, as a column's type or collation has it."""
+
+    def compared_keys(self, rows: Outgoing) -> Outgoing | None:
+        """Return the key columns of rows, with values that are equal where the sink takes the keys for the same: in
+        every batch and run. None where the rows' own values are such. A value that the sink does not take stays."""
+
+
+@runtime_checkable
 class Appends(Protocol):
     """A sink that can append rows. It does where its `key` is empty."""
 

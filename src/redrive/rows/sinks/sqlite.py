@@ -21,10 +21,12 @@ from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
+from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
+from redrive.rows.sinks.shape import Shape, TableName, fold_name, listed, quoted
 from redrive.rows.sinks.sink import Applied
 from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
+from redrive.rows.sinks.sqlite_keys import ask, kind_of
 from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, holds_numbers, number_text
 from redrive.rows.sinks.transacted import Faults, TransactedTable, execute_with, is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
@@ -114,7 +116,7 @@ class _TransactionGone(Exception):
 class SqliteTable(TransactedTable):
     """See `Sink` and `SharesTransactions`."""
 
-    _fold = staticmethod(str.lower)
+    fold = staticmethod(fold_name)
 
     def __init__(
         self,
@@ -199,6 +201,21 @@ class SqliteTable(TransactedTable):
         with closing(driver.cursor()) as cursor:
             return _Load(cursor, self._table, self.key, shape, rows, mode=self.mode).run()
 
+    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+        if shape is None:
+            made = types_of(rows)
+            types, collations = {name: _type(name, made[name], rows) for name in self.key}, dict[str, str]()
+        else:
+            assert isinstance(shape, SqliteShape)
+            types = dict(zip(self.key, shape.types(self.key, fold_name), strict=True))
+            collations = shape.collations.get(frozenset(map(fold_name, self.key)), {})
+
+        def ask_sqlite(some: Outgoing) -> Sequence[Sequence[Any]]:
+            kinds = [types[name] for name in some.columns]
+            return ask(some, kinds, [_rules(kind) for kind in kinds], collations)
+
+        return {name: kind_of(kind, collations.get(name.lower(), "BINARY")) for name, kind in types.items()}, ask_sqlite
+
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
         with closing(driver.cursor()) as cursor:
@@ -242,7 +259,7 @@ def _delete_rows(
     """Delete by key, where `newer` is given only what is older; the rows for which that fails by place, and why."""
     names = [*key, *([newer] if newer else [])]
     columns: list[Sequence[Any]] = [rows.values(name) for name in names]
-    bad = adapt_columns(columns, [_rules(kind) for kind in shape.types(names, str.lower)])
+    bad = adapt_columns(columns, [_rules(kind) for kind in shape.types(names, fold_name)])
     conditions = [f"{quoted(name)} = ?" for name in key]
     if newer:
         conditions.append(f"({quoted(newer)} IS NULL OR {quoted(newer)} < ?)")
@@ -276,7 +293,7 @@ class _Load:
         self._mode = mode
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
         self._columns = rows.columns
-        types = shape.types(rows.columns, str.lower)
+        types = shape.types(rows.columns, fold_name)
         columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
         self._bad = adapt_columns(columns, [_rules(kind) for kind in types])
         for name, kind, values in zip(rows.columns, types, columns, strict=True):
@@ -362,7 +379,7 @@ class _Load:
 
     def _orphaned(self, place: int) -> str | None:
         """What a row refers to that is not there."""
-        row = dict(zip(map(str.lower, self._columns), self._tuples[place], strict=True))
+        row = dict(zip(map(fold_name, self._columns), self._tuples[place], strict=True))
         for key in self._shape.foreign_keys:
             values = [row.get(name.lower()) for name in key.columns]
             if None not in values and not self._cursor.execute(key.lookup, values).fetchone():

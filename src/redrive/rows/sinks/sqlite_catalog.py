@@ -56,6 +56,8 @@ class SqliteShape(Shape):
     """A trigger may leave a row out, as RAISE(IGNORE) has it."""
     leaves_traces: bool
     """A row that is refused may be there in part, as RAISE(FAIL) has it."""
+    collations: dict[frozenset[str], dict[str, str]]
+    """By the columns of a unique index, in lower case: how it compares each of them."""
 
 
 def read_shape(connection: Connection, table: TableName) -> SqliteShape | None:
@@ -83,6 +85,7 @@ def read_shape(connection: Connection, table: TableName) -> SqliteShape | None:
         checks_late="DEFERRED" in said or any(key.refers_to.lower() == table.table.lower() for key in foreign_keys),
         suppresses=re.search(r"\bRAISE\s*\(\s*IGNORE\b", said) is not None,
         leaves_traces=re.search(r"\bFAIL\b", said) is not None,
+        collations=_collations(connection, table.table, schema),
     )
 
 
@@ -118,6 +121,16 @@ def _unique(connection: Connection, table: str, schema: str) -> list[list[str]]:
         if unique and not partial
     ]
     return [names for names in indexes if None not in names]
+
+
+def _collations(connection: Connection, table: str, schema: str) -> dict[frozenset[str], dict[str, str]]:
+    found: dict[frozenset[str], dict[str, str]] = {}
+    for _, index, unique, _, partial in _rows(connection, "index_list", table, schema):
+        columns = [column for column in _rows(connection, "index_xinfo", index, schema) if column[5]]
+        if unique and not partial and all(name is not None for _, _, name, *_ in columns):
+            own = {name.lower(): collation.upper() for _, _, name, _, collation, _ in columns}
+            found[frozenset(own)] = own
+    return found
 
 
 def _foreign_keys(connection: Connection, table: str, schema: str) -> tuple[ForeignKey, ...]:

@@ -17,6 +17,7 @@ from redrive.letters import ErrorType
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import BatchLog, Execute, digest_of
+from redrive.rows.sinks.keys import Ask, KeyKind, compared
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Shape, TableName, compare, no_table
@@ -67,7 +68,8 @@ class _Rehearsed(Exception):
 class TransactedTable(ABC):
     """See `Sink`."""
 
-    _fold: Callable[[str], str] = staticmethod(str)  # names that the database takes for the same
+    fold: Callable[[str], str] = staticmethod(str)
+    """Makes names of columns equal that the database takes for the same."""
 
     def __init__(
         self, database: Database, table: TableName, *, key: tuple[str, ...], create: bool, mode: Mode | None = None
@@ -101,8 +103,15 @@ class TransactedTable(ABC):
         self._shape = self._database.read(self._look)
         if self._shape is None and not self._create:
             raise no_table(self._database.name, self._table, self._database.read(self._other_tables))
-        self.mode.check(self._table, columns, self._fold)
-        compare(self._table, self._shape, self.mode.written(columns), self.key, self._fold)
+        self.mode.check(self._table, columns, self.fold)
+        compare(self._table, self._shape, self.mode.written(columns), self.key, self.fold)
+
+    def compared_keys(self, rows: Outgoing) -> Outgoing | None:
+        """See `ComparesKeys`."""
+        if not self.key or not len(rows):
+            return None
+        shape = self._shape or self._database.read(self._read_shape)
+        return compared(rows, *self._key_columns(shape, rows))
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
@@ -246,8 +255,8 @@ class TransactedTable(ABC):
         else:
             self._shape = shape
         if rows.columns not in self._checked:
-            self.mode.check(self._table, rows.columns, self._fold)
-            compare(self._table, shape, rows.columns, self.key, self._fold)
+            self.mode.check(self._table, rows.columns, self.fold)
+            compare(self._table, shape, rows.columns, self.key, self.fold)
             self._checked.add(rows.columns)
         return refusals(self._load(connection, shape, rows, rehearsing=rehearsing))
 
@@ -270,7 +279,7 @@ class TransactedTable(ABC):
         """The table, made for these rows. It is not remembered: the transaction may yet be undone."""
         if not self._create:
             raise no_table(self._database.name, self._table)
-        compare(self._table, None, rows.columns, self.key, self._fold)
+        compare(self._table, None, rows.columns, self.key, self.fold)
         self._make(connection, rows)
         shape = self._read_shape(connection)
         assert shape is not None
@@ -287,6 +296,10 @@ class TransactedTable(ABC):
     @abstractmethod
     def _make(self, connection: Connection, rows: Outgoing) -> None:
         """Make the table for such rows."""
+
+    @abstractmethod
+    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+        """The kinds of the key's columns, and how to ask about their values; without a shape, as `_make` makes them."""
 
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         """Delete the rows of the table that have the keys of these; those that cannot be deleted by place, and why."""

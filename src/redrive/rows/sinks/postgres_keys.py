@@ -1,0 +1,152 @@
+"""Keys as a table of PostgreSQL compares them: cast by the server, and written in a form that no setting changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from redrive.extras import needs
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.decimals import scale_of
+from redrive.rows.sinks.isolate import isolate
+from redrive.rows.sinks.keys import KeyKind
+from redrive.rows.sinks.postgres_copy import CopyText, Unsendable
+from redrive.rows.sinks.shape import quoted
+from redrive.rows.sinks.transacted import is_row_fault
+
+with needs("postgres"):
+    import psycopg
+
+_TABLE = "redrive_keys"
+_INTEGERS = ("int2", "int4", "int8")
+_KINDS = {
+    **dict.fromkeys(_INTEGERS, KeyKind.INTEGER),
+    "text": KeyKind.TEXT,
+    "uuid": KeyKind.UUID,
+    "date": KeyKind.DATE,
+}
+_MOMENTS = {
+    "timestamp": KeyKind.MOMENT,
+    "timestamp without time zone": KeyKind.MOMENT,
+    "timestamptz": KeyKind.INSTANT,
+    "timestamp with time zone": KeyKind.INSTANT,
+}
+_BASES = {"bigint": "int8", "double precision": "float8", "boolean": "bool"}
+_VARCHAR = re.compile(r"character varying\((\d+)\)")
+_FIRST_WITH_VALIDITY = 160_000  # the server that has pg_input_is_valid
+# How values are written: the order of day and month and the zone, by which they are read, stay as they are.
+_SETTINGS = (
+    "SELECT set_config('datestyle', 'ISO', true), set_config('extra_float_digits', '1', true), "
+    "set_config('bytea_output', 'hex', true), set_config('intervalstyle', 'postgres', true)"
+)
+
+
+class KeyType(NamedTuple):
+    """The type of a key column, as the server writes it, and what it is based on."""
+
+    name: str
+    base: str
+
+    @classmethod
+    def made(cls, name: str) -> KeyType:
+        """The type of a column that this program creates."""
+        return cls(name, _BASES.get(name, name))
+
+    @property
+    def kind(self) -> KeyKind:
+        """See `KeyKind`."""
+        if self.name == "character varying":
+            return KeyKind.TEXT
+        return _MOMENTS.get(self.name) or _KINDS.get(self.base, KeyKind.OTHER)
+
+
+def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> list[list[Any]]:
+    """See `keys.Ask`. The values are staged as text, as COPY would send them to the table."""
+    own = [types[name] for name in rows.columns]
+    text = CopyText(rows, [one.base for one in own], [scale_of(one.name) for one in own])
+    text.bad.update(text.with_nul())
+    number = "redrive_row"
+    while number in rows.columns:
+        number += "_"
+    columns = ", ".join(f"{quoted(name)} text" for name in rows.columns)
+    cursor.execute(f"CREATE TEMPORARY TABLE {_TABLE} ({quoted(number)} integer, {columns}) ON COMMIT DROP")
+    _send(cursor, text, len(rows), number)
+    cursor.execute(_SETTINGS)
+    found: dict[int, Sequence[Any]] = {}
+    chosen = ", ".join(_compared(name, types[name]) for name in rows.columns)
+    query = f"SELECT {quoted(number)}, {chosen} FROM pg_temp.{_TABLE} WHERE {quoted(number)} >= {{}} AND "
+    query = f"{query}{quoted(number)} < {{}}"
+    if cursor.connection.info.server_version >= _FIRST_WITH_VALIDITY:
+        query += "".join(
+            f" AND pg_input_is_valid({quoted(name)}, {_literal(types[name].name)})" for name in rows.columns
+        )
+
+    def attempt(start: int, stop: int) -> Exception | None:
+        cursor.execute("SAVEPOINT redrive_keys")
+        try:
+            # Not `format`: a name may have braces in it.
+            cursor.execute(query.replace("{}", str(start), 1).replace("{}", str(stop), 1))
+            found.update({place: key for place, *key in cursor})
+        except psycopg.Error as error:
+            if not is_row_fault(error):
+                raise
+            cursor.execute("ROLLBACK TO redrive_keys; RELEASE redrive_keys")
+            return error
+        cursor.execute("RELEASE redrive_keys")
+        return None
+
+    if attempt(0, len(rows)) is not None:
+        isolate(len(rows), attempt)
+    return [
+        [found[place][at] if place in found else value for place, value in enumerate(rows.values(name))]
+        for at, name in enumerate(rows.columns)
+    ]
+
+
+def _send(cursor: psycopg.Cursor[Any], text: CopyText, count: int, number: str) -> None:
+    """Stage the rows; those that the driver cannot put into words are left out."""
+    while True:
+        cursor.execute("SAVEPOINT redrive_keys")
+        try:
+            text.send(cursor, f"pg_temp.{_TABLE}", 0, count, number)
+        except Unsendable as error:
+            cursor.execute("ROLLBACK TO redrive_keys; RELEASE redrive_keys")
+            text.bad[error.place] = str(error)
+        else:
+            cursor.execute("RELEASE redrive_keys")
+            return
+
+
+def _compared(name: str, type_: KeyType) -> str:
+    """The expression for a value that equals another where the server says so."""
+    column, base = quoted(name), type_.base
+    value = f"CAST({column} AS {type_.name})"
+    if length := _VARCHAR.fullmatch(type_.name):  # spaces that are too many are cut off, anything else is refused
+        size = int(length[1])
+        cut, rest = f"substr({column}, 1, {size})", f"substr({column}, {size + 1})"
+        return f"CASE WHEN rtrim({rest}, ' ') = '' THEN {cut} ELSE {column} END"
+    if base == "timestamptz":
+        value = f"({value} AT TIME ZONE 'UTC')"
+    if base in ("timestamp", "timestamptz"):
+        form = "YYYY-MM-DD HH24:MI:SS.US"
+        return (
+            f"CASE WHEN isfinite({value}) AND {value} >= '0001-01-01' THEN to_char({value}, '{form}') "
+            f"ELSE {value}::text END"
+        )
+    written = {
+        "text": column,
+        "varchar": column,
+        "bpchar": f"rtrim({column}, ' ')",
+        "citext": f'lower({column} COLLATE "default")',
+        **dict.fromkeys(_INTEGERS, f"{value}::int8"),
+        "numeric": f"trim_scale({value})::text",
+        "float4": f"({value} + 0)::text",
+        "float8": f"({value} + 0)::text",
+        "interval": f"justify_interval({value})::text",
+    }
+    return written.get(base, f"{value}::text")
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
