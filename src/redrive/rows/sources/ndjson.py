@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -19,6 +21,7 @@ from redrive.rows.sources.source import Reading
 
 _BLOCK = 1 << 20
 _BATCH_BYTES = 32 << 20  # a batch of large lines is cut shorter: memory stays flat
+_SIDE_BY_SIDE = re.compile(rb"\}\s*\{")
 _JSON_SIGNS = '{}[]":,\\ \t\r\n0'
 
 
@@ -158,7 +161,7 @@ class NdjsonReading:
 
 
 class _Lines:
-    """The lines of a file.
+    """The lines of a file, ended by LF, CR LF or CR alone, as those of a CSV file are: in JSON no text has a bare CR.
 
     ended  whether all of them were taken
     fault  why the file ends too early, once its end was reached; what is left of a line there is not given
@@ -185,13 +188,13 @@ class _Lines:
         self._final = False
 
     def take(self, most: int) -> list[bytes]:
-        """The next lines, without their ends."""
+        """The next lines, with their ends."""
         if not self._ready and not self._tail and not self._final:
             self._stream.seek(self._place[0])
         while len(self._ready) < most and self._size < _BATCH_BYTES and not self._final:
             self._more()
         lines, self._ready = self._ready[:most], self._ready[most:]
-        size = sum(map(len, lines)) + len(lines)
+        size = sum(map(len, lines))
         self._size -= size
         self.ended = self._final and not self._ready
         self._place = (self._place[0] + size, self._place[1] + len(lines))
@@ -213,13 +216,16 @@ class _Lines:
         if at_start and data.startswith(codecs.BOM_UTF8):
             data = data.removeprefix(codecs.BOM_UTF8)
             self._place = (len(codecs.BOM_UTF8), self._place[1])
-        *lines, self._tail = (self._tail + data).split(b"\n")
+        lines = (self._tail + data).splitlines(keepends=True)
+        last = lines[-1] if lines else b""
         if self._final:
             self.fault = self._stream.fault
-            if self._tail and self.fault is None:
-                lines.append(self._tail)
+            is_part = self.fault is not None and not last.endswith((b"\r", b"\n"))
+        else:
+            is_part = not last.endswith(b"\n")  # also behind a CR, whose LF may follow
+        self._tail = lines.pop() if lines and is_part else b""
         self._ready += lines
-        self._size += sum(map(len, lines)) + len(lines)
+        self._size += sum(map(len, lines))
 
 
 def _parsed(lines: Sequence[bytes], first: int, encoding: str) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
@@ -231,7 +237,7 @@ def _parsed(lines: Sequence[bytes], first: int, encoding: str) -> tuple[list[Rec
             pass
         else:
             are_objects = all(type(one) is dict for one in found)
-            if are_objects and (not has_long_number(b"\n".join(lines)) or all(map(is_exact, lines, found))):
+            if are_objects and (not has_long_number(b"".join(lines)) or all(map(is_exact, lines, found))):
                 return found, range(first, first + len(found)), []
     return _parsed_one_by_one(lines, first, encoding)
 
@@ -243,15 +249,23 @@ def _parsed_one_by_one(
     numbers: list[int] = []
     unreadable: list[Unreadable] = []
     for number, ended in enumerate(lines, first):
-        line = ended.removesuffix(b"\r")
+        line = ended.rstrip(b"\r\n")
         if not line.strip():
             continue
         try:
             rows.append(_record_of(line, encoding))
             numbers.append(number)
         except ValueError as error:
-            unreadable.append(Unreadable(line, str(error), f"line {number}"))
+            unreadable.append(Unreadable(line, str(error), f"line {number}", rows=_rows_in(line)))
     return rows, numbers, unreadable
+
+
+def _rows_in(line: bytes) -> int:
+    """How many rows a line that is no record counts as: an array by its items, objects side by side one by one."""
+    if line.lstrip().startswith(b"["):
+        with suppress(ValueError):
+            return max(1, len(orjson.loads(line)))
+    return 1 + len(_SIDE_BY_SIDE.findall(line))
 
 
 def _record_of(line: bytes, encoding: str) -> Record:

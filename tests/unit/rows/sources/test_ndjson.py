@@ -60,7 +60,7 @@ def test_every_line_is_a_record_with_the_number_of_its_line(file):
     assert batches[1].position_of(7) == "line 18"
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize("last", [b"\n", b"", b"\r\n\r\n \n"])
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 def test_bom_line_ends_and_empty_lines_make_no_difference_but_are_counted(file, end, last, start):
@@ -69,6 +69,32 @@ def test_bom_line_ends_and_empty_lines_make_no_difference_but_are_counted(file, 
     assert batch.rows.records == [{"id": 1}, {"id": 2}, {"id": 3}]
     assert [batch.position_of(place) for place in range(3)] == ["line 1", "line 4", "line 5"]
     assert batch.unreadable == []
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("block", [1, 2, 3, 10, 11])
+def test_line_ends_between_blocks_are_line_ends(file, monkeypatch, end, block):
+    monkeypatch.setattr("redrive.rows.sources.ndjson._BLOCK", block)
+    source = file(end.join(b'{"id": %d}' % number for number in range(5)))
+    batches = read_all(source, most=2)
+    assert rows_of(batches) == [{"id": number} for number in range(5)]
+    assert batches[1].position_of(1) == "line 4"
+    assert rows_of(read_all(source, position=batches[0].next)) == [{"id": number} for number in range(2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        (b'[{"id": 1}, {"id": 2}, {"id": 3}]', 3),
+        (b"[]", 1),
+        (b'{"a": {}}{"a": 1} {"a": 2}', 3),
+        (b"[{}, {}", 1),
+        (b"x", 1),
+    ],
+)
+def test_a_line_of_several_records_counts_as_that_many_rejected_rows(file, line, rows):
+    [batch] = read_all(file(line))
+    assert [(bad.raw, bad.rows) for bad in batch.unreadable] == [(line, rows)]
 
 
 @pytest.mark.parametrize(
@@ -278,25 +304,25 @@ def test_an_encoding_that_cannot_be_read_is_refused_at_once(encoding, says):
 # ── whatever a file holds ─────────────────────────────────────────────────────────────────────────────────────────────
 
 a_line = st.one_of(
-    st.binary(max_size=30).filter(lambda data: b"\n" not in data),
+    st.binary(max_size=30),
     st.dictionaries(st.text(max_size=3), st.one_of(st.integers(), st.floats(), st.text()), max_size=3).map(
         lambda record: json.dumps(record).encode()
     ),
 )
 
 
-@given(st.lists(a_line), st.integers(1, 7), st.booleans())
-def test_every_line_is_a_row_or_is_handed_out_and_none_comes_twice(tmp_path_factory, content, most, ends):
+@given(st.lists(a_line), st.integers(1, 7), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.booleans())
+def test_every_line_is_a_row_or_is_handed_out_and_none_comes_twice(tmp_path_factory, content, most, end, ends):
     assume(not content or not content[0].startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")))  # a compressed file
     path = tmp_path_factory.mktemp("any") / "any.ndjson"
-    path.write_bytes(b"\n".join(content) + (b"\n" if ends else b""))
+    path.write_bytes(end.join(content) + (end if ends else b""))
     source = ndjson(path)
     batches = read_all(source, most=most)
     seen = sorted(
         [int(batch.position_of(place).removeprefix("line ")) for batch in batches for place in range(len(batch.rows))]
         + [int(bad.position.removeprefix("line ")) for batch in batches for bad in batch.unreadable]
     )
-    without_bom = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    without_bom = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
     assert seen == [number for number, line in enumerate(without_bom, 1) if line.strip()]
     for place, batch in enumerate(batches):
         again = read_all(source, most=most, position=json.loads(json.dumps(batch.next)))
