@@ -66,12 +66,26 @@ class DistinctKeys:
 
         every = np.concatenate([np.empty(0, dtype=np.uint64), *parts])
         hashes = np.unique(every)
+        new = hashes[~self._known(hashes)]
+        return new, len(every) - len(new)
+
+    def known(self, hashes: Hashes, more: Sequence[Hashes]) -> list[bool]:
+        """Return for each key whether the run has written it, or it is among `more`."""
+        import numpy as np
+
+        found = self._known(hashes)
+        for some in more:
+            found |= np.isin(hashes, some)
+        return [bool(one) for one in found]
+
+    def _known(self, hashes: Hashes) -> NDArray[np.bool_]:
+        import numpy as np
+
         known = np.zeros(len(hashes), dtype=bool)
         for block in self._sorted:
             places = np.minimum(np.searchsorted(block, hashes), len(block) - 1)
             known |= block[places] == hashes
-        new = hashes[~known]
-        return new, len(every) - len(new)
+        return known
 
     def save(self, connection: Connection, batch: int, hashes: Hashes) -> None:
         """Store the keys of a batch, in the transaction that moves the checkpoint."""

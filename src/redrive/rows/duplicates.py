@@ -76,16 +76,14 @@ class Rounds:
     """The rows of a batch of which all are sent, because the sink compares them: the first of each key, the second …"""
 
     def __init__(self, rows: Outgoing, key: Sequence[str]) -> None:
-        self._keys = keys_of(rows, key)
         self._rounds: list[list[int]] = []
         seen: dict[Hashable, int] = {}
-        for place, value in enumerate(self._keys):
+        for place, value in enumerate(keys_of(rows, key)):
             number = seen[value] = seen.get(value, -1) + 1
             if number == len(self._rounds):
                 self._rounds.append([])
             self._rounds[number].append(place)
         self._next = 0
-        self._kept: set[Hashable] = set()
 
     def first(self) -> Sequence[int]:
         """Return the places of the rows to send first."""
@@ -99,15 +97,6 @@ class Rounds:
     def left(self) -> Sequence[int]:
         """Return the places of the rows that were not sent: there are none."""
         return ()
-
-    def overwriting(self, kept: Sequence[int]) -> int:
-        """Return how many of the rows that were just taken have a key that was taken in an earlier round."""
-        if len(self._rounds) == 1:
-            return 0
-        keys = [self._keys[place] for place in kept]
-        again = sum(value in self._kept for value in keys)
-        self._kept.update(keys)
-        return again
 
 
 def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]]:

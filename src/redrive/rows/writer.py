@@ -116,9 +116,10 @@ class Writer:
         self._seen = None if job.on_duplicate == "last" else KeysSeen(*keyed)
         self._distinct = None
         mode = getattr(sink, "mode", None)
-        # Other modes than the upsert say themselves which rows have changed the table.
         self._mode = None if mode is None or mode.is_plain else mode
-        if job.on_duplicate == "last" and sink.key and self._mode is None:
+        # Where a row that is there stays, no key is written twice.
+        overwrites = self._mode is None or self._mode.on_conflict == "update"
+        if job.on_duplicate == "last" and sink.key and overwrites:
             self._distinct = DistinctKeys(*keyed, resumed=begun.resumed)
         self._open_letters = None
         if sink.key:
@@ -250,28 +251,33 @@ class Writer:
         if self._mode is not None and self._mode.on_conflict == "ignore" and rule == "last":
             rule = "first"  # as between batches, where the row that is there stays
         # Where the newer row counts, all rows are sent in their order, and the sink compares them.
-        by_age = Rounds(rows, key) if self._mode is not None and self._mode.newer and len(rows) else None
-        contest = by_age or Contest(rows, key, rule, known)
+        by_age = self._mode is not None and self._mode.newer and len(rows)
+        contest = Rounds(rows, key) if by_age else Contest(rows, key, rule, known)
         letters = _Letters(self._job.preparation, prepared)
         written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
         suppressed = ignored = 0  # rows that were left out by a trigger or deleted, and those that changed nothing
         places = contest.first()
         while places:
-            sent = rows if len(places) == len(rows) else rows.take(places)
-            refused = write(sent)
-            bad = {one.place for one in refused}
-            if isinstance(refused, Applied):
-                suppressed += refused.suppressed + refused.deleted
-                again = by_age.overwriting([places[at] for at in range(len(sent)) if at not in bad]) if by_age else 0
-                ignored += max(refused.ignored, again - refused.suppressed - refused.deleted)
-            kept = sent.take([place for place in range(len(sent)) if place not in bad]) if bad else sent
-            written.append(kept)
-            if self._seen is not None:
-                digests += self._seen.digests(kept)
-            if self._distinct is not None:
-                hashes.append(self._distinct.hashes(kept))
-            letters.add([replace(one, place=places[one.place]) for one in refused])
-            places = contest.next([places[place] for place in sorted(bad)])
+            bad_places: list[int] = []
+            for some, is_again in self._parted(rows, places, hashes):
+                sent = rows if len(some) == len(rows) else rows.take(some)
+                refused = write(sent)
+                bad = {one.place for one in refused}
+                kept = sent.take([place for place in range(len(sent)) if place not in bad]) if bad else sent
+                if isinstance(refused, Applied):
+                    left_out = refused.suppressed + refused.deleted
+                    suppressed += left_out
+                    ignored += len(kept) - left_out if is_again else refused.ignored
+                written.append(kept)
+                if self._seen is not None:
+                    digests += self._seen.digests(kept)
+                if self._distinct is not None and not is_again:
+                    hashes.append(
+                        self._distinct.hashes(kept if self._mode is None else self._mode.without_deleted(kept))
+                    )
+                letters.add([replace(one, place=some[one.place]) for one in refused])
+                bad_places += [some[place] for place in bad]
+            places = contest.next(sorted(bad_places))
         left = contest.left()
         if self._job.on_duplicate == "quarantine":
             letters.add([twice(rows, place, key) for place in left])
@@ -288,6 +294,24 @@ class Writer:
                 *(self._open_letters.written_later(some, letters.of_rows) for some in written)
             ),
         )
+
+    def _parted(
+        self, rows: Outgoing, places: Sequence[int], hashes: Sequence[Hashes]
+    ) -> Sequence[tuple[Sequence[int], bool]]:
+        """Part rows to send by whether the run has written their key, where the sink does not say which it changed.
+
+        Those that it has written are duplicates, whether they change the table or not. Where the sink upserts every row
+        they need not be sent apart: they are counted when the batch is saved.
+        """
+        if self._distinct is None or self._mode is None:
+            return [(places, False)]
+        before = [*hashes, *(some for held in self._held for some in held.hashes)]
+        known = self._distinct.known(self._distinct.hashes(rows.take(places)), before)
+        parts = [
+            ([place for place, is_known in zip(places, known, strict=True) if is_known is flag], flag)
+            for flag in (False, True)
+        ]
+        return [part for part in parts if part[0]]
 
     def _given_up(self, prepared: Prepared, error: Exception) -> Prepared:
         """The batch without its rows, which become one letter."""

@@ -90,6 +90,10 @@ class Mode:
         columns = self.written(rows.columns)
         return Split(rows.take(kept).onto(columns), kept, rows.take(deleted).onto(columns), deleted, bad)
 
+    def without_deleted(self, rows: Outgoing) -> Outgoing:
+        """Return the rows that do not stand for a deletion."""
+        return rows.take(self.split(rows).kept_places) if self._wanted else rows
+
     def action(self, own: str, others: Sequence[str]) -> str:
         """Return what follows ON CONFLICT (…) DO, for PostgreSQL and SQLite; `own` is the table's name in it."""
         if self.on_conflict == "ignore" or not others:
