@@ -251,12 +251,24 @@ class QueryReading:
 
     def _cut(self, found: list[Record], most: int) -> list[Record]:
         """As much as was asked for. One more was read: if that is of the same place, no page could begin with it."""
-        if len(found) > most and self._values(found[most]) == self._values(found[most - 1]):
+        if len(found) > most:
+            self._tell_apart(found[most - 1], found[most], self._keyset.names)
+        return found[:most]
+
+    def _tell_apart(self, last: Record, following: Record, names: Sequence[str]) -> None:
+        """Raise where a page that begins behind one row would pass over the following one.
+
+        To the database texts may be equal that are not: a collation ignores case, or spaces at their end.
+        """
+        here, there = ([record[name] for name in names] for record in (last, following))
+        is_same = here == there
+        if not is_same and any(isinstance(value, str) for value in here):
+            is_same = bool(self._select(self._keyset.passed_over(there, here)))
+        if is_same:
             raise SourceError(
-                f"several rows of {self._name} have {self._place(found[most])}, and some of them would be passed over: "
+                f"several rows of {self._name} have {self._place(following)}, and some of them would be passed over: "
                 "name a key that tells them apart"
             )
-        return found[:most]
 
     def _page_by_halves(self, most: int, error: Exception) -> _Page:
         """A page of which some row cannot be had: a value that the driver cannot hold, an expression that fails.
@@ -285,6 +297,7 @@ class QueryReading:
                     page.bad.extend(self._unreadable(found[first], behind, places[first], fault))
                 else:
                     middle = (first + end) // 2
+                    self._tell_apart(found[middle - 1], found[middle], self._keyset.names)
                     pieces += [(middle, end), (first, middle)]
         return page
 
@@ -331,10 +344,14 @@ class QueryReading:
                 raise
         else:
             more = len(found) > most
+            if more:
+                self._tell_apart(found[most - 1], found[most], keys)
             return found[:most], [], [found[most - 1][name] for name in keys] if more else None
         places = self._select(self._keyset.without_watermark(behind, most + 1, dict.fromkeys(self._keyset.names)))
         rows: list[Record] = []
         bad: list[Unreadable] = []
+        for place, following in zip(places, places[1:], strict=False):
+            self._tell_apart(place, following, keys)
         for place in places[:most]:
             try:
                 rows += self._select(self._keyset.without_watermark(behind, 1))

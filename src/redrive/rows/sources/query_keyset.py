@@ -87,6 +87,17 @@ class Keyset:
         """Like `page`, up to a row, which belongs to it."""
         return self._sorted(self._all(columns), start, behind).where(not_(self._is_behind(last, "last")))
 
+    def passed_over(self, place: Sequence[Any], behind: Sequence[Any]) -> Select[Any]:
+        """Return a row of a place that is not behind another to the database, though its values differ.
+
+        Both are of the watermark and the key, or of the key alone.
+        """
+        order = self._order[-len(place) :]
+        bound = [self._bound(f"redrive_place_{number}", value) for number, value in enumerate(place)]
+        same = (one == value for one, value in zip(order, bound, strict=True))
+        found = select(literal_column("1")).select_from(self._rows)
+        return found.where(*same, not_(self._compared(order, behind, "behind"))).limit(self._limit(1))
+
     def _all(self, columns: Columns | None = None) -> Select[Any]:
         if columns is None:
             return select(literal_column("*")).select_from(self._rows)

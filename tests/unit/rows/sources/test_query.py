@@ -464,6 +464,35 @@ def test_a_key_that_does_not_tell_rows_apart_is_told_before_a_row_is_passed_over
         read_all(orders(source), most=4)
 
 
+class TestKeysThatACollationMakesEqual:
+    """To the database `a` and `A` are one place of the order, and a page that begins behind `a` would not have `A`."""
+
+    ROWS = "INSERT INTO words VALUES ('a', {mark}), ('A', {mark}), ('B', {mark}), ('b', {mark}), ('c', {mark})"
+
+    @pytest.mark.parametrize("mark", ["1", "NULL"])
+    @pytest.mark.parametrize(("collation", "again"), [("NOCASE", "A"), ("RTRIM", "a ")])
+    def test_row_is_not_passed_over(self, lite, mark, collation, again):
+        lite.run(
+            f"CREATE TABLE words (word TEXT COLLATE {collation}, mark INTEGER)",
+            self.ROWS.format(mark=mark).replace("'A'", f"'{again}'").replace("'b'", "'d'"),
+        )
+        words = query(lite.url, "SELECT * FROM words", watermark="mark", key="word")
+        found = [row["word"] for batch in read_all(words, most=5) for row in batch.rows.records]
+        assert sorted(found) == sorted(["a", again, "B", "d", "c"])
+        with pytest.raises(SourceError, match="several rows of words have .*: name a key that tells them apart"):
+            read_all(words, most=1)
+
+    def test_collation_in_the_order_of_duckdb(self, tmp_path):
+        path = tmp_path / "words.duckdb"
+        with duckdb.connect(str(path)) as connection:
+            connection.execute("CREATE TABLE words (word VARCHAR COLLATE NOCASE, mark INTEGER)")
+            connection.execute(self.ROWS.format(mark="1"))
+        words = query(f"duckdb:///{path}", "SELECT * FROM words", watermark="mark", key="word")
+        assert sum(len(batch.rows) for batch in read_all(words, most=2)) == 5
+        with pytest.raises(SourceError, match="several rows of words have"):
+            read_all(words, most=1)
+
+
 def test_a_reading_that_was_stopped_by_an_error_does_not_seem_to_have_ended(server):
     server.run("CREATE TABLE marks (mark inet, id integer)", "INSERT INTO marks VALUES ('10.0.0.1', 1)")
     reading = query(server.url, "SELECT * FROM marks", watermark="mark", key="id").open(None, {})
