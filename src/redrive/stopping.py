@@ -1,4 +1,4 @@
-"""When a run is to end early: SIGTERM, a deadline, a word from the program. It finishes its batch first.
+"""When a run is to end early: SIGTERM or SIGHUP, a deadline, a word from the program. It finishes its batch first.
 
 A batch that cannot be finished is cancelled: `Cancellation` reaches the database statement that another thread runs.
 """
@@ -20,6 +20,7 @@ from typing import Any
 from redrive.model import in_words
 
 _CANCEL_TIMEOUT = 3.0
+_STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Stopping:
@@ -53,19 +54,20 @@ class Stopping:
         return None
 
     @contextmanager
-    def heeding_sigterm(self) -> Iterator[None]:
-        """Take SIGTERM as a word to stop; a handler of the program's own is left in its place."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # signals are the main thread's
-            return
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            yield
-            return
-        signal.signal(signal.SIGTERM, self._on_signal)
+    def heeding_signals(self) -> Iterator[None]:
+        """Take SIGTERM, and SIGHUP of a terminal that is closed, as a request to stop.
+
+        A handler of the program's own stays in place, and so does what `nohup` has ignored.
+        """
+        main = threading.current_thread() is threading.main_thread()  # signals are the main thread's
+        heeded = [one for one in _STOP_SIGNALS if main and signal.getsignal(one) is signal.SIG_DFL]
+        for number in heeded:
+            signal.signal(number, self._on_signal)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in heeded:
+                signal.signal(number, signal.SIG_DFL)
 
     @contextmanager
     def heeding_sigint(self) -> Iterator[None]:
@@ -88,7 +90,7 @@ class Stopping:
         self.tell("it was interrupted")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.tell("SIGTERM")
+        self.tell(signal.Signals(number).name)
 
 
 class Cancellation:

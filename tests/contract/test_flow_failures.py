@@ -202,6 +202,20 @@ def test_1247_siblings_of_one_corrupt_input_are_ten_runs_at_most_and_one_event(f
     assert list(store.dlq.each(status=Status.PENDING)) == []
 
 
+def test_bad_items_that_come_first_do_not_stop_the_good_ones(flow, task, store):
+    @task()
+    def items():
+        return list(range(60))
+
+    @task(each=items)
+    def settle(item):
+        if item < 10:
+            raise redrive.Reject(f"item {item} is bad")
+        return item
+
+    assert stopped(flow).report.counts == {State.SUCCESS: 51, State.DEAD_LETTER: 10}
+
+
 def test_a_fan_out_with_one_bad_child_in_ten_goes_on_to_its_end(flow, task, store, events):
     task(name="split")(lambda: list(range(200)))
 

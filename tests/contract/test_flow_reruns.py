@@ -184,6 +184,35 @@ class TestOtherRuns:
             flow.run(params=TODAY, run_id=run_id, new_run=True)
 
 
+class TestResult:
+    def test_result_is_of_the_run_just_run(self, store):
+        flow, down = redrive.Flow("report", params=["day"], store=store), {"mon"}
+
+        def report(day):
+            if day in down:
+                raise ConnectionRefusedError("down")
+            return f"report of {day}"
+
+        flow.task(report, retry=None, in_thread=True)
+        stopped(flow, params={"day": "mon"})
+        flow.run(params={"day": "tue"})
+        down.clear()
+        flow.run(params={"day": "mon"})  # resumes the older run
+        assert flow.result("report") == "report of mon"
+
+    def test_decision_is_about_the_run_just_run(self, store):
+        flow, bad = redrive.Flow("report", params=["day"], store=store), {"mon"}
+        flow.task(lambda day: _raise(ValueError(day)) if day in bad else day, name="report", in_thread=True)
+        stopped(flow, params={"day": "mon"})
+        flow.run(params={"day": "tue"})
+        run_id = stopped(flow, params={"day": "mon"}).report.run_id
+        assert flow.accept("report", note="known", result="none").run_id == run_id
+
+    def test_another_program_is_given_the_newest_run(self, store):
+        redrive.Flow("report", store=store).task(lambda: 1, name="report", in_thread=True).flow.run()
+        assert redrive.Flow("report", store=store).result("report") == 1
+
+
 class TestKeys:
     def test_other_parameters_have_other_keys(self, store, bank):
         flow = paying(store, bank)

@@ -124,7 +124,7 @@ class Watch:
     def run(self) -> None:
         """Look until told to stop: by `stop`, SIGTERM or Ctrl-C; or until the store is another one."""
         due, self._runs = time.monotonic(), True
-        with self._stopping.heeding_sigterm(), self._stopping.heeding_sigint():
+        with self._stopping.heeding_signals(), self._stopping.heeding_sigint():
             try:
                 while self._stopping.reason() is None:
                     self.failed = []

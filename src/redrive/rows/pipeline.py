@@ -163,7 +163,7 @@ class Pipeline:
         ledger = Ledger(opened.database, self.name, target=self.target)
         self._stopping = stopping = Stopping(limit)
         try:
-            with stopping.heeding_sigterm():
+            with stopping.heeding_signals():
                 begun = self._begun(job, ledger, restart=restart, override_gate=override_gate)
                 writer = Writer(job, opened, ledger, begun)
                 return Run(job, begun, ledger, writer, stopping=stopping, watch=watch).go()

@@ -44,7 +44,9 @@ def census(place: Place, connection: Connection, node: int) -> Census:
         dead = [row for row in rows if row.state == State.DEAD_LETTER]
         first = min(row.started_at for row in rows)
         survived = _count(connection, children & (tasks.c.state == State.SUCCESS) & (tasks.c.ended_at > first))
-        found.causes[cause] = Counted(len(dead), {row.id for row in rows if row.state != State.DEAD_LETTER}, survived)
+        failing_ids = {row.id for row in rows if row.state != State.DEAD_LETTER}
+        alone = all(row.kind == Kind.ROW for row in dead) and bool(dead)
+        found.causes[cause] = Counted(len(dead), failing_ids, survived, alone)
         if dead:
             found.died[cause] = _as_settled(dead[-1])
     return found

@@ -108,10 +108,11 @@ def _returned(node: Node, past: Past, outcome: Outcome) -> Next:
         return Next(state=State.SUCCESS, cause=f"discarded on purpose: {outcome.error}")
     if node.sensing is None or outcome.truth:
         return Next(state=State.SUCCESS)
-    if past.elapsed + node.sensing.every > node.sensing.timeout:
+    left = node.sensing.timeout - past.elapsed - outcome.seconds
+    if left <= 0:
         error = f"was not true within {in_words(node.sensing.timeout)}"
         return Next(state=State.FAILED, cause=error, error=error, fingerprint="sensor", kind=Kind.TRANSIENT)
-    return Next(state=State.SENSING, wait=node.sensing.every)
+    return Next(state=State.SENSING, wait=min(node.sensing.every, left))  # the last time when its time is over
 
 
 def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attempts: int | None) -> Next:
@@ -145,10 +146,14 @@ def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
     else:
         decision = node.retry.decide(_repeatable(verdict), _progress(node, past, failures), random)
     if isinstance(decision, Repeat):
-        if node.sensing and past.elapsed + decision.wait > node.sensing.timeout:
-            return becomes(State.FAILED, f"was not true within {in_words(node.sensing.timeout)}: {error}")
+        wait = decision.wait
+        if node.sensing is not None:
+            left = node.sensing.timeout - past.elapsed - outcome.seconds
+            if left <= 0:
+                return becomes(State.FAILED, f"was not true within {in_words(node.sensing.timeout)}: {error}")
+            wait = min(wait, left)
         again = State.SENSING if node.sensing else State.RETRYING
-        return becomes(again, f"{verdict.kind}: {error}", decision.wait)
+        return becomes(again, f"{verdict.kind}: {error}", wait)
     if verdict.kind in SUSPECT:  # nobody knows whether it would heal: a person should look
         return becomes(State.DEAD_LETTER, f"{decision.why}: {error}")
     return becomes(State.FAILED, f"{decision.why}: {error}")

@@ -67,6 +67,8 @@ class Executor:
         flow.graph.check()
         self._flow = flow
         self._params, self._run_id, self._start = params, run_id, start
+        self.begun: tuple[Store, UUID] | None = None
+        """The run that it began or resumed, and where."""
         self._bell = Bell()
         self._stopping = Stopping(deadline, told=self._bell.ring)
         self._selector = selectors.DefaultSelector()
@@ -127,10 +129,11 @@ class Executor:
                 self._pool.check()
             self._warn_of_the_sla()
             begun = self._ledger.begin(params=self._params, run_id=self._run_id, start=self._start, sla=self._flow.sla)
+            self.begun = self._ledger.store, begun.run_id
             self._order.resume = begun.resumed
             self._warn_of_known_keys(begun)
             self._news.began(begun)
-            with self._stopping.heeding_sigterm(), self._stopping.heeding_sigint():
+            with self._stopping.heeding_signals(), self._stopping.heeding_sigint():
                 self._work()
                 while not self._leave():
                     self._work()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 import traceback
-from pathlib import PurePath
+from functools import lru_cache
+from pathlib import Path, PurePath
 from types import TracebackType
 
 from redrive.masking import mask
@@ -11,16 +14,31 @@ from redrive.masking import mask
 ERROR_LENGTH = 2_000
 TRACE_LENGTH = 16 << 10
 _FRAMES = 100
+_INSTALLED = {"site-packages", "dist-packages"}
+_LIBRARIES = (
+    "<frozen ",
+    f"{Path(__file__).parents[1]}{os.sep}",
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")),
+)
 _LOOK_AT = 10 * ERROR_LENGTH  # masking sees more than is shown, so that a secret at the cut is not missed
 
 
-def fingerprint(error: BaseException, *, skip: str | None = None) -> str:
-    """The type and the innermost frame: two errors that have both in common have one cause, whatever they say.
+def fingerprint(error: BaseException, *, skip: str | None = None, home: str | None = None) -> str:
+    """Return the type and the innermost frame of the user's own code: two errors that share both have one cause.
 
-    `skip` is a file whose frames do not count: the one that called the task.
+    The line of a library would give all errors of that library one cause. It counts where no frame is the user's.
+
+    skip  a file whose frames do not count: the one that called the task
+    home  the module of the task: its package is the user's own, also where it is installed
     """
-    place = _innermost(error.__traceback__, skip)
+    place = _innermost(error.__traceback__, skip, (home or "").partition(".")[0])
     return f"{type_name(type(error))}@{place}" if place else type_name(type(error))
+
+
+def with_status(cause: str, status: int | None) -> str:
+    """Add the status of a response: a client raises one class, on one line, for all of them."""
+    kind, at, place = cause.partition("@")
+    return cause if status is None else f"{kind}({status}){at}{place}"
 
 
 def type_name(kind: type) -> str:
@@ -31,13 +49,19 @@ def type_name(kind: type) -> str:
     return kind.__qualname__ if module in ("__main__", "__mp_main__") else f"{module}.{kind.__qualname__}"
 
 
-def _innermost(trace: TracebackType | None, skip: str | None) -> str | None:
+def _innermost(trace: TracebackType | None, skip: str | None, home: str) -> str | None:
     """`jobs.settlement:42`: by the module, which is the same on every machine; a program has but its file's name."""
-    innermost = None
+    innermost = own = None
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename != skip:
+        file = trace.tb_frame.f_code.co_filename
+        if file != skip:
             innermost = trace
+            module = trace.tb_frame.f_globals.get("__name__")
+            at_home = home and isinstance(module, str) and module.partition(".")[0] == home
+            if at_home or not _is_of_a_library(file):
+                own = trace
         trace = trace.tb_next
+    innermost = own or innermost
     if innermost is None:
         return None
     frame = innermost.tb_frame
@@ -45,6 +69,11 @@ def _innermost(trace: TracebackType | None, skip: str | None) -> str | None:
     if not isinstance(module, str) or module in ("__main__", "__mp_main__"):
         module = PurePath(frame.f_code.co_filename).stem
     return f"{module}:{innermost.tb_lineno}"
+
+
+@lru_cache(maxsize=4_096)
+def _is_of_a_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(PurePath(file).parts)
 
 
 def one_line(error: BaseException) -> str:

@@ -126,6 +126,8 @@ class Flow:
         self._store: Store | None = None if store is None or isinstance(store, str | os.PathLike) else store
         self._store_url = store if isinstance(store, str | os.PathLike) else None
         self._executors: list[Executor] = []
+        self._ran = threading.local()
+        self._last: tuple[Store, UUID] | None = None
         self._lock = threading.Lock()
         defined[self.name, self.line] = self
 
@@ -249,7 +251,7 @@ class Flow:
         """Make a function a sensor: it is asked again and again until what it returns is true, its result.
 
         every      seconds between two questions; none of them may take longer than that and a minute
-        timeout    seconds after which it has failed
+        timeout    seconds after which it has failed: it is asked for the last time then, and given 5 s to answer
         after      tasks that must succeed first
         retry      attempts and waits where the question itself fails; None for a single attempt
         poison     consecutive failures of one cause that make it a dead letter
@@ -388,19 +390,21 @@ class Flow:
             return executor.run()
         finally:
             self._executors.remove(executor)
+            if executor.begun is not None:
+                self._ran.last = self._last = executor.begun
 
     def stop(self, reason: str = "it was asked to") -> None:
         """End the runs that are under way in this process, as SIGTERM would; from another thread."""
         for executor in list(self._executors):
             executor.stop(reason)
 
-    # ── what people ask and decide; of the newest run, where none is named ────────────────────────────────────────────
+    # ── what people ask and decide; where no run is named, of the one that this program has run last ──────────────────
 
     def result(self, task: Upstream, *, run: UUID | str | None = None) -> Any:
         """What a task returned, `settle[17]` for a child; of a fan-out, the list of what its children did."""
         from redrive.tasks.results import result_of
 
-        return result_of(self.store, self._run(run), _shown(task), self.files)
+        return result_of(*self._run(run), _shown(task), self.files)
 
     def retry(
         self, *tasks: Upstream, cause: str | None = None, note: str | None = None, run: UUID | str | None = None
@@ -408,7 +412,7 @@ class Flow:
         """Send tasks back that went wrong, by name or by cause. The next `run()` tries them, and goes on from there."""
         from redrive.tasks import people
 
-        return people.retry(self.store, self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
+        return people.retry(*self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
 
     def accept(
         self,
@@ -425,21 +429,25 @@ class Flow:
         from redrive.tasks import people
 
         names = [_shown(task) for task in tasks]
-        return people.accept(self.store, self._run(run), names, cause=cause, note=note, result=result)
+        return people.accept(*self._run(run), names, cause=cause, note=note, result=result)
 
     def fail(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
         """Give tasks up that went wrong. What comes after them will not run."""
         from redrive.tasks import people
 
-        return people.fail(self.store, self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
+        return people.fail(*self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
 
-    def _run(self, run: UUID | str | None) -> UUID | str:
+    def _run(self, run: UUID | str | None) -> tuple[Store, UUID | str]:
+        """The run that is meant: the one that this thread has run last, then any thread, then the newest there is."""
         if run is not None:
-            return run
+            return self.store, run
+        last: tuple[Store, UUID] | None = getattr(self._ran, "last", self._last)
+        if last is not None:
+            return last
         newest = self.store.tasks.runs(flow=self.name, limit=1)
         if not newest:
             raise FlowError(f"flow {self.name!r} has not run yet")
-        return newest[0].run_id
+        return self.store, newest[0].run_id
 
     def _given(self, params: Mapping[str, Any]) -> dict[str, Any]:
         if unknown := sorted(set(params) - self.param_names):

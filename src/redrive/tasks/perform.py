@@ -19,7 +19,7 @@ from redrive.errors import TaskTimeout
 from redrive.model import Kind, Verdict
 from redrive.store.encoding import decode, encode
 from redrive.tasks.binding import KEY
-from redrive.tasks.fingerprint import ERROR_LENGTH, cut, fingerprint, one_line, storable, trace_of
+from redrive.tasks.fingerprint import ERROR_LENGTH, cut, fingerprint, one_line, storable, trace_of, with_status
 from redrive.tasks.graph import Node
 from redrive.tasks.work import LARGEST, Ended, Job, Outcome
 
@@ -174,7 +174,7 @@ def _failed(node: Node, job: Job, error: BaseException, seconds: float) -> Outco
 
 
 def _described(node: Node, job: Job, error: BaseException, seconds: float) -> Outcome:
-    cause = fingerprint(error, skip=_HERE)
+    cause = fingerprint(error, skip=_HERE, home=getattr(node.function, "__module__", None))
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # what filled the memory hangs there
     trace: str | None = None
@@ -190,6 +190,7 @@ def _described(node: Node, job: Job, error: BaseException, seconds: float) -> Ou
     else:
         said, trace = one_line(error), trace_of(error, skip=_HERE)
         verdict = _storable((node.classifier or _CLASSIFIER).classify(error, "task"))
+        cause = with_status(cause, verdict.status)
     return Outcome(
         ticket=job.ticket,
         ended=Ended.RAISED,

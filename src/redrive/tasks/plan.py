@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from redrive.clock import Clock
 from redrive.flows import State
+from redrive.model import Kind
 from redrive.policy.breaker import Permit
 from redrive.tasks.census import Census
 from redrive.tasks.claims import Claim, Wanted
@@ -88,7 +89,9 @@ class Planner:
                 siblings.retries(one.claim.id, following.fingerprint or "", suspect=suspect)
             case State.FAILED:
                 siblings.ended(one.claim.id)
-            case State.DEAD_LETTER if siblings.died(one.claim.id, following.fingerprint or ""):
+            case State.DEAD_LETTER if siblings.died(
+                one.claim.id, following.fingerprint or "", alone=following.kind is Kind.ROW
+            ):
                 return [Storm(one.claim.node, one, siblings.dead_of(following.fingerprint or ""))]
         return []
 

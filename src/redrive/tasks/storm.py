@@ -21,6 +21,8 @@ class _Cause:
     survived: int = 0
     """Children that succeeded since the first one failed so."""
     announced: bool = False
+    alone: bool = False
+    """It is about the input of each child, and says nothing about the others."""
 
     @property
     def toll(self) -> int:
@@ -34,6 +36,7 @@ class Counted:
     dead: int = 0
     failing: Collection[Hashable] = ()
     survived: int = 0
+    alone: bool = False
 
 
 class Siblings:
@@ -77,7 +80,7 @@ class Siblings:
         most = window = max(self._limit, self._successes + 1)
         failing = sum(len(cause.failing) for cause in self._causes.values())  # each may yet die of any cause
         for cause in self._causes.values():
-            if cause.toll:
+            if cause.toll and not cause.alone:
                 bound = self._limit if cause.toll > cause.survived else most
                 window = min(window, bound - cause.dead - failing)
         return max(0, window)
@@ -101,10 +104,13 @@ class Siblings:
         for cause in self._causes.values():
             cause.failing.discard(child)
 
-    def died(self, child: Hashable, fingerprint: str) -> bool:
-        """A child became a dead letter; whether that makes it a storm."""
+    def died(self, child: Hashable, fingerprint: str, *, alone: bool = False) -> bool:
+        """A child became a dead letter; whether that makes it a storm.
+
+        alone  its input is bad, which says nothing about its siblings
+        """
         self.ended(child)
-        cause = self._causes.setdefault(fingerprint, _Cause())
+        cause = self._causes.setdefault(fingerprint, _Cause(alone=alone))
         cause.dead += 1
         return self._is_storm(cause)
 
@@ -131,10 +137,11 @@ class Siblings:
             cause = self._causes.setdefault(fingerprint, _Cause())
             found = counted.get(fingerprint, Counted())
             cause.failing, cause.dead, cause.survived = set(found.failing), found.dead, found.survived
+            cause.alone = found.alone
         return [fingerprint for fingerprint, cause in self._causes.items() if self._is_storm(cause)]
 
     def _is_storm(self, cause: _Cause) -> bool:
-        return cause.dead >= self._limit and cause.dead > cause.survived
+        return not cause.alone and cause.dead >= self._limit and cause.dead > cause.survived
 
     def dead_of(self, fingerprint: str) -> int:
         """How many died of this cause."""

@@ -33,6 +33,7 @@ from redrive.tasks.settle import Settled, Settlement, Settler, Storm
 from redrive.tasks.work import Ended, Job, Outcome
 
 _SHOWN = 5  # retries to come
+_LAST_QUESTION = 5.0  # seconds that a sensor is given which is asked for the last time
 _COMPARED = 1_000  # past durations that say how long a task usually takes
 _ENDS = {State.SUCCESS, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER}
 _LOST = Verdict(Kind.TRANSIENT, "its executor died", "executor_lost")
@@ -282,7 +283,7 @@ class Turn:
             arguments=arguments,
             files=files,
             identity=self._key(node, found) if node.binding.wants_key else "",
-            timeout=node.timeout,
+            timeout=_time_for(node, found.past),
             grace=node.grace,
             result_file=self._results.file_of(found.id, found.attempt),
         )
@@ -371,3 +372,10 @@ class Turn:
                 f"run {str(self._ledger.run_id)[:8]} of flow {self._ledger.flow!r} is stuck with {', '.join(stuck)}, "
                 f"and nothing of it can be claimed: if the store was changed by hand, undo that; otherwise {ANEW}"
             )
+
+
+def _time_for(node: Node, past: Past) -> float | None:
+    """Seconds for one attempt; a sensor's question may not outlast the sensor by more than a moment."""
+    if node.sensing is None or node.timeout is None:
+        return node.timeout
+    return round(min(node.timeout, max(node.sensing.timeout - past.elapsed, _LAST_QUESTION)), 1)

@@ -15,6 +15,7 @@ from redrive.errors import TaskTimeout
 from redrive.tasks import processes
 from redrive.tasks.flow import Flow
 from redrive.tasks.perform import perform
+from redrive.tasks.surroundings import Surroundings, disown_exit_functions
 from redrive.tasks.wire import Frames, answer_frame, frame, read_job
 
 _CHUNK = 1 << 18
@@ -26,6 +27,7 @@ def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int 
     os.setsid()  # so that it can be killed with all its children
     processes.die_with_parent(parent)
     processes.adopt_orphans()
+    run_exit_functions = disown_exit_functions()
     worker = Worker(flow, socket.socket(fileno=connection), output, max_rss)
     timed_out = False
     try:
@@ -34,9 +36,12 @@ def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int 
         timed_out = True
     except ConnectionError:
         pass  # the executor is gone
-    recording.flush()  # this is no end that `atexit` knows of
     if timed_out:
+        recording.flush()  # this is no end that `atexit` knows of
         _end_by(signal.SIGTERM)
+    if os.getpid() == worker.pid:
+        run_exit_functions()
+    recording.flush()
     return 0
 
 
@@ -54,7 +59,7 @@ class Worker:
     """The tasks of one flow, one attempt at a time."""
 
     def __init__(self, flow: Flow, connection: socket.socket, output: int, max_rss: int | None) -> None:
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._connection = connection
         connection.setblocking(True)
         connection.set_inheritable(False)
@@ -62,12 +67,13 @@ class Worker:
         self._fanned_out = {node.each for node in self._nodes.values() if node.each is not None}
         self._max_rss = max_rss
         self._statm = _open("/proc/self/statm") if max_rss is not None else None
-        self._directory = _open(".")
         self._attempts = 0
         self._output = self._redirect(output)
         self._streams = sys.stdout, sys.stderr
         faulthandler.enable(self._output)
         self._take_signals()
+        _fork_ordinary_processes()
+        self._surroundings = Surroundings()
         numpy: Any = sys.modules.get("numpy.random")
         if numpy is not None:
             numpy.seed()  # or all workers would draw the same numbers; Python's own see to that themselves
@@ -81,7 +87,7 @@ class Worker:
                 job = read_job(document)
                 outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)
                 _flush()
-                if os.getpid() != self._pid:
+                if os.getpid() != self.pid:
                     os._exit(0)  # a child that the task forked, and let return from it
                 self._connection.sendall(answer_frame(outcome, retire=not self._restored()))
 
@@ -107,19 +113,36 @@ class Worker:
 
     def _restored(self) -> bool:
         """Put back what a task may have changed for the next one; whether this worker is fit for another."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if signal.getsignal(signal.SIGTERM) is not _end:
             self._take_signals()
-        if self._directory is not None:
-            os.fchdir(self._directory)
         sys.stdout, sys.stderr = self._streams
-        if any(getattr(stream, "closed", False) for stream in self._streams):
+        if not self._surroundings.restore() or any(getattr(stream, "closed", False) for stream in self._streams):
             return False
         self._attempts += 1
         if self._attempts % _ZOMBIES == 0 and processes.has_zombie():
             return False
         return self._max_rss is None or processes.resident_bytes(self._statm) <= self._max_rss
+
+
+def _fork_ordinary_processes() -> None:
+    """Let what a task forks end by SIGTERM as any process does, instead of by the exception that ends a task.
+
+    The signal is blocked meanwhile: one that comes before the child has its own handler would be lost in it.
+    """
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def reset() -> None:
+        if signal.getsignal(signal.SIGTERM) is _end:
+            faulthandler.unregister(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
 
 
 def _end(number: int, where: FrameType | None) -> None:

@@ -281,6 +281,16 @@ def once_reached(process, here):
 
 
 @pytest.mark.process
+def test_sighup_stops_it_as_sigterm_does(here):
+    process = started("faults.py:endless", "--json")
+    once_reached(process, here)
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(out)["status"]) == (75, "stopped")
+    assert "stopped: SIGHUP" in err
+
+
+@pytest.mark.process
 def test_sigterm_ends_it_with_a_word_that_running_again_goes_on_and_so_it_does(here):
     process = started("faults.py:endless", "--json")
     once_reached(process, here)

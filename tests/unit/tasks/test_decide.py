@@ -172,10 +172,13 @@ def test_a_sensor_is_asked_again_until_it_says_yes():
     ]
 
 
-def test_a_sensor_fails_when_the_next_question_would_be_too_late():
-    assert fate(SENSOR, [returned(False)], elapsed=70)[0].state is State.SENSING
-    last = fate(SENSOR, [returned(False)], elapsed=71)[0]
-    assert (last.state, last.cause) == (State.FAILED, "was not true within 100 s")
+def test_a_sensor_is_asked_for_the_last_time_when_its_time_is_over():
+    assert fate(SENSOR, [returned(False)], elapsed=60)[0].wait == 30
+    (last_but_one,) = fate(SENSOR, [returned(False)], elapsed=80)
+    assert (last_but_one.state, last_but_one.wait) == (State.SENSING, pytest.approx(19.9))  # the question took 0.1 s
+    (last,) = fate(SENSOR, [returned(False)], elapsed=99.95)
+    assert (last.state, last.kind) == (State.FAILED, Kind.TRANSIENT)
+    assert last.error == "was not true within 100 s"
 
 
 def test_a_sensor_that_answers_has_its_failures_behind_it():
@@ -244,6 +247,6 @@ def test_only_executors_lost_in_a_row_count():
 def test_a_sensor_that_raises_fails_when_its_time_is_over():
     sensor = node(attempts=10, sensing=Sensing(every=1, timeout=60), jitter="none", base=20.0, multiplier=1, cap=20.0)
     away = failed(Kind.TRANSIENT)
-    assert fate(sensor, [away], elapsed=30)[0].state is State.SENSING
-    (last,) = fate(sensor, [away], elapsed=50)
+    assert fate(sensor, [away], elapsed=50)[0].wait == pytest.approx(9.9)
+    (last,) = fate(sensor, [away], elapsed=60)
     assert (last.state, last.cause.startswith("was not true within 60 s")) == (State.FAILED, True)

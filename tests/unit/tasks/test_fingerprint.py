@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import traceback
 
 import pytest
 
-from redrive.tasks.fingerprint import ERROR_LENGTH, TRACE_LENGTH, fingerprint, one_line, trace_of
+from redrive.tasks.fingerprint import ERROR_LENGTH, TRACE_LENGTH, fingerprint, one_line, trace_of, with_status
 
 
 class Own(Exception):
@@ -24,6 +25,14 @@ def raised(error: BaseException) -> BaseException:
         raise error
     except BaseException as caught:
         return caught
+
+
+def caught(function):
+    try:
+        function()
+    except Exception as error:
+        return error
+    raise AssertionError
 
 
 def divided(number):
@@ -63,6 +72,44 @@ def test_a_cause_does_not_depend_on_where_the_file_lies(tmp_path):
                 module.work()
             causes.add(fingerprint(caught.value))
     assert causes == {"ValueError@jobs:2"}
+
+
+def installed(directory, name, source):
+    """A module as pip leaves it."""
+    path = directory / "site-packages" / f"{name}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestLibraries:
+    def test_cause_is_the_users_line_not_the_librarys(self, tmp_path):
+        client = installed(tmp_path, "client", "def get():\n    raise ValueError('x')\n")
+
+        def first():
+            client.get()
+
+        def second():
+            client.get()
+
+        causes = {fingerprint(caught(first)), fingerprint(caught(second)), fingerprint(caught(lambda: json.loads("{")))}
+        assert len(causes) == 3
+        assert all(f"@{__name__}:" in cause for cause in causes)
+
+    def test_without_a_line_of_the_user_the_innermost_counts(self, tmp_path):
+        client = installed(tmp_path, "client", "def get():\n    raise ValueError('x')\n")
+        assert fingerprint(caught(client.get), skip=__file__) == "ValueError@client:2"
+
+    def test_installed_package_of_the_task_is_the_users(self, tmp_path):
+        jobs = installed(tmp_path, "jobs", "import json\ndef work():\n    json.loads('{')\n")
+        assert fingerprint(caught(jobs.work), home="jobs.settlement") == "json.decoder.JSONDecodeError@jobs:3"
+
+    def test_status_of_a_response_is_part_of_the_cause(self):
+        assert with_status("httpx.HTTPStatusError@jobs:7", 404) == "httpx.HTTPStatusError(404)@jobs:7"
+        assert with_status("httpx.HTTPStatusError@jobs:7", None) == "httpx.HTTPStatusError@jobs:7"
 
 
 def test_frames_of_the_caller_do_not_count():

@@ -22,6 +22,14 @@ def test_a_permanent_cause_is_a_storm_when_the_first_few_have_died():
     assert (siblings.may_run(), siblings.dead_of(BAD)) == (0, 5)
 
 
+def test_bad_input_of_one_child_says_nothing_about_the_others():
+    siblings = Siblings(5)
+    assert not any(siblings.died(child, "redrive.Reject@parse:7", alone=True) for child in range(50))
+    assert siblings.may_run() == 5
+    assert siblings.to_announce(final=True) == ["redrive.Reject@parse:7"]
+    assert siblings.recount(0, {BAD: Counted(dead=9, alone=True)}) == []
+
+
 def test_what_may_yet_die_counts_as_if_it_had():
     siblings = Siblings(5)
     for child in range(4):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +150,64 @@ def meddles():
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     sys.stdout = open(os.devnull, "w")
+
+@flow.task
+def meddles_with_everything():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.setitimer(signal.ITIMER_PROF, 0.01)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.01)
+    os.environ["WORKSHOP"] = "left behind"
+    os.environ.pop("PATH")
+    os.umask(0o777)
+    socket.setdefaulttimeout(0.001)
+    return os.getpid()
+
+@flow.task
+def surroundings():
+    handlers = [str(signal.getsignal(number)) for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGINT)]
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass  # in vain, where a timer that counts this time is left
+    umask = os.umask(0o022)
+    os.umask(umask)
+    environ = {name: value for name, value in os.environ.items() if name in ("PATH", "WORKSHOP")}
+    return [os.getpid(), handlers, umask, environ, socket.getdefaulttimeout()]
+
+@flow.task
+def runs_what_fails():
+    return subprocess.run(["false"]).returncode
+
+@flow.task
+def lowers_a_limit():
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    return os.getpid()
+
+@flow.task
+def forks_and_terminates():
+    import multiprocessing
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    process.start()
+    process.terminate()
+    process.join()
+    return process.exitcode
+
+@flow.task
+def leaves_something_for_the_end(path=""):
+    import atexit, tempfile
+    global kept
+    kept = tempfile.TemporaryDirectory(dir=path)
+    atexit.register(Path(path, "ended").touch)
+    return kept.name
+
+import atexit, tempfile
+of_the_module = tempfile.TemporaryDirectory()
+atexit.register(Path("module-ended").touch)
+
+@flow.task
+def directory_of_the_module():
+    return of_the_module.name
 
 @flow.task
 def sleeps(seconds=0.0):
@@ -319,6 +379,36 @@ def test_signals_timers_and_streams_are_put_back(workshop):
     outcome = workshop.run("sleeps", seconds=600.0, timeout=0.3, grace=30.0)
     assert outcome.ended is Ended.TIMED_OUT
     assert "in sleeps" in outcome.output
+
+
+def test_surroundings_are_put_back(workshop):
+    before = workshop.value("surroundings")
+    assert workshop.value("meddles_with_everything") == before[0]
+    assert workshop.value("surroundings") == before
+    workshop.run("meddles_with_everything")
+    assert workshop.value("runs_what_fails") == 1
+
+
+def test_worker_with_lowered_limits_is_replaced(workshop):
+    assert workshop.value("lowers_a_limit") != workshop.value("surroundings")[0]
+
+
+def test_forked_child_ends_by_sigterm_as_any_process(workshop):
+    outcome = workshop.run("forks_and_terminates")
+    assert (outcome.error, outcome.output, decode(outcome.result or "0")) == (None, "", -signal.SIGTERM)
+
+
+def test_exit_functions_of_tasks_run_when_their_worker_ends(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Workshop(tmp_path, TASKS, recycle_after=1) as workshop:
+        of_the_module = workshop.value("directory_of_the_module")
+        kept = workshop.value("leaves_something_for_the_end", path=str(tmp_path))
+        workshop.until((tmp_path / "ended").exists)
+        workshop.until(lambda: not Path(kept).exists())
+        # What the module has registered is left to the process that imported it.
+        assert workshop.value("directory_of_the_module") == of_the_module
+        assert Path(of_the_module).exists()
+        assert not (tmp_path / "module-ended").exists()
 
 
 def test_a_worker_whose_streams_are_closed_is_replaced(workshop):

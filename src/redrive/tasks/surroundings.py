@@ -1,0 +1,97 @@
+"""What a process shares between the tasks it runs, and how a worker puts it back after each of them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import resource
+import signal
+import socket
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_LIMITS = tuple(sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")))
+_SETTABLE = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+
+
+class Surroundings:
+    """The state of this process that code in it changes for everybody: taken once, put back after each task.
+
+    Module variables are not part of it: they are how a task keeps something for the next one.
+    """
+
+    def __init__(self) -> None:
+        self._directory = _open(".")
+        self._handlers = [signal.getsignal(number) for number in _SETTABLE]
+        self._environ = self._variables()
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
+        self._socket_timeout = socket.getdefaulttimeout()
+        self._priority = os.getpriority(os.PRIO_PROCESS, 0)
+        self._limits = _limits()
+
+    @staticmethod
+    def _variables() -> dict[Any, Any]:
+        return dict(os.environ._data)  # type: ignore[attr-defined] # as bytes: to decode all of them takes longer
+
+    def restore(self) -> bool:
+        """Put everything back; False where something cannot be, so that the process must run no other task."""
+        for timer in _TIMERS:
+            signal.setitimer(timer, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if [signal.getsignal(number) for number in _SETTABLE] != self._handlers and not self._restore_handlers():
+            return False
+        if self._directory is not None:
+            os.fchdir(self._directory)
+        if os.environ._data != self._environ:  # type: ignore[attr-defined]
+            self._restore_environ()
+        os.umask(self._umask)
+        socket.setdefaulttimeout(self._socket_timeout)
+        # Rights that were given up do not come back.
+        return _limits() == self._limits and os.getpriority(os.PRIO_PROCESS, 0) == self._priority
+
+    def _restore_handlers(self) -> bool:
+        for number, handler in zip(_SETTABLE, self._handlers, strict=True):
+            if signal.getsignal(number) != handler:
+                if handler is None:  # of a library in C, which Python cannot set again
+                    return False
+                signal.signal(number, handler)
+        return True
+
+    def _restore_environ(self) -> None:
+        now = self._variables()
+        for name in now.keys() - self._environ.keys():
+            del os.environb[name]
+        for name, value in self._environ.items():
+            if now.get(name) != value:
+                os.environb[name] = value
+
+
+def _limits() -> list[tuple[int, int]]:
+    return [resource.getrlimit(limit) for limit in _LIMITS]
+
+
+def _open(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def disown_exit_functions() -> Callable[[], None]:
+    """Leave what the module has registered for its end to the process that imported it; what tasks of this process
+    register from now on, temporary directories included, is done by calling the function that is returned.
+    """
+    atexit._clear()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined] # the next one registers itself
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
+
+    return run
