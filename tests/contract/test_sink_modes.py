@@ -23,8 +23,8 @@ class Place:
         self.url, self.sql, self.store = url, execute, store
         self._runs = 0
 
-    def sink(self, **mode):
-        return redrive.rows.table(self.url, "t", key="id", **mode)
+    def sink(self, table="t", **mode):
+        return redrive.rows.table(self.url, table, key="id", **mode)
 
     def run(self, rows, *, batch=40_000, **mode):
         self._runs += 1
@@ -93,7 +93,9 @@ class TestNewer:
         max_examples=15,
     )
     @given(
-        rows=st.lists(st.tuples(st.integers(1, 3), st.sampled_from("abc"), st.integers(0, 5)), min_size=1, max_size=8),
+        rows=st.lists(
+            st.tuples(st.integers(1, 3), st.sampled_from("abc"), st.none() | st.integers(0, 5)), min_size=1, max_size=8
+        ),
         batch=st.integers(1, 8),
     )
     def test_newest_row_of_a_key_wins_whatever_the_batch(self, place, rows, batch):
@@ -101,10 +103,39 @@ class TestNewer:
         counts = place.run([row(*one) for one in rows], newer="seq", batch=batch)
         wanted = {}
         for key, v, at in rows:
-            if key not in wanted or at > wanted[key][1]:
+            if key not in wanted or wanted[key][1] is None or (at is not None and at > wanted[key][1]):
                 wanted[key] = (v, at)
         assert place.rows() == wanted
         assert counts["written"] == len(wanted)
+
+    def test_numbers_in_a_text_column_are_refused(self, place):
+        place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
+        with pytest.raises(redrive.RunStopped, match="texts such as '9' do not sort by what they mean"):
+            place.run([row(1, "old", "9"), row(1, "new", "10")], newer="seq", table="texts")
+        assert place.sql("SELECT * FROM texts") == []
+
+    @pytest.mark.parametrize("batch", [1, 2, 40_000])
+    def test_text_column_takes_times_of_one_form(self, place, batch):
+        place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
+        rows = [
+            row(1, "old", "2026-07-01T12:00:00Z"),
+            row(1, "new", "2026-07-02T12:00:00Z"),
+            row(1, "older", "2026-06-01T12:00:00Z"),
+            row(1, "other form", "2027-07-02 12:00:00"),
+            row(1, "no time", "later"),
+            row(1, "none", None),
+        ]
+        counts = place.run(rows, newer="seq", batch=batch, table="texts")
+        assert place.sql("SELECT v FROM texts") == [("new",)]
+        assert counts["rejected"] == 2
+
+    def test_stored_texts_decide_on_the_form(self, place):
+        place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
+        place.sql("INSERT INTO texts VALUES (1, 'old', '2026-07-01 12:00')")
+        assert place.run([row(1, "new", "2026-07-02T12:00:00Z")], newer="seq", table="texts")["rejected"] == 1
+        place.sql("UPDATE texts SET seq = '9'")
+        with pytest.raises(redrive.RunStopped, match="texts such as '9'"):
+            place.run([row(1, "new", "2026-07-02 12:00")], newer="seq", table="texts")
 
     def test_rows_without_the_column_are_a_mismatch(self, place):
         with pytest.raises(redrive.RunStopped, match="updated where 'seq' is newer"):

@@ -38,6 +38,7 @@ from redrive.rows.sinks.keys import compared as compare_keys
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import TableName, compare, fold_name, listed, no_table, quoted
 from redrive.rows.sinks.sink import Applied
+from redrive.rows.sinks.text_order import TextOrder
 from redrive.rows.sinks.transacted import is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.unique import Claim, losers, shown_values
@@ -91,6 +92,7 @@ class DuckdbTable:
         self.repeats = 0
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._removed_old = False
+        self._order = TextOrder(table, self.mode.newer or "")
 
     def __repr__(self) -> str:
         return f"<table {self.name}>"
@@ -186,9 +188,10 @@ class DuckdbTable:
 
     def _load(self, connection: duckdb.DuckDBPyConnection, rows: Outgoing, *, keep: bool) -> Sequence[Refused]:
         shape = self._look(connection)  # anew for every batch: it takes a moment, and the table may have been altered
-        if self.mode.delete_when is None:
+        unsortable = self._unsortable(connection, shape, rows) if self.mode.newer else {}
+        if self.mode.delete_when is None and not unsortable:
             return self._upsert(connection, shape, rows, keep=keep)
-        split = self.mode.split(rows)
+        split = self.mode.split(rows, unsortable)
         bad = dict(split.bad)
         if shape is not None and len(split.deleted):
             faults = delete_rows(connection, self._table, self.key, shape, split.deleted, mode=self.mode, keep=keep)
@@ -199,6 +202,26 @@ class DuckdbTable:
         applied = refusals(bad)
         applied.ignored, applied.deleted = written.ignored, deleted
         return applied
+
+    def _unsortable(
+        self, connection: duckdb.DuckDBPyConnection, shape: DuckdbShape | None, rows: Outgoing
+    ) -> dict[int, str]:
+        """The rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
+        newer = self.mode.newer or ""
+        name = next((name for name in rows.columns if fold_name(name) == fold_name(newer)), None)
+        if name is None:
+            return {}
+        kind = _type(name, types_of(rows)[name], rows) if shape is None else shape.type_of(name, fold_name)
+        if kind != "VARCHAR":
+            return {}
+
+        def stored() -> Any:
+            column = quoted(newer)
+            query = f"SELECT {column} FROM {self._table.sql} WHERE {column} IS NOT NULL LIMIT 1"
+            found = None if shape is None else connection.execute(query).fetchone()
+            return None if found is None else found[0]
+
+        return self._order.faults(rows.values(name), stored, takes_numbers=False)
 
     def _append(
         self,

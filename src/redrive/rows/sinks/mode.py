@@ -78,13 +78,13 @@ class Mode:
                 f"they have {', '.join(columns[:12])}"
             )
 
-    def split(self, rows: Outgoing) -> Split:
-        """Tell rows to write from rows to delete."""
+    def split(self, rows: Outgoing, bad: Mapping[int, str] | None = None) -> Split:
+        """Tell rows to write from rows to delete; `bad` are rows that can be neither."""
         flags = [_flags(name, wanted, rows) for name, wanted in self._wanted.items()]
-        bad: dict[int, str] = {}
+        bad = dict(bad or {})
         for _, faults in flags:
             bad.update(faults)
-        deleted = [at for at in range(len(rows)) if at not in bad and all(values[at] for values, _ in flags)]
+        deleted = [at for at in range(len(rows)) if flags and at not in bad and all(values[at] for values, _ in flags)]
         gone = {*deleted, *bad}
         kept = [at for at in range(len(rows)) if at not in gone]
         columns = self.written(rows.columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import URL, Connection, make_url
 
@@ -60,6 +60,7 @@ _TYPES = {
     ColumnType.UUID: "uuid",
     ColumnType.JSON: "jsonb",
 }
+_TEXTS = ("text", "varchar", "bpchar", "citext")
 _SMALLEST_WINDOW = 64
 _MANY_FAULTS = 20
 # A type or a check that does not answer by yes or no, a character that no text can hold.
@@ -174,6 +175,11 @@ class PostgresTable(TransactedTable):
             return self._database.write(work)
 
         return {name: one.kind for name, one in types.items()}, ask_server
+
+    def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts"] | None:
+        if isinstance(shape, PostgresShape):
+            return "texts" if shape.base_types.get(name) in _TEXTS else None
+        return "texts" if _TYPES[types_of(rows)[name]] in _TEXTS else None
 
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own

@@ -88,6 +88,10 @@ class Shape:
         known = {fold(column.name): column.type for column in self.columns}
         return [known[fold(name)] for name in columns]
 
+    def type_of(self, column: str, fold: Callable[[str], str] = str) -> str | None:
+        """The type of a column; None where there is no such column."""
+        return next((known.type for known in self.columns if fold(known.name) == fold(column)), None)
+
 
 def no_table(where: str, table: TableName, others: Iterable[str] = ()) -> SinkMismatch:
     """What to say where the table is missing."""

@@ -11,7 +11,7 @@ from contextlib import closing
 from decimal import Decimal
 from operator import length_hint
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -26,7 +26,7 @@ from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Shape, TableName, fold_name, listed, quoted
 from redrive.rows.sinks.sink import Applied
 from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
-from redrive.rows.sinks.sqlite_keys import ask, kind_of
+from redrive.rows.sinks.sqlite_keys import affinity, ask, kind_of
 from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, holds_numbers, number_text
 from redrive.rows.sinks.transacted import Faults, TransactedTable, execute_with, is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
@@ -215,6 +215,14 @@ class SqliteTable(TransactedTable):
             return ask(some, kinds, [_rules(kind) for kind in kinds], collations)
 
         return {name: kind_of(kind, collations.get(name.lower(), "BINARY")) for name, kind in types.items()}, ask_sqlite
+
+    def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
+        made = _type(name, types_of(rows)[name], rows) if shape is None else shape.type_of(name, fold_name)
+        if made is not None and affinity(made) == "TEXT":
+            return "texts"
+        return (
+            None if made is None or holds_numbers(made) else "numbers"
+        )  # a DATE of SQLite holds texts, and numbers as such
 
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]

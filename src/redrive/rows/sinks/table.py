@@ -43,8 +43,8 @@ def table(
     create       make a missing table from the first rows, with the key as its primary key
     patience     seconds for which a database that restarts or is busy is waited for
     on_conflict  "update": a row whose key is there replaces it; "ignore": it is left out and counted as a duplicate
-    newer        a column: a row replaces the one that is there only where its value of this column is greater; one that
-                 does not is counted as a duplicate
+    newer        a column: a row replaces the one that is there only where its value of this column is greater, or that
+                 one has none; one that does not is counted as a duplicate. Texts must be dates or times of one form.
     delete_when  a column that says yes, "deleted", or columns with the values that mark a deletion, {"op": "D"}: the
                  row of that key is deleted, and counted as discarded. These columns are not written to the table.
 

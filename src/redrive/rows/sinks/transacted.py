@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection
 
@@ -20,8 +20,9 @@ from redrive.rows.sinks.batch_log import BatchLog, Execute, digest_of
 from redrive.rows.sinks.keys import Ask, KeyKind, compared
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.shape import Shape, TableName, compare, no_table
+from redrive.rows.sinks.shape import Shape, TableName, compare, no_table, quoted
 from redrive.rows.sinks.sink import Applied
+from redrive.rows.sinks.text_order import TextOrder
 from redrive.store.database import Database
 
 _classifier = Classifier()
@@ -84,6 +85,7 @@ class TransactedTable(ABC):
         self._shape: Shape | None = None
         self._checked: set[tuple[str, ...]] = set()
         self._removed_old = False
+        self._order = TextOrder(table, self.mode.newer or "")
 
     def __repr__(self) -> str:
         return f"<table {self.name}>"
@@ -233,9 +235,10 @@ class TransactedTable(ABC):
         return applied
 
     def _attempt(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
-        if self.mode.delete_when is None:
+        unsortable = self._unsortable(connection, rows) if self.mode.newer else {}
+        if self.mode.delete_when is None and not unsortable:
             return self._upsert(connection, rows, rehearsing=rehearsing)
-        split = self.mode.split(rows)
+        split = self.mode.split(rows, unsortable)
         bad = dict(split.bad)
         shape = self._shape or self._read_shape(connection)
         if shape is not None and len(split.deleted):
@@ -247,6 +250,29 @@ class TransactedTable(ABC):
         applied = refusals(bad)
         applied.suppressed, applied.ignored, applied.deleted = written.suppressed, written.ignored, deleted
         return applied
+
+    def _unsortable(self, connection: Connection, rows: Outgoing) -> dict[int, str]:
+        """The rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
+        name = next((name for name in rows.columns if self.fold(name) == self.fold(self.mode.newer or "")), None)
+        shape = self._shape or self._read_shape(connection)
+        order = None if name is None else self._text_order(shape, rows, name)
+        if name is None or order is None:
+            return {}
+        column = quoted(self.mode.newer or "")
+
+        def stored() -> Any:
+            if shape is None:
+                return None
+            with closing(connection.connection.cursor()) as cursor:  # the driver's own: a name may have a % in it
+                cursor.execute(f"SELECT {column} FROM {self._table.sql} WHERE {column} IS NOT NULL LIMIT 1")
+                found = cursor.fetchone()
+                return None if found is None else found[0]
+
+        return self._order.faults(rows.values(name), stored, takes_numbers=order == "numbers")
+
+    def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
+        """Whether a column has texts, or numbers and texts; None where it has neither. Without a shape, when made."""
+        return None
 
     def _upsert(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
         shape = self._shape or self._read_shape(connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import URL, Select
@@ -350,7 +351,7 @@ class QueryReading:
         places = self._select(self._keyset.without_watermark(behind, most + 1, dict.fromkeys(self._keyset.names)))
         rows: list[Record] = []
         bad: list[Unreadable] = []
-        for place, following in zip(places, places[1:], strict=False):
+        for place, following in pairwise(places):
             self._tell_apart(place, following, keys)
         for place in places[:most]:
             try:

@@ -95,7 +95,7 @@ class Keyset:
         order = self._order[-len(place) :]
         bound = [self._bound(f"redrive_place_{number}", value) for number, value in enumerate(place)]
         same = (one == value for one, value in zip(order, bound, strict=True))
-        found = select(literal_column("1")).select_from(self._rows)
+        found: Select[Any] = select(literal_column("1")).select_from(self._rows)
         return found.where(*same, not_(self._compared(order, behind, "behind"))).limit(self._limit(1))
 
     def _all(self, columns: Columns | None = None) -> Select[Any]:

@@ -1,0 +1,76 @@
+"""Texts of one form sort as the times that they say."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.errors import SinkMismatch
+from redrive.rows.sinks.shape import TableName
+from redrive.rows.sinks.text_order import TextOrder
+
+moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))
+WRITTEN = (
+    lambda moment: moment.isoformat(),
+    lambda moment: moment.isoformat(" "),
+    lambda moment: moment.isoformat(timespec="milliseconds") + "Z",
+    lambda moment: moment.isoformat(timespec="minutes"),
+    lambda moment: moment.isoformat() + "Z",
+    lambda moment: moment.replace(tzinfo=UTC).isoformat(),
+    lambda moment: moment.replace(tzinfo=timezone(timedelta(hours=-5))).isoformat(),
+    lambda moment: moment.replace(tzinfo=timezone(timedelta(hours=2))).isoformat(),
+    lambda moment: moment.date().isoformat(),
+    lambda moment: moment.strftime("%Y%m%dT%H%M%SZ"),
+    lambda moment: moment.strftime("%d.%m.%Y"),
+    lambda moment: str(moment.year),
+)
+
+
+def faults(values, stored=None, *, takes_numbers=False):
+    order = TextOrder(TableName("t"), "seq")
+    return set(order.faults(values, lambda: stored, takes_numbers=takes_numbers))
+
+
+@given(moments, moments, st.sampled_from(WRITTEN), st.sampled_from(WRITTEN), st.integers(0, 3))
+def test_texts_that_are_taken_sort_as_they_should(earlier, later, first, second, whole):
+    earlier, later = sorted((earlier, later))
+    if whole:
+        earlier, later = earlier.replace(microsecond=0), later.replace(microsecond=500_000 * (whole % 2))
+        earlier, later = sorted((earlier, later))
+    texts = first(earlier), second(later)
+    try:
+        if faults(texts):
+            return
+    except SinkMismatch:
+        return
+    assert texts[0] <= texts[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "rejected"),
+    [
+        (["2026-07-01", None, "2026-07-02"], set()),
+        ([date(2026, 7, 1), "2026-07-02"], set()),
+        ([datetime(2026, 7, 1), datetime(2026, 7, 1, 0, 0, 0, 5)], set()),
+        (["2026-07-01T00:00:00Z", "2026-07-01T00:00:00.5Z"], {1}),
+        (["2026-07-01T00:00:00Z", "2026-07-01T00:00:00+02:00", "later", 7], {1, 2, 3}),
+        ([None, None], set()),
+    ],
+)
+def test_values_of_another_form_are_rejected(values, rejected):
+    assert faults(values) == rejected
+
+
+@pytest.mark.parametrize("value", ["9", "v10", 9, 9.5, "01.07.2026", ""])
+def test_column_without_sortable_texts_is_refused(value):
+    with pytest.raises(SinkMismatch, match="do not sort by what they mean"):
+        faults([value])
+    with pytest.raises(SinkMismatch, match="do not sort by what they mean"):
+        faults(["2026-07-01"], value)
+
+
+def test_numbers_are_numbers_where_the_column_keeps_them():
+    assert faults([9, 10.5, "2026-07-01"], takes_numbers=True) == {2}
