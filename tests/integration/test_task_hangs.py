@@ -397,7 +397,7 @@ def test_36_no_process_survives_when_it_is_the_fork_server_that_is_killed(tmp_pa
         workshop.until((tmp_path / "pid").exists)
         pids = told(tmp_path)
         os.kill(parent_of(written(tmp_path, "pid")), signal.SIGKILL)
-        assert workshop.wait(ticket).ended is Ended.DIED
+        assert workshop.wait(ticket).ended is Ended.LOST
         wait_until(lambda: not any(map(is_alive, pids)))
         assert workshop.value("fine") > 0
 

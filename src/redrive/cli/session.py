@@ -97,6 +97,10 @@ class Session:
         usual = self.settings.store or DEFAULT
         return None if name in {usual, mask(usual), usual.removeprefix("sqlite:///")} else name
 
+    def results_of(self, store: Store) -> Path:
+        """The directory of results and live output of flows."""
+        return store.results if self.settings.result_files is None else Path(self.settings.result_files)
+
     def again_without(self, *options: str) -> str:
         """The command as it was typed, without some of its flags; fit to be copied, but for a password."""
         from redrive.masking import mask

@@ -8,6 +8,7 @@ from functools import partial
 
 from redrive.model import Kind, Verdict
 from redrive.tasks.decide import LOST
+from redrive.tasks.dumps import tidy
 from redrive.tasks.link import Link
 from redrive.tasks.work import Ended, Job, Outcome
 
@@ -51,7 +52,7 @@ def _name(number: int) -> str:
 
 def outcome(link: Link, status: int | None, seconds: float) -> Outcome:
     """Of the attempt that the dead worker was making; without a status, it died with the fork server."""
-    job, output = link.job, link.last_output()
+    job, output = link.job, tidy(link.last_output())
     assert job is not None
     ended = partial(_outcome, job, seconds, output)
     if link.ending is Ended.STOPPED:

@@ -56,7 +56,7 @@ def main(descriptor: int) -> None:
         _tell(control, BROKEN, storable(str(error)))
         os._exit(0)
     _warm(flow)
-    _tell(control, READY, None if flow is None else list(flow.graph.nodes))
+    _tell(control, READY, None if flow is None else list(flow.graph.nodes), processes.threads())
     processes.outlive_parent()
     if flow is None:
         os._exit(0)
@@ -105,6 +105,7 @@ def _warm(flow: Flow | None) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()  # or each worker would write it again
+    # The executor says which threads they are, once; Python would at every fork.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     gc.collect()
     gc.freeze()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 
 from redrive.masking import mask
 from redrive.tasks.fingerprint import storable
+from redrive.tasks.live import LiveOutput
 
 KEPT = 16 << 10
 """Bytes of the beginning, and as many of the end."""
@@ -17,15 +20,18 @@ _AT_ONCE = 1 << 18  # bytes read before it is somebody else's turn
 class Output:
     """Collects what comes out of a pipe."""
 
-    __slots__ = ("_head", "_tail", "_total")
+    __slots__ = ("_head", "_live", "_tail", "_total")
 
-    def __init__(self) -> None:
+    def __init__(self, live: str = "") -> None:
+        """live  the file to write it to, too, until it is asked for"""
+        self._live = LiveOutput(live)
         self._head = bytearray()
         self._tail = bytearray()
         self._total = 0
 
     def add(self, data: bytes) -> None:
         """Some more of it."""
+        self._live.add(data)
         self._total += len(data)
         room = KEPT - len(self._head)
         if room > 0:
@@ -37,7 +43,8 @@ class Output:
                 del self._tail[:-KEPT]
 
     def text(self) -> str:
-        """What is kept of it, without secrets."""
+        """What is kept of it, without secrets; there is no more to come."""
+        self._live.close()
         if not self._total:
             return ""
         head, tail = self._head, self._tail[-KEPT:]
@@ -53,6 +60,15 @@ class Output:
 
 def _readable(data: bytearray) -> str:
     return mask(storable(data.decode(errors="backslashreplace")))
+
+
+def read_left_behind(path: Path) -> str:
+    """Return what is kept of the output of an attempt whose executor was killed."""
+    output = Output()
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        while data := file.read(_CHUNK):
+            output.add(data)
+    return output.text()
 
 
 def drain(pipe: int, output: Output | None) -> bool:

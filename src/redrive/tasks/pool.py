@@ -10,12 +10,15 @@ import select
 import selectors
 import signal
 import time
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
 from redrive.errors import FlowError
+from redrive.policy.checks import warn
 from redrive.tasks import deaths, processes
 from redrive.tasks.flow import Flow
+from redrive.tasks.graph import listed
 from redrive.tasks.launch import Server
 from redrive.tasks.link import Link
 from redrive.tasks.output import Output
@@ -59,6 +62,7 @@ class Pool:
         self._import_until = inf
         self._refill_at = -inf
         self._restarts = self._stillborn = 0
+        self._threads: list[str] = []  # that the module has started, and that no worker has
         self._stopping = self._closed = False
 
     # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,9 +88,16 @@ class Pool:
         if time.monotonic() >= self._import_until:
             raise FlowError(f"no worker could import {server.home.shown} within {_TO_IMPORT / 60:.0f} minutes")
 
-    def _met(self, server: Server, tasks: list[str] | None) -> None:
+    def _met(self, server: Server, tasks: list[str] | None, threads: list[str]) -> None:
         """The fork server has imported what it was told to: is everything there?"""
         server.has_imported = True
+        if threads and not self._threads:
+            shown = server.home.shown
+            warn(
+                f"{shown} starts threads when it is imported ({listed(threads)}): workers are forked and do not have "
+                "them, and a task that needs one of them hangs. Start them in the task"
+            )
+        self._threads = threads
         wanted = [node.name for node in self._flow.graph.nodes.values() if not node.in_thread]
         there = set(tasks or ())
         missing = next((name for name in wanted if name not in there), None)
@@ -135,7 +146,7 @@ class Pool:
                 link.job = job
                 link.since = now
                 link.given += 1
-                link.output = Output()
+                link.output = Output(job.output_file)
                 if job.timeout is not None:
                     link.deadline = now + job.timeout
                     self._soonest = min(self._soonest, link.deadline)
@@ -332,7 +343,9 @@ class Pool:
         if link in self._ready:
             self._ready.remove(link)
         if link.job is not None:
-            self._end(link, deaths.outcome(link, status, time.monotonic() - link.since))
+            outcome = deaths.outcome(link, status, time.monotonic() - link.since)
+            hint = _may_wait_for(self._threads) if self._threads and outcome.ended is Ended.TIMED_OUT else ""
+            self._end(link, replace(outcome, hint=hint))
         link.close()
 
     def _count_stillborn(self, how: str) -> None:
@@ -414,3 +427,10 @@ class Pool:
                 link.close()
             self._links.clear()
             self._ready.clear()
+
+
+def _may_wait_for(threads: list[str]) -> str:
+    return (
+        f"its module has started threads when it was imported ({listed(threads)}), which workers do not have: it may "
+        "wait for one of them. Start them in the task"
+    )

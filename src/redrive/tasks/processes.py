@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 10  # some may be starting others while we look
+_HARMLESS_THREADS = ("redrive", "jemalloc_bg_thd", "polars-ooc")  # they are made again, or only tidy up
 _LINUX = sys.platform.startswith("linux")
 
 
@@ -91,6 +93,25 @@ def has_zombie() -> bool:
         return hasattr(os, "waitid") and os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return False
+
+
+def threads() -> list[str]:
+    """The names of the threads of this process, but for the main one and those that survive a fork, or do not matter.
+
+    Threads of libraries are known by the name that the system has for them. One that has the name of the program is not
+    told of: numpy and its like start such ones, and see to forks themselves.
+    """
+    main = threading.main_thread()
+    names = {
+        one.name for one in threading.enumerate() if one is not main and not one.name.startswith(_HARMLESS_THREADS)
+    }
+    own = threading.active_count()
+    with suppress(OSError):
+        found = [Path(f"/proc/self/task/{number}/comm").read_text().strip() for number in os.listdir("/proc/self/task")]
+        program = Path("/proc/self/comm").read_text().strip()
+        if len(found) > own:
+            names |= {name for name in found if name != program and not name.startswith(_HARMLESS_THREADS)}
+    return sorted(names)
 
 
 def kill_group(leader: int, number: int) -> None:

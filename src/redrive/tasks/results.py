@@ -20,6 +20,7 @@ from redrive.opening import Store
 from redrive.store.encoding import decode
 from redrive.store.schema import tasks
 from redrive.store.task_log import exactly, find_run, shown_name
+from redrive.tasks.live import live_file
 from redrive.tasks.place import Place
 from redrive.tasks.work import LARGEST
 
@@ -50,6 +51,10 @@ class Results:
     def stored_name(self, task_id: int, attempt: int) -> str:
         """The same, as the store has it: the directory may be another one on the next machine."""
         return f"{self._place.run_id}/{task_id}-{attempt}.json"
+
+    def output_of(self, task_id: int, attempt: int) -> Path:
+        """Where the output of an attempt is while it runs."""
+        return live_file(self._directory, self._place.run_id, task_id, attempt)
 
     largest = LARGEST // 2
     """Bytes of arguments that are sent as they are."""

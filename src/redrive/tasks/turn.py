@@ -22,10 +22,11 @@ from redrive.store.schema import task_attempts, task_runs, tasks
 from redrive.store.task_log import counts_of, shown_name
 from redrive.tasks.census import Census, census
 from redrive.tasks.claims import Claim, Wanted, active, claim, is_idle, next_due
-from redrive.tasks.decide import Next, Past, decide
+from redrive.tasks.decide import LOST, Next, Past, decide
 from redrive.tasks.graph import Node
 from redrive.tasks.keys import key_of
 from redrive.tasks.ledger import ANEW, Ledger
+from redrive.tasks.output import read_left_behind
 from redrive.tasks.people import retry_failed
 from redrive.tasks.plan import Plan
 from redrive.tasks.results import Results
@@ -129,6 +130,7 @@ class Turn:
         turned.took = time.monotonic() - began
         self._decided_at = turned.decided_at or self._decided_at
         for one in turned.recovered:
+            self._results.output_of(one.claim.id, one.claim.attempt).unlink(missing_ok=True)
             if self._is_large(one.claim):
                 self._results.remove_item(one.claim.id, one.claim.attempt)
         return turned
@@ -286,6 +288,7 @@ class Turn:
             timeout=_time_for(node, found.past),
             grace=node.grace,
             result_file=self._results.file_of(found.id, found.attempt),
+            output_file=str(self._results.output_of(found.id, found.attempt)),
         )
         return InHand(found, node, job, name, item_aside=item_aside)
 
@@ -310,7 +313,13 @@ class Turn:
             error = "its executor was killed, or could not be heard of any more"
             seconds = max(0.0, (now - row.started_at).total_seconds())
             outcome = Outcome(
-                ticket=0, ended=Ended.LOST, seconds=seconds, verdict=_LOST, error=error, fingerprint="lost"
+                ticket=0,
+                ended=Ended.LOST,
+                seconds=seconds,
+                verdict=_LOST,
+                error=error,
+                fingerprint=LOST,
+                output=read_left_behind(self._results.output_of(row.id, row.attempt)),
             )
             following = decide(self._nodes[row.node], past, outcome, random, testmode.active())
             found.append(Settlement(lost, following, outcome, owner=row.owner))
@@ -329,14 +338,16 @@ class Turn:
             .limit(_COMPARED)
         )
         past = sorted(connection.execute(usual).scalars())
-        if not past:
+        assert one.outcome is not None
+        if one.outcome.hint:
+            said = one.outcome.hint
+        elif not past:
             said = "it has never ended in time so far: the limit may be too short"
         else:
             p99 = past[min(len(past) - 1, math.ceil(0.99 * len(past)) - 1)]
             near = node.timeout is not None and p99 > node.timeout / 2
             advice = "the limit may be too short" if near else "it hangs, most likely"
             said = f"99 % of its last {len(past):,} runs took at most {in_words(p99)}: {advice}"
-        assert one.outcome is not None
         return replace(one.next, error=f"{one.outcome.error}; {said}")
 
     def _leave(self, connection: Connection, now: datetime, leaving: Leaving) -> bool:

@@ -32,6 +32,8 @@ class Job:
     """Seconds between SIGTERM and SIGKILL."""
     result_file: str = ""
     """Where a result goes that is larger than LARGEST."""
+    output_file: str = ""
+    """Where its output goes while it runs."""
 
 
 class Ended(StrEnum):
@@ -70,3 +72,5 @@ class Outcome:
     """The traceback, bounded."""
     output: str = ""
     """What it wrote to stdout and stderr, bounded."""
+    hint: str = ""
+    """What may be behind it, where that is known."""

@@ -17,6 +17,7 @@ from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.cli.wording import at, in_a_line
 from redrive.model import in_words
+from redrive.tasks.dumps import split
 
 if TYPE_CHECKING:
     from redrive.flows import FlowReport
@@ -36,11 +37,13 @@ def show(
     run: RunOption = None,
 ) -> None:
     """One task: what it was given and returned, its attempts, its changes of state."""
+    from redrive.cli.tasks.logs import with_live_output
     from redrive.cli.tasks.view import TaskView
 
     with session.opened() as store:
         report = run_of(store, run)
-        shown = TaskView(store).details(store.tasks.get(report.run_id, task))
+        found = with_live_output(store.tasks.get(report.run_id, task), session.results_of(store))
+        shown = TaskView(store).details(found)
     out = session.out
     if out.json:
         out.document({"flow": report.flow, **shown})
@@ -54,6 +57,8 @@ def show(
     where, name = where_it_is(report, session.url), shlex.quote(shown["task"])
     if shown.get("children"):
         out.say(f"its children: redrive tasks ls --task {name} {where}")
+    elif shown["state"] == "RUNNING":
+        out.say(f"what it writes: redrive tasks logs {name} {where} --follow")
     elif shown["state"] in _WRONG:
         out.say(f"when that is mended: redrive tasks retry {name} {where}")
         out.say(f"or go on without it: redrive tasks accept {name} {where} --note …")
@@ -110,7 +115,7 @@ def _show_attempts(out: Output, attempts: Sequence[dict[str, Any]]) -> None:
         elif one["trace"]:
             out.text(_indented(_end_of(one["trace"])))
         if one["output"]:
-            out.text(_indented(f"it wrote:\n{_end_of(one['output'])}"))
+            out.text(_indented(_output(one["output"])))
         before = one["trace"]
 
 
@@ -128,6 +133,23 @@ def _value(value: Any) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}\n… {len(text) - _LONGEST:,} more characters; --json shows all"
+
+
+def _output(text: str) -> str:
+    """What an attempt wrote, by its end; where it was stuck, by the innermost calls, which come first."""
+    written, dump = split(text)
+    shown = [f"it wrote:\n{_end_of(written)}"] if written.strip() else []
+    if dump:
+        shown.append(f"where it was:\n{_beginning_of(dump)}")
+    return "\n".join(shown)
+
+
+def _beginning_of(text: str) -> str:
+    text = text.rstrip("\n")
+    if len(text) <= _LONGEST:
+        return text
+    beginning = text[:_LONGEST].rpartition("\n")[0]
+    return f"{beginning}\n… {len(text) - len(beginning):,} more characters; --json shows all"
 
 
 def _end_of(text: str) -> str:

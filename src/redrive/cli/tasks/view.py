@@ -64,7 +64,8 @@ class TaskView:
         """What a task was given or has returned, as JSON has it."""
         return mask_all(json.loads(encode(self._redactor.record(value))))
 
-    def _text(self, text: str | None, given: Any) -> str | None:
+    def text(self, text: str | None, given: Any) -> str | None:
+        """What a task wrote or raised, without the values of its input that are to be masked."""
         return None if text is None else self._redactor.text(text, given)
 
     def _task(self, row: TaskRow, given: Any) -> dict[str, Any]:
@@ -74,14 +75,14 @@ class TaskView:
             "run_id": str(row.run_id),
             "state": str(row.state),
             "attempts": row.attempts,
-            "error": self._text(row.error, given),
+            "error": self.text(row.error, given),
             "kind": row.kind,
             "cause": row.cause,
             "due_at": plain(row.due_at),
             "started_at": plain(row.started_at),
             "ended_at": plain(row.ended_at),
             "seconds": _rounded(row.seconds),
-            "note": self._text(row.note, given),
+            "note": self.text(row.note, given),
             **(fan_out if row.children is not None else {}),
         }
 
@@ -93,10 +94,10 @@ class TaskView:
             "ended": one.ended,
             "seconds": _rounded(one.seconds),
             "kind": one.kind,
-            "error": self._text(one.error, given),
+            "error": self.text(one.error, given),
             "cause": one.cause,
-            "trace": self._text(one.trace, given),
-            "output": self._text(one.output, given),
+            "trace": self.text(one.trace, given),
+            "output": self.text(one.output, given),
         }
 
     def _change(self, one: ChangeRow, given: Any) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class TaskView:
             "at": plain(one.at),
             "before": str(one.before),
             "after": str(one.after),
-            "cause": self._text(one.cause, given),
+            "cause": self.text(one.cause, given),
         }
 
 

@@ -1,0 +1,140 @@
+"""`redrive tasks logs`: what a task writes, while it runs and afterwards."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redrive.cli.command import command
+from redrive.cli.exits import Refused
+from redrive.cli.session import Session
+from redrive.cli.tasks.noun import RunOption, app, run_of
+from redrive.flows import State
+from redrive.model import in_words
+from redrive.tasks.live import live_file, read_live
+
+if TYPE_CHECKING:
+    from redrive.cli.output import Output
+    from redrive.opening import Store
+    from redrive.store.task_log import AttemptRow, TaskDetails
+
+_POLL = 0.5  # seconds between two looks at the file and the store
+_OVER = (State.SUCCESS, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER)
+
+
+@command(app)
+def logs(
+    session: Session,
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="The task: settle, or settle[17] for a child.", show_default=False),
+    ],
+    run: RunOption = None,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", help="The output of this attempt; else of the last one.", min=1)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show what it writes until the task is over.")] = False,
+) -> None:
+    """Show what a task wrote to stdout and stderr.
+
+    While an attempt runs, its output is read from a file beside the store; that is on the machine that runs it, unless
+    Flow(files=…) names a directory that is shared. Afterwards the store has the first and last 16 KB.
+
+    Examples: redrive tasks logs 'settle[11]' --follow; redrive tasks logs report --run settlement --attempt 1
+    """
+    with session.opened() as store:
+        report = run_of(store, run)
+        reader = _Reader(store, report.run_id, task, session.results_of(store))
+        found = reader.details()
+        if session.out.json:
+            attempts = [{"attempt": one.attempt, "ended": one.ended, "output": one.output} for one in found.attempts]
+            session.out.document({"task": found.task.name, "run_id": str(found.task.run_id), "attempts": attempts})
+        elif follow:
+            reader.follow(session.out, attempt or max(1, found.task.attempts))
+        else:
+            _show(session.out, found, attempt)
+
+
+def _show(out: Output, found: TaskDetails, attempt: int | None) -> None:
+    chosen = [one for one in found.attempts if attempt is None or one.attempt == attempt][-1:]
+    if not chosen:
+        made = len(found.attempts)
+        raise Refused(
+            f"task {found.task.name!r} has {made} attempts" if made else f"{found.task.name!r} did not run yet"
+        )
+    (one,) = chosen
+    out.say(_heading(one))
+    if one.output:
+        out.text(one.output.removesuffix("\n"))
+
+
+def _heading(one: AttemptRow) -> str:
+    took = "" if one.seconds is None else f" after {in_words(one.seconds)}"
+    return f"attempt {one.attempt}, {(one.ended or 'is running').replace('_', ' ')}{took}"
+
+
+def with_live_output(found: TaskDetails, directory: Path) -> TaskDetails:
+    """Return the task with the output of the attempt that is running, where its file is here."""
+    attempts = tuple(
+        one if one.ended is not None else replace(one, output=read_live(_file(found, one.attempt, directory)))
+        for one in found.attempts
+    )
+    return replace(found, attempts=attempts)
+
+
+def _file(found: TaskDetails, attempt: int, directory: Path) -> Path:
+    return live_file(directory, found.task.run_id, found.task.id, attempt)
+
+
+class _Reader:
+    """Reads what one task writes, from its file while it runs, else from the store."""
+
+    def __init__(self, store: Store, run_id: object, task: str, directory: Path) -> None:
+        from redrive.cli.tasks.view import TaskView
+
+        self._store, self._run_id, self._task, self._directory = store, str(run_id), task, directory
+        self._view = TaskView(store)
+
+    def details(self) -> TaskDetails:
+        """The task with its attempts, and their output as it may be shown."""
+        found = with_live_output(self._store.tasks.get(self._run_id, self._task), self._directory)
+        shown = [replace(one, output=self._view.text(one.output, found.input)) for one in found.attempts]
+        return replace(found, attempts=tuple(shown))
+
+    def follow(self, out: Output, attempt: int) -> None:
+        """Show one attempt after the other, until the task is over."""
+        shown = ""
+        announced = 0
+        while True:
+            found = self.details()
+            one = next((one for one in found.attempts if one.attempt == attempt), None)
+            if one is not None:
+                if announced != attempt:
+                    out.say(f"attempt {attempt}")
+                    announced = attempt
+                shown = _show_more(out, shown, one.output or "")
+            if one is not None and one.ended is not None:
+                out.say(_heading(one))
+                attempt, shown = attempt + 1, ""
+                if attempt <= found.task.attempts:
+                    continue
+            if found.task.state in _OVER:
+                return
+            time.sleep(_POLL)
+
+
+def _show_more(out: Output, shown: str, output: str) -> str:
+    """Show what has come since; where the middle was left out by the store, what is there from then on."""
+    if output.startswith(shown):
+        more = output[len(shown) :]
+    else:
+        more = output.rpartition(" bytes left out …\n")[2] if "bytes left out" in output else ""
+    if more:
+        out.text(more.removesuffix("\n"))
+        sys.stdout.flush()
+    return output if output.startswith(shown) else shown

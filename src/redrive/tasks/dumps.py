@@ -1,0 +1,34 @@
+"""Thread dumps in a task's output: the frames that a task is stuck in, without those that run it. Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+# As faulthandler writes it: the innermost call comes first.
+_BLOCK = re.compile(
+    r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+\n?", re.MULTILINE
+)
+_RUNS_A_TASK = re.compile(rf'  File ".*{re.escape(str(PurePath("redrive", "tasks", "perform.py")))}", line \d+')
+
+
+def tidy(output: str) -> str:
+    """Return the output with dumps that end at the task's own function, each of them once."""
+    seen: set[str] = set()
+
+    def shorter(found: re.Match[str]) -> str:
+        header, *frames = found[0].rstrip("\n").split("\n")
+        own = next((place for place, frame in enumerate(frames) if _RUNS_A_TASK.match(frame)), len(frames))
+        block = "\n".join([header, *(frames[:own] or frames)])
+        if block in seen:
+            return ""
+        seen.add(block)
+        return f"{block}\n"
+
+    return _BLOCK.sub(shorter, output)
+
+
+def split(output: str) -> tuple[str, str]:
+    """Return what a task wrote itself, and the dumps behind that."""
+    found = _BLOCK.search(output)
+    return (output, "") if found is None else (output[: found.start()], output[found.start() :])

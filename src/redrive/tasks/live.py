@@ -1,0 +1,79 @@
+"""Live output: what a running attempt writes, in a file beside the results, for as long as the attempt runs.
+
+The executor writes it line by line, without what looks like a credential. When the attempt ends, its output goes to the
+store and the file is removed. Where an executor is killed the file is left, for the one that takes the task over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from uuid import UUID
+
+from redrive.masking import mask
+from redrive.tasks.fingerprint import storable
+
+LONGEST = 8 << 20
+"""Bytes of a file, beyond which nothing more is written."""
+_LONGEST_LINE = 4 << 10
+_LINE_END = re.compile(rb"[\r\n]")
+_FULL = "… more than this is not written while the task runs …\n"
+
+
+def live_file(directory: Path, run_id: UUID, task_id: int, attempt: int) -> Path:
+    """Return where the output of an attempt is while it runs."""
+    return directory / str(run_id) / f"{task_id}-{attempt}.log"
+
+
+class LiveOutput:
+    """Writes what comes out of a pipe to a file, which is made with the first byte."""
+
+    __slots__ = ("_file", "_half", "_path", "_written")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._half = b""
+        self._written = 0
+
+    def add(self, data: bytes) -> None:
+        """Write the lines that are whole now; a file that cannot be written costs the task nothing."""
+        if not self._path or self._written > LONGEST:
+            return
+        data = self._half + data
+        ends = [found.end() for found in _LINE_END.finditer(data)]
+        whole = ends[-1] if ends else 0
+        if len(data) - whole > _LONGEST_LINE:
+            whole = len(data)
+        self._half = data[whole:]
+        if whole:
+            self._write(mask(storable(data[:whole].decode(errors="backslashreplace"))))
+
+    def _write(self, text: str) -> None:
+        try:
+            if self._file is None:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o600)
+            self._written += len(text)
+            os.write(self._file, (text if self._written <= LONGEST else _FULL).encode())
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """The attempt has ended: its output is kept elsewhere."""
+        if self._file is not None:
+            os.close(self._file)
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        self._path, self._file = "", None
+
+
+def read_live(path: Path) -> str | None:
+    """Return what is there of an attempt's output; None where there is no file."""
+    try:
+        return mask(path.read_text(errors="backslashreplace"))
+    except OSError:
+        return None
