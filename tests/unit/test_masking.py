@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from redrive import masking
-from redrive.masking import MASK, last_four, mask, mask_all, remember
+from redrive.masking import MASK, cut_to_mask, last_four, mask, mask_all, remember
 
 SHAPES = [
     "Authorization: Bearer {}",
@@ -49,6 +49,22 @@ SHAPES = [
     "Max retries exceeded with url: /services/T0123ABC/B0123ABC/{}",
     "https://discord.com/api/webhooks/123456789/{}",
     "https://acme.webhook.office.com/webhookb2/one@two/IncomingWebhook/{}",
+    "password = k1-{}",
+    "db_token =k1-{}",
+    "Endpoint=sb://bus.example.com/;SharedAccessKeyName=Root;SharedAccessKey={}",
+    "<password>{}</password>",
+    '<wsse:Password Type="PasswordText">{}</wsse:Password>',
+    "password => '{}'",
+    ":password => k1-{}",
+    "'password' => '{}'",
+    "private_key: '{}'",
+    'client_secret: "{}"',
+    "curl -u bob:{} https://api.example.com/v1",
+    "curl -s --user 'bob:{}' https://api.example.com/v1",
+    "jdbc:oracle:thin:bob/{}@db.example.com:1521/ORCL",
+    "cut off: password='{}",
+    'cut off: api_key = "{}',
+    "cut off: [(b'X-Api-Key', b'{}",
 ]
 
 secrets = st.text(string.ascii_letters + string.digits + "-_", min_size=12, max_size=60).filter(
@@ -102,6 +118,20 @@ def test_a_word_that_announces_a_secret_does_not_hide_the_name_of_the_next(shape
         "sk-proj-abcdefghijklmnopqrst",
         "xoxb-123456789012-abcdefgh",
         "glpat-abcdefghijklmnopqrst",
+        "SG.abcdefghijklmnopqrstuv.abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG",
+        "npm_abcdefghijklmnopqrstuvwxyz0123456789",
+        "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",
+        "dapi0123456789abcdef0123456789abcdef",
+        "ya29.a0AfH6SMBabcdefghijklmnopqrstuv",
+        "GOCSPX-abcdefghijklmnopqrstuvwxyz12",
+        "pypi-AgEIcHlwaS5vcmcCJDAxMjM0NTY3LTg5YWItY2RlZi0wMTIzLTQ1Njc4OWFiY2RlZg",
+        "dop_v1_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "hvs.CAESIabcdefghijklmnopqrstuvwxyz",
+        "bot123456789:AAabcdefghijklmnopqrstuvwxyz0123456",
+        "123456789:AAabcdefghijklmnopqrstuvwxyz0123456",
+        "shpat_0123456789abcdef0123456789abcdef",
+        "dckr_pat_abcdefghijklmnopqrstuvwxyz0",
+        "whsec_abcdefghijklmnopqrstuvwxyz012345",
     ],
 )
 def test_a_token_known_by_its_shape_is_masked_in_plain_words(token):
@@ -133,6 +163,11 @@ def test_a_private_key_is_masked_to_its_end():
         "see https://example.com/docs?page=2",
         "mail to etl@example.com",
         'connection to server at "127.0.0.1", port 5432 failed',
+        "    token = get_token(attempt_2)",
+        "unexpected token: '}'",
+        "usage: login <password> <token>",
+        "the cookie: of the day",
+        "eyJhbGciOiJIUzI1NiJ9 is the first part",
     ],
 )
 def test_what_is_no_secret_stays_readable(text):
@@ -143,6 +178,22 @@ def test_what_stands_around_a_secret_stays_readable():
     assert mask("GET /v1?api_key=abc&page=2") == f"GET /v1?api_key={MASK}&page=2"
     assert mask("postgresql://etl:hunter2@db/lake") == f"postgresql://etl:{MASK}@db/lake"
     assert mask('{"password": "a\\"b", "page": 2}') == f'{{"password": "{MASK}", "page": 2}}'
+
+
+def test_secret_at_a_cut_is_left_out():
+    token = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+    for most in range(1_000, 1_060):
+        assert "ghp_" not in mask(cut_to_mask("word " * 200 + token + " and so on", most))
+    for most in range(600, 700):
+        text = "word " * 100 + "password='correct horse battery staple' " + "x " * 200
+        assert "correct" not in mask(cut_to_mask(text, most))
+
+
+def test_long_text_is_cut():
+    shown = mask("password='" + "a b " * 1_000_000 + "' and so on")
+    assert shown.startswith(f"password='{MASK}'")
+    assert shown.endswith("more characters)")
+    assert mask(shown) == shown
 
 
 @given(st.text(max_size=300))

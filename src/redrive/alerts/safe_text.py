@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from redrive.masking import mask
+from redrive.masking import cut_to_mask, mask
 
 LONGEST = 4_000
 _MOST_ENTRIES = 100
@@ -32,7 +32,7 @@ _EVERYBODY = re.compile(r"@(?=(?:channel|here|everyone|group|all)(?![a-z0-9_]))"
 def safe(text: str, most: int = LONGEST) -> str:
     """The text, its lines kept; of one that is too long the beginning and the end, for both may tell the most."""
     if len(text) > most + 2 * _MARGIN:
-        head, tail = _cleaned(text[: most + _MARGIN]), _cleaned(text[-most - _MARGIN :])
+        head, tail = _cleaned(cut_to_mask(text, most + _MARGIN)), _cleaned(text[-most - _MARGIN :])
         return _beginning_and_end(head, tail, most, left_out=len(text) - most)
     text = _cleaned(text)
     return text if len(text) <= most else _beginning_and_end(text, text, most, left_out=len(text) - most)
@@ -40,7 +40,7 @@ def safe(text: str, most: int = LONGEST) -> str:
 
 def safe_line(text: str, most: int) -> str:
     """The text in one line, cut at its end."""
-    return cut(" ".join(_cleaned(text[: most + _MARGIN]).split()), most)
+    return cut(" ".join(_cleaned(cut_to_mask(text, most + _MARGIN)).split()), most)
 
 
 def cut(text: str, most: int) -> str:

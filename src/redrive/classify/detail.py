@@ -8,7 +8,7 @@ from typing import Any
 
 from redrive.classify.names import type_names
 from redrive.classify.responses import attribute
-from redrive.masking import mask
+from redrive.masking import cut_to_mask, mask
 
 LIMIT = 1_000
 
@@ -34,13 +34,13 @@ _TELLING_KEYS = (
     "faultstring",
 )
 _DEPTH = 6
-_TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(?:script|style)\b.*?(?:</(?:script|style)>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL)
 _TITLE = re.compile(r"<title[^<>]*>([^<]*)</title>", re.IGNORECASE)
 
 
 def shown(text: str) -> str | None:
     """The text as it may be shown: secrets masked, white space folded, cut at about a thousand characters."""
-    text = " ".join(mask(text[:_LOOK_AT]).split())
+    text = " ".join(mask(cut_to_mask(text, _LOOK_AT)).split())
     if len(text) > LIMIT:
         text = text[: LIMIT - 1] + "…"
     return text or None

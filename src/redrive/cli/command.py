@@ -83,8 +83,8 @@ class _Command(TyperCommand):
 
 
 def _limits_in_words(help: str) -> str:
-    help = re.sub(r"(\d+)<=x<=(\d+)\]$", lambda found: f"{int(found[1]):,} to {int(found[2]):,}]", help)
-    return re.sub(r"x>=(\d+)\]$", r"\1 or more]", help)
+    help = re.sub(r"(\d{1,20})<=x<=(\d{1,20})\]$", lambda found: f"{int(found[1]):,} to {int(found[2]):,}]", help)
+    return re.sub(r"x>=(\d{1,20})\]$", r"\1 or more]", help)
 
 
 def noun(help: str, *, bare: str | None = None) -> typer.Typer:

@@ -40,17 +40,19 @@ _STATUS = (
     re.compile(r"^(\d{3}), message="),  # aiohttp
 )
 _WRAPPED = re.compile(r"^\((?P<type>[\w.]+)\) (?P<said>.*)", re.DOTALL)
-_AWS = re.compile(r"An error occurred \((?P<code>\w+)\) when calling the \w+ operation[^:]*: (?P<said>.*)", re.DOTALL)
+_AWS = re.compile(
+    r"An error occurred \((?P<code>\w+)\) when calling the \w+ operation[^:]{0,200}: (?P<said>.*)", re.DOTALL
+)
 _MYSQL = re.compile(r"^\((?P<number>\d{4}), (?P<said>.*)\)$", re.DOTALL)
 _GRPC = re.compile(r"status = StatusCode\.(?P<status>\w+)\s+details = \"(?P<said>.*?)\"", re.DOTALL)
-_KAFKA = re.compile(r"KafkaError\{.*?code=(?P<code>\w+).*?str=\"(?P<said>.*?)\"")
+_KAFKA = re.compile(r"KafkaError\{[^{}\"\n]{0,200}?code=(?P<code>\w+)[^{}\"\n]{0,200}?str=\"(?P<said>[^\"\n]*)\"")
 _STORY = re.compile(
-    r"service '(?P<service>.*?)'(?:, (?P<endpoint>.*?))?: \d+ attempts? in (?P<elapsed>[\d.]+) s; "
-    rf"(?P<kind>{'|'.join(Kind)}): (?P<reason>.*?); (?P<why>[^;]*?)\. (?P<advice>[A-Z].*)",
+    r"service '(?P<service>[^'\n]{1,200})'(?:, (?P<endpoint>[^\n]{0,500}?))?: \d+ attempts? in (?P<elapsed>[\d.]+) s; "
+    rf"(?P<kind>{'|'.join(Kind)}): (?P<reason>.{{0,2000}}?); (?P<why>[^;]{{0,500}}?)\. (?P<advice>[A-Z].*)",
     re.DOTALL,
 )
 _UNSENT = re.compile(
-    r"service '(?P<service>.*?)'(?:, (?P<endpoint>.*?))?: (?P<why>[^;]*?); nothing was sent "
+    r"service '(?P<service>[^'\n]{1,200})'(?:, (?P<endpoint>[^\n]{0,500}?))?: (?P<why>[^;]{0,500}?); nothing was sent "
     r"\(0 attempts in (?P<elapsed>[\d.]+) s\)\. (?P<advice>[A-Z].*)",
     re.DOTALL,
 )

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from types import TracebackType
 
-from redrive.masking import mask
+from redrive.masking import cut_to_mask, mask
 
 ERROR_LENGTH = 2_000
 TRACE_LENGTH = 16 << 10
@@ -83,7 +83,7 @@ def one_line(error: BaseException) -> str:
     except Exception:
         said = ""
     name = type(error).__name__
-    said = " ".join(mask(said[:_LOOK_AT]).split())
+    said = " ".join(mask(cut_to_mask(said, _LOOK_AT)).split())
     return storable(cut(f"{name}: {said}" if said else name, ERROR_LENGTH))
 
 

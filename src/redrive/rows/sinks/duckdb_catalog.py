@@ -18,7 +18,7 @@ with needs("rows"):
 _HERE = "database_name = current_database() AND schema_name = ?"
 _UNIQUE = ("PRIMARY KEY", "UNIQUE")
 _KEYS = (*_UNIQUE, "FOREIGN KEY")  # each has an index
-_COLLATED = re.compile(r"""("(?:[^"]|"")+"|\w+) VARCHAR COLLATE ([\w.]+)""")
+_COLLATED = re.compile(r"""("(?:[^"]|""){1,200}"|(?<!\w)\w{1,200}) VARCHAR COLLATE ([\w.]+)""")
 _INDEXED = re.compile(r"'((?:[^']|'')*)'|([^,\[\]\s][^,\[\]]*)")
 
 

@@ -18,10 +18,10 @@ _LAST_EMPTY_LINES = re.compile(rb"[\r\n]+")
 _SEPARATOR = re.compile(rb"\"?sep=([!#-&(-/:-@\[-`{-~\t ])\"?(?:\r\n?|\n)", re.IGNORECASE)
 _OTHER_FORMATS = (
     (
-        re.compile(rb"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE),
+        re.compile(rb"\A\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE),
         "an HTML page, not a CSV file: it may be the error page of a download; fetch the file again",
     ),
-    (re.compile(rb"\s*<(?:\?xml|!doctype)\b", re.IGNORECASE), "an XML file, not a CSV file: convert it to CSV first"),
+    (re.compile(rb"\A\s*<(?:\?xml|!doctype)\b", re.IGNORECASE), "an XML file, not a CSV file: convert it to CSV first"),
 )
 # A header may have names in brackets, "[id],[name]".
 _JSON = re.compile(rb'\s*(?:\{\s*(?:"|\}|\Z)|\[\s*(?:[\[{"\]]|\Z))')

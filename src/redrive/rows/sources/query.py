@@ -23,7 +23,7 @@ from redrive.rows.sources.query_watermark import given_back, kept, stepped_back
 MOST_NULLS = 10_000
 """Rows without a watermark, or without a key, that a run accepts: they are read in every run."""
 
-_PART = r'(?:[\w$]+|"[^"]+"|`[^`]+`|\[[^\]]+\])'
+_PART = r'(?:[\w$]{1,200}|"[^"]{1,200}"|`[^`]{1,200}`|\[[^\]]{1,200}\])'
 _TABLE = re.compile(rf"\bfrom\s+({_PART}(?:\s*\.\s*{_PART})*)", re.IGNORECASE)
 
 
@@ -424,7 +424,7 @@ def _named_by(sql: str) -> str:
     """The first table, or else how the SQL begins."""
     found = _TABLE.search(sql)
     if found:
-        return re.sub(r"\s*\.\s*", ".", re.sub(r'["`\[\]]', "", found[1]))
+        return re.sub(r"(?<!\s)\s*+\.\s*+", ".", re.sub(r'["`\[\]]', "", found[1]))
     return " ".join(sql.split())[:60]
 
 

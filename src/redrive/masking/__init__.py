@@ -1,0 +1,108 @@
+"""Keeps secrets out of everything a person or a log can see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from redrive.masking.cards import cards_in, may_hold_cards, replace_cards
+from redrive.masking.credentials import MASK, SECRET_FIELD, mask_credentials
+
+# Keys and tokens in use, which may look like anything, in the forms in which a text may have them; the longest first.
+_known: dict[str, None] = {}
+_known_forms: tuple[tuple[str, str], ...] = ()
+_MOST_KNOWN = 64  # each is looked for in every text
+
+# The last four digits of a card may begin another. A text that goes on like this is made up, and would take for ever.
+_PASSES = 3
+
+# Masking takes time: some seconds for so many characters that are made to take the most.
+_LONGEST = 1_000_000
+_LONGEST_WORD = 500
+
+
+def remember(secret: str) -> None:
+    """From here on, mask this very text wherever it is seen: a server may repeat the key that it refuses.
+
+    One that could be a common word is not remembered, and of very many only the latest are.
+    """
+    global _known_forms  # noqa: PLW0603 - what is secret is secret for the whole process
+    if len(secret) < 8 or (len(secret) < 16 and secret.isalpha()):
+        return
+    _known.pop(secret, None)
+    _known[secret] = None
+    for oldest in list(_known)[:-_MOST_KNOWN]:
+        _known.pop(oldest, None)
+    forms = {form: MASK + last_four(known) for known in list(_known) for form in _forms(known)}
+    _known_forms = tuple(sorted(forms.items(), key=lambda form: -len(form[0])))
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """A text as it is, as it stands in a URL, and as Python shows it."""
+    yield secret
+    for quoted in (quote, partial(quote, safe=""), quote_plus):
+        yield quoted(secret, errors="replace")
+    yield repr(secret)[1:-1]
+
+
+def mask(text: str) -> str:
+    """The text without what looks like a credential, without known ones, and of payment cards only their last four.
+
+    Of a text beyond a million characters the beginning is shown.
+    """
+    if len(text) > _LONGEST:
+        start = cut_to_mask(text, _LONGEST)
+        return f"{mask(start)} ... ({len(text) - len(start):,} more characters)"
+    for form, shown in _known_forms:
+        if form in text:
+            text = text.replace(form, shown)
+    return _mask_cards(text) if may_hold_cards(text) else mask_credentials(text)
+
+
+def _mask_cards(text: str) -> str:
+    """Without credentials and cards; a card that is used as a credential is hidden as one, in all its groups."""
+    for _ in range(_PASSES):
+        cards = cards_in(text)
+        if not cards:
+            break
+        text = mask_credentials(replace_cards(text, cards, str))
+        text = replace_cards(text, cards_in(text), lambda digits: MASK + last_four(digits))
+    return mask_credentials(text)
+
+
+def cut_to_mask(text: str, most: int) -> str:
+    """The beginning of a text that is too long to be masked whole, without a secret that is cut in half and missed.
+
+    A word at the cut is left out, and a quoted text that the cut leaves open is masked to its end.
+    """
+    if len(text) <= most:
+        return text
+    at = max(0, most - _LONGEST_WORD)
+    start, end = text[:at], text[at:most]
+    words = end.rsplit(maxsplit=1)
+    return start + words[0] if start and len(words) == 2 else start + end
+
+
+def mask_all(value: Any) -> Any:
+    """A document without secrets: its texts and numbers masked, and whatever stands under the name of a secret."""
+    if isinstance(value, Mapping):
+        return {name: _under(name, inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [mask_all(inner) for inner in value]
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and (shown := mask(str(value))) != str(value):
+        return shown  # a card that was read as a number
+    return value
+
+
+def _under(name: object, value: Any) -> Any:
+    named = isinstance(name, str) and SECRET_FIELD.fullmatch(name)
+    return MASK if named and isinstance(value, str) and value else mask_all(value)
+
+
+def last_four(secret: str) -> str:
+    """What may be shown of a key."""
+    return secret[-4:]

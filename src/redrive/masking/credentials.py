@@ -1,0 +1,270 @@
+"""Credentials in a text: by the name they stand under, by the place they stand in, by their shape.
+
+Every pattern takes time that is linear in the text, whatever the text holds: alternatives exclude each other, repeats
+are possessive or bounded, and a value that does not end is taken to the end of its line, never looked at again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+MASK = "***"
+
+_TELLING = (
+    r"(?:(?:[\w-]{1,40}[-_])?(?:"
+    r"(?:api|access|account|auth|client|encryption|private|secret|shared[-_]?access|storage|subscription)[-_]?key|"
+    r"token|secret|passwd|password|passphrase|pwd|credentials?|signature)|"
+    r"\w{0,20}(?:apikey|token|secret|password|signature)|"
+    r"(?:admin|db|database|ftp|mail|pg|root|smtp|ssh|user)[-_]?pass|"
+    r"(?:proxy-)?authorization|cookie|set-cookie|x-amz-[a-z-]+)"
+)
+# `key` alone is Google's query parameter; a `sort_key` or `source_key` is no secret.
+_NAMES = rf"(?:key|sig|auth|{_TELLING})"
+SECRET_FIELD = re.compile(rf"sig|auth|{_TELLING}", re.IGNORECASE)
+
+# What follows is not itself a name whose secret is still to come, as in "bearer\nX-Api-Key: abc": to take the name for
+# the secret would leave the secret standing.
+_NO_NAME = r"""(?!:?[\w-]+(?:\s?:\s|\s?=\s?['"(]|\s=|\s?=>))"""
+
+# A value without quotes behind `name: ` or `name = ` has a digit: "password: field required" is none, and neither is
+# "token = get_token()".
+_UNQUOTED = rf"{_NO_NAME}(?=[^\s'\",;]*[0-9])[^\s'\",;(){{}}\[\]<>]{{8,}}+(?![(\[])"
+
+_APART = r"(?:[ \t]{1,20}=>?[ \t]{0,20}|=[ \t]{1,20}|=>[ \t]{0,20})"
+
+
+def _quoted(group: int, closed_by: str = "") -> str:
+    """The rest of a quoted text whose quote is that group; one that is not closed goes to the end of the line."""
+    return rf"(?:\\.|(?!\{group})[^\\\n])*+(?:\{group}{closed_by}|\\?(?=\n|\Z))"
+
+
+def _cookies(found: re.Match[str]) -> str:
+    return f"{found[1]}{MASK}" if "=" in found[2] else found[0]
+
+
+def _web_token(found: re.Match[str]) -> str:
+    return found[0] if found[1] is None else MASK
+
+
+# What must be in a text, in lower case, for a pattern to have a chance. Most messages have none of it, and looking for
+# a word is a hundred times as fast as a pattern.
+_SECRET_WORDS = ("key", "token", "secret", "pass", "pwd", "cred", "sig", "auth", "cookie", "x-amz")
+# Every name that _NAMES takes ends so, but Amazon's.
+_NAME_ENDS = (
+    *("key", "token", "secret", "passwd", "password", "passphrase", "pwd", "credential", "credentials"),
+    *("signature", "sig", "auth", "authorization", "cookie", "pass"),
+)
+_BEHIND_A_NAME = frozenset({"=", ": "})
+_SHAPES = (
+    *("akia", "asia", "aiza", "gh", "github_pat", "gl", "sk", "rk", "pk", "xox", "sg.", "npm_", "hf_", "dapi", "ya29."),
+    *("gocspx-", "pypi-", "_v1_", "hv", "bot", ":aa", "shp", "dckr_pat_", "whsec_", "lin_api_", "sntry", "atatt"),
+)
+
+_PATTERNS: tuple[
+    tuple[tuple[tuple[str, ...], ...], re.Pattern[str], str | Callable[[re.Match[str]], str]],
+    ...,
+] = (
+    # -----BEGIN PRIVATE KEY----- …
+    (
+        (("private key",),),
+        re.compile(
+            r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?! \*\*\*)"  # nothing is left of one that was masked before
+            r".*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)",
+            re.DOTALL,
+        ),
+        rf"\1 {MASK}",
+    ),
+    # Addresses that are secrets themselves: of Slack, Discord and Teams
+    (
+        (("/services/t", "webhook"),),
+        re.compile(
+            r"(/services/(?=T\w+/B\w+/)|/api/webhooks/(?=\d+/)|/webhookb2/|office\.com/webhook/)[\w./@-]{8,}",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # curl -u user:abc
+    (
+        (("curl",), (" -u", "-user")),
+        re.compile(
+            r"""(\bcurl\b[^\n]{0,300}?\s(?:-u|--(?:proxy-)?user)[ =]?['"]?[^\s:'"]{1,100}:)[^\s'"]+""", re.IGNORECASE
+        ),
+        rf"\1{MASK}",
+    ),
+    # Authorization: Bearer abc / Basic abc
+    (
+        (("bearer", "basic", "digest", "apikey"),),
+        re.compile(rf"\b(bearer|basic|digest|apikey)\s+{_NO_NAME}[A-Za-z0-9._~+/=:-]{{4,}}", re.IGNORECASE),
+        rf"\1 {MASK}",
+    ),
+    # scheme://user:password@host, and scheme://token@host
+    (
+        (("://",), ("@",)),
+        re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]{0,200}):[^\s/'\"]{1,500}@", re.IGNORECASE),
+        rf"\1:{MASK}@",
+    ),
+    (
+        (("://",), ("@",)),
+        re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@'\"]{16,500}@", re.IGNORECASE),
+        rf"\1{MASK}@",
+    ),
+    # jdbc:oracle:thin:user/password@host
+    (
+        (("jdbc:oracle:",), ("@",)),
+        re.compile(r"(jdbc:oracle:\w{1,10}:[^\s/:@'\"]{1,100}/)[^\s@'\"]{1,200}@", re.IGNORECASE),
+        rf"\1{MASK}@",
+    ),
+    # auth=("etl", "abc")
+    ((("auth",), ("=",), ("(",)), re.compile(r"(?<![\w-])(auth\s?=\s?)\([^()]*\)", re.IGNORECASE), rf"\1{MASK}"),
+    # password='a b', password="a b", password => 'a b'
+    (
+        (("=",), _SECRET_WORDS),
+        re.compile(rf"""(?<![\w-])({_NAMES}\s?=>?\s?)(['"]){_quoted(2)}""", re.IGNORECASE),
+        rf"\1\2{MASK}\2",
+    ),
+    # ?api_key=abc&…, password=abc (also libpq keyword strings)
+    (
+        (("=",), _SECRET_WORDS),
+        re.compile(rf"(?<![\w-])({_NAMES})=(?!>){_NO_NAME}[^\s&'\",;]+", re.IGNORECASE),
+        rf"\1={MASK}",
+    ),
+    # password = abc123, password => abc123, as in INI files
+    (
+        (("=",), _SECRET_WORDS),
+        re.compile(rf"(?<![\w-])({_TELLING}{_APART}){_UNQUOTED}", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
+    # "api_key": "abc", also where the JSON is itself inside a JSON string; "api_key" => "abc"
+    (
+        ((":", "=>"), ('"', "'"), _SECRET_WORDS),
+        re.compile(
+            rf"""((\\?["']){_NAMES}\2\s*(?::|=>)\s*)(\\?["'])(?:(?!\3)(?:\\.|[^\\]))*+(?:\3|\\?\Z)""",
+            re.IGNORECASE | re.DOTALL,
+        ),
+        rf"\1\3{MASK}\3",
+    ),
+    # private_key: 'abc'; a short one may be part of a sentence, "unexpected token: '}'"
+    (
+        ((": ",), ('"', "'"), _SECRET_WORDS),
+        re.compile(
+            rf"""(?<![\w-])({_TELLING}\s?: +)(['"])(?=(?:(?!\2)[^\n]){{6}}){_quoted(2)}""",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}\2",
+    ),
+    # (b"X-Api-Key", b"abc"), as headers are kept
+    (
+        (("(",), ("'", '"'), _SECRET_WORDS),
+        re.compile(rf"""(\(b?(['"]){_NAMES}\2,\s?b?)(['"]){_quoted(3, "(?=[)])")}""", re.IGNORECASE),
+        rf"\1\3{MASK}\3",
+    ),
+    # <password>abc</password>
+    (
+        (("</",), _SECRET_WORDS),
+        re.compile(rf"(<(?:\w{{1,20}}:)?{_TELLING}(?:\s[^<>]{{0,200}})?>)[^<]++(?=</)", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
+    # Cookie: theme=dark; session=abc
+    (
+        ((":",), ("cookie",)),
+        re.compile(r"(?<![\w-])((?:set-)?cookie\s*+:[ \t]*+)([^\r\n'\"]*+)", re.IGNORECASE),
+        _cookies,
+    ),
+    # Authorization: Token abc
+    (
+        ((":",), ("authorization",)),
+        re.compile(
+            r"(?<!\w)(authorization\s*:[ \t]*)(?:[a-z][\w-]{0,20}[ \t]+)?"
+            rf"{_NO_NAME}(?=[^\s'\"]{{16}}|[^\s'\"]*[0-9])[^\s'\"{{\[,;]{{8,}}",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # X-Api-Key: abc, as a line of headers
+    (
+        ((":",), ("key", "token")),
+        re.compile(
+            rf"(?<![\w-])((?:x-)?api-?key|x-[a-z-]{{0,30}}token)(\s*:[ \t]*){_NO_NAME}[^\s'\"{{\[]{{8,}}", re.IGNORECASE
+        ),
+        rf"\1\2{MASK}",
+    ),
+    # password: abc123, also a header of any other name
+    (
+        ((": ",), _SECRET_WORDS),
+        re.compile(rf"(?<![\w-])({_TELLING}\s?: +){_UNQUOTED}", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
+    # --password abc
+    (
+        (("--",), _SECRET_WORDS),
+        re.compile(rf"""(?<![\w-])(--{_TELLING}\s+)(?:'[^']*'|"[^"]*"|[^\s'"]+)""", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
+    # PagerDuty's routing key; RabbitMQ has one, too, which is no secret and looks different
+    (
+        (("key",), ("routing", "integration")),
+        re.compile(
+            r"""\b((?:routing|integration)[-_ ]?key(?:\\?["'])?\s?[:=]\s?(?:\\?["'])?)[0-9a-z]{32}\b""",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # A JSON Web Token has three parts. What begins like one is taken whole, so that nothing of it is looked at again.
+    (
+        (("eyj",),),
+        re.compile(r"\beyJ[\w-]{8,}+(\.[\w-]{8,}+\.[\w-]*+)?"),
+        _web_token,
+    ),
+    # Tokens that show by their shape what they are.
+    (
+        (_SHAPES,),
+        re.compile(
+            r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}"
+            r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}"  # Google
+            r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|gl(?:pat|ptt|rt|dt|soat|cbt)-[\w-]{20,}"
+            r"|(?:sk|rk|pk)[-_][\w-]{16,}|whsec_[\w+/=]{24,}"
+            r"|xox[abeprs]-[\w-]{10,}"
+            r"|SG\.[\w-]{16,64}\.[\w-]{16,}"  # SendGrid
+            r"|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{40,}|dckr_pat_[\w-]{20,}"
+            r"|hf_[A-Za-z0-9]{30,}|dapi[0-9a-f]{32}|do[opr]_v1_[0-9a-f]{40,}|hv[sbr]\.[\w-]{20,}"
+            r"|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|lin_api_[A-Za-z0-9]{30,}|sntry[su]_[\w+/=]{30,}|ATATT3[\w=-]{20,}"
+            r"|bot[0-9]{6,12}:[\w-]{30,}|[0-9]{8,10}:AA[\w-]{33})"  # Telegram, in a URL and alone
+        ),
+        MASK,
+    ),
+)
+
+
+# Most messages have none of all this.
+_ANY = (*_SECRET_WORDS, "bearer", "basic", "digest", "://", "/services/t", "webhook", "eyj", "oracle", "curl", *_SHAPES)
+
+
+def mask_credentials(text: str) -> str:
+    """The text without what looks like a credential."""
+    lowered = text.lower()
+    if not text.isascii():
+        lowered = lowered.replace("ſ", "s").replace("ı", "i")  # as a pattern that ignores case has it
+    for word in _ANY:
+        if word in lowered:
+            break
+    else:
+        return text
+    for needs, pattern, replacement in _PATTERNS:
+        for words in needs:
+            for word in words:  # a generator for any() would cost more than the search
+                if word in lowered:
+                    break
+            else:
+                break
+        else:
+            mark = needs[0][0]
+            if mark not in _BEHIND_A_NAME or _names_a_secret(lowered, mark):
+                text = pattern.sub(replacement, text)
+    return text
+
+
+def _names_a_secret(lowered: str, mark: str) -> bool:
+    """Whether this mark stands somewhere behind what may be a secret's name."""
+    before = lowered.split(mark)[:-1]
+    return any(part.rstrip().endswith(_NAME_ENDS) or "x-amz-" in part for part in before)

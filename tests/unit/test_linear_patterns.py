@@ -1,0 +1,109 @@
+"""No text can hang the program: every pattern, and all that masks and shortens texts, takes linear time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from redrive.alerts.safe_text import safe, safe_line
+from redrive.classify.detail import body_detail, shown
+from redrive.classify.tables.drivers import NO_CODE_TEXTS
+from redrive.dlq.fingerprint import template
+from redrive.dlq.redact import Redactor
+from redrive.masking import mask
+from tests.support.patterns import Found, attacks, growth, patterns
+
+FOUND, BUILT = patterns()
+FOUND += [
+    Found(f"classify.tables.drivers:{name}", re.compile(pattern, re.IGNORECASE), frozenset({"search"}))
+    for name, texts in NO_CODE_TEXTS.items()
+    for pattern, _ in texts
+]
+
+# Patterns that see no more than so many characters, because the function that uses them cuts the text first.
+CUT = {"dlq.fingerprint:_TOKEN": 2_000, "dlq.fingerprint:_ADDRESS": 2_000}
+
+# Linear is 1 and quadratic is 8; what a loaded machine adds lies between.
+SIZES = {"small": 6_000, "large": 48_000, "limit": 6}
+MOST = 3.5
+
+
+def test_patterns_built_at_run_time_are_known():
+    # Escaped names and separators in classes of characters; the tables of drivers are looked at here.
+    assert BUILT == [
+        "alerts.message",
+        "classify.builtin",
+        "dlq.redact",
+        "rows.sinks.sqlite_keys",
+        "rows.sources.csv_frames",
+        "rows.sources.csv_records",
+        "rows.sources.csv_scan",
+    ]
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.place)
+def test_pattern_is_linear(found):
+    most = CUT.get(found.place)
+    run = found.run if most is None else lambda text: found.run(text[:most])
+    for make in attacks(found.pattern):
+        assert growth(run, make, **SIZES) < MOST, make.__doc__
+
+
+@pytest.mark.parametrize("slow", [r"(a+)+b", r"""(['"])(?:\\.|(?!\1).)*\1""", r"<[^>]*>", r"\s+$", r"x\w+y"])
+def test_slow_pattern_is_noticed(slow):
+    found = Found("slow", re.compile(slow), frozenset())
+    assert any(growth(found.run, make, **{**SIZES, "limit": 1}) >= MOST for make in attacks(found.pattern))
+
+
+def repeated(piece, before=""):
+    def make(size):
+        return before + piece * max(1, size // len(piece))
+
+    make.__doc__ = f"{before!r} + {piece!r} * n"
+    return make
+
+
+TEXTS = [
+    *(repeated("\\a", before) for before in ("password='", 'token="', "api_key = '", "(b'token', b'", '{"token": "')),
+    *(repeated(f"{name}{quote}\\x3d") for name in ("password=", "key = ", "token: ") for quote in "'\""),
+    repeated("cookie:"),
+    repeated("cookie:" + "\t" * 50),
+    repeated("eyJaaaaaaaa-"),
+    repeated("eyJaaaaaaaa.aaaaaaaa-"),
+    repeated("4111111111111111 1.5 "),
+    repeated("4111 "),
+    repeated("4111 1111 1111 1111 1111 1111 1111 "),
+    repeated("a://a:a"),
+    repeated("curl "),
+    repeated("<password>"),
+    repeated("<script"),
+    repeated("(" * 10),
+    repeated(" "),
+    repeated("'"),
+    repeated("\\"),
+    repeated("\x1b]"),
+    repeated("\x1b[0"),
+    repeated("-----BEGIN PRIVATE KEY-----"),
+    repeated("password = password => "),
+]
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [mask, shown, body_detail, safe, lambda text: safe_line(text, 200), template],
+    ids=["mask", "shown", "body_detail", "safe", "safe_line", "template"],
+)
+def test_text_is_handled_in_linear_time(handle):
+    for make in TEXTS:
+        assert growth(handle, make, **SIZES) < MOST, make.__doc__
+
+
+def test_record_is_redacted_in_linear_time():
+    redactor = Redactor(["card_number", "*.ssn", "*_token"])
+
+    def handle(text):
+        redactor.text(text, {"card_number": text[:20], "note": text, text: 1})
+
+    for make in TEXTS:
+        assert growth(handle, make, **SIZES) < MOST, make.__doc__
