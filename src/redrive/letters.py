@@ -167,13 +167,17 @@ class Cause:
     sample: str
     """The error of one of them."""
     count: int
-    """Letters, of the statuses asked for."""
+    """Letters of the selection."""
     by_status: Mapping[str, int]
+    """The same letters by their status; 0 for a status that was not asked for."""
     seen: int
-    """Failures, repeats included."""
+    """Failures in these pipelines, repeats included, whatever the status of their letters is now."""
     first_seen: datetime
+    """The first of these failures."""
     last_seen: datetime
+    """The last of them."""
     pipelines: tuple[str, ...]
+    """Those that have letters of the selection."""
     trend: tuple[int, ...] = ()
     """Failures a day, the last seven days, today last."""
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 OPEN = ("pending", "escalated")
 """The statuses of letters that nobody has decided about yet."""
+DECIDED = ("reprocessed", "discarded")
+"""The other ones."""
 _ANY = {"any", "all"}
 
 
@@ -110,10 +112,15 @@ def whole_cause(dlq: DeadLetters, beginning: str) -> str:
     return found[0].fingerprint
 
 
+def statuses_of(filters: dict[str, Any]) -> tuple[str, ...]:
+    """Return the statuses that filters select, each once; all of them where none is given."""
+    asked = filters.get("status") or (*OPEN, *DECIDED)
+    return tuple(dict.fromkeys(one for status in asked for one in (OPEN if status == "open" else (status,))))
+
+
 def what_is_there(dlq: DeadLetters, filters: dict[str, Any]) -> str | None:
     """Return which letters match but for their status, and how to select them; None where there are none."""
-    asked = filters.get("status")
-    wanted = set() if asked is None else {one for status in asked for one in (OPEN if status == "open" else (status,))}
+    wanted = statuses_of(filters) if filters.get("status") else ()
     counts = {status: number for status, number in dlq.count_by_status(**filters).items() if status not in wanted}
     if not counts:
         return None

@@ -153,7 +153,10 @@ def _described(
                 message=row.template if row else "(written without a fingerprint)",
                 sample=row.sample if row else "",
                 count=counts[cause],
-                by_status=dict(group.by_status),
+                by_status={
+                    status: count if chosen.status is None or status in chosen.status else 0
+                    for status, count in group.by_status.items()
+                },
                 seen=group.seen,
                 first_seen=group.first_seen,
                 last_seen=group.last_seen,

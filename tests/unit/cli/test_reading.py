@@ -3,6 +3,7 @@
 import json
 import shlex
 import uuid
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -416,3 +417,26 @@ def test_list_does_not_read_the_records(store, put):
         (None, None, True),
     ]
     assert [letter.error_message for letter in light] == [letter.error_message for letter in store.dlq.find()]
+
+
+@pytest.mark.parametrize("status", ["open", "pending", "escalated", "reprocessed", "discarded", "any"])
+def test_causes_count_the_letters_that_ls_lists(run, put, store, status):
+    put(6)
+    put(3, error="another reason")
+    ids = [letter.id for letter in store.dlq.each()]
+    store.dlq.discard(ids=ids[:2], note="x")
+    store.dlq.escalate(ids=ids[2:3], note="x")
+    store.dlq.replay(lambda records: None, ids=[*ids[3:4], *ids[6:8]], any_pipeline=True, dry_run=False)
+    listed = json.loads(run("dlq", "ls", "--status", status, "--limit", 100, "--json").out)
+    wanted = Counter(letter["fingerprint"] for letter in listed)
+    causes = json.loads(run("dlq", "causes", "--status", status, "--json").out)
+    assert {cause["fingerprint"]: cause["count"] for cause in causes} == wanted
+    header, *_ = run("dlq", "causes", "--status", status).out.splitlines()
+    for row in run("dlq", "causes", "--status", status).rows:
+        shown = dict(zip(header.split("\t"), row, strict=True))
+        (cause,) = (one for one in causes if one["fingerprint"].startswith(shown["cause"]))
+        assert int(shown["letters"]) == cause["count"]
+        assert {name: int(shown[name] or 0) for name in cause["by_status"] if name in shown} == {
+            name: count for name, count in cause["by_status"].items() if name in shown
+        }
+        assert sum(int(shown.get(name) or 0) for name in cause["by_status"]) == cause["count"]

@@ -10,7 +10,7 @@ import typer
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.exits import TEMPORARY, Refused
-from redrive.cli.selecting import OPEN, Selection
+from redrive.cli.selecting import OPEN, Selection, statuses_of
 from redrive.cli.session import Session
 from redrive.cli.wording import counted
 from redrive.errors import LetterError
@@ -79,12 +79,12 @@ def _in_words(changed: Changed, verb: str) -> list[str]:
 
 def _ask(session: Session, dlq: DeadLetters, verb: str, filters: dict[str, Any]) -> None:
     """Let a person see how many letters his filters select, before anything is changed."""
-    statuses = filters.get("status") or ("pending", "escalated", "discarded", "reprocessed")
-    counts = {one: dlq.count(**{**filters, "status": (one,)}) for one in statuses}
-    total = sum(counts.values())
+    counts = dlq.count_by_status(**filters)
+    selected = {status: counts[status] for status in statuses_of(filters) if counts.get(status)}
+    total = sum(selected.values())
     if total <= 1:
         return
-    kinds = ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)
+    kinds = ", ".join(f"{count:,} {status}" for status, count in selected.items())
     confirm(session, f"{verb} {counted(total)} ({kinds})", total)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.output import Column
-from redrive.cli.selecting import OPEN, Selection, what_is_there
+from redrive.cli.selecting import OPEN, Selection, statuses_of, what_is_there
 from redrive.cli.session import Session
 from redrive.cli.wording import ago, bars, counted, in_a_line
 from redrive.masking import mask
@@ -48,7 +49,8 @@ def causes(
 ) -> None:
     """Letters by what is wrong with them, most frequent first.
 
-    Without a status: causes that have pending or escalated letters.
+    Without a status: causes that have pending or escalated letters. `letters` are those of the statuses asked for;
+    `seen` and `trend` are failures, whatever became of their letters.
     """
     from redrive.cli.letter_view import LetterView
 
@@ -66,11 +68,11 @@ def causes(
         out.document([document for _, document in found])
     else:
         digits = _digits([one.fingerprint for one, _ in found])
+        statuses = statuses_of(filters)
         columns = (
             Column(title="cause", show=lambda cause: cause[:digits]),
             Column(title="letters", right=True, drop=4),
-            Column(title="pending", right=True),
-            Column(title="escalated", show=lambda count: f"{count:,}" if count else "", right=True, drop=1),
+            *(_status_column(status) for status in statuses),
             Column(title="seen", right=True, drop=3),
             Column(title="pipelines", show=", ".join, drop=5, least=12),
             Column(title="first seen", show=ago, drop=6),
@@ -78,7 +80,7 @@ def causes(
             Column(title="trend", show=bars, drop=2),
             Column(title="message", least=30, wrap=True),
         )
-        out.table(columns, [_cause_row(one, document["message"]) for one, document in found])
+        out.table(columns, [_cause_row(one, document["message"], statuses) for one, document in found])
     if size is not None:
         out.say("no cause matches" if not selection.empty else f"no open letters; {counted(size.letters)} in all")
         if others:
@@ -95,12 +97,17 @@ def _one_of(dlq: DeadLetters, cause: Cause) -> Letter | None:
     return found[0] if found else None
 
 
-def _cause_row(cause: Cause, message: str) -> list[Any]:
-    by_status = cause.by_status
+def _status_column(status: str) -> Column:
+    if status == "pending":
+        return Column(title=status, right=True)
+    return Column(title=status, show=lambda count: f"{count:,}" if count else "", right=True, drop=1)
+
+
+def _cause_row(cause: Cause, message: str, statuses: Sequence[str]) -> list[Any]:
     return [
         cause.fingerprint,
-        sum(by_status.values()),
-        *(by_status[status] for status in OPEN),
+        cause.count,
+        *(cause.by_status[status] for status in statuses),
         cause.seen,
         cause.pipelines,
         cause.first_seen,
