@@ -156,7 +156,7 @@ def test_31_what_arrives_while_a_replay_runs_does_not_join(dlq, put):
 
 def test_a_canary_that_fails_stops_the_replay(dlq, put):
     put(20)
-    report = dlq.replay(Shelf(refuse={"D-1"}), any_pipeline=True, canary=3, dry_run=False)
+    report = dlq.replay(Shelf(refuse={"D-0"}), any_pipeline=True, canary=3, dry_run=False)
     assert (report.attempted, report.reprocessed, report.failed_again) == (3, 2, 1)
     assert "1 of the first 3 failed" in report.stopped
     assert dlq.count(status="pending") == 17
@@ -468,3 +468,40 @@ def test_an_empty_list_of_statuses_selects_nothing(dlq, put):
     assert dlq.replay(Shelf(), any_pipeline=True, status=[]).selected == 0
     assert dlq.purge(status=[], older_than=later).letters == 0
     assert dlq.edit_many(patch={"a": 1}, status=[]).selected == 0
+
+
+class TestCanarySample:
+    def test_is_spread_over_the_selection(self, dlq, put):
+        put(200)
+        sent = []
+        dlq.replay(lambda records: sent.append([record["id"] for record in records]), pipeline="vendor", dry_run=False)
+        numbers = [int(one.removeprefix("D-")) for one in sent[0]]
+        assert [number // 20 for number in numbers] == list(range(10))
+        assert sorted(one for batch in sent for one in batch) == sorted(f"D-{n}" for n in range(200))
+
+    def test_of_the_letters_that_the_limit_allows(self, dlq, put):
+        put(200)
+        sent = []
+        dlq.replay(sent.extend, pipeline="vendor", dry_run=False, canary=2, limit=10)
+        first, second = (int(record["id"].removeprefix("D-")) for record in sent[:2])
+        assert first < 5 <= second < 10
+        assert {record["id"] for record in sent} == {f"D-{n}" for n in range(10)}
+
+    def test_finds_a_fault_of_newer_letters(self, dlq, put):
+        put(60)
+        put(60, start=60, error="zone: unknown")
+        report = dlq.replay(
+            lambda records: [None if int(record["id"][2:]) < 60 else "still bad" for record in records],
+            pipeline="vendor",
+            dry_run=False,
+        )
+        assert (report.attempted, report.reprocessed) == (10, 5)
+        assert report.stopped is not None
+
+    def test_takes_the_oldest_letter_of_a_key(self, dlq):
+        for number in range(120):
+            dlq.put({"n": number}, f"reason {'abcdefghij'[number % 10]}", key=str(number % 12), pipeline="vendor")
+        sent = []
+        dlq.replay(sent.extend, pipeline="vendor", dry_run=False, batch=7)
+        last = {record["n"] % 12: record["n"] for record in sent}
+        assert last == {record["n"] % 12: record["n"] for record in sorted(sent, key=lambda record: record["n"])}

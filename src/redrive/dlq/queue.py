@@ -84,7 +84,10 @@ class DeadLetters:
         return Digests.of(self._database) if self._masks else None
 
     def stored_texts(self, text: str) -> tuple[str, ...]:
-        """Return how a key or a position may be stored: as it is, or as a digest where its record was masked."""
+        """Return how a key or a position may be stored: as it is, or as a digest where its record was masked.
+
+        text  the key or the position
+        """
         return (text,) if self._digests is None else (text, self._digests.text(text))
 
     def _filter(self, filters: Mapping[str, Any], now: datetime | None = None) -> Filter:

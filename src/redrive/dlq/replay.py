@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
+from redrive.dlq.canary import canary_first
 from redrive.dlq.claims import LEASE, Claims, holders
 from redrive.dlq.due import Schedule
 from redrive.dlq.filters import Filter
@@ -190,6 +191,9 @@ class Replay:
         self._others = self._of_others(connection)
         self._refuse_foreign()
         self._canary = self._canary_of(self._wanted())
+        if self._canary is not None:
+            sample = {"canary": self._canary, "of": self._wanted()}
+            self._ids = canary_first(connection, self._ids, **sample, conditions=conditions)
 
     def _of_superseded(self, connection: Connection) -> int:
         """Return how many letters match that are left out because a later run has written their row."""

@@ -184,7 +184,7 @@ def test_a_target_that_cannot_rehearse_is_said_to(run, put):
 
 
 def test_a_canary_that_fails_stops_the_rest(run, put, store):
-    put(8)
+    put(8, start=3)
     answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--canary", 3, "--go")
     assert answer.code == 70
     assert "stopped: canary: 1 of the first 3 failed, the rest was not touched" in answer.err

@@ -125,3 +125,67 @@ def test_stored_target_that_has_moved_needs_another(run, here, store, jobs):
     assert f"the letters were rejected by {here}/./jobs.py:invoices, which is not there any more" in answer.err
     assert "pass --target FILE:NAME" in answer.err
     assert run("dlq", "replay", "--target", "moved.py:invoices").rows[0][:2] == ["selected", "1"]
+
+
+class TestSeveralTargets:
+    @pytest.fixture
+    def letters(self, run, here, store, jobs):
+        """Two letters of each of two targets, in files of their own."""
+        (here / "jobs.py").write_text((here / "jobs.py").read_text().replace('"fee": "3"', '"fee": "N/A"'))
+        (here / "more.py").write_text((here / "jobs.py").read_text().replace("payments", "receipts"))
+        for target in ("jobs.py:invoices", "more.py:receipts"):
+            assert run("run", target).code == 0
+        for name in ("jobs", "more"):
+            path = here / f"{name}.py"
+            path.write_text(path.read_text().replace("strict = True", "strict = False"))
+            del sys.modules[name]
+
+    def test_limit_is_that_of_all_of_them(self, run, store, letters):
+        answer = run("dlq", "replay", "--text", "N/A", "--limit", 3, "--json")
+        assert [one["attempted"] for one in json.loads(answer.out)["replays"]] == [2, 1]
+        answer = run("dlq", "replay", "--text", "N/A", "--limit", 2, "--go")
+        assert answer.code == 0, answer.err
+        assert store.dlq.count(status="reprocessed") == 2
+        assert store.dlq.count(status="open", pipeline="receipts") == 2
+
+    @pytest.mark.parametrize(
+        ("text", "code", "why"),
+        [("import nothing_like_it", 70, "nothing_like_it"), ("invoices = None", 64, "replay's target is a function")],
+    )
+    def test_broken_one_does_not_stop_the_others(self, run, here, store, letters, text, code, why):
+        (here / "jobs.py").write_text(text)
+        answer = run("dlq", "replay", "--text", "N/A", "--go")
+        assert answer.code == code, answer.err
+        assert store.dlq.count(status="reprocessed", pipeline="receipts") == 2
+        assert store.dlq.count(status="pending", pipeline="invoices") == 2
+        (stopped,) = [line for line in answer.err.splitlines() if "stopped" in line]
+        assert stopped.startswith("target jobs.py:invoices stopped: ")
+        assert why in stopped
+
+    def test_broken_one_is_in_the_json(self, run, here, store, letters):
+        (here / "jobs.py").unlink()
+        answer = run("dlq", "replay", "--text", "N/A", "--go", "--json")
+        assert answer.code == 64
+        broken, other = json.loads(answer.out)["replays"]
+        assert (broken["selected"], broken["attempted"], other["reprocessed"]) == (2, 0, 2)
+        assert "is not there any more" in broken["stopped"]
+
+    def test_one_that_stops_does_not_stop_the_others(self, run, here, store, letters):
+        path = here / "jobs.py"
+        path.write_text(path.read_text().replace("sqlite:///", "sqlite:////nowhere/"))
+        answer = run("dlq", "replay", "--text", "N/A", "--go")
+        assert answer.code != 0
+        assert store.dlq.count(status="reprocessed", pipeline="receipts") == 2
+        assert store.dlq.count(status="pending", pipeline="invoices") == 2
+
+
+def test_letters_of_a_renamed_pipeline_are_sent_by_their_former_name(run, here, store, jobs):
+    assert run("run", "jobs.py:invoices").code == 0
+    jobs()
+    path = here / "jobs.py"
+    path.write_text(path.read_text().replace('to("invoices"', 'to("bills"'))
+    answer = run("dlq", "replay", "--go")
+    assert "1 letter of other pipelines left out (invoices: 1)" in answer.err
+    assert "if the pipeline was renamed, pass its former name" in answer.err
+    assert run("dlq", "replay", "--pipeline", "invoices", "--go").code == 0
+    assert store.dlq.count(status="reprocessed") == 1

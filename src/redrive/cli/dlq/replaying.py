@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +14,12 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
-from redrive.cli.exits import FAILED
+from redrive.cli.exits import FAILED, BrokenModule, NotThere, exit_code
 from redrive.cli.output import Column
 from redrive.cli.selecting import OPEN, Selection, what_is_there
 from redrive.cli.session import Session
 from redrive.cli.wording import counted
-from redrive.errors import LetterError, ReplayStopped
+from redrive.errors import LetterError, RedriveError, ReplayStopped
 from redrive.masking import mask
 
 if TYPE_CHECKING:
@@ -54,12 +54,13 @@ def replay(
         typer.Option(
             metavar="N",
             min=1,
-            help="Send N letters first, and stop if one of them fails. Default: 10 if more than 100 are sent.",
+            help="Send N letters first, spread over the selection, and stop if one of them fails. Default: 10 if more "
+            "than 100 are sent.",
         ),
     ] = None,
     no_canary: Annotated[bool, typer.Option("--no-canary", help="Send all of them without a canary.")] = False,
     rate: Annotated[float | None, typer.Option(metavar="N", help="Maximum number of letters per second.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of letters.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of letters in all.")] = None,
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="So many records per call of the target.")
     ] = None,
@@ -92,8 +93,10 @@ def replay(
     with redirect_stdout(sys.stderr):
         done = _replay(session, selection, target, dry_run=not go, **options)
     _show(session, done)
-    if done.stopped is not None:
-        raise done.stopped
+    if done.failures:
+        if len(done.reports) == 1:
+            raise done.failures[0]
+        raise typer.Exit(exit_code(done.failures[0]))
     if any(report.failed_again or report.stopped for _, report in done.reports):
         raise typer.Exit(FAILED)
 
@@ -104,38 +107,47 @@ class _Done:
 
     reports: list[tuple[str | None, ReplayReport]] = field(default_factory=list)
     """With the target, where the letters named it."""
-    stopped: ReplayStopped | None = None
-    """Why it stopped early, where it did."""
+    failures: list[RedriveError] = field(default_factory=list)
+    """Why targets could not be loaded, or stopped early."""
     others: str | None = None
     """What else is there, where no letter is selected."""
 
 
 def _replay(session: Session, selection: Selection, target: str | None, **options: Any) -> _Done:
     from redrive.cli.loading import load_target
+    from redrive.letters import ReplayReport
 
     done = _Done()
     given = None if target is None else load_target(target)
     with session.opened() as store, ExitStack() as around:
         filters = selection.filters(store.dlq)
-        groups: list[tuple[str | None, Any, dict[str, Any]]] = [(None, given, filters)]
+        groups: list[tuple[str | None, int]] = [(None, 0)]
         if target is None:
             stored = _stored_targets(store.dlq, {"status": ("pending",) if options["due"] else OPEN, **filters})
-            around.enter_context(_directory_of(stored))
-            groups = [(name, _loaded(name), {**filters, "rejected_by": name}) for name in stored]
+            around.enter_context(_directory_of(list(stored)))
+            groups = [*stored.items()]
+        left: int | None = options.pop("limit")
         with session.out.progress("rehearsing" if options["dry_run"] else "replaying") as tell:
             how_far = _HowFar(tell)
-            for name, loaded, chosen in groups:
+            for name, count in groups:
+                report = ReplayReport(dry_run=options["dry_run"], selected=count)
                 try:
-                    report = store.dlq.replay(loaded, progress=how_far, **options, **chosen)
-                except ReplayStopped as stopped:
-                    done.stopped = stopped
-                    if stopped.report is not None:
-                        done.reports.append((name, stopped.report))
-                    break
+                    if left is None or left > 0:
+                        loaded = given if name is None else _loaded(name)
+                        chosen = filters if name is None else {**filters, "rejected_by": name}
+                        report = store.dlq.replay(loaded, progress=how_far, limit=left, **options, **chosen)
+                except (ReplayStopped, NotThere, BrokenModule, LetterError) as failed:
+                    if len(groups) == 1 and not isinstance(failed, ReplayStopped):
+                        raise
+                    # The letters of the other targets are sent all the same.
+                    done.failures.append(failed)
+                    report = getattr(failed, "report", None) or replace(report, stopped=str(failed))
                 except KeyboardInterrupt:
                     session.out.say(how_far.said())
                     raise
                 done.reports.append((name, report))
+                if left is not None:
+                    left -= report.attempted if report.rehearsed else min(left, report.selected)
         if not any(one.selected or one.other_pipelines or one.superseded for _, one in done.reports):
             done.others = what_is_there(store.dlq, {**filters, "status": filters.get("status", OPEN)})
     return done
@@ -143,7 +155,6 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
 
 def _loaded(name: str) -> Any:
     """Load a stored target, which may have moved since."""
-    from redrive.cli.exits import NotThere
     from redrive.cli.loading import load_target
 
     try:
@@ -151,8 +162,13 @@ def _loaded(name: str) -> Any:
     except NotThere as error:
         raise NotThere(
             f"the letters were rejected by {mask(name)}, which is not there any more ({error}); "
-            "pass --target FILE:NAME. Nothing was changed"
+            "pass --target FILE:NAME. None of its letters was sent"
         ) from None
+    except BrokenModule as error:
+        raise BrokenModule(
+            f"the letters were rejected by {mask(name)}, which cannot be imported: {error}. "
+            "None of its letters was sent"
+        ) from error
 
 
 @contextmanager
@@ -185,8 +201,8 @@ def _directory_of(targets: Sequence[str]) -> Iterator[None]:
         os.chdir(before)
 
 
-def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> list[str]:
-    """Return the targets that rejected the selected letters."""
+def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> dict[str, int]:
+    """Return the targets that rejected the selected letters, and how many each."""
     counts = dlq.targets(**filters)
     if unknown := counts.get(None):
         raise LetterError(
@@ -194,7 +210,7 @@ def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> list[str]:
             f"`redrive run` did not reject {'it' if unknown == 1 else 'them'}; pass --target FILE:NAME. "
             "Nothing was changed"
         )
-    return [name for name in counts if name is not None]
+    return {name: count for name, count in counts.items() if name is not None}
 
 
 class _HowFar:
@@ -245,9 +261,10 @@ def _show(session: Session, done: _Done) -> None:
         out.say("what failed again has the new reason; see `redrive dlq ls --status escalated`")
     if any(report.dry_run and report.selected for report in reports):
         out.say(f"a dry run: nothing was changed; to do it: {session.again_with('--go')}")
-    for report in reports:
-        if report.stopped and done.stopped is None:
-            out.say(f"stopped: {report.stopped}")
+    for name, report in done.reports:
+        if report.stopped and (len(reports) > 1 or not done.failures):
+            target = "" if name is None or len(reports) == 1 else f"target {mask(shown_path(name))} "
+            out.say(f"{target}stopped: {mask(report.stopped)}")
 
 
 def _show_one(session: Session, report: ReplayReport) -> None:
@@ -273,9 +290,10 @@ def _show_one(session: Session, report: ReplayReport) -> None:
             "--include-superseded sends them, and overwrites the newer row"
         )
     if report.other_pipelines:
+        renamed = "; if the pipeline was renamed, pass its former name" if not report.selected else ""
         out.say(
             f"{counted(sum(report.other_pipelines.values()))} of other pipelines left out "
-            f"({named(report.other_pipelines)}); --pipeline or --any-pipeline includes them"
+            f"({named(report.other_pipelines)}); --pipeline or --any-pipeline includes them{renamed}"
         )
 
 
