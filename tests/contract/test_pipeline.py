@@ -321,12 +321,18 @@ def test_a_record_that_lacks_a_needed_field_is_a_letter_whatever_batch_it_is_in(
     assert kit.letters()["c"].error_type == "sink"
 
 
-@pytest.mark.parametrize("batch", [2, 100])
+@pytest.mark.parametrize("batch", [1, 2, 100])
 def test_a_record_with_a_field_that_the_sink_does_not_know_is_a_letter_among_others(kit, batch):
     some = [{"id": "a", "fee": 1}, {"id": "b", "fee": 2}, {"id": "c", "fee": 3, "surprise": 1}, {"id": "d", "fee": 4}]
     report = kit.pipeline(some, validate=None, batch=batch, gate=ALL).run()
     assert (report.written, report.rejected) == (3, 1)
     assert (kit.letters()["c"].error_type, "surprise" in kit.letters()["c"].error_message) == ("schema", True)
+
+
+def test_fields_that_the_sink_does_not_know_end_a_run_in_which_no_record_has_fitted(kit):
+    with pytest.raises(redrive.RunStopped, match="'surprise'") as stopped:
+        kit.pipeline([{"id": "a", "fee": 1, "surprise": 1}] * 3, validate=None, gate=ALL).run()
+    assert (stopped.value.report.read, kit.store.dlq.count()) == (0, 0)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])

@@ -31,8 +31,15 @@ class Columns:
         """The fields that records of the run have had so far."""
         return tuple(self._seen)
 
+    def have_fitted(self, columns: tuple[str, ...]) -> bool:
+        """Whether rows of these columns were found to fit."""
+        return columns in self._fitting
+
     def fit(self, rows: Outgoing) -> tuple[Outgoing, Sequence[Refused]]:
-        """The rows as the sink can take them, and those it cannot. Raises `SinkMismatch` where no row fits."""
+        """The rows as the sink can take them, and those it cannot.
+
+        Raises `SinkMismatch` where no row of the run has fitted so far: then it is not the rows that are odd.
+        """
         if not len(rows):
             return rows, ()
         if not rows.loose:
@@ -44,7 +51,11 @@ class Columns:
             self._check(wanted)
         except SinkMismatch as error:
             united, unfit = _without(united, error)
+            if not len(united) and not self._seen:
+                raise
             refused += [replace(one, place=places[one.place]) for one in unfit]
+            if not len(united):
+                return united.onto(self.seen), refused
             wanted = tuple(name for name in wanted if name not in error.unknown)
             self._check(wanted)
         self._seen = dict.fromkeys(wanted)
@@ -99,8 +110,8 @@ def _without(rows: Outgoing, error: SinkMismatch) -> tuple[Outgoing, Sequence[Re
     """The rows that do not have the columns that are too many, and those that do."""
     extra = {name: rows.values(name) for name in error.unknown if name in rows.columns}
     bad = {place: name for name, values in extra.items() for place, value in enumerate(values) if value is not None}
-    if not extra or len(bad) == len(rows):
-        raise error  # it is not the rows that are odd
+    if not extra:
+        raise error  # it is a column of earlier rows, which the sink has lost since
     good = [place for place in range(len(rows)) if place not in bad]
     why = "{!r} is a column that the sink does not have"
     return rows.take(good), [Refused(place, why.format(bad[place]), ErrorType.SCHEMA) for place in sorted(bad)]

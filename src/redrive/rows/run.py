@@ -7,7 +7,7 @@ one batch in the hands of each, so that memory does not grow with the source.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Prepared, reason_of
 from redrive.rows.retries import Retries
-from redrive.rows.sources.source import Reading
+from redrive.rows.sources.source import Reading, SetsFilesAside
 from redrive.rows.write_thread import WriteThread
 from redrive.rows.writer import Writer, Written
 from redrive.runs import (
@@ -152,13 +152,30 @@ class Run:
         return self._beside.submit(lambda: self._writer.write(prepared))
 
     def _open(self) -> None:
+        reading = self._reading = self._reader("read", self._open_source)
+        if reading.columns is not None:
+            self._check_columns(reading.columns)
+            self._note_ignored(reading.columns)
+
+    def _open_source(self) -> Reading:
+        source, identity = self._job.source, self._begun.identity
+        if isinstance(source, SetsFilesAside):
+            return source.open_fitting(self._position, identity, self._misfit)
+        return source.open(self._position, identity)
+
+    def _misfit(self, columns: Sequence[str]) -> str | None:
+        """Why rows of these columns cannot be checked or written."""
+        if self._columns.have_fitted(tuple(columns)):
+            return None
+        try:
+            self._check_columns(columns)
+        except PipelineError as error:
+            return str(error)
+        return None
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
         job = self._job
-        reading = self._reading = self._reader("read", lambda: job.source.open(self._position, self._begun.identity))
-        columns = reading.columns
-        if columns is None:
-            return
         job.preparation.fits(columns)
-        self._note_ignored(columns)
         if missing := [name for name in job.key if name not in columns]:
             raise PipelineError(
                 f"the key {missing[0]!r} is not among the columns of {job.source.name}: {', '.join(columns)}"
@@ -167,7 +184,7 @@ class Run:
             # Also where no row follows: a page of HTML that was saved as a CSV file has a header, and nothing else.
             if missing := [name for name in job.sink.key if name not in columns]:
                 raise unmet("the sink's key", missing, columns)
-            self._beside.result(self._beside.submit(lambda: job.sink.check(columns)))
+            self._beside.ask(lambda: job.sink.check(columns))
 
     def _note_ignored(self, columns: Collection[str]) -> None:
         """Report columns that are not written, each once; or reject the source."""
@@ -221,7 +238,7 @@ class Run:
 
     def _read_once(self) -> Batch | None:
         if self._reading is None:
-            self._reading = self._job.source.open(self._position, self._begun.identity)
+            self._reading = self._open_source()
         return self._reading.read(self._size)
 
     def _reader(self, step: str, work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:

@@ -59,6 +59,24 @@ class WriteThread:
         self._under_way = None
         return future.result()
 
+    def ask(self, work: Callable[[], T]) -> T:
+        """Do something with the sink once the write that is under way has ended; its result stays to be waited for."""
+        before = self._under_way
+        try:
+            if before is not None:
+                self._wait_for(before)
+            return self.result(self.submit(work))
+        finally:
+            self._under_way = before
+
+    def _wait_for(self, future: Future[Any]) -> None:
+        try:
+            self.result(future)
+        except RunStopped:
+            raise
+        except Exception:
+            pass  # who waits for the write itself has its error
+
     def interrupt(self) -> Any:
         """End what is under way after Ctrl-C; return its result where it was finished within the grace period.
 

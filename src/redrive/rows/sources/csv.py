@@ -7,13 +7,13 @@ from typing import Any
 
 from redrive.rows.batch import Record
 from redrive.rows.sources.csv_encoding import UTF_8, is_utf_16, known_encoding, undecodable
-from redrive.rows.sources.csv_reading import CUT_OFF, CsvReading, Options, read_context
+from redrive.rows.sources.csv_reading import CUT_OFF, CsvReading, Options, columns_of, read_context
 from redrive.rows.sources.csv_records import Dialect, record_at
 from redrive.rows.sources.csv_structure import TOO_LARGE
 from redrive.rows.sources.files import Files, Paths, names_of
-from redrive.rows.sources.odd_files import refuse_file
+from redrive.rows.sources.odd_files import FileFit, refuse_file
 from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
-from redrive.rows.sources.source import Reading
+from redrive.rows.sources.source import Misfit, Reading
 
 
 def csv(
@@ -92,9 +92,14 @@ class CsvSource:
         return self._files.difference(identity["files"])
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
+        return self.open_fitting(position, identity, None)
+
+    def open_fitting(self, position: Any | None, identity: Mapping[str, Any], misfit: Misfit | None) -> Reading:
+        """See `SetsFilesAside`. The first file that fits names the columns, and one that has others is set aside."""
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
-        return with_partitions(CsvReading(names, position, self._options), partitions)
+        fit = FileFit(misfit, names, partitions, lambda name: columns_of(name, self._options))
+        return with_partitions(CsvReading(names, position, self._options, fit), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         refuse_file(raw)

@@ -56,7 +56,7 @@ class Part:
 
     def _unreadable(self, record: int, bad: Bad) -> Unreadable:
         raw = without_line_end(self.block.raw(record)) if bad.raw is None else bad.raw
-        return Unreadable(raw, bad.error, f"line {self.block.lines[record]}", rows=bad.lines)
+        return Unreadable(raw, bad.error, f"line {self.block.lines[record]}", rows=bad.rows)
 
     def _of(self, records: Collection[int]) -> list[int]:
         mine = range(self.first, self.last)

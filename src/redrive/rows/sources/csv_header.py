@@ -12,13 +12,14 @@ from redrive.rows.sources.csv_scan import Progress, RecordScan, count_lines, lin
 
 BLOCK = 1 << 20
 _MOST_AT_ONCE = 32 << 20
+_START = 4_096  # bytes that show what a file is; a page may begin with empty lines
 _LONGEST_HEADER = 16 << 20
 _EMPTY_LINES = re.compile(rb"(?:\r\n|\n|\r(?!\Z))+")  # a line feed may follow the last carriage return
 _LAST_EMPTY_LINES = re.compile(rb"[\r\n]+")
 _SEPARATOR = re.compile(rb"\"?sep=([!#-&(-/:-@\[-`{-~\t ])\"?(?:\r\n?|\n)", re.IGNORECASE)
 _OTHER_FORMATS = (
     (
-        re.compile(rb"\A\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE),
+        re.compile(rb"\A\s*<(?:!--|(?:!doctype html|html|head|body|title|meta|script|style|table)\b)", re.IGNORECASE),
         "an HTML page, not a CSV file: it may be the error page of a download; fetch the file again",
     ),
     (re.compile(rb"\A\s*<(?:\?xml|!doctype)\b", re.IGNORECASE), "an XML file, not a CSV file: convert it to CSV first"),
@@ -100,11 +101,15 @@ def go_to_table(feed: Feed, name: str, *, encoding: str, skip: int) -> None:
     feed.more()
     if encoding == UTF_8 and feed.data.startswith(BOM):
         feed.drop(len(BOM), 0)
+    start = feed.data[:_START].removeprefix(BOM)  # which may stand there in another encoding, too
     for pattern, kind in _OTHER_FORMATS:
-        if pattern.match(feed.data):
+        if pattern.match(start):
             raise SourceError(f"{name} is {kind}")
+    is_empty = not feed.data and feed.final
     for _ in range(skip):
         feed.drop(_first_line(feed, name, 0), 1)
+    if skip and not is_empty and feed.final and not feed.data and feed.fault is None:
+        raise SourceError(f"{name} has no line behind the first {skip:,}, which skip leaves out: check skip={skip}")
 
 
 def read_separator(feed: Feed, name: str, declared: bytes | None) -> bytes | None:

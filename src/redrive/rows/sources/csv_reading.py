@@ -16,7 +16,7 @@ from redrive.rows.sources.csv_records import Dialect, without_line_end
 from redrive.rows.sources.csv_scan import Progress, RecordScan
 from redrive.rows.sources.csv_structure import Block, long_record, skipped_record, structure, too_large
 from redrive.rows.sources.files import damaged, size_of
-from redrive.rows.sources.odd_files import check_that_one_is_good, is_odd, set_aside
+from redrive.rows.sources.odd_files import FileFit, check_that_one_is_good, is_odd, set_aside
 
 with needs("rows"):
     import numpy as np
@@ -85,8 +85,11 @@ def read_context(context: Mapping[str, Any]) -> tuple[list[str], bytes, bytes | 
 class CsvReading:
     """See `Reading`."""
 
-    def __init__(self, names: Sequence[str], position: Mapping[str, Any] | None, options: Options) -> None:
+    def __init__(
+        self, names: Sequence[str], position: Mapping[str, Any] | None, options: Options, fit: FileFit
+    ) -> None:
         self.columns = options.columns
+        self._fit = fit
         self._options = options
         self._sizes = {name: size_of([name]) for name in names}
         self.total: int | None = sum(self._sizes.values())
@@ -141,12 +144,11 @@ class CsvReading:
         """Take the columns from the first file, even where it was read before: a later one may differ, or be ragged."""
         for name in behind:
             try:
-                file = CsvFile(name, self._options, None, None)
+                columns = columns_of(name, self._options)
             except SourceError:
                 continue  # it was set aside
-            file.close()
-            if file.columns is not None:
-                self.columns, self._named_by = file.columns, name
+            if columns is not None and self._fit.objection(name, columns) is None:
+                self.columns, self._named_by = columns, name
                 return
 
     def _open_next(self, position: Mapping[str, Any] | None) -> None:
@@ -164,6 +166,10 @@ class CsvReading:
             position = None
             if file.is_empty:
                 self._leave(file)
+                continue
+            if self.columns is None and (odd := self._fit.objection(file.name, file.columns or ())) is not None:
+                file.close()
+                self._set_aside(file.name, odd)
                 continue
             if self.columns is None:
                 self.columns, self._named_by = file.columns, file.name
@@ -184,6 +190,13 @@ class CsvReading:
         file.close()
         self._behind += self._sizes[file.name]
         self._file = None
+
+
+def columns_of(name: str, options: Options) -> tuple[str, ...] | None:
+    """The columns of a file; None where it is empty."""
+    file = CsvFile(name, options, options.columns, None)
+    file.close()
+    return file.columns
 
 
 class CsvFile:
@@ -312,7 +325,7 @@ class CsvFile:
         byte, line, beginning = feed.byte, feed.line, feed.data
         size, lines = feed.skip_record(scan, progress)
         bad = too_large(beginning, size, lines, self._most, scan.error)
-        return skipped_record(feed.byte - byte, line, bad)
+        return skipped_record(feed.byte - byte, line, lines, bad)
 
     def _part(self, most: int, size: int) -> Part:
         """The next records: so many, or as many as are in so many bytes, but one at least."""

@@ -28,12 +28,12 @@ _LF, _CR = 10, 13
 class Bad(NamedTuple):
     """What is wrong with a record that is not a row.
 
-    lines  how many rows it may be: of several lines, each may be a row that a wrong quote made part of the record
-    raw    what the letter holds where that is not the record
+    rows  how many rows it may be: of several lines, each may be a row that a wrong quote made part of the record
+    raw   what the letter holds where that is not the record
     """
 
     error: str
-    lines: int = 1
+    rows: int = 1
     raw: dict[str, bytes] | None = None
 
 
@@ -108,7 +108,9 @@ def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int
     first_lines = np.searchsorted(marks.newlines, starts)
     bad = {}
     for record, error in gathered.errors.items():
-        bad[record] = Bad(error, int(np.searchsorted(marks.newlines, ends[record]) - first_lines[record]))
+        lines = int(np.searchsorted(marks.newlines, ends[record]) - first_lines[record])
+        raw = data[starts[record] : ends[record]]
+        bad[record] = Bad(error, lines if lines == 1 else _rows_in(raw, error, lines, dialect, width))
     if len(data) > most:
         for record in np.flatnonzero(ends - starts > most).tolist():
             raw = without_line_end(data[starts[record] : ends[record]])
@@ -131,7 +133,7 @@ def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> Block:
     starts, ends, first_line = (np.array([place], np.intp) for place in (0, len(raw), line))
     block = Block(raw, starts, ends, first_line, len(raw), line + lines)
     if found.error is not None:
-        block.bad[0] = Bad(found.error, lines)
+        block.bad[0] = Bad(found.error, _rows_in(raw, found.error, lines, dialect, width))
     elif found.fields is None:
         return replace(Block.empty(line + lines), rest=len(raw))  # an empty line
     elif any(not quoted and dialect.shield in text for text, quoted in found.fields):
@@ -141,10 +143,21 @@ def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> Block:
     return block
 
 
-def skipped_record(taken: int, line: int, bad: Bad) -> Block:
+def _rows_in(raw: bytes, error: str, lines: int, dialect: Dialect, width: int) -> int:
+    """How many rows a record of several lines counts as.
+
+    Where its quotes are wrong, all of its lines. Where they are closed it is one, and one more for each line between
+    the first and the last that could be a row of its own: two stray quotes may have made it a part of the record.
+    """
+    if error in QUOTE_ERRORS:
+        return lines
+    return 1 + sum(line.count(dialect.delimiter) == width - 1 for line in raw.splitlines()[1:-1])
+
+
+def skipped_record(taken: int, line: int, lines: int, bad: Bad) -> Block:
     """Return a block of one record that was not held; its `taken` bytes end where the data that is left begins."""
     starts, ends, first_line = (np.array([place], np.intp) for place in (-taken, 0, line))
-    return Block(b"", starts, ends, first_line, 0, line + bad.lines, {0: bad})
+    return Block(b"", starts, ends, first_line, 0, line + lines, {0: bad})
 
 
 class _Run(NamedTuple):

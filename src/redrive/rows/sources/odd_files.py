@@ -12,6 +12,7 @@ from redrive.letters import ErrorType
 from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources import file_identity
 from redrive.rows.sources.files import DamagedFile
+from redrive.rows.sources.source import Misfit
 
 _RECORD = frozenset({"path", "size", "mtime", "digest", "reason"})
 _SAMPLES = 256
@@ -40,6 +41,36 @@ def check_that_one_is_good(names: Sequence[str], look: Callable[[str], object]) 
             return
     if odd is not None:
         raise SourceError(f"none of the {len(names)} files can be read; the last one: {odd}")
+
+
+class FileFit:
+    """Tells which of several files do not fit the check or the sink."""
+
+    def __init__(
+        self,
+        misfit: Misfit | None,
+        names: Sequence[str],
+        partitions: Mapping[str, Mapping[str, Any]],
+        columns_of: Callable[[str], Sequence[str] | None],
+    ) -> None:
+        """`columns_of` reads the columns of a file: None where it has none, a SourceError where it is odd anyway."""
+        self._misfit = misfit
+        self._partitions = partitions
+        if misfit is not None and not (len(names) > 1 and any(self._fits(name, columns_of) for name in names)):
+            self._misfit = None  # there is nothing to choose from, so that the run ends with what is wrong
+
+    def objection(self, name: str, columns: Sequence[str]) -> SourceError | None:
+        """Return why a file with these columns is set aside; None where it is not."""
+        every = tuple(dict.fromkeys((*columns, *self._partitions.get(name, ()))))
+        reason = None if self._misfit is None else self._misfit(every)
+        return None if reason is None else SourceError(f"{name} does not fit: {reason}")
+
+    def _fits(self, name: str, columns_of: Callable[[str], Sequence[str] | None]) -> bool:
+        try:
+            columns = columns_of(name)
+        except SourceError:
+            return False
+        return columns is not None and self.objection(name, columns) is None
 
 
 def set_aside(name: str, error: SourceError, position: Mapping[str, Any], *, done: int) -> Batch:

@@ -13,11 +13,11 @@ from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv_header import unique_names
 from redrive.rows.sources.file_identity import content
 from redrive.rows.sources.files import Files, Paths, names_of
-from redrive.rows.sources.odd_files import check_that_one_is_good, is_odd, refuse_file, set_aside
+from redrive.rows.sources.odd_files import FileFit, check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.parquet_rows import rows_of
 from redrive.rows.sources.parquet_unfit import see_that_it_was_edited
 from redrive.rows.sources.partitions import add_partition, partition_in, partitions_of, with_partitions
-from redrive.rows.sources.source import Reading
+from redrive.rows.sources.source import Misfit, Reading
 
 with needs("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -66,6 +66,10 @@ class Parquet:
         return self._files.difference(identity["files"])
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
+        return self.open_fitting(position, identity, None)
+
+    def open_fitting(self, position: Any | None, identity: Mapping[str, Any], misfit: Misfit | None) -> Reading:
+        """See `SetsFilesAside`."""
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
 
@@ -77,7 +81,9 @@ class Parquet:
         if self._columns is not None:
             wanted = self._columns
             partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
-        return with_partitions(ParquetReading(footers, position), partitions)
+        good = {footer.name: footer.columns for footer in footers if not footer.odd}
+        fit = FileFit(misfit, names, partitions, good.get)
+        return with_partitions(ParquetReading(footers, position, fit), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         refuse_file(raw)
@@ -100,8 +106,11 @@ class Parquet:
 class ParquetReading:
     """See `Reading`."""
 
-    def __init__(self, footers: Sequence[_Footer], position: Mapping[str, Any] | None) -> None:
-        self.columns: tuple[str, ...] | None = _in_common([footer.columns for footer in footers if not footer.odd])
+    def __init__(self, footers: Sequence[_Footer], position: Mapping[str, Any] | None, fit: FileFit) -> None:
+        good = {footer.columns: footer.name for footer in footers if not footer.odd}
+        fitting = [columns for columns, name in good.items() if fit.objection(name, columns) is None]
+        self.columns: tuple[str, ...] | None = _in_common(fitting or list(good))
+        self._fit = fit
         self.total: int | None = sum(footer.rows for footer in footers)
         self._left = list(footers)
         self._done = 0
@@ -138,15 +147,21 @@ class ParquetReading:
             raise SourceError(f"{name}, where to go on, is not among the files")
         while self._left[0].name != name:
             self._done += self._left.pop(0).rows
-        self._row = position["row"]
+        if position.get("ended"):
+            self._done += self._left.pop(0).rows
+        else:
+            self._row = position["row"]
 
     def _take(self, most: int) -> Batch | None:
         name, odd = self._left[0].name, self._left[0].odd
+        if odd is not None and self._row:
+            return None  # a checkpoint of an older version stands behind it
+        if odd is None and not self._row:
+            # Now, and not when the source was opened: a table may have been created from the files before.
+            odd = self._fit.objection(name, self._left[0].columns)
         if odd is not None:
-            if self._row:
-                return None
-            self._row = 1
-            return set_aside(name, odd, {"file": name, "row": 1}, done=self._done)
+            self._done += self._left.pop(0).rows
+            return set_aside(name, odd, {"file": name, "row": 0, "ended": True}, done=self._done)
         tables: list[Any] = []
         before: list[Unreadable] = []
         behind: list[Unreadable] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import islice
+from types import GeneratorType
 from typing import Any
 
 from redrive.errors import SourceError
@@ -62,6 +64,7 @@ class Records:
         self._declared = identity
         self._only = _Stream(iterable) if isinstance(iterable, Iterator) else None
         self._peeked: _Stream | None = None
+        self._is_begun = False
 
     @property
     def retries_reading(self) -> bool:
@@ -78,6 +81,7 @@ class Records:
         return known
 
     def look(self) -> None:
+        self._begin()
         if self._declared is None:
             self._peek().first(self._size())
 
@@ -101,6 +105,7 @@ class Records:
             stream.close()
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> RecordsReading:
+        self._begin()
         start = 0 if position is None else int(position["row"])
         stream = self._only or self._peek()
         self._peeked = None
@@ -120,6 +125,16 @@ class Records:
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         return _record(raw)
+
+    def _begin(self) -> None:
+        """Raise where the generator was read to its end by others, before this source has read a record of it."""
+        is_generator = isinstance(self._iterable, GeneratorType)
+        if is_generator and not self._is_begun and getgeneratorstate(self._iterable) == GEN_CLOSED:
+            raise SourceError(
+                f"{self.name} is a generator that was read to its end before: pass the function that makes it, "
+                "without calling it"
+            )
+        self._is_begun = True
 
     def _peek(self) -> _Stream:
         """The stream that the next reading takes over: what is read ahead of it is not lost, and a function is called

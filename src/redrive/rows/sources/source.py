@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from redrive.rows.batch import Batch, Record
@@ -59,6 +59,18 @@ class Source(Protocol):
             raw: what an `Unreadable` held, or what an operator made of it.
             context: the `Unreadable.context` that was stored with it; None for a letter of an older version.
         """
+
+
+Misfit = Callable[[Sequence[str]], str | None]
+"""Says why rows of these columns cannot be checked or written, as a sentence; None where they can, or nobody knows."""
+
+
+@runtime_checkable
+class SetsFilesAside(Protocol):
+    """A source of files with columns. One of several that does not fit is set aside, and the others are read."""
+
+    def open_fitting(self, position: Any | None, identity: Mapping[str, Any], misfit: Misfit) -> Reading:
+        """Like `Source.open`. Where no file fits, none is set aside for it: the run meets the error."""
 
 
 @runtime_checkable

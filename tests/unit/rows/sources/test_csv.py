@@ -247,7 +247,23 @@ def test_lines_before_the_header_are_skipped_and_counted(tmp_path):
     (batch,) = batches(rows.csv(path, skip=2))
     assert batch.rows.records == [{"a": "1", "b": "2"}]
     assert batch.position_of(0) == "line 4"
+    path.write_bytes(b"")
     assert batches(rows.csv(path, skip=9)) == []
+
+
+MULTI_LINE = {
+    "closed quotes are one row": (b'1,"a\nb\nc",2\n', 1),
+    "lines that could be rows count": (b'1,"a\n2,b\n3,c\n4,d",5\n', 3),
+    "an open quote counts its lines": (b'1,"a\nb\nc\n', 3),
+}
+
+
+@pytest.mark.parametrize(("content", "count"), MULTI_LINE.values(), ids=MULTI_LINE)
+def test_rejected_record_of_several_lines_counts_as_the_rows_it_may_be(tmp_path, content, count):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n" + content)
+    (batch,) = batches(rows.csv(path))
+    assert [bad.rows for bad in batch.unreadable] == [count]
 
 
 CONTEXT = {"header": ["id", "fee"], "delimiter": ",", "quote": '"'}

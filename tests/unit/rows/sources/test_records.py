@@ -61,6 +61,14 @@ def test_a_generator_that_was_used_up_says_to_pass_a_function():
         source.open(None, source.identity())
 
 
+def test_generator_that_others_have_read_to_its_end_is_refused():
+    made = ({"id": n} for n in range(3))
+    source = records(made)
+    assert len(list(made)) == 3
+    with pytest.raises(SourceError, match="was read to its end before: pass the function"):
+        source.open(None, source.identity())
+
+
 def test_a_generator_goes_on_where_it_stands():
     source = records(numbered(5))
     batch = source.open(None, source.identity()).read(2)
