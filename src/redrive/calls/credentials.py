@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from redrive.calls.announce import EVENTS
 from redrive.calls.parts import Part
 from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
 from redrive.masking import last_four, remember
-from redrive.model import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed
+from redrive.model import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed, in_words
 from redrive.policy.fleet import DrainedKey
-from redrive.policy.keys import LONGEST_REST, KeyName, KeyPool, Pool, name_of
+from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, Pool, name_of
 from redrive.policy.token import Token, TokenState
 
 
@@ -107,7 +108,10 @@ class Credentials(Part):
     def drained(self, grant: Grant, retry_after: float | None) -> None:
         """The key is used up: rotate until its reset, or until the time the server named."""
         now = self._clock.now()
-        until = self._options.next_reset(now) if retry_after is None else now + _span(retry_after)
+        until = self._options.next_reset(now)
+        if retry_after is not None:
+            longest = max(LONGEST_PAUSE, (until - now).total_seconds())
+            until = now + timedelta(seconds=self._bounded(grant, retry_after, longest))
         with self._lock:
             self._pool.blame(grant.slot)
             news = self._pool.drain(grant.slot, until, self._clock.monotonic())
@@ -164,12 +168,30 @@ class Credentials(Part):
 
     def paused(self, grant: Grant, retry_after: float) -> None:
         """The key was told to slow down."""
+        pause = self._bounded(grant, retry_after, LONGEST_PAUSE)
         with self._lock:
             self._pool.blame(grant.slot)
-            self._pool.pause(grant.slot, self._clock.monotonic() + retry_after)
+            self._pool.pause(grant.slot, self._clock.monotonic() + pause)
         self.pick()
-        until = self._clock.now() + _span(retry_after)
+        until = self._clock.now() + timedelta(seconds=pause)
         self._announce(KeyCooled(self._service, grant.key_id, until, RATE_LIMITED))
+
+    def _bounded(self, grant: Grant, asked: float, longest: float) -> float:
+        if asked > longest:
+            EVENTS.warning(
+                "%s key …%s: the server asks to wait %s; it is tried again in %s",
+                self._service,
+                grant.key_id,
+                in_words(asked),
+                in_words(longest),
+            )
+        return min(asked, longest)
+
+    def resume(self) -> None:
+        """End all pauses, by hand."""
+        with self._lock:
+            self._pool.resume()
+        self.pick()
 
     def refused(self, slot: int) -> None:
         """The key was not accepted, or its token could not be fetched: prefer others."""
@@ -182,7 +204,3 @@ class Credentials(Part):
         with self._lock:
             self._pool.forgive(grant.slot)
             self.blamed = False
-
-
-def _span(seconds: float) -> timedelta:
-    return timedelta(seconds=min(seconds, LONGEST_REST))  # a server may ask for any number

@@ -104,6 +104,7 @@ class Call:
         self._ambiguous = 0
         self._previous_wait: float | None = None
         self._refreshed: set[int] = set()
+        self._tried: set[int] = set()  # keys that were refused or limited
         self._renewal: Refresh | None = None
 
     def run(self, first: Trial | None) -> Steps:
@@ -241,8 +242,12 @@ class Call:
         credentials, grant = self._core.credentials, trial.grant
         if credentials is None or grant is None or trial.belongs_elsewhere(self._core.name):
             return None
-        if verdict.kind is Kind.RATE_LIMITED and (verdict.status or 429) == 429 and verdict.retry_after is not None:
-            credentials.paused(grant, verdict.retry_after)
+        if verdict.kind is Kind.RATE_LIMITED and (verdict.status or 429) == 429:
+            if (pause := self._retry.floor(verdict)) is not None:
+                credentials.paused(grant, pause)
+            # A server that names no time is taken to limit the key; one that does may limit the address.
+            if verdict.retry_after is None and verdict.kind in self._retry.on and self._has_other(grant):
+                return self._freely(f"key …{grant.key_id} is rate limited, another takes over")
         if verdict.kind is Kind.QUOTA:
             credentials.drained(grant, verdict.retry_after)
             found = credentials.pick()
@@ -255,11 +260,20 @@ class Call:
             keeper = credentials.keeper(grant)
             if keeper is None or grant.slot in self._refreshed:
                 credentials.refused(grant.slot)
+                if self._has_other(grant):
+                    return self._freely(f"key …{grant.key_id} was refused, another takes over")
                 return Stop("the key was refused" if keeper is None else "the fresh token was refused too")
             self._refreshed.add(grant.slot)
             self._renewal = Refresh(keeper, grant.generation, self._left())
             return self._freely("the token is refreshed")
         return None
+
+    def _has_other(self, grant: Grant) -> bool:
+        """Whether a key that this call has not tried yet can take over."""
+        credentials = self._core.credentials
+        self._tried.add(grant.slot)
+        other = None if credentials is None else credentials.pick()
+        return isinstance(other, Grant | TokenKeeper) and other.slot not in self._tried
 
     def _freely(self, why: str) -> Decision:
         """A repeat that is no retry: not charged to attempts or budget, but bound by the call's time."""

@@ -39,13 +39,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_BREAKER = Breaker()
+
+
 class Service:
     """One system that is called, with the policies that make calls to it survive production.
 
     Use it as a decorator, as `call`/`acall`, as `for attempt in service.attempts()`, or below an HTTP client.
 
     retry        attempts and waits; None for a single attempt
-    breaker      when to stop calling; None for never
+    breaker      when to stop calling; None for never. By default after five failures, or as many as `retry` makes
     budget       the share of repeats; None for no limit
     credentials  a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
     classifier   rules beyond the built-in table
@@ -68,7 +71,7 @@ class Service:
         name: str,
         *,
         retry: Retry | None = Retry(),  # noqa: B008  # frozen
-        breaker: Breaker | None = Breaker(),  # noqa: B008
+        breaker: Breaker | None = _BREAKER,
         budget: RetryBudget | None = RetryBudget(),  # noqa: B008
         credentials: KeyPool | Token | None = None,
         classifier: Classifier | None = None,
@@ -97,6 +100,8 @@ class Service:
         for option, value in {"timeout": timeout, "round_trip": round_trip, "sla": sla}.items():
             if value is not None:
                 checks.seconds(option, value, above=0)
+        if breaker is _BREAKER and retry is not None and retry.attempts > breaker.failures:
+            breaker = replace(breaker, failures=retry.attempts)  # one call alone does not open the circuit early
         given = {
             "name": name,
             "retry": retry,
@@ -112,7 +117,7 @@ class Service:
             "random": random,
         }
         self.name = name
-        self.retry = retry or Retry(attempts=1)
+        self.retry = retry or _once(timeout)
         self.breaker = breaker
         self.budget = budget
         for concern in self.retry.concerns(timeout=timeout, round_trip=round_trip, sla=sla):
@@ -163,7 +168,8 @@ class Service:
         return view
 
     def __repr__(self) -> str:
-        worst = self.retry.worst_case(timeout=self._options.timeout)
+        # A service gives its last attempt no more than what is left of the call's time.
+        worst = min(self.retry.worst_case(timeout=self._options.timeout), self.retry.within)
         limit = f"waits of at most {worst:.1f} s" if self._options.timeout is None else f"at worst {worst:.1f} s"
         return f"<Service {self.name!r}: {self.retry.attempts} attempts, {limit}, circuit {self.circuit}>"
 
@@ -278,13 +284,20 @@ class Service:
         return State.CLOSED if self._core.circuit is None else self._core.circuit.state
 
     def reset(self) -> None:
-        """Close the circuit by hand, after the cause was fixed."""
+        """Close the circuit and end the pauses of keys by hand, after the cause was fixed."""
         if self._core.circuit is not None:
             self._core.circuit.reset()
+        if self._core.credentials is not None:
+            self._core.credentials.resume()
 
     def stats(self) -> Stats:
         """Calls, attempts, successes, failures by outcome, repeats, fallbacks since the program began."""
         return self._core.tally.stats()
+
+
+def _once(timeout: float | None) -> Retry:
+    once = Retry(attempts=1)
+    return once if timeout is None or timeout <= once.within else replace(once, within=timeout)
 
 
 def _core_of(options: dict[str, Any]) -> Core:

@@ -52,6 +52,7 @@ class Classifier:
         body: str | None = None,
         reason: str | None = None,
         name: str | None = None,
+        retry_after: float | None = None,
     ) -> Classifier:
         """A classifier that also knows: where all the given conditions hold, the failure is of this kind.
 
@@ -64,6 +65,7 @@ class Classifier:
         kind        what the failure is then
         reason      why, in words; it is the verdict's
         name        under which the verdict names the rule
+        retry_after  seconds to wait at least, where the failure itself does not say
         """
         added = make_rule(
             error_type,
@@ -75,6 +77,7 @@ class Classifier:
             body=body,
             reason=reason,
             name=name,
+            retry_after=retry_after,
         )
         return replace(self, rules=(*self.rules, added))
 
@@ -176,6 +179,8 @@ def _ruled(matches: list[Match], known: Verdict, facts: Facts, now: datetime) ->
         wait = known.retry_after
         if wait is None and facts.answer is not None:
             wait = retry_after(facts.answer.headers, now)
+        if wait is None:
+            wait = rule.retry_after
     return replace(known, kind=rule.kind, reason=rule.reason or known.reason, rule=rule.name, retry_after=wait)
 
 

@@ -27,6 +27,7 @@ def make_rule(
     body: str | None,
     reason: str | None,
     name: str | None,
+    retry_after: float | None,
 ) -> Rule:
     """A checked rule; what is wrong with it is said in one sentence."""
     if when is not None and not callable(when):
@@ -34,6 +35,8 @@ def make_rule(
     for label, text in (("body", body), ("reason", reason), ("name", name)):
         if text is not None and not isinstance(text, str):
             raise TypeError(f"{label} must be a string, not {text!r}")
+    if retry_after is not None and not (isinstance(retry_after, int | float) and 0 <= retry_after < float("inf")):
+        raise ValueError(f"retry_after must be a finite number of seconds from 0 up, not {retry_after!r}")
     if body == "":
         raise ValueError("body must be a text to look for, not an empty string")
     rule = Rule(
@@ -46,6 +49,7 @@ def make_rule(
         body=body,
         reason=reason,
         name=name or "",
+        retry_after=retry_after,
     )
     if not rule.conditions:
         raise ValueError("a rule needs a condition: an exception type, status, when, sqlstate, errno or body")

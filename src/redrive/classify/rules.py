@@ -26,6 +26,7 @@ class Rule:
     body: str | None = None
     reason: str | None = None
     name: str = ""
+    retry_after: float | None = None
 
     @property
     def conditions(self) -> int:

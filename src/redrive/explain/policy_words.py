@@ -131,6 +131,8 @@ def _waits(retry: Retry) -> str:
     if base == 0:
         return "no waits between them"
     grows = f"{base:g} s, {retry.multiplier:g} times as long each time, at most {cap:g} s"
+    if isinstance(jitter, int | float):
+        return f"waits of {grows}, each ± {jitter:.0%}"
     return {
         "full": f"waits from 0 up to {grows}",
         "equal": f"waits in the upper half of {grows}",

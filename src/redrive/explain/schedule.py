@@ -164,7 +164,7 @@ def _ends(retry: Retry, verdict: Verdict, waits: _Waits, inside: float) -> list[
             ends.append(soonest)
             break
         # What a server asks for gets no jitter where only the bare time fits.
-        longest = waits.longest[place] if verdict.retry_after is None else verdict.retry_after
+        longest = waits.longest[place] if retry.floor(verdict) is None else waits.shortest[place]
         if highest[place] + (place + 1) * inside + longest >= retry.within:
             ends.append(max(soonest, retry.within - longest))
     return ends
@@ -184,7 +184,9 @@ class _Drawn:
 
 def _middle_is_mean(retry: Retry, verdict: Verdict, waits: _Waits) -> bool:
     """A wait that depends on the one before is linear in it, but for the cap."""
-    depends = retry.jitter == "decorrelated" and verdict.retry_after is None and verdict.kind is not Kind.RETRY_NOW
+    depends = retry.jitter == "decorrelated" and verdict.kind is not Kind.RETRY_NOW
+    if depends and retry.floor(verdict) is not None:
+        return False
     return not depends or all(longest < retry.cap for longest in waits.longest)
 
 

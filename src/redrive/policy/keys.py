@@ -15,6 +15,8 @@ from redrive.policy.token import Token, check_secret
 
 # A reset is a date, and dates have an end.
 LONGEST_REST = 10 * 365 * 86_400.0
+# A key is tried again after this at the latest, whatever a server asks for: some send a date where seconds are due.
+LONGEST_PAUSE = 3_600.0
 
 
 class KeyPool:
@@ -127,8 +129,14 @@ class Pool:
             if slot.drained_until is not None and slot.drained_at < before
         ]
         for index in refilled:
-            self._slots[index] = Slot(paused_until=self._slots[index].paused_until)
+            self._slots[index] = Slot()
+        self.resume()
         return refilled
+
+    def resume(self) -> None:
+        """End all pauses."""
+        for slot in self._slots:
+            slot.paused_until = 0.0
 
     def pause(self, index: int, until: float) -> None:
         """Put a key out of use for a moment."""

@@ -13,8 +13,8 @@ from redrive.policy.backoff import JITTERS, Jitter
 
 REPEATABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS})
 
-# Retry-After gets this much jitter on top, so that clients told the same second do not come back in it.
-FLOOR_JITTER = 0.1
+# What a server asks for gets this share of jitter on top, so that clients told the same second do not come back in it.
+FLOOR_JITTER = 0.5
 # A deadlock's victim repeats almost at once: the other transaction is already through.
 SHORT_BASE, SHORT_CAP = 0.02, 0.5
 
@@ -34,7 +34,16 @@ class RetryOptions(TypedDict, total=False):
     jitter: Jitter
     within: float
     ambiguous: int
+    rate_limit_wait: float
     on: Iterable[Kind | str]
+
+
+class _Ramp(TypedDict):
+    base: float
+    multiplier: float
+    cap: float
+    jitter: Jitter
+    previous: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +67,10 @@ class Retry:
     base        seconds: ceiling of the first wait
     multiplier  growth of the ceiling per repeat
     cap         seconds: no ceiling grows beyond
-    jitter      "full" (default), "equal", "decorrelated", "none", or "fixed" (always `base`)
+    jitter      "full" (default), "equal", "decorrelated", "none", "fixed" (always `base`), or a share: 0.25 is ± 25 %
     within      seconds: total of the call, waits and time inside the function
     ambiguous   repeats allowed to errors that cannot be told
+    rate_limit_wait  seconds to wait at least after a 429 that does not say how long
     on          the kinds that repeat
     """
 
@@ -71,6 +81,7 @@ class Retry:
     jitter: Jitter = "full"
     within: float = 180.0
     ambiguous: int = 2
+    rate_limit_wait: float = 30.0
     on: Iterable[Kind | str] = REPEATABLE
 
     def __post_init__(self) -> None:
@@ -79,12 +90,15 @@ class Retry:
         checks.seconds("cap", self.cap, least=0)
         checks.seconds("within", self.within, above=0)
         checks.count("ambiguous", self.ambiguous, least=0)
+        checks.seconds("rate_limit_wait", self.rate_limit_wait, least=0)
         if not checks.finite(self.multiplier) or self.multiplier < 1:
             raise ValueError(f"multiplier must be a finite number of 1 or more, not {checks.shown(self.multiplier)}")
         if self.cap < self.base:
             raise ValueError(f"cap must not be below base: {self.cap:g} s is less than {self.base:g} s")
-        if self.jitter not in JITTERS:
-            raise ValueError(f"jitter must be one of {', '.join(JITTERS)}, not {self.jitter!r}")
+        if self.jitter not in JITTERS and not (checks.finite(self.jitter) and 0 < float(self.jitter) <= 1):
+            raise ValueError(
+                f"jitter must be one of {', '.join(JITTERS)}, or a number above 0 up to 1, not {self.jitter!r}"
+            )
         object.__setattr__(self, "on", self._kinds(self.on))
         self._warn()
 
@@ -136,6 +150,11 @@ class Retry:
         sla         seconds that the whole call may take
         """
         found = []
+        if timeout is not None and timeout > self.within:
+            found.append(
+                f"timeout {timeout:g} s is longer than the {self.within:g} s of the whole call, and is cut to them: "
+                f"pass Retry(within=…) of at least {timeout:g} s"
+            )
         if round_trip is not None and self.attempts > 1 and 0 < self.base < round_trip:
             found.append(
                 f"base {self.base:g} s is shorter than the usual round trip of {round_trip:g} s: "
@@ -168,23 +187,26 @@ class Retry:
             return Stop(why, spent=True, retry_in=verdict.retry_after)
         return Repeat(wait, verdict.reason)
 
+    def floor(self, verdict: Verdict) -> float | None:
+        """Seconds to wait at least: what the server asks for, or what a 429 that asks for nothing is taken to mean."""
+        if verdict.retry_after is None and verdict.kind is Kind.RATE_LIMITED and verdict.status == 429:
+            return self.rate_limit_wait
+        return verdict.retry_after
+
     def _wait(self, verdict: Verdict, progress: Progress, left: float, random: Random) -> float:
-        if verdict.retry_after is not None:
-            floor = verdict.retry_after
-            jittered = random.uniform(floor, floor * (1 + FLOOR_JITTER))
-            return floor if floor < left <= jittered else jittered
-        if verdict.kind is Kind.RETRY_NOW:
-            base = min(self.base, SHORT_BASE)
-            top = backoff.ceiling(
-                progress.attempts, base=base, multiplier=self.multiplier, cap=min(self.cap, SHORT_CAP)
-            )
-            return random.uniform(0.0, top)
-        return backoff.wait(
-            progress.attempts,
-            base=self.base,
-            multiplier=self.multiplier,
-            cap=self.cap,
-            jitter=self.jitter,
-            previous=progress.previous_wait,
-            random=random,
-        )
+        short = verdict.kind is Kind.RETRY_NOW
+        ramp: _Ramp = {
+            "base": min(self.base, SHORT_BASE) if short else self.base,
+            "multiplier": self.multiplier,
+            "cap": min(self.cap, SHORT_CAP) if short else self.cap,
+            "jitter": "full" if short else self.jitter,
+            "previous": progress.previous_wait,
+        }
+        floor = self.floor(verdict)
+        if floor is None:
+            return backoff.wait(progress.attempts, random=random, **ramp)
+        # The longer of the two: a server that keeps asking for a second, or for none, is left alone longer each time.
+        least, most = backoff.span(progress.attempts, **ramp)
+        least, most = max(floor, least), max(floor * (1 + FLOOR_JITTER), most)
+        jittered = random.uniform(least, most)
+        return least if least < left <= jittered else jittered

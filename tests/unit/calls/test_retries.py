@@ -30,14 +30,14 @@ def response(status, **headers):
 def test_01_retry_after_in_seconds_is_a_floor_for_the_wait(service, clock, flaky):
     fetch = flaky(response(429, Retry_After="7"), response(200))
     assert service(retry=Retry(cap=1)).call(fetch).status_code == 200
-    assert 7 <= clock.sleeps[0] <= 7.7
+    assert 7 <= clock.sleeps[0] <= 10.5
 
 
 def test_01_retry_after_as_a_date_is_read_on_the_wall_clock(service, clock, flaky):
     when = format_datetime(clock.now() + timedelta(seconds=20), usegmt=True)
     fetch = flaky(response(503, Retry_After=when), response(200))
     service().call(fetch)
-    assert 20 <= clock.sleeps[0] <= 22
+    assert 20 <= clock.sleeps[0] <= 30
 
 
 @pytest.mark.parametrize("value", ["soon", "-5", "1e9999", ""])

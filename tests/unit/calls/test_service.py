@@ -296,7 +296,26 @@ def test_no_attempt_outlasts_the_whole_call(service):
     def fetch(*, timeout):
         return timeout
 
-    assert service(timeout=60, retry=Retry(within=20)).call(fetch) == 20
+    with pytest.warns(
+        redrive.PolicyWarning, match="timeout 60 s is longer than the 20 s of the whole call, and is cut to them"
+    ):
+        cut = service(timeout=60, retry=Retry(within=20))
+    assert cut.call(fetch) == 20
+    assert "at worst 20.0 s" in repr(cut)
+
+
+def test_timeout_of_a_service_without_retries_is_honoured(service):
+    def fetch(*, timeout):
+        return timeout
+
+    assert service(timeout=600, retry=None).call(fetch) == 600
+
+
+def test_default_breaker_lets_a_call_make_all_its_attempts(service, flaky):
+    work = flaky(TimeoutError())
+    with pytest.raises(TimeoutError):
+        service(retry=Retry(attempts=8)).call(work)
+    assert work.calls == 8
 
 
 # ── fallbacks ────────────────────────────────────────────────────────────────────────────────────────────────────

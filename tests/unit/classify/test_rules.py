@@ -275,3 +275,11 @@ def test_a_rule_of_the_wrong_types_is_refused_in_one_sentence(arguments, options
 def test_a_kind_of_the_unknown_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="unknown must be one of retry_now, transient"):
         Classifier(unknown="maybe")
+
+
+def test_rule_says_how_long_to_wait_where_the_failure_does_not():
+    classifier = Classifier().rule(status=409, kind="rate_limited", retry_after=20)
+    assert classifier.classify(httpx.Response(409)).retry_after == 20
+    assert classifier.classify(httpx.Response(409, headers={"Retry-After": "7"})).retry_after == 7
+    with pytest.raises(ValueError, match="retry_after must be a finite number of seconds from 0 up, not -1"):
+        Classifier().rule(status=409, kind="rate_limited", retry_after=-1)

@@ -72,7 +72,7 @@ def test_what_a_post_does_differs(facts):
 
 
 def test_what_the_answer_says_counts(facts):
-    assert "120.0 s to 132.0 s" in facts("429", "--retry-after", "30")["in a call"]
+    assert "120.0 s to 180.0 s" in facts("429", "--retry-after", "30")["in a call"]
     assert facts("403", "--body", "quotaExceeded")["kind"] == "quota"
 
 

@@ -26,7 +26,7 @@ FAILURES = [
 ]
 POLICIES = [
     {},
-    {"retry": redrive.Retry(attempts=8, base=1, cap=60, within=180)},
+    {"retry": redrive.Retry(attempts=8, base=1, cap=60, within=1_000)},
     {"retry": None},
     {"breaker": None, "budget": None},
     {"budget": redrive.RetryBudget(ratio=0, reserve=1)},

@@ -56,15 +56,52 @@ def test_the_deadline_is_checked_before_sleeping_with_the_time_inside_the_call_c
 
 
 @given(st.floats(0, 1000), st.integers(0, 1000))
-def test_retry_after_is_a_floor_with_at_most_a_tenth_on_top_which_the_cap_does_not_shorten(retry_after, seed):
+def test_retry_after_is_a_floor_with_at_most_a_half_on_top_which_the_cap_does_not_shorten(retry_after, seed):
     policy = Retry(base=0.1, cap=1, within=5000)
     decision = policy.decide(verdict(Kind.RATE_LIMITED, retry_after), Progress(1, 0.0), random.Random(seed))
     assert isinstance(decision, Repeat)
-    assert retry_after <= decision.wait <= retry_after * 1.1
+    assert retry_after <= decision.wait <= max(retry_after * 1.5, 0.1)
 
 
-def test_retry_after_zero_is_not_absent():
-    assert decide(Retry(base=5, cap=5, jitter="none"), Kind.RATE_LIMITED, retry_after=0.0).wait == 0
+class TestFloor:
+    """What a server asks for is the least; the backoff counts where it is longer."""
+
+    @pytest.mark.parametrize("asked", [0.0, 1.0, 4.9])
+    def test_shorter_than_the_backoff_leaves_the_backoff(self, asked):
+        policy = Retry(base=5, cap=60, jitter="none")
+        assert decide(policy, Kind.RATE_LIMITED, retry_after=asked).wait == pytest.approx(5, abs=2.5)
+        assert decide(policy, Kind.RATE_LIMITED, attempts=3, retry_after=asked).wait == 20
+
+    def test_constant_second_grows_with_the_backoff(self):
+        policy = Retry(base=1, cap=60)
+        longest = [
+            max(
+                policy.decide(verdict(retry_after=1.0), Progress(made, 0.0), random.Random(seed)).wait
+                for seed in range(50)
+            )
+            for made in (1, 2, 3, 4)
+        ]
+        assert longest == sorted(longest)
+        assert longest[-1] > 5
+
+    def test_429_that_does_not_say_waits_thirty_seconds(self):
+        limited = Verdict(Kind.RATE_LIMITED, "slow down", "test", status=429)
+        for seed in range(50):
+            assert 30 <= Retry().decide(limited, Progress(1, 0.0), random.Random(seed)).wait <= 45
+            quick = Retry(rate_limit_wait=0, base=1, cap=1)
+            assert quick.decide(limited, Progress(1, 0.0), random.Random(seed)).wait <= 1
+
+    def test_other_limits_that_do_not_say_back_off(self):
+        assert decide(Retry(base=1, cap=1), Kind.RATE_LIMITED).wait <= 1
+
+
+@given(st.floats(0.01, 1), st.integers(1, 9), st.integers(0, 1000))
+def test_jitter_as_a_share_is_around_the_ramp(share, made, seed):
+    policy = Retry(attempts=10, base=1, cap=8, within=1_000, jitter=share)
+    top = min(8, 2 ** (made - 1))
+    wait = policy.decide(verdict(), Progress(made, 0.0), random.Random(seed)).wait
+    assert top * (1 - share) <= wait <= top * (1 + share)
+    assert wait <= policy._longest(made)
 
 
 def test_a_retry_after_that_does_not_fit_fails_now_and_says_when_to_come_back():
@@ -147,7 +184,10 @@ def test_the_worst_case_of_the_defaults_is_fifteen_seconds_of_waiting():
         ({"base": 10**400}, "base must be a finite number of seconds of 0 or more, not 1000"),
         ({"multiplier": True}, "multiplier must be a finite number of 1 or more, not True"),
         ({"multiplier": 0.5}, "multiplier must be a finite number of 1 or more, not 0.5"),
-        ({"jitter": "some"}, "jitter must be one of none, equal, full, decorrelated, fixed, not 'some'"),
+        (
+            {"jitter": "some"},
+            "jitter must be one of none, equal, full, decorrelated, fixed, or a number above 0 up to 1, not 'some'",
+        ),
         ({"ambiguous": -1}, "ambiguous must be a whole number of 0 or more, not -1"),
         ({"on": ["permanent"]}, "on may hold ambiguous, rate_limited, retry_now, transient, not permanent"),
         ({"on": ["sometimes"]}, "on may hold ambiguous, rate_limited, retry_now, transient, not sometimes"),
