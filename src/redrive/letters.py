@@ -320,7 +320,7 @@ class Edit:
 
     id: int
     before: Any
-    """As it was received."""
+    """As it was received; where an edit is undone, as it was edited."""
     after: Any
     """As it would be sent."""
     changes: tuple[Change, ...]
@@ -364,7 +364,9 @@ class Imported:
     new: int = 0
     """Letters that were taken in."""
     known: int = 0
-    """Letters that were there already."""
+    """Letters that were there already, and were left as they are."""
+    differing: int = 0
+    """Of these, letters that have another status, record or edit in the file than in the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,8 @@ def test_an_edit_keeps_the_raw_record_and_shows_what_differs(dlq, put):
     dlq.edit(letter.id, expression='{**record, "fee": record["fee"] + 1}')  # an edit of the edit
     assert dlq.get(letter.id).payload["fee"] == 1
     assert [entry.action for entry in dlq.audit(letter.id)] == ["edited", "edited"]
-    dlq.edit(letter.id, undo=True)
+    undone = dlq.edit(letter.id, undo=True)
+    assert [(change.path, change.before) for change in undone.changes] == [("fee", 1), ("note", "set by hand")]
     assert dlq.get(letter.id).payload == letter.record
     assert not dlq.get(letter.id).edited
 

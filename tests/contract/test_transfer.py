@@ -61,6 +61,28 @@ def test_importing_twice_adds_nothing(dlq, other, put):
     assert other.count() == 5
 
 
+class TestLetterThatIsThereAlready:
+    def test_is_left_as_it_is_and_counted_if_it_differs(self, dlq, other, put):
+        put(4)
+        other.import_(dlq.export())
+        dlq.discard(note="here", key="D-0")
+        dlq.edit(dlq.find(key="D-1")[0].id, patch={"fee": "1"})
+        dlq.put(
+            {"id": "D-2", "fee": "n.v."}, "fee: not a number", pipeline="vendor", source="deliveries.csv", key="D-2"
+        )
+        before = [plain(letter) for letter in other.each()]
+        done = other.import_(dlq.export())
+        assert (done.new, done.known, done.differing) == (0, 4, 3)
+        assert [plain(letter) for letter in other.each()] == before
+
+    def test_does_not_differ_by_the_order_of_its_fields(self, dlq, other):
+        dlq.put(RECORD | {"a": 1e22, "zz": 1, "b": [0.1]}, "bad", pipeline="p", key="k")
+        dlq.edit(dlq.find()[0].id, patch={"zzz": 1, "a": 2})
+        other.import_(dlq.export())
+        assert other.import_(dlq.export()).differing == 0
+        assert dlq.import_(other.export()).differing == 0
+
+
 def test_a_letter_that_comes_back_is_known_by_its_identity(dlq, other, put):
     put(1)
     other.import_(dlq.export())

@@ -161,8 +161,11 @@ def _batch(
 
 
 def _edit(letter: Letter, change: Change | None) -> Edit:
-    after = letter.record if change is None else change(letter.payload)
-    return Edit(id=letter.id, before=letter.record, after=after, changes=tuple(diff(letter.record, after)))
+    if change is None:
+        before, after = letter.payload, letter.record
+    else:
+        before, after = letter.record, change(letter.payload)
+    return Edit(id=letter.id, before=before, after=after, changes=tuple(diff(before, after)))
 
 
 def _write(connection: Connection, made: list[tuple[Letter, Edit]], note: str | None, *, undo: bool) -> None:

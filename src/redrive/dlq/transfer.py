@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from hashlib import blake2b
@@ -97,8 +97,8 @@ def import_lines(
     def store() -> None:
         nonlocal done, batch
         if batch:
-            added = database.write(lambda connection: _store(connection, database, batch, settled))
-            done = Imported(done.new + added, done.known + len(batch) - added)
+            added, differing = database.write(lambda connection: _store(connection, database, batch, settled))
+            done = Imported(done.new + added, done.known + len(batch) - added, done.differing + differing)
             batch = []
 
     try:
@@ -211,9 +211,13 @@ def _cause(found: Any, row: dict[str, Any]) -> CauseFound | None:
     return cause, row["error_type"], row["error_message"]
 
 
-def _store(connection: Connection, database: Database, batch: Sequence[dict[str, Any]], settled: Counter[int]) -> int:
+def _store(
+    connection: Connection, database: Database, batch: Sequence[dict[str, Any]], settled: Counter[int]
+) -> tuple[int, int]:
+    """Store what is new of a batch; return how many letters that is, and how many of the others differ."""
     known = _known(connection, [row["identity"] for row in batch])
-    new = []
+    new: list[dict[str, Any]] = []
+    there: list[dict[str, Any]] = []
     for row in batch:
         mark = _Mark(row["identity"], row["rejected_at"], row["settled_at"])
         if row["status"] == "escalated" and _Mark(row["identity"], None, None) in known and mark not in known:
@@ -226,13 +230,37 @@ def _store(connection: Connection, database: Database, batch: Sequence[dict[str,
             if row["status"] in OPEN:
                 known.add(_Mark(row["identity"], None, None))
             new.append(row)
+        else:
+            there.append(row)
         if row["status"] not in OPEN:
             settled[hash((row["identity"], row["rejected_at"]))] += 1
+    differing = _count_differing(connection, there)
     found = {row["fingerprint"]: row["cause"] for row in new if row["cause"]}
     add_causes(connection, database, list(found.values()))
     if new:
         database.dialect.add_letters(connection, _COLUMNS, [[row[name] for name in _COLUMNS] for row in new])
-    return len(new)
+    return len(new), differing
+
+
+def _count_differing(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
+    """Return how many of these letters, which are left alone, have another status, record or edit in the store."""
+    if not rows:
+        return 0
+    column = letters.c
+    found = connection.execute(
+        select(column.identity, column.status, column.raw_record, column.edited_record).where(
+            column.identity.in_({row["identity"] for row in rows})
+        )
+    )
+    stored: dict[bytes, list[Any]] = defaultdict(list)
+    for identity, status, record, edited in found:
+        # As JSON, in which both databases agree but for the order of fields and the notation of numbers.
+        stored[identity].append((status, json.loads(encode(record)), json.loads(encode(edited))))
+    return sum(
+        (row["status"], json.loads(row["raw_record"]), json.loads(row["edited_record"] or "null"))
+        not in stored[row["identity"]]
+        for row in rows
+    )
 
 
 class _Mark(NamedTuple):

@@ -212,3 +212,21 @@ def test_line_is_replaced_by_text(run, store, words, stdin):
     store.dlq.put(b"2,b\xff,6", "bad", pipeline="vendor")
     assert run("dlq", "edit", 1, *words, "--go", input=stdin).code == 0
     assert store.dlq.get(1).payload == "2,b,6"
+
+
+def test_undo_is_previewed(run, put, store):
+    put(2)
+    run("dlq", "edit", 1, "--set", "fee=5", "--go")
+    answer = run("dlq", "edit", "--pipeline", "vendor", "--undo")
+    assert answer.rows == [["1", "fee", "5", '"N/A"']]
+    assert answer.err.splitlines()[0] == "would undo the edits of 1 letter; 1 letter would not differ"
+    assert store.dlq.get(1).edited
+    assert run("dlq", "edit", 1, "--undo", "--go").err == "undid the edits of 1 letter\n"
+
+
+def test_line_for_a_letter_with_fields_is_refused(run, put, store):
+    put(1)
+    answer = run("dlq", "edit", 1, "--line", "D-1,5", "--go")
+    assert answer.code == 64
+    assert answer.sentence.startswith("letter 1 holds fields, not a line of text; edit it by --set FIELD=VALUE")
+    assert not store.dlq.get(1).edited

@@ -73,6 +73,8 @@ def edit(
     with session.opened() as store:
         if not said or record is not None or line is not None:
             letter = _the_one(store, selection, said)
+            if line is not None:
+                _must_be_a_line(letter)
             new = _line(line) if line is not None else MISSING if record is None else _parsed(_read(record), record)
             _edit_whole(session, store, letter, new, go=go, note=note)
             return
@@ -82,7 +84,7 @@ def edit(
         filters = selection.filters(store.dlq)
         _must_be_open(store, selection.listed_ids if selection.by_id else ())
         report = store.dlq.edit_many(dry_run=not go, note=note, **change, **filters)
-        _show(session, store, report)
+        _show(session, store, report, undo=undo)
     if report.failed or report.held:
         raise typer.Exit(FAILED if report.failed else TEMPORARY)
 
@@ -177,6 +179,15 @@ def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go:
         )
 
 
+def _must_be_a_line(letter: Letter) -> None:
+    """Refuse a line of text for a letter that has fields: no header is stored with it, by which to read the line."""
+    if isinstance(letter.record, dict):
+        raise LetterError(
+            f"letter {letter.id} holds fields, not a line of text; edit it by --set FIELD=VALUE, or as a whole by "
+            "--record FILE. Nothing was changed"
+        )
+
+
 def _line(given: str) -> str:
     """Return a line of text, without its line end."""
     text = _read("-") if given == "-" else given
@@ -201,7 +212,7 @@ def _must_be_open(store: Store, ids: tuple[int, ...]) -> None:
 # ── the report ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _show(session: Session, store: Store, report: EditReport) -> None:
+def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> None:
     from redrive.cli.letter_view import LetterView
 
     out, view = session.out, LetterView(store.dlq.redactor)
@@ -228,15 +239,17 @@ def _show(session: Session, store: Store, report: EditReport) -> None:
         )
     else:
         out.table(_COLUMNS, [(one.id, *change) for one, changes in edits for change in changes])
-    out.say("; ".join(_in_words(report)))
+    out.say("; ".join(_in_words(report, undo=undo)))
     for reason in dict.fromkeys(reason for _, reason in failures):
         out.say(f"  {reason} (letter {', '.join(str(one) for one, its in failures if its == reason)})")
     if report.dry_run and report.changed:
         out.say(f"a preview: nothing was changed; to do it: {session.again_with('--go')}")
 
 
-def _in_words(report: EditReport) -> list[str]:
+def _in_words(report: EditReport, *, undo: bool) -> list[str]:
     first = "would edit" if report.dry_run else "edited"
+    if undo:
+        first = "would undo the edits of" if report.dry_run else "undid the edits of"
     shown = f", the first {len(report.previews)} of them above" if report.changed > len(report.previews) else ""
     said = [f"{first} {counted(report.changed)}{shown}"]
     if report.unchanged:

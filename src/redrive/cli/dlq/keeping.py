@@ -62,15 +62,18 @@ def import_(
 ) -> None:
     """Take in what `export` wrote, each letter once.
 
-    Letters that are there already are left alone. Makes the store if there is none.
+    Letters that are there already are left as they are, also if the file has them with another status or record: those
+    are counted. Makes the store if there is none.
     """
     source = sys.stdin.buffer if file == "-" else _opened(_local(file))
     with source, session.opened(create=True) as store, session.out.progress("importing", of="bytes") as tell:
         size = os.fstat(source.fileno()).st_size if file != "-" else None
         done = store.dlq.import_(_told(_lines(source), size, tell))
     if session.out.json:
-        session.out.document({"new": done.new, "known": done.known})
+        session.out.document({"new": done.new, "known": done.known, "differing": done.differing})
     known = f"; {counted(done.known)} were there already" if done.known else ""
+    if done.differing:
+        known += f", {done.differing:,} of them with another status or record, and were left as they are in the store"
     session.out.say(f"imported {counted(done.new)}{known}")
 
 

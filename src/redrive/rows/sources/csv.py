@@ -138,7 +138,8 @@ class CsvSource:
         if self._options.columns is not None:
             return self._options.columns, self._options.dialect(self._files.patterns[0], encoding), encoding
         raise ValueError(
-            "the letter does not hold the header of its file, because an older version of redrive made it: "
+            "the letter is a line of text without the header of its file (an older version of redrive made it, or its "
+            "fields were edited into a line): "
             'edit the record into fields, such as {"id": "7"}'
         )
 
