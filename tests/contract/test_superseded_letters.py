@@ -75,3 +75,28 @@ def test_letter_of_another_pipeline_is_not(store, url):
     store.dlq.put({"id": "a"}, "no fee", pipeline="payments", key="a")
     run(store, url, ("a", 1))
     assert superseded(store) == {"a": False}
+
+
+class TestKeyBehindATransform:
+    """A transform hides the key of a rejected record, unless it leaves the keys of other records as they are."""
+
+    @pytest.mark.parametrize("batch", [1, 2, 100])
+    def test_transform_that_keeps_the_key(self, store, url, batch):
+        double = lambda row: {**row, "fee": row["fee"] * 2}  # noqa: E731
+        run(store, url, ("a", 1), ("b", None), ("c", None), transform=double, batch=batch)
+        run(store, url, ("b", 2), transform=double, batch=batch)
+        assert superseded(store) == {"b": True, "c": False}
+
+    @pytest.mark.parametrize("batch", [2, 100])
+    def test_transform_that_changes_the_key(self, store, url, batch):
+        swap = lambda row: {**row, "id": {"a": "b", "b": "a"}.get(row["id"], row["id"])}  # noqa: E731
+        run(store, url, ("a", 1), ("b", None), transform=swap, batch=batch)
+        run(store, url, ("a", 2), transform=swap, batch=batch)
+        assert superseded(store) == {"b": False}
+
+
+def test_long_keys_are_compared_whole(store, url):
+    long = "k" * 600
+    run(store, url, (f"{long}1", None), (f"{long}2", None))
+    run(store, url, (f"{long}1", 1))
+    assert sorted(letter.superseded_at is not None for letter in store.dlq.each()) == [False, True]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redrive.dlq.prepare import error_text
+from redrive.dlq.prepare import as_key, error_text
 from redrive.letters import ErrorType, NewLetter
 from redrive.masking import mask
 from redrive.rows import duplicates
@@ -18,6 +18,7 @@ from redrive.rows.transform import BadBatch, Transform
 from redrive.runs import Counts
 
 OnDuplicate = duplicates.Rule
+_COMPARED = 100  # rows of a batch
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Preparation:
         self._key = tuple(key)
         self._letter_key = tuple(letter_key)
         self._rule = on_duplicate
+        self._transform_keeps_key: bool | None = None  # not known before a row has passed
 
     def fits(self, columns: Sequence[str]) -> None:
         """Raise `PipelineError` where rows of these columns can never pass."""
@@ -119,9 +121,23 @@ class Preparation:
             return Prepared(batch, nothing, [*unreadable, letter], counts, bad_batch=reason_of(bad.error))
         prepared = Prepared(batch, sifted.good, unreadable, Counts(read=read, discarded=sifted.discarded, batches=1))
         prepared.counts += Counts(rejected=lost)
+        self._compare_transformed(batch, sifted)
         for one in sifted.rejected:
             self.reject(prepared, one)
         return prepared
+
+    def _compare_transformed(self, batch: Batch, sifted: Checked) -> None:
+        """Look whether the transform leaves the key as it is: then that of a rejected record is known, too."""
+        if self._transform is None or not self._key or self._transform_keeps_key is False:
+            return
+        if self._transform_keeps_key and not sifted.rejected:
+            return  # seen often enough
+        some = sifted.good.slice(0, _COMPARED)
+        for place, origin in enumerate(some.origin):
+            before, after = self._check.key_of(batch.rows.record(origin), self._key), self.key_of(some, place)
+            self._transform_keeps_key = before is not None and after is not None and key_text(before) == key_text(after)
+            if not self._transform_keeps_key:
+                return
 
     def fit(self, prepared: Prepared, columns: Columns) -> None:
         """Give the rows the columns that the sink is to have; those that have others are rejected."""
@@ -136,14 +152,15 @@ class Preparation:
 
         Args:
             key: the key of its row in the sink. Without one, it is read from the record where nothing but the check
-                changes it on the way to the sink.
+                changes it on the way to the sink, as far as is known.
         """
         if refused.place in prepared.rejected:
             return
-        batch, is_sure = prepared.batch, key is not None
-        if key is None and self._transform is None:
+        batch = prepared.batch
+        is_sure = key is not None or (self._transform is None and self._check.keeps(self._key))
+        if key is None and (self._transform is None or self._transform_keeps_key):
             key = self._check.key_of(batch.rows.record(refused.place), self._key)
-        letter = self.letter(batch, refused, key, is_key_sure=is_sure or self._check.keeps(self._key))
+        letter = self.letter(batch, refused, key, is_key_sure=is_sure)
         if letter.sink_key is not None and key is not None:
             prepared.keys[refused.place] = key
         prepared.rejected[refused.place] = letter
@@ -181,12 +198,12 @@ class Preparation:
 
 
 def key_text(parts: Sequence[Any]) -> str | None:
-    """Return a key as one text; None where a part of it is missing."""
+    """Return a key as one text, as a letter keeps it; None where a part of it is missing."""
     if not parts or any(part is None for part in parts):
         return None
     if len(parts) == 1:
-        return str(parts[0])
-    return "|".join(str(part).replace("\\", "\\\\").replace("|", "\\|") for part in parts)
+        return as_key(parts[0])
+    return as_key("|".join(str(part).replace("\\", "\\\\").replace("|", "\\|") for part in parts))
 
 
 def _key_text(record: Mapping[str, Any], names: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, select, update
 
+from redrive.dlq.prepare import as_key
 from redrive.letters import NewLetter
 from redrive.rows.batch import Outgoing
 from redrive.rows.prepare import key_text
@@ -100,7 +101,7 @@ class OpenLetters:
         rows = rows.keyed
         columns = [rows.values(name) for name in self._key]
         if len(columns) == 1:
-            return [part if type(part) is str else str(part) for part in columns[0]]
+            return [as_key(part) for part in columns[0]]
         return [key_text(parts) for parts in zip(*columns, strict=True)]
 
 

@@ -22,6 +22,8 @@ _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _UUID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _MOMENT = "%Y-%m-%d %H:%M:%S%.6f"
+_ISO_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+_ISO_ZONE = r"(Z|[+-][0-9]{2}:[0-9]{2})"
 
 
 class KeyKind(StrEnum):
@@ -112,6 +114,9 @@ def _of_series(series: pl.Series, kind: KeyKind) -> pl.Series | Literal[True] | 
             return True
         if kind is KeyKind.INTEGER and series.str.contains(_INTEGER).all():
             return series.cast(pl.Int64)
+        if kind in (KeyKind.MOMENT, KeyKind.INSTANT):
+            moments = _moments(series, has_zone=kind is KeyKind.INSTANT)
+            return None if moments is None else _of_series(moments, kind)
         form = {KeyKind.UUID: _UUID, KeyKind.DATE: _DATE}.get(kind)
         return True if form is not None and series.str.contains(form).all() else None
     if dtype.is_integer():
@@ -124,3 +129,15 @@ def _of_series(series: pl.Series, kind: KeyKind) -> pl.Series | Literal[True] | 
         if kind is KeyKind.INSTANT and dtype.time_zone is not None:
             return series.dt.cast_time_unit("us").dt.convert_time_zone("UTC").dt.strftime(_MOMENT)
     return None
+
+
+def _moments(texts: pl.Series, *, has_zone: bool) -> pl.Series | None:
+    """The moments of texts that are all written by ISO 8601; None where only the database may be able to read some."""
+    if not texts.str.contains(f"{_ISO_MOMENT}{_ISO_ZONE if has_zone else ''}$").all():
+        return None
+    plain, form = texts.str.replace(" ", "T", literal=True), "%Y-%m-%dT%H:%M:%S%.f"
+    if has_zone:
+        plain, form = plain.str.replace("Z", "+00:00", literal=True), f"{form}%:z"
+    moments = plain.str.to_datetime(form, time_unit="us", strict=False)
+    years = moments.dt.year()
+    return None if moments.null_count() or not years.is_between(1, 9999).all() else moments
