@@ -190,13 +190,23 @@ def connect(
     patience        seconds for which a database that restarts or is busy is waited for (30)
     """
     settings = config.load(store=url, migrate=migrate, store_redacted=store_redacted, patience=patience)
+    return open_store(settings, redact=redact)
+
+
+def open_store(
+    settings: config.Settings, *, redact: Iterable[str] | None = None, may_lack_secrets: bool = False
+) -> Store:
+    """Open the store of these settings.
+
+    may_lack_secrets  do without the addresses of channels that are not set here: to read, and to decide by hand
+    """
     waits = PATIENCE if settings.patience is None else settings.patience
     dialect = _dialect(settings.store, waits)
     store = Store(
         Database(dialect, patience=waits),
         redact=settings.redact if redact is None else redact,
         store_redacted=settings.store_redacted,
-        alerts=_alerts(settings),
+        alerts=_alerts(settings, may_lack_secrets=may_lack_secrets),
     )
     try:
         store.database.prepare(migrating=dialect.migrates_itself if settings.migrate is None else settings.migrate)
@@ -206,13 +216,13 @@ def connect(
     return store
 
 
-def _alerts(settings: config.Settings) -> AlertSettings | None:
+def _alerts(settings: config.Settings, *, may_lack_secrets: bool) -> AlertSettings | None:
     """What is set about alerts: what cannot be used is refused now, not when somebody is to be woken."""
     if not settings.alerts and settings.alerts_on is None:
         return None  # most programs: these modules are loaded when a run has ended
     from redrive.alerts.reading import read
 
-    return read(settings)
+    return read(settings, may_lack_secrets=may_lack_secrets)
 
 
 def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:

@@ -107,7 +107,7 @@ from datetime import datetime
 from redrive.alerts.outbox import Outbox
 from redrive.alerts.settings import AlertSettings, Channel
 store = redrive.connect(sys.argv[1])
-channels = {"slack": Channel(name="slack", kind="slack", timeout=0.2)}
+channels = {"slack": Channel(name="slack", kind="slack", target="https://hooks.example/x", timeout=0.2)}
 claim = Outbox(store.database, AlertSettings(channels=channels)).claim("slack", now=datetime.fromisoformat(sys.argv[2]))
 print(len(claim.told), flush=True)
 os.kill(os.getpid(), 9)

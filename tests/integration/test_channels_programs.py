@@ -99,11 +99,15 @@ def test_a_command_that_dies_is_told_by_its_signal():
     assert failed.reason == "the command was ended by SIGSEGV"
 
 
-@pytest.mark.parametrize("words", [("/no/such/program", "x"), (os.path.dirname(sys.executable),), ()])
-def test_a_command_that_cannot_be_started_is_a_matter_for_a_person(words):
+@pytest.mark.parametrize("words", [("/no/such/program", "x"), (os.path.dirname(sys.executable),)])
+def test_a_command_missing_here_may_be_there_for_another_process(words):
     failed = failure(command(*words))
-    assert failed.permanent
-    assert not words or words[0] in failed.reason
+    assert not failed.permanent
+    assert words[0] in failed.reason
+
+
+def test_a_channel_without_a_command_is_permanent():
+    assert failure(command()).permanent
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path):

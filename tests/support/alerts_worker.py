@@ -16,7 +16,7 @@ from tests.support.killable import Doomed, serve, trace
 
 CHANNELS = ("slack", "pager")
 SETTINGS = AlertSettings(
-    channels={name: Channel(name=name, kind="webhook", timeout=60) for name in CHANNELS},
+    channels={name: Channel(name=name, kind="webhook", target="x", timeout=60) for name in CHANNELS},
     routes=dict.fromkeys(Urgency, CHANNELS),
     storm=1_000_000,
     exit_wait=60.0,

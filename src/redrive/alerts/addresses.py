@@ -44,9 +44,14 @@ def apprise(at: Located) -> str:
     return url
 
 
+def is_installed() -> bool:
+    """Whether URLs of apprise's can be used here."""
+    return find_spec("apprise") is not None
+
+
 def check_installed(at: Located) -> None:
-    """Whether a URL of apprise's can be used here."""
-    if find_spec("apprise") is None:
+    """Raise where a URL of apprise's cannot be used here."""
+    if not is_installed():
         raise at.wrong("needs apprise, which is not installed: pip install 'redrive[alerts]'")
 
 

@@ -65,8 +65,15 @@ class Due(NamedTuple):
 
 
 def known(settings: AlertSettings) -> dict[str, Channel]:
-    """The channels that a process with these settings can deliver to. The log is always there."""
-    return {LOG_CHANNEL: Channel(name=LOG_CHANNEL, kind="log"), **settings.channels}
+    """The channels that a process with these settings can deliver to.
+
+    None where alerts are off, and none whose address is not known here: their messages wait for a process that has it.
+    The log is always there.
+    """
+    if not settings.enabled:
+        return {}
+    usable = {name: channel for name, channel in settings.channels.items() if channel.kind == "log" or channel.target}
+    return {LOG_CHANNEL: Channel(name=LOG_CHANNEL, kind="log"), **usable}
 
 
 class Outbox:
@@ -139,7 +146,8 @@ class Outbox:
                 yield name, Urgency(min(row.urgency for row in told))
 
     def _keeps_state(self, name: str) -> bool:
-        return name in self.channels and self.channels[name].kind in KEEPS_STATE
+        channel = self._settings.channels.get(name)
+        return channel is not None and channel.kind in KEEPS_STATE
 
     # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -61,10 +61,11 @@ _MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
 Tables = Mapping[str, Located]
 
 
-def read(settings: Settings) -> AlertSettings:
+def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings:
     """The settings for alerts; a `ConfigError` about the first thing in the file that cannot be used.
 
-    Where alerts are off, a variable that the file names may be missing: nothing is sent, and no server is asked.
+    Where alerts are off, a variable that the file names may be missing: nothing is sent, and no server is asked. So it
+    may be for the commands of an operator: a channel without its address is known by name, and not delivered to.
     """
     tables = settings.alerts
     if not tables:
@@ -73,8 +74,8 @@ def read(settings: Settings) -> AlertSettings:
     found = {name: _ALERTS[name](one) for name, one in alerts.items() if name != "slots"}
     if settings.alerts_on is not None:
         found["enabled"] = settings.alerts_on
-    on = found.get("enabled", True)
-    channels = {name: _channel(name, one, on=on) for name, one in _named(tables, "channels", _CHANNEL_KEYS).items()}
+    on = found.get("enabled", True) and not may_lack_secrets
+    channels = {name: _channel(name, one, needed=on) for name, one in _named(tables, "channels", _CHANNEL_KEYS).items()}
     routes = _routes(tables["routes"], channels) if "routes" in tables else {}
     pipelines = {name: _pipeline(one, channels) for name, one in _named(tables, "pipelines", _PIPELINE_KEYS).items()}
     _check_that_people_are_told(tables, routes, pipelines)
@@ -83,8 +84,8 @@ def read(settings: Settings) -> AlertSettings:
         channels=channels,
         routes=routes,
         pipelines=pipelines,
-        tables=_tables(tables["tables"], on=on) if "tables" in tables else (),
-        slots=_slots(alerts["slots"], on=on) if "slots" in alerts else (),
+        tables=_tables(tables["tables"], needed=on) if "tables" in tables else (),
+        slots=_slots(alerts["slots"], needed=on) if "slots" in alerts else (),
     )
 
 
@@ -137,8 +138,8 @@ def _exit_wait(at: Located) -> float:
     return duration_or_never(at) or 0.0
 
 
-def _slots(at: Located, *, on: bool) -> tuple[str, ...]:
-    found = (_target(one, addresses.server, on=on) for one in at.entries("URLs of PostgreSQL servers"))
+def _slots(at: Located, *, needed: bool) -> tuple[str, ...]:
+    found = (_target(one, addresses.server, needed=needed) for one in at.entries("URLs of PostgreSQL servers"))
     return tuple(url for url in found if url)
 
 
@@ -174,7 +175,7 @@ _ALERTS: Mapping[str, Callable[[Located], Any]] = {
 # ── [channels.NAME] and [routes] ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _channel(name: str, at: Located, *, on: bool) -> Channel:
+def _channel(name: str, at: Located, *, needed: bool) -> Channel:
     found = at.table()
     said = [kind for kind in _KIND_NAMES if kind in found]
     if len(said) != 1:
@@ -189,9 +190,11 @@ def _channel(name: str, at: Located, *, on: bool) -> Channel:
     elif kind == "command":
         target = addresses.command(found["command"])
     else:
-        target = _target(found[kind], _KINDS[kind], on=on)
-        if kind == "apprise" and on:
+        target = _target(found[kind], _KINDS[kind], needed=needed)
+        if kind == "apprise" and needed:
             addresses.check_installed(found[kind])
+        elif kind == "apprise" and not addresses.is_installed():
+            target = ""
     made = Channel(name=name, kind=kind, target=target)
     return replace(made, timeout=duration(found["timeout"], most=_SLOWEST)) if "timeout" in found else made
 
@@ -201,8 +204,8 @@ def _must_be_true(at: Located) -> None:
         raise at.wrong("must be true; leave the channel out where nothing is to be logged")
 
 
-def _target(at: Located, check: Callable[[Located], str], *, on: bool) -> str:
-    return "" if not on and at.unset() else check(at.filled(advice=_ADVICE))
+def _target(at: Located, check: Callable[[Located], str], *, needed: bool) -> str:
+    return "" if not needed and at.unset() else check(at.filled(advice=_ADVICE))
 
 
 def _by_tier(at: Located) -> dict[str, Located]:
@@ -274,14 +277,14 @@ def _runbook(at: Located) -> tuple[str, ...]:
     return tuple(step.strip() for step in text(at).splitlines() if step.strip())
 
 
-def _tables(at: Located, *, on: bool) -> tuple[WatchedTable, ...]:
+def _tables(at: Located, *, needed: bool) -> tuple[WatchedTable, ...]:
     found: dict[str, WatchedTable] = {}
     for one in at.entries("tables: write [[tables]] above each"):
         keys = one.table(("name", "url", "pipeline"))
         name = text(_needed(one, keys, "name"))
         if name in found:
             raise keys["name"].wrong(f"is {shown(name)} for a second time; every table has a name of its own")
-        url = _target(_needed(one, keys, "url"), addresses.database, on=on)
+        url = _target(_needed(one, keys, "url"), addresses.database, needed=needed)
         pipeline = text(keys["pipeline"]) if "pipeline" in keys else None
         found[name] = WatchedTable(name=name, url=url, pipeline=pipeline)
     return tuple(table for table in found.values() if table.url)

@@ -55,7 +55,7 @@ def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -
 
     with ExitStack() as around:
         if session.url is not None:  # otherwise the flow knows its own
-            options["store"] = around.enter_context(session.opened(create=True))
+            options["store"] = around.enter_context(session.opened(create=True, may_lack_secrets=False))
         store: Store = options.get("store") or flow.store
         view = around.enter_context(ExitStack())
         watch = view.enter_context(watched(flow.name, quiet=quiet))

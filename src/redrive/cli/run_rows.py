@@ -53,7 +53,7 @@ def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
     how_far = _HowFar()
     with ExitStack() as around:
         if session.url is not None:  # otherwise the pipeline knows its own
-            options["store"] = around.enter_context(session.opened(create=True))
+            options["store"] = around.enter_context(session.opened(create=True, may_lack_secrets=False))
         how_far.tell = around.enter_context(shown(pipeline.name, quiet=quiet))
         leave_to_the_report(GateJudged, RunEnded)
         leave_alerts_to_the_report()

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,22 +58,26 @@ class Session:
         return cls(url=url, out=Output(as_json=as_json), words=tuple(words), settings=load(store=url))
 
     @contextmanager
-    def opened(self, *, create: bool = False, migrate: bool | None = None) -> Iterator[Store]:
-        """The store. Only who puts letters in makes a new one: to ask in the wrong directory must leave no trace."""
-        from redrive.opening import connect
+    def opened(
+        self, *, create: bool = False, migrate: bool | None = None, may_lack_secrets: bool = True
+    ) -> Iterator[Store]:
+        """The store. Only who puts letters in makes a new one: to ask in the wrong directory must leave no trace.
+
+        Only a run needs the secrets of channels: what a command has to say waits for a process that has them.
+        """
+        from redrive.opening import open_store
         from redrive.store.database import PATIENCE
 
         settings = self.settings
         _check_redaction(settings)
         if not create:
             _must_exist(settings.store)
-        with connect(
-            settings.store,
+        asked = replace(
+            settings,
             migrate=settings.migrate if migrate is None else migrate,
-            redact=settings.redact,
-            store_redacted=settings.store_redacted,
             patience=_PATIENCE_TO_CONNECT if settings.patience is None else settings.patience,
-        ) as store:
+        )
+        with open_store(asked, may_lack_secrets=may_lack_secrets) as store:
             store.database.patience = PATIENCE if settings.patience is None else settings.patience
             yield store
 

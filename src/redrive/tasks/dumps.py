@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 # As faulthandler writes it: the innermost call comes first.
 _BLOCK = re.compile(
-    r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+\n?", re.MULTILINE
+    r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}+.{0,200}\(most recent call first\):\n(?:  .*\n?)+\n?", re.MULTILINE
 )
 _RUNS_A_TASK = re.compile(rf'  File ".*{re.escape(str(PurePath("redrive", "tasks", "perform.py")))}", line \d+')
 

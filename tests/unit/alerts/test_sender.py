@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 import weakref
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -89,7 +90,10 @@ def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, stor
         named = {
             "down": Channel(name="down", kind="webhook", target=f"{server.url}/down", timeout=5),
             "gone": Channel(name="gone", kind="webhook", target="http://127.0.0.1:1/gone", timeout=5),
-            **{name: Channel(name=name, kind="webhook", timeout=0.1) for name in ("raises", "hangs", "works")},
+            **{
+                name: Channel(name=name, kind="webhook", target="x", timeout=0.1)
+                for name in ("raises", "hangs", "works")
+            },
         }
         chosen = AlertSettings(channels=named, routes={Urgency.P1: tuple(named)}, exit_wait=LONG)
 
@@ -166,7 +170,7 @@ def test_a_channel_that_hangs_holds_up_no_other(sending):
 
 def slowly(*names):
     """Settings whose channels have all the time in the world."""
-    named = {name: Channel(name=name, kind="webhook", timeout=LONG) for name in names}
+    named = {name: Channel(name=name, kind="webhook", target="x", timeout=LONG) for name in names}
     return AlertSettings(channels=named, routes=dict.fromkeys(Urgency, names), exit_wait=LONG, storm=99)
 
 
@@ -280,7 +284,7 @@ def test_closing_does_not_wait_for_what_is_due_later_nor_for_ever(sending):
     recorder = Recorder()
     recorder.failing = {"slow": gate}
     chosen = AlertSettings(
-        channels={"slow": Channel(name="slow", kind="webhook", timeout=LONG)},
+        channels={"slow": Channel(name="slow", kind="webhook", target="x", timeout=LONG)},
         routes=dict.fromkeys(Urgency, ("slow",)),
         exit_wait=0.05,
     )
@@ -402,3 +406,38 @@ def test_who_forgets_a_store_that_has_told_something_without_closing_it_has_it_n
     kept = [weakref.ref(sender), weakref.ref(store.database)]
     del sender, store
     eventually(lambda: gc.collect() is not None and [one() for one in kept] == [None, None])
+
+
+# ── channels that cannot be used here ─────────────────────────────────────────────────────────────────────────────────
+
+
+class TestChannelThatCannotBeUsedHere:
+    def test_process_that_is_off_leaves_messages_to_others(self, sending):
+        chosen = settings("pager:pagerduty", "team:slack")
+        ledger, other = sending(chosen, deliver=Recorder())
+        ledger.apply(judgement(finding()))
+        _, off = sending(replace(chosen, enabled=False), deliver=Recorder())
+        assert off.send_due() == 0
+        assert states(ledger) == {("pager", SendStatus.WAITING), ("team", SendStatus.WAITING)}
+        assert other.send_due() == 2
+
+    def test_process_without_an_address_leaves_messages_to_others(self, sending):
+        chosen = settings("pager:pagerduty", "team:slack")
+        ledger, other = sending(chosen, deliver=Recorder())
+        ledger.apply(judgement(finding()))
+        lacking = {**chosen.channels, "pager": replace(chosen.channels["pager"], target="")}
+        _, sender = sending(replace(chosen, channels=lacking), deliver=Recorder())
+        assert sender.send_due() == 1
+        assert states(ledger) == {("pager", SendStatus.WAITING), ("team", SendStatus.SENT)}
+        assert other.send_due() == 1
+
+    def test_acknowledgement_without_an_address_reaches_pagerduty(self, sending):
+        chosen, recorder = settings("pager:pagerduty"), Recorder()
+        ledger, other = sending(chosen, deliver=recorder)
+        (alert,) = ledger.apply(judgement(finding()))
+        assert other.send_due() == 1
+        lacking = replace(chosen, channels={"pager": replace(chosen.channels["pager"], target="")})
+        operator, sender = sending(lacking, deliver=recorder)
+        operator.acknowledge(alert.id, by="op")
+        assert sender.send_due() == 0
+        assert other.send_due() == 1

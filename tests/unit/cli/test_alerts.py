@@ -260,3 +260,46 @@ def test_what_the_rules_show_is_what_redrive_toml_takes(run, store, here):
     told = {name: value for name, value in shown if name not in ("persist", "recovery")}
     (here / "redrive.toml").write_text("[alerts.thresholds]\n" + "\n".join(f"{a} = {b}" for a, b in told.items()))
     assert read(load(environ={}, directory=here)) == AlertSettings(thresholds=Thresholds(**odd))
+
+
+# ── without the secrets of channels ───────────────────────────────────────────────────────────────────────────────────
+
+
+class TestWithoutSecrets:
+    FILE = '[channels.oncall]\npagerduty = "$PD_KEY"\n[routes]\nP1 = ["oncall"]\n'
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "alerts ls",
+            "alerts show 1",
+            "alerts ack 1",
+            "alerts resolve 1 --note over",
+            "alerts rules",
+            "dlq ls",
+            "dlq causes",
+            "runs ls",
+            "services ls",
+            "store info",
+        ],
+    )
+    @pytest.mark.parametrize("off", [False, True])
+    def test_operator_command_needs_none_and_gives_up_no_page(self, run, settings, monkeypatch, store, words, off):
+        settings(self.FILE)
+        monkeypatch.setenv("PD_KEY", "0123456789abcdef0123456789abcdef")
+        with redrive.connect() as routed:
+            routed.alerts.ledger.apply(Judgement(findings=(finding("vendor"), finding("other")), judged=frozenset()))
+        monkeypatch.delenv("PD_KEY")
+        if off:
+            monkeypatch.setenv("REDRIVE_ALERTS", "off")
+        answer = run(*words.split())
+        assert (answer.code, "PD_KEY" in answer.err) == (0, False)
+        assert {one.status for one in store.alerts.unsent()} == {"waiting"}
+        assert {one.alert_id for one in store.alerts.unsent()} == {1, 2}
+
+    @pytest.mark.parametrize("words", ["watch --once", "alerts test P1"])
+    def test_command_that_sends_names_the_missing_variable(self, run, settings, store, words):
+        settings(self.FILE)
+        answer = run(*words.split())
+        assert answer.code == 64
+        assert "names the variable PD_KEY, which is not set" in answer.sentence

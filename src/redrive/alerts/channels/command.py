@@ -22,9 +22,8 @@ def send(channel: Channel, message: Message) -> None:
     try:
         ended = run(words, given, environment={**os.environ, **environment(message)}, seconds=channel.timeout)
     except OSError as error:
-        # A machine that has no processes left may have some later; a program that is missing is missing.
-        missing = isinstance(error, FileNotFoundError | PermissionError)
-        failed = DeliveryFailed(f"{words[0]} cannot be started: {error.strerror or error}", permanent=missing)
+        # Not permanent: a program that is missing here may be there for the next process that tries.
+        failed = DeliveryFailed(f"{words[0]} cannot be started: {error.strerror or error}")
     else:
         if ended.code == 0:
             return
