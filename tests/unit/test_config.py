@@ -1,11 +1,13 @@
 """Settings: where they come from, who wins, and what is said of those that cannot be used."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from redrive.config import ConfigError, Settings, find, load
+from redrive.config import ConfigError, Settings, find, load, origins
+from redrive.config.located import Located, Source
 
 
 @pytest.fixture
@@ -304,3 +306,125 @@ def test_a_directory_that_was_removed_has_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert load(environ={}) == Settings()
+
+
+# ── files of strangers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+NOBODY = 65_534
+as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+
+
+class TestFileOfAStranger:
+    @as_root
+    def test_file_of_another_user_is_refused(self, write):
+        directory = write("[channels.x]\ncommand = ['evil.sh']\n")
+        os.chown(directory / "redrive.toml", NOBODY, NOBODY)
+        below = directory / "victim"
+        below.mkdir()
+        with pytest.raises(ConfigError, match=r"belongs to the user .*REDRIVE_CONFIG="):
+            load(environ={}, directory=below)
+
+    @as_root
+    def test_file_in_a_directory_of_another_user_is_refused(self, write):
+        directory = write("")
+        os.chown(directory, NOBODY, NOBODY)
+        with pytest.raises(ConfigError, match="is not read, because"):
+            load(environ={}, directory=directory)
+
+    @as_root
+    def test_file_of_who_called_sudo_is_read(self, write):
+        directory = write("[letters]\nredact = ['a']\n")
+        os.chown(directory / "redrive.toml", NOBODY, NOBODY)
+        assert load(environ={"SUDO_UID": str(NOBODY)}, directory=directory).redact == ("a",)
+
+    @pytest.mark.parametrize("what", ["file", "directory"])
+    def test_what_every_user_can_write_is_refused(self, write, what):
+        directory = write("")
+        (directory / "redrive.toml" if what == "file" else directory).chmod(0o777)
+        with pytest.raises(ConfigError, match="can be written by every user"):
+            load(environ={}, directory=directory)
+
+    def test_own_file_in_a_sticky_directory_is_read(self, write):
+        directory = write("[letters]\nredact = ['a']\n")
+        directory.chmod(0o1777)
+        assert load(environ={}, directory=directory).redact == ("a",)
+
+    @as_root
+    def test_link_to_a_file_of_another_user_is_refused(self, tmp_path):
+        (tmp_path / "foreign.toml").write_text("")
+        os.chown(tmp_path / "foreign.toml", NOBODY, NOBODY)
+        (tmp_path / "redrive.toml").symlink_to("foreign.toml")
+        with pytest.raises(ConfigError, match="belongs to the user"):
+            load(environ={}, directory=tmp_path)
+
+    @as_root
+    def test_file_that_is_named_is_read_whosever_it_is(self, write, tmp_path_factory):
+        directory = write("[letters]\nredact = ['a']\n")
+        os.chown(directory / "redrive.toml", NOBODY, NOBODY)
+        named = {"REDRIVE_CONFIG": str(directory / "redrive.toml")}
+        assert load(environ=named, directory=tmp_path_factory.mktemp("other")).redact == ("a",)
+        assert load(environ={"REDRIVE_CONFIG": "/dev/null"}, directory=directory).redact == ()
+
+    def test_file_that_is_named_and_missing_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"REDRIVE_CONFIG names .*, which does not exist"):
+            load(environ={"REDRIVE_CONFIG": str(tmp_path / "no.toml")}, directory=tmp_path)
+
+
+class TestEndOfTheSearch:
+    @pytest.fixture(params=["git", "home"])
+    def end(self, request, tmp_path, monkeypatch):
+        end = tmp_path / "end"
+        (end / "below").mkdir(parents=True)
+        if request.param == "git":
+            (end / ".git").mkdir()
+        else:
+            monkeypatch.setenv("HOME", str(end))
+        return end
+
+    def test_file_above_is_not_used_and_that_is_said(self, end, caplog):
+        (end.parent / "redrive.toml").write_text("")
+        assert find(end / "below") is None
+        assert "is not used: the search ends at" in caplog.text
+
+    def test_file_at_the_end_is_used(self, end):
+        (end / "redrive.toml").write_text("")
+        assert find(end / "below") == end / "redrive.toml"
+
+
+class TestVariableInAUrl:
+    @pytest.mark.parametrize(
+        ("template", "value", "filled"),
+        [
+            ("postgresql://bob:${V}@db/x", "p@ss", "postgresql://bob:p%40ss@db/x"),
+            ("postgresql://bob:$V@db/x", "x@10.255.255.1:1/y", "postgresql://bob:x%4010.255.255.1%3A1%2Fy@db/x"),
+            ("postgresql://bob:$V@db/x", "a b%", "postgresql://bob:a%20b%25@db/x"),
+            ("postgresql://bob:$V@db/x", "p%40ss", "postgresql://bob:p%40ss@db/x"),  # encoded by hand
+            ("postgresql://$V:x@db/x", "bob@corp", "postgresql://bob%40corp:x@db/x"),
+            ("postgresql://$V@db/x", "bob:p@ss", "postgresql://bob:p%40ss@db/x"),
+            ("postgresql://bob@$V/x", "db1:5432,db2:5432", "postgresql://bob@db1:5432,db2:5432/x"),
+            ("postgresql://$V", "bob:x@db/x", "postgresql://bob:x@db/x"),
+            ("https://h/v2?routing_key=$V&a=1", "a&b=c#d", "https://h/v2?routing_key=a%26b%3Dc%23d&a=1"),
+            ("https://h/services/$V", "T0/B0/x", "https://h/services/T0/B0/x"),
+            ("$V", "postgresql://bob:p%40ss@db/x", "postgresql://bob:p%40ss@db/x"),
+            ("data/$V.db", "a@b", "data/a@b.db"),
+        ],
+    )
+    def test_value_is_encoded_by_its_part(self, tmp_path, template, value, filled):
+        at = Located(template, ("store", "url"), Source(tmp_path / "redrive.toml", "", {"V": value}))
+        assert at.filled().value == filled
+
+
+def test_origins_name_lines_and_variables(write):
+    directory = write(
+        "[store]\nurl = 'postgresql://bob:hunter2hunter2@db/x'\n[letters]\nredact = ['a']\n"
+        "[channels.pager]\npagerduty = '$PD'\n[channels.team]\nslack = 'https://hooks.slack.com/services/x'\n"
+    )
+    found = origins(environ={"REDRIVE_LETTERS_REDACT": "b"}, directory=directory)
+    file = directory / "redrive.toml"
+    assert [tuple(one) for one in found] == [
+        ("store.url", "postgresql://bob:***@db/x", f"{file}, line 2"),
+        ("letters.redact", "b", "REDRIVE_LETTERS_REDACT"),
+        ("channels.pager.pagerduty", "$PD", f"{file}, line 6 (PD not set)"),
+        ("channels.team.slack", "…", f"{file}, line 8"),
+    ]

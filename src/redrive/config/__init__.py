@@ -1,7 +1,8 @@
 """`redrive.toml` and `REDRIVE_*`: one frozen `Settings`.
 
 What is said by argument wins over the environment, that over the file, and that over the default. The file is the first
-`redrive.toml` in the working directory or one of its parents:
+`redrive.toml` in the working directory or one of its parents, up to the home directory or the root of a git repository,
+or the one that REDRIVE_CONFIG names:
 
     [store]
     url = "postgresql://redrive@db/prod"    # REDRIVE_STORE; a path of SQLite's is relative to this file
@@ -19,7 +20,8 @@ What is said by argument wins over the environment, that over the file, and that
     [alerts]                                # REDRIVE_ALERTS=off for none; `redrive.alerts.reading` has the rest
 """
 
-from redrive.config.loading import FILE, Settings, find, load
+from redrive.config.finding import FILE, find
+from redrive.config.loading import Origin, Settings, load, origins
 from redrive.config.located import ConfigError
 
-__all__ = ["FILE", "ConfigError", "Settings", "find", "load"]
+__all__ = ["FILE", "ConfigError", "Origin", "Settings", "find", "load", "origins"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from redrive.config import kinds
-from redrive.config.located import ConfigError, Located, Source
+from redrive.config.finding import find
+from redrive.config.located import ConfigError, Located, Source, dotted, listed
 
-FILE = "redrive.toml"
 ALERTS = ("alerts", "channels", "routes", "pipelines", "tables")
 """The tables about alerts."""
 
@@ -101,7 +101,7 @@ def load(
     What the file says of alerts is kept for `redrive.alerts.reading`.
     """
     environ = os.environ if environ is None else environ
-    file = find(directory)
+    file = find(directory, environ)
     found = _from_environment(environ)
     found |= {name: value for name, value in given.items() if value is not None}
     if file is not None:
@@ -109,14 +109,50 @@ def load(
     return Settings(**found)
 
 
-def find(directory: str | os.PathLike[str] | None = None) -> Path | None:
-    """The file that holds in a directory, if there is one."""
-    try:
-        here = Path.cwd() if directory is None else Path(directory).absolute()
-    except FileNotFoundError:  # the directory was removed under us
-        return None
-    # os.path.isfile says no where a parent may not be looked into; pathlib would raise.
-    return next((place / FILE for place in (here, *here.parents) if os.path.isfile(place / FILE)), None)
+class Origin(NamedTuple):
+    """A setting as it holds, and where it comes from."""
+
+    name: str
+    value: Any
+    """As it is written: a variable by its name, an address or a key not at all."""
+    source: str
+
+
+def origins(
+    *, environ: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None
+) -> list[Origin]:
+    """What was read, and from where: a variable, or a line of the file. What has its default is left out."""
+    environ = os.environ if environ is None else environ
+    file = find(directory, environ)
+    found: dict[str, Origin] = {}
+    if file is not None:
+        found = {one.name: one for one in _leaves(_parsed(file, environ))}
+    for key in (*_KEYS, _ALERTS_ON):
+        if environ.get(key.variable, "").strip():
+            name = f"{key.table}.{key.name}"
+            found[name] = Origin(name, _as_may_be_shown(environ[key.variable], name), key.variable)
+    return list(found.values())
+
+
+def _leaves(at: Located) -> Iterator[Origin]:
+    if isinstance(at.value, dict):
+        for one in at.table().values():
+            yield from _leaves(one)
+    elif isinstance(at.value, list) and any(isinstance(inner, dict) for inner in at.value):
+        for one in at.entries("tables"):
+            yield from _leaves(one)
+    else:
+        source, unset = f"{at.source.file}, line {at.line}" if at.source else "", at.unset()
+        missing = f" ({listed(unset)} not set)" if unset else ""
+        yield Origin(dotted(at.key), _as_may_be_shown(at.value, dotted(at.key)), source + missing)
+
+
+def _as_may_be_shown(value: Any, name: str) -> Any:
+    from redrive.masking import mask_all
+
+    if isinstance(value, str) and name.startswith("channels.") and not value.startswith("$"):
+        return "…"  # an address is a secret
+    return mask_all(value)
 
 
 def beside(file: Path, url: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from redrive.config.url_variables import encoder
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Located:
             name += f", with the value of {listed(self.taken_from)},"
         if self.source is None:
             return ConfigError(f"{name} {mask(says)}")
-        return ConfigError(f"{self.source.file}, line {self._line()}: {name} {mask(says)}")
+        return ConfigError(f"{self.source.file}, line {self.line}: {name} {mask(says)}")
 
     def at(self, name: str | int) -> Located:
         """What stands below it under a name, or at a place of a list."""
@@ -85,15 +86,23 @@ class Located:
         return tuple(name for name in self._variables() if not environ.get(name, "").strip())
 
     def filled(self, *, advice: str = "set it") -> Located:
-        """The same with the values of the variables that it names: `$NAME`, `${NAME}`, and `$$` for a dollar sign."""
+        """The same with the values of the variables that it names: `$NAME`, `${NAME}`, and `$$` for a dollar sign.
+
+        Within a URL, a value is encoded as the part needs that it stands in.
+        """
         if self.source is None or not isinstance(self.value, str):
             return self
         names, environ = self._variables(), self.source.environ
         if missing := self.unset():
             raise self.wrong(f"names the variable {missing[0]}, which is not set; {advice}")
-        text = _VARIABLE.sub(
-            lambda found: "$" if found["dollar"] else environ[found["braced"] or found["bare"]].strip(), self.value
-        )
+        template = self.value
+
+        def fill(found: re.Match[str]) -> str:
+            if found["dollar"]:
+                return "$"
+            return encoder(template, *found.span())(environ[found["braced"] or found["bare"]].strip())
+
+        text = _VARIABLE.sub(fill, template)
         return replace(self, value=text, taken_from=names)
 
     def _variables(self) -> tuple[str, ...]:
@@ -112,7 +121,9 @@ class Located:
             return f"there are {listed(f'[{one}]' for one in known)}"
         return f"{dotted(self.key)} has {listed(known)}"
 
-    def _line(self) -> int:
+    @property
+    def line(self) -> int:
+        """The line of the file on which it stands."""
         if self.source is None:
             return 1
         from redrive.config.lines import lines

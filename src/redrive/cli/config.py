@@ -1,0 +1,34 @@
+"""`redrive config`: the settings that hold here, and where they come from."""
+
+from __future__ import annotations
+
+from redrive.cli.command import command, noun
+from redrive.cli.output import Column
+from redrive.cli.session import Session
+from redrive.config import FILE, origins
+
+app = noun("The configuration: what was read, and from where.", bare="show")
+
+
+@command(app)
+def show(session: Session) -> None:
+    """Print the file that is used, and every setting with the line or the variable it comes from.
+
+    Settings that have their default are left out. Addresses of channels are not shown.
+    """
+    found, out = origins(), session.out
+    file = session.settings.file
+    if out.json:
+        out.document({"file": None if file is None else str(file), "settings": [one._asdict() for one in found]})
+        return
+    out.table(_COLUMNS, [[one.name, _shown(one.value), one.source] for one in found])
+    out.say(f"read {file}" if file else f"no {FILE} was found; what is not listed has its default")
+
+
+_COLUMNS = (Column(title="setting"), Column(title="value", least=20, wrap=True), Column(title="source", least=20))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)

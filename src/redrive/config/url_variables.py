@@ -1,0 +1,43 @@
+"""Values of variables within a URL, encoded by the part that they stand in.
+
+A password with an `@` would otherwise end the part that it stands in, and what follows be taken for a host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from urllib.parse import quote
+
+# What may stand there as it is: also a value that was percent-encoded by hand, as was needed before.
+_IN_USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")
+_IN_QUERY = re.compile(r"(?:[A-Za-z0-9._~!$'()*,;:@/?-]|%[0-9A-Fa-f]{2})*")
+_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}://([^/?#]*)")
+
+
+def encoder(template: str, start: int, end: int) -> Callable[[str], str]:
+    """How to encode the value of the variable at this place of a URL; in a text that is no URL, not at all."""
+    url = _AUTHORITY.match(template)
+    if url is None or start < url.start(1):
+        return str
+    userinfo_end = template.rfind("@", *url.span(1))
+    if start < userinfo_end:
+        is_all = (start, end) == (url.start(1), userinfo_end)
+        return _encode_credentials if is_all else _encode_userinfo
+    if "?" in template[url.end(1) : start] and template[start - 1] not in "?&":
+        return _encode_query
+    return str
+
+
+def _encode_userinfo(value: str) -> str:
+    return value if _IN_USERINFO.fullmatch(value) else quote(value, safe="")
+
+
+def _encode_credentials(value: str) -> str:
+    """`user:password` in one variable."""
+    user, colon, password = value.partition(":")
+    return _encode_userinfo(user) + colon + _encode_userinfo(password)
+
+
+def _encode_query(value: str) -> str:
+    return value if _IN_QUERY.fullmatch(value) else quote(value, safe="")

@@ -1,0 +1,22 @@
+"""`redrive config`: the settings that hold, and where they come from."""
+
+import json
+
+
+def test_settings_are_shown_with_their_source(run, here, monkeypatch):
+    (here / "redrive.toml").write_text("[store]\npatience = 5\n[letters]\nredact = ['card', 'ssn']\n")
+    monkeypatch.setenv("REDRIVE_ALERTS", "off")
+    answer = run("config", "show")
+    file = here / "redrive.toml"
+    assert answer.rows == [
+        ["store.patience", "5", f"{file}, line 2"],
+        ["letters.redact", "card, ssn", f"{file}, line 4"],
+        ["alerts.enabled", "off", "REDRIVE_ALERTS"],
+    ]
+    assert answer.err == f"read {file}\n"
+    assert json.loads(run("config", "show", "--json").out)["file"] == str(file)
+
+
+def test_directory_without_a_file_says_so(run, here, monkeypatch):
+    monkeypatch.setenv("HOME", str(here))
+    assert run("config").err == "no redrive.toml was found; what is not listed has its default\n"
