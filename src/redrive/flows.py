@@ -63,7 +63,9 @@ class FlowReport:
     status: FlowStatus
     started_at: datetime
     seconds: float
-    """From its beginning to its end, or until now."""
+    """From its beginning to its end, or until now, the time included in which it waited for a decision."""
+    worked: float = 0.0
+    """Seconds in which executors were at work on it."""
     params: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The values of its parameters."""
     counts: Mapping[State, int] = field(default_factory=dict)
@@ -95,6 +97,7 @@ class FlowReport:
             "params": mask_all(self.params),
             "counts": {str(state): count for state, count in self.counts.items()},
             "seconds": round(self.seconds, 3),
+            "worked": round(self.worked, 3),
             "total": self.total,
             "late": self.late,
         }
@@ -111,7 +114,7 @@ class FlowReport:
         tried = "1 attempt" if self.attempts == 1 else f"{self.attempts:,} attempts"
         lines = [
             f"{self.flow}: {self.status}{resumed}" + (f" ({self.reason})" if self.reason else ""),
-            f"  {counted or 'no tasks'}; {tried}, {self.seconds:.1f} s",
+            f"  {counted or 'no tasks'}; {tried}, {self.worked:.1f} s",
         ]
         if self.counts.get(State.DEAD_LETTER) or self.counts.get(State.FAILED):
             lines.append(f"  what went wrong: redrive tasks ls --run {self.run_id}")

@@ -1,6 +1,7 @@
 """Running a flow again, on both databases: nothing that is done is repeated, and its work keeps its keys."""
 
 from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import update
@@ -9,7 +10,7 @@ import redrive
 from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State
 from redrive.model import Kind
-from redrive.store.schema import task_runs
+from redrive.store.schema import task_executors, task_runs
 from redrive.testing import set_testing
 from tests.support.flows import states, stopped
 
@@ -145,6 +146,27 @@ class TestBlockedRun:
         assert states(store, "paying") | {"other": ""} == dict.fromkeys(states(store, "paying"), "SUCCESS") | {
             "other": ""
         }
+
+
+class TestDuration:
+    def test_time_that_a_run_waits_for_a_decision_is_not_work(self, store, bank):
+        flow, bank.error = paying(store, bank), ValueError("bad")
+        run_id = stopped(flow, params=TODAY).report.run_id
+        earlier = {
+            "began_at": datetime.now(UTC) - timedelta(hours=9),
+            "ended_at": datetime.now(UTC) - timedelta(hours=8),
+        }
+
+        def age(connection):
+            connection.execute(update(task_runs).values(started_at=earlier["began_at"]))
+            connection.execute(update(task_executors).values(**earlier))
+
+        store.database.write(age)
+        flow.accept("post", note="done by hand")
+        report = flow.run(params=TODAY)
+        assert report.run_id == run_id
+        assert report.seconds >= 9 * 3_600
+        assert 3_600 <= report.worked < 2 * 3_600
 
 
 class TestOtherRuns:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -22,8 +21,8 @@ from redrive.runs import RunStatus
 from redrive.store.encoding import encode
 from redrive.store.owner import is_dead
 from redrive.store.registry import Runnable
-from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_executors, task_runs, tasks
-from redrive.store.task_log import anybody_at, causes_of, counts_of
+from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_runs, tasks
+from redrive.store.task_log import anybody_at, causes_of, counts_of, time_at_work
 
 _REMEMBERED = 60  # runs that say what is usual
 _SAMPLED = 10_000  # letters of a run that are looked at for what they have in common
@@ -216,7 +215,7 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
         lost=row.status == FlowStatus.RUNNING and not anybody_at(connection, row.run_id, now),
         started_at=row.started_at,
         ended_at=row.ended_at,
-        seconds=_at_work(connection, [row.run_id], now).get(row.run_id, 0.0),
+        seconds=time_at_work(connection, [row.run_id], now).get(row.run_id, 0.0),
         sla=row.sla,
         daily=_daily(connection, "flow", row.flow_name),
         failures=row.failures,
@@ -256,25 +255,10 @@ def _past_flow(connection: Connection, row: Row[Any], now: datetime) -> Iterator
         .limit(_REMEMBERED)
     )
     past = connection.execute(before).all()
-    took = _at_work(connection, [one.run_id for one in past], now)
+    took = time_at_work(connection, [one.run_id for one in past], now)
     for one in past:
         seconds = took.get(one.run_id, 0.0)
         yield PastRun(status=one.status, started_at=one.started_at, ended_at=one.ended_at, seconds=seconds)
-
-
-def _at_work(connection: Connection, run_ids: Sequence[UUID], now: datetime) -> dict[UUID, float]:
-    """How long somebody was at each run: not while it waited for a person, or for who would go on with it."""
-    of = task_executors.c
-    spans = select(of.run_id, of.began_at, of.ended_at, of.until).where(of.run_id.in_(run_ids)).order_by(of.began_at)
-    took: defaultdict[UUID, float] = defaultdict(float)
-    covered: dict[UUID, datetime] = {}
-    for one in connection.execute(spans):
-        # Who has died has not said when: it was alive when it last renewed its lease.
-        ends = min(now, one.ended_at or one.until)
-        begins = max(one.began_at, covered.get(one.run_id, one.began_at))
-        took[one.run_id] += _between(begins, ends)
-        covered[one.run_id] = max(ends, begins)
-    return took
 
 
 def _variant(params: str) -> str:

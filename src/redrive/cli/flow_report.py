@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MOST_CAUSES = 5  # that are said in words; the table has all of them
 _LONGEST = 160  # characters of an error in a sentence
 _LONGEST_PARAMS = 400
+_WAITED = 10.0  # seconds for which a run was open and nobody was at work on it, to be worth a word
 _PASSING = (Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.RETRY_NOW)
 _IN_ITS_COUNTS = (FlowStatus.HELD, FlowStatus.FAILED)  # why it ended so is what its tasks say
 
@@ -51,7 +52,7 @@ def show_outcome(out: Output, report: FlowReport, *, when: bool = False) -> None
         "params": _params(report),
         "started": at(report.started_at) if when else None,
         "ended": (at(report.ended_at) or None) if when else None,
-        "took": in_words(report.seconds) if done or report.ended_at else f"{in_words(report.seconds)} so far",
+        "took": _took(report) if done or report.ended_at else f"{_took(report)} so far",
         "sla": f"{at(report.sla)}{', missed' if report.late else ', kept' if done else ''}" if report.sla else None,
         "tasks": _tasks(report),
         "attempts": f"{report.attempts:,}",
@@ -59,6 +60,12 @@ def show_outcome(out: Output, report: FlowReport, *, when: bool = False) -> None
     for name, value in rows.items():
         if value is not None:
             out.text(f"{name:<11}{value}")
+
+
+def _took(report: FlowReport) -> str:
+    """How long it was worked on; and since when it has been open, where it waited in between."""
+    waited = report.seconds - report.worked
+    return in_words(report.worked) + (f", open for {in_words(report.seconds)}" if waited >= _WAITED else "")
 
 
 def _tasks(report: FlowReport) -> str:

@@ -117,7 +117,7 @@ def _cells(report: Report | FlowReport, columns: Sequence[Column]) -> list[Any]:
         "pipeline or flow": name,
         "status": report.status,
         "started": report.started_at,
-        "duration": round(report.seconds, 3),
+        "duration": round(report.worked if isinstance(report, FlowReport) else report.seconds, 3),
         "reason": None if report.reason is None else mask(report.reason),
         **(_of_a_flow(report) if isinstance(report, FlowReport) else _of_a_pipeline(report)),
     }

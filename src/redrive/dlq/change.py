@@ -80,6 +80,12 @@ def settle_within(
     connection.execute(update(letters).where(*fit).values(values))
 
 
+def reopen_within(connection: Connection, which: ColumnElement[bool], *, note: str, now: datetime) -> None:
+    """Reopen the discarded letters of something that is open again itself, in the caller's transaction."""
+    theirs = select(letters.c.id).where(which, letters.c.status == Status.DISCARDED)
+    _settle(connection, list(connection.execute(theirs).scalars()), Status.PENDING, as_note(note), now)
+
+
 def held_letters(connection: Connection, ids: Sequence[int], now: datetime) -> set[int]:
     """Those of these letters that a replay has in hand."""
     claims = letter_claims.c

@@ -19,6 +19,10 @@ FLOOR_JITTER = 0.5
 SHORT_BASE, SHORT_CAP = 0.02, 0.5
 
 
+DEFAULT_WITHIN = float("180")
+"""Known by its identity from a `within` of 180 seconds that somebody has set: tasks heed only the latter."""
+
+
 def all_used(attempts: int) -> str:
     """Why there is no further attempt, in words."""
     return "the one attempt is used" if attempts == 1 else f"all {attempts} attempts are used"
@@ -79,7 +83,7 @@ class Retry:
     multiplier: float = 2.0
     cap: float = 60.0
     jitter: Jitter = "full"
-    within: float = 180.0
+    within: float = DEFAULT_WITHIN
     ambiguous: int = 2
     rate_limit_wait: float = 30.0
     on: Iterable[Kind | str] = REPEATABLE

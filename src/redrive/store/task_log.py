@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -380,17 +381,34 @@ def anybody_at(connection: Connection, run_id: UUID, now: datetime) -> bool:
     return any(not is_dead(row.owner) for row in connection.execute(there))
 
 
+def time_at_work(connection: Connection, run_ids: Sequence[UUID], now: datetime) -> dict[UUID, float]:
+    """Seconds in which executors were at work on each run: not while it waited for an operator or the next start."""
+    of = task_executors.c
+    spans = select(of.run_id, of.began_at, of.ended_at, of.until).where(of.run_id.in_(run_ids)).order_by(of.began_at)
+    took: defaultdict[UUID, float] = defaultdict(float)
+    covered: dict[UUID, datetime] = {}
+    for one in connection.execute(spans):
+        # An executor that died has not said when: it was alive when it last renewed its lease.
+        ends = min(now, one.ended_at or one.until)
+        begins = max(one.began_at, covered.get(one.run_id, one.began_at))
+        took[one.run_id] += max(0.0, (ends - begins).total_seconds())
+        covered[one.run_id] = max(ends, begins)
+    return took
+
+
 def report_of(connection: Connection, run_id: UUID, *, resumed: bool = False) -> FlowReport:
     """What a run has done."""
     run = connection.execute(select(task_runs).where(task_runs.c.run_id == run_id)).one()
     tried = select(func.coalesce(func.sum(tasks.c.attempt), 0)).where(tasks.c.run_id == run_id)
-    ended = run.ended_at or datetime.now(UTC)
+    now = datetime.now(UTC)
+    ended = run.ended_at or now
     return FlowReport(
         flow=run.flow_name,
         run_id=run.run_id,
         status=FlowStatus(run.status),
         started_at=run.started_at,
         seconds=max(0.0, (ended - run.started_at).total_seconds()),
+        worked=time_at_work(connection, [run_id], now).get(run_id, 0.0),
         params=decode(run.params),
         counts=counts_of(connection, run_id),
         attempts=int(connection.execute(tried).scalar_one()),

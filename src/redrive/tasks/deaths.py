@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from functools import partial
 
 from redrive.model import Kind, Verdict
@@ -43,6 +44,11 @@ def how_process(code: int | None) -> str:
     return _WORDS.get(-code, f"killed by {_name(-code)}")
 
 
+def is_from_outside(code: int | None) -> bool:
+    """Whether a process was ended from outside, by an exit code: by an operator, or for want of memory."""
+    return code is not None and -code in _FROM_OUTSIDE | {signal.SIGKILL}
+
+
 def _name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -74,7 +80,7 @@ def outcome(link: Link, status: int | None, seconds: float) -> Outcome:
 
 def never_begun(job: Job) -> Outcome:
     """Of a job that no worker had when its executor was to end."""
-    return _outcome(job, 0.0, "", *_STOPPED)
+    return replace(_outcome(job, 0.0, "", *_STOPPED), never_begun=True)
 
 
 def _outcome(job: Job, seconds: float, output: str, ended: Ended, kind: Kind, error: str, cause: str) -> Outcome:  # noqa: PLR0917 - it is the outcome's own fields

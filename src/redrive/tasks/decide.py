@@ -9,7 +9,7 @@ from redrive.calls.testmode import TestMode
 from redrive.clock import Random
 from redrive.flows import State
 from redrive.model import Decision, Kind, Repeat, Stop, Verdict, in_words
-from redrive.policy.retry import Progress, Retry, all_used
+from redrive.policy.retry import DEFAULT_WITHIN, Progress, all_used
 from redrive.tasks.graph import Node
 from redrive.tasks.work import Ended, Outcome
 
@@ -20,7 +20,6 @@ LOST_IN_A_ROW = 10
 """Executors that may die one after another while they have a task, before it is taken for the cause."""
 SUSPECT = frozenset({Kind.AMBIGUOUS, Kind.RESOURCE})
 """Kinds that may be poison: nobody can tell whether they would heal."""
-_DEFAULT_WITHIN = Retry().within
 _EARNEST = TestMode()
 
 
@@ -173,5 +172,5 @@ def _progress(node: Node, past: Past, failures: int) -> Progress:
     wait of a task is a stored time and holds nobody up. How often ambiguous errors are repeated is a matter of their
     fingerprints here, not of their number.
     """
-    elapsed = -math.inf if node.retry.within == _DEFAULT_WITHIN else past.elapsed
+    elapsed = -math.inf if node.retry.within is DEFAULT_WITHIN else past.elapsed
     return Progress(attempts=failures, elapsed=elapsed, previous_wait=past.wait)

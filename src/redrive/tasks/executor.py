@@ -248,13 +248,13 @@ class Executor:
                 self._ended(hand, outcome)
         self._hand_out()  # a worker that is free now need not wait for the database
 
-    def _ended(self, hand: InHand, outcome: Outcome, following: Next | None = None) -> None:
+    def _ended(self, hand: InHand, outcome: Outcome, following: Next | None = None, *, begun: bool = True) -> None:
         claim, node = hand.claim, hand.node
         if outcome.ended is Ended.RETURNED:
             known = self._job_took < math.inf
             self._job_took = self._job_took * 15 / 16 + outcome.seconds / 16 if known else outcome.seconds
         following = following or decide(node, claim.past, outcome, random, testmode.active())
-        settlement = Settlement(claim, following, outcome)
+        settlement = Settlement(claim, following, outcome, begun=begun and not outcome.never_begun)
         if outcome.in_file:
             settlement.result_file = self._results.stored_name(claim.id, claim.attempt)
         if hand.item_aside:
@@ -382,7 +382,7 @@ class Executor:
         error = f"service {hand.node.service!r} is down, and its tasks are to fail while it is"
         outcome = Outcome(ticket=hand.job.ticket, ended=Ended.STOPPED, seconds=0.0, error=error, fingerprint="circuit")
         following = Next(state=State.FAILED, cause=error, error=error, fingerprint="circuit", kind=Kind.TRANSIENT)
-        self._ended(hand, outcome, following)
+        self._ended(hand, outcome, following, begun=False)
 
     def _patience(self) -> float | None:
         """Seconds until something is to be done, if nothing happens before."""
@@ -428,7 +428,7 @@ class Executor:
     def _return(self, hand: InHand, why: str) -> None:
         outcome = Outcome(ticket=hand.job.ticket, ended=Ended.STOPPED, seconds=0.0)
         following = decide(hand.node, hand.claim.past, outcome, random)
-        self._ended(hand, outcome, replace(following, cause=why))
+        self._ended(hand, outcome, replace(following, cause=why), begun=False)
 
     def _end_all(self) -> None:
         """Their time to finish is over: what runs is ended; what cannot be is left to whoever runs the flow next."""

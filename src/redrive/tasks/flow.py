@@ -431,6 +431,18 @@ class Flow:
         names = [_shown(task) for task in tasks]
         return people.accept(*self._run(run), names, cause=cause, note=note, result=result)
 
+    def skip(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
+        """Leave children of a fan-out that went wrong out. What comes after it is given the results of the others."""
+        from redrive.tasks import people
+
+        return people.skip(*self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
+
+    def reopen(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> Decided:
+        """Take back what was decided about tasks, while nothing after them is done: they are dead letters again."""
+        from redrive.tasks import reopen
+
+        return reopen.reopen(*self._run(run), [_shown(task) for task in tasks], note=note)
+
     def fail(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
         """Give tasks up that went wrong. What comes after them will not run."""
         from redrive.tasks import people

@@ -20,11 +20,10 @@ from redrive.flows import (
     TasksDead,
 )
 from redrive.store.task_log import shown_name
-from redrive.tasks.decide import Next
 from redrive.tasks.ledger import Begun, Ledger
 from redrive.tasks.plan import Planner
 from redrive.tasks.settle import Settled, Settlement, Storm
-from redrive.tasks.work import Ended, Outcome
+from redrive.tasks.work import Outcome
 
 
 class News:
@@ -64,7 +63,7 @@ class News:
         tell_of_all = self._announcer.heard
         for one in settlements:
             name = shown_name(self._planner.nodes[one.claim.node].name, one.claim.child)
-            if tell_of_all and one.outcome is not None and _was_begun(one.outcome, one.next):
+            if tell_of_all and one.outcome is not None and one.begun:
                 self._tell(self._attempt(name, one, one.outcome))
             reason = one.next.error or one.next.cause or ""
             if one.next.state is State.RETRYING:
@@ -157,8 +156,3 @@ class News:
 
     def _tell(self, event: FlowEvent) -> None:
         self._announcer.event(event)
-
-
-def _was_begun(outcome: Outcome, following: Next) -> bool:
-    """Whether it was an attempt at all: what is given back before a worker had it was none."""
-    return outcome.ended is not Ended.STOPPED or outcome.seconds > 0 or following.error is not None

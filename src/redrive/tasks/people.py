@@ -1,4 +1,4 @@
-"""What people do about tasks that went wrong: send them back, accept them as they are, or fail them."""
+"""What people do about tasks that went wrong: send them back, accept or skip them, or fail them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from redrive.tasks.settle import Settled, Settler
 from redrive.tasks.states import checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
+_SKIPPED = object()
+"""Instead of a result: the task is done without one, and not in the list of its siblings' results."""
 _SETTLES_LETTERS = {State.SUCCESS: Status.DISCARDED, State.FAILED: Status.DISCARDED}
 
 
@@ -73,6 +75,12 @@ def accept(
     return _decide(store, run, names, cause=cause, target=State.SUCCESS, note=note, result=result)
 
 
+def skip(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str) -> Decided:
+    """Leave children of a fan-out out: what comes after it runs, and is given the results of the others."""
+    note = _checked(note, "skip")
+    return _decide(store, run, names, cause=cause, target=State.SUCCESS, note=note, result=_SKIPPED)
+
+
 def fail(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str) -> Decided:
     """Give tasks up: what comes after them does not run."""
     return _decide(store, run, names, cause=cause, target=State.FAILED, note=_checked(note, "fail"))
@@ -94,7 +102,7 @@ def concerned(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None
 ) -> dict[State, int]:
     """How many tasks a decision would be about, by state; nothing is changed."""
-    _must_say_which(names, cause)
+    must_say_which(names, cause)
 
     def work(connection: Connection) -> dict[State, int]:
         place = Place.of(store, connection, find_run(connection, run))
@@ -106,7 +114,8 @@ def concerned(
         return store.database.read(work)
 
 
-def _must_say_which(names: Sequence[str], cause: str | None) -> None:
+def must_say_which(names: Sequence[str], cause: str | None) -> None:
+    """FlowError where no task is meant, or none can be."""
     if not names and cause is None:
         raise FlowError("say which tasks: by their names, or by their cause")
     if cause is not None and not isinstance(cause, str):
@@ -129,7 +138,7 @@ def _decide(
     note: str,
     result: Any = None,
 ) -> Decided:
-    _must_say_which(names, cause)
+    must_say_which(names, cause)
 
     def work(connection: Connection) -> Decided:
         run_id = find_run(connection, run)
@@ -179,7 +188,7 @@ class _Decision:
             self._connection, self._now, [one for one in closed if one[1] in (State.SUCCESS, State.FAILED)], settled
         )
         self._letters(chosen)
-        self._wake_the_run()
+        wake_run(self._place, self._connection, self._now)
         return Decided(
             flow=self._place.flow,
             run_id=self._place.run_id,
@@ -196,6 +205,11 @@ class _Decision:
         places = self._place.shape.places
         for row in chosen:
             checked(State(row.state), self._state_of(row))
+            if self._result is _SKIPPED and row.child < 0:
+                raise FlowError(
+                    f"{row.name!r} is not a child of a fan-out, so there is no list to leave it out of: accept it with "
+                    "a result, or fail it"
+                )
             feeds = [place.name for place in places if place.kind == "fan-out" and place.after[0] == row.node]
             if self._target is State.SUCCESS and row.child < 0 and feeds and not isinstance(self._result, list):
                 raise FlowError(
@@ -226,6 +240,8 @@ class _Decision:
             values |= {**again, "fingerprint": None, "error": None, "kind": None, "lost": 0}
         elif self._target is State.FAILED:
             values["kind"] = Kind.PERMANENT  # so that no start of the run tries it again
+        elif self._result is _SKIPPED:
+            values |= {"result": None, "kind": Kind.DISCARD}
         elif self._target is State.SUCCESS:
             values["result"] = encode(self._result)
         return values
@@ -283,26 +299,17 @@ class _Decision:
             known |= {row.name for row in chosen if row.node in self._without_dead}
             settle_named(self._connection, self._place.run_id, sorted(known), self._now, target=status, note=self._note)
 
-    def _wake_the_run(self) -> None:
-        """The next run of the flow goes on with this one; an executor that is at work on it sees that it changed."""
-        run = self._connection.execute(
-            update(task_runs)
-            .where(task_runs.c.run_id == self._place.run_id)
-            .values(updated_at=self._now)
-            .returning(task_runs.c.status)
-        ).one()
-        if run.status == FlowStatus.ABANDONED:
-            raise FlowError(
-                f"run {str(self._place.run_id)[:8]} was given up; there is nothing to decide about any more"
-            )
-        if run.status != FlowStatus.RUNNING:
-            waits = {
-                "status": FlowStatus.STOPPED,
-                "reason": "a person has decided about its tasks",
-                "ended_at": None,
-                "judged_at": None,
-            }
-            self._connection.execute(update(task_runs).where(task_runs.c.run_id == self._place.run_id).values(**waits))
+
+def wake_run(place: Place, connection: Connection, now: datetime) -> None:
+    """Let the next run of the flow resume this one; an executor that is at work on it sees that it changed."""
+    ours = task_runs.c.run_id == place.run_id
+    run = connection.execute(update(task_runs).where(ours).values(updated_at=now).returning(task_runs.c.status)).one()
+    if run.status == FlowStatus.ABANDONED:
+        raise FlowError(f"run {str(place.run_id)[:8]} was given up; there is nothing to decide about any more")
+    if run.status != FlowStatus.RUNNING:
+        reason = "a person has decided about its tasks"
+        waits = {"status": FlowStatus.STOPPED, "reason": reason, "ended_at": None, "judged_at": None}
+        connection.execute(update(task_runs).where(ours).values(**waits))
 
 
 def _chosen(

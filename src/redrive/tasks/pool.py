@@ -14,7 +14,8 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
-from redrive.errors import FlowError
+from redrive.errors import FlowError, FlowStopped
+from redrive.model import Kind
 from redrive.policy.checks import warn
 from redrive.tasks import deaths, processes
 from redrive.tasks.flow import Flow
@@ -75,12 +76,11 @@ class Pool:
 
     def check(self) -> None:
         """Wait until the fork server has imported the flow; FlowError where it cannot, or lacks one of its tasks."""
-        server = self._server
-        assert server is not None, "start() comes first"
-        poll = select.poll()
-        poll.register(server.fileno(), select.POLLIN)
-        while not server.has_imported:
+        assert self._server is not None, "start() comes first"
+        while not (server := self._server).has_imported:  # it is another one, where the first was killed
             self._check_import(server)
+            poll = select.poll()
+            poll.register(server.fileno(), select.POLLIN)
             if poll.poll(1_000 * max(0.0, self._import_until - time.monotonic())):
                 self._heard_server()
 
@@ -383,7 +383,8 @@ class Pool:
     def _server_died(self, server: Server) -> None:
         """All workers die with it; what they were doing is lost, and a new one is started."""
         self._server = None
-        how = deaths.how_process(server.end())
+        code = server.end()
+        how = deaths.how_process(code)
         links, self._links = list(self._links.values()), {}
         for link in links:
             link.doomed = True
@@ -392,11 +393,15 @@ class Pool:
         for link in links:
             self._wait_for_end(link)
             self._conclude(link, None)
-        if not server.has_imported and not self._numbers:  # one after the first was killed from outside, most likely
+        by_itself = not deaths.is_from_outside(code)
+        if not server.has_imported and not self._numbers and by_itself:
             raise FlowError(f"a worker that imports {server.home.shown} does not survive it: {how}")
         self._restarts += 1
         if self._restarts > _RESTARTS:
-            raise FlowError(f"the process that starts the workers of flow {self._flow.name!r} keeps dying: {how}")
+            error = f"the process that starts the workers of flow {self._flow.name!r} keeps dying: {how}"
+            if by_itself:
+                raise FlowError(error)
+            raise FlowStopped(f"{error}; running it again goes on from there", kind=Kind.TRANSIENT)
         if not self._stopping:
             self.start()
 

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, select
 
 from redrive.errors import FlowError
 from redrive.flows import State
+from redrive.model import Kind
 from redrive.opening import Store
 from redrive.store.encoding import decode
 from redrive.store.schema import tasks
@@ -140,6 +141,7 @@ class Results:
         theirs = (
             select(tasks.c.name, tasks.c.child, tasks.c.result, tasks.c.result_file)
             .where(tasks.c.run_id == self._place.run_id, tasks.c.node == node, tasks.c.child >= 0)
+            .where(tasks.c.kind.is_distinct_from(Kind.DISCARD))  # left out by an operator
             .order_by(tasks.c.child)
         )
         return [self._text(row) for row in connection.execute(theirs)]

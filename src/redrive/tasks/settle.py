@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, insert, select, true, update
+from sqlalchemy import Connection, Text, bindparam, delete, insert, select, true, update
 
 from redrive.flows import State
 from redrive.store.listed import among, as_list
@@ -35,6 +35,8 @@ class Settlement:
     next: Next
     outcome: Outcome | None = None
     result_file: str | None = None
+    begun: bool = True
+    """Whether somebody began it; otherwise it was no attempt, and is not counted as one."""
     owner: int | None = None
     """Whose it was, where that is not the one who writes."""
     ended_at: float = field(default_factory=time.time)
@@ -116,9 +118,12 @@ class Settler:
 
     def _write(self, connection: Connection, now: datetime, settlements: Sequence[Settlement]) -> None:
         connection.execute(_SETTLE, [self._task_values(one, now) for one in settlements])
-        attempts = [_attempt_values(one, one.outcome, now) for one in settlements if one.outcome is not None]
+        attempts = [_attempt_values(one, one.outcome, now) for one in settlements if one.outcome and one.begun]
         if attempts:
             connection.execute(_END_ATTEMPT, attempts)
+        never_begun = [{"b_id": one.claim.id, "b_attempt": one.claim.attempt} for one in settlements if not one.begun]
+        if never_begun:
+            connection.execute(_FORGET_ATTEMPT, never_begun)
         changes = [
             _change(one.claim.id, now, before, one.next.state, one.next.cause)
             for one in settlements
@@ -148,6 +153,7 @@ class Settler:
             "kind": following.kind,
             "wait": following.wait,
             "lost": following.lost,
+            "attempt": one.claim.attempt - (not one.begun),
             "result": outcome.result if outcome is not None and following.state is State.SUCCESS else None,
             "result_file": one.result_file if following.state is State.SUCCESS else None,
             "ended_at": now if over else None,
@@ -343,15 +349,29 @@ _SETTLE = (
         {
             name: bindparam(name)
             for name in (
-                *("state", "due_at", "owner", "failures", "same", "fingerprint", "error", "kind", "wait", "lost"),
+                *(
+                    "state",
+                    "due_at",
+                    "owner",
+                    "failures",
+                    "same",
+                    "fingerprint",
+                    "error",
+                    "kind",
+                    "wait",
+                    "lost",
+                    "attempt",
+                ),
                 *("result", "result_file", "ended_at", "seconds"),
             )
         }
     )
 )
+_THIS_ATTEMPT = (task_attempts.c.task_id == bindparam("b_id")) & (task_attempts.c.attempt == bindparam("b_attempt"))
+_FORGET_ATTEMPT = delete(task_attempts).where(_THIS_ATTEMPT)
 _END_ATTEMPT = (
     update(task_attempts)
-    .where(task_attempts.c.task_id == bindparam("b_id"), task_attempts.c.attempt == bindparam("b_attempt"))
+    .where(_THIS_ATTEMPT)
     .values(
         {
             name: bindparam(name)

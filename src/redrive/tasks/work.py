@@ -74,3 +74,5 @@ class Outcome:
     """What it wrote to stdout and stderr, bounded."""
     hint: str = ""
     """What may be behind it, where that is known."""
+    never_begun: bool = False
+    """No worker had it."""

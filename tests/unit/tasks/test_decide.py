@@ -134,6 +134,7 @@ def test_how_long_a_task_has_tried_matters_only_where_somebody_set_a_limit():
     assert at(1e6) is State.RETRYING
     assert at(30.0, within=60.0) is State.RETRYING
     assert at(61.0, within=60.0) is State.FAILED
+    assert at(181.0, within=180.0) is State.FAILED  # as long as the default, and set all the same
 
 
 def test_waits_and_attempts_are_capped_while_testing():

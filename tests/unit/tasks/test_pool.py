@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from redrive.errors import FlowError
+from redrive.errors import FlowError, FlowStopped
 from redrive.model import Kind
 from redrive.store.encoding import decode
 from redrive.tasks import pool as pools
@@ -314,6 +314,21 @@ def test_when_the_fork_server_dies_its_workers_do_and_a_new_one_takes_over(works
     assert workshop.value("parent") != server
 
 
+def test_fork_server_killed_while_it_imports_is_started_again(tmp_path):
+    source = f"""
+    if "workers of flow" in " ".join(Path("/proc/self/cmdline").read_text().split("\\0")):
+        if not Path({str(tmp_path / "killed")!r}).exists():
+            Path({str(tmp_path / "killed")!r}).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @flow.task
+    def answer():
+        return 42
+    """
+    with Workshop(tmp_path, source) as workshop:
+        assert workshop.value("answer") == 42
+
+
 def kill_the_server(workshop):
     server = workshop.pool._server
     server._process.kill()
@@ -325,8 +340,9 @@ def test_a_fork_server_that_keeps_dying_is_given_up(workshop):
         workshop.until(lambda: workshop.pool.idle)
         kill_the_server(workshop)
     workshop.until(lambda: workshop.pool.idle)
-    with pytest.raises(FlowError, match="keeps dying: killed by SIGKILL"):
+    with pytest.raises(FlowStopped, match="keeps dying: killed by SIGKILL") as raised:
         kill_the_server(workshop)
+    assert raised.value.kind is Kind.TRANSIENT
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,8 +1,9 @@
-"""`redrive tasks retry`, `accept` and `fail`: what becomes of tasks that went wrong."""
+"""`redrive tasks retry`, `accept`, `skip`, `fail` and `reopen`: what becomes of tasks that went wrong."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +31,10 @@ _Cause = Annotated[
 _Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; it stays with the task.", show_default=False)]
 _MaybeNote = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why; it stays with the task.")]
 
-_DONE = {"retry": "sent back", "accept": "accepted", "fail": "failed"}
+_DONE = {"retry": "sent back", "accept": "accepted", "skip": "skipped", "fail": "failed", "reopen": "reopened"}
+
+
+_NAMED = 5  # tasks that a command names one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,56 @@ def accept(
 ) -> None:
     """Take tasks as done, so that what comes after them runs."""
     value = None if result is None else _json(result)
-    _decide(session, "accept", _Which.of(tasks, cause, run), yes=yes, note=note, result=value)
+    decided = _decide(session, "accept", _Which.of(tasks, cause, run), yes=yes, note=note, result=value)
+    children = [name for name in decided.tasks if name.endswith("]")]
+    if result is None and children:
+        names = shlex.join(children) if len(children) <= _NAMED else "…"
+        where = f"--run {str(decided.run_id)[:8]}"
+        session.out.say(
+            "without --result, the list of results that comes after has null for "
+            f"{children[0] if len(children) == 1 else counted(len(children), 'child')}; to leave it out instead: "
+            f"redrive tasks reopen {names} {where} && redrive tasks skip {names} {where} --note …"
+        )
+
+
+@command(app)
+def skip(
+    session: Session,
+    *,
+    tasks: _Names = None,
+    cause: _Cause = None,
+    run: RunOption = None,
+    note: _Note,
+    yes: Yes = False,
+) -> None:
+    """Leave children of a fan-out out: what comes after it is given the results of the others.
+
+    Examples: redrive tasks skip 'settle[2]' --note "left in October"; redrive tasks skip --cause LookupError --note "…"
+    """
+    _decide(session, "skip", _Which.of(tasks, cause, run), yes=yes, note=note)
+
+
+@command(app)
+def reopen(
+    session: Session,
+    *,
+    tasks: Annotated[
+        list[str],
+        typer.Argument(metavar="TASK", help="Tasks that were accepted, skipped or failed.", show_default=False),
+    ],
+    run: RunOption = None,
+    note: _MaybeNote = None,
+) -> None:
+    """Take a decision back, while nothing that comes after the task is done: it is a dead letter again.
+
+    Examples: redrive tasks reopen 'settle[2]'; redrive tasks reopen report --run settlement --note "wrong figure"
+    """
+    from redrive.tasks.reopen import reopen as reopened
+
+    with session.opened() as store:
+        run_id = run_of(store, run).run_id
+        decided = reopened(store, run_id, tuple(dict.fromkeys(tasks)), note=note)
+    _report(session, decided, "reopen")
 
 
 @command(app)
@@ -92,7 +145,7 @@ def fail(
     _decide(session, "fail", _Which.of(tasks, cause, run), yes=yes, note=note)
 
 
-def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: Any) -> None:
+def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: Any) -> Decided:
     from redrive.tasks import people
 
     if not which.names and which.cause is None:
@@ -103,22 +156,29 @@ def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: An
             _ask(session, verb, which, people.concerned(store, run_id, which.names, cause=which.cause))
         decided: Decided = getattr(people, verb)(store, run_id, which.names, cause=which.cause, **said)
         report = store.tasks.run(run_id)
+    _report(session, decided, verb)
+    out = session.out
+    if report.status is FlowStatus.RUNNING:
+        out.say("whoever is running it goes on with that; if nobody is, running it again does")
+    else:
+        out.say(f"to go on from there: {in_words_again(report)}")
+    return decided
+
+
+def _report(session: Session, decided: Decided, verb: str) -> None:
     out = session.out
     if out.json:
         changed = {"tasks": decided.tasks, "freed": decided.freed, "upstream_failed": decided.upstream_failed}
         out.document({"flow": decided.flow, "run_id": str(decided.run_id), **changed})
     out.say("; ".join(_changed(decided, verb)))
-    if report.status is FlowStatus.RUNNING:
-        out.say("whoever is running it goes on with that; if nobody is, running it again does")
-    else:
-        out.say(f"to go on from there: {in_words_again(report)}")
 
 
 def _changed(decided: Decided, verb: str) -> list[str]:
     which = decided.tasks[0] if len(decided.tasks) == 1 else counted(len(decided.tasks), "task")
     said = [f"{_DONE[verb]} {which} of {decided.flow}, run {str(decided.run_id)[:8]}"]
     if decided.freed:
-        said.append(f"{counted(decided.freed, 'task')} further down may run again")
+        then = "wait again" if verb == "reopen" else "may run again"
+        said.append(f"{counted(decided.freed, 'task')} further down {then}")
     if decided.upstream_failed:
         said.append(f"{counted(decided.upstream_failed, 'task')} further down will not run")
     return said

@@ -61,7 +61,11 @@ def show(
         out.say(f"what it writes: redrive tasks logs {name} {where} --follow")
     elif shown["state"] in _WRONG:
         out.say(f"when that is mended: redrive tasks retry {name} {where}")
-        out.say(f"or go on without it: redrive tasks accept {name} {where} --note …")
+        out.say(
+            f"or leave it out: redrive tasks skip {name} {where} --note …"
+            if shown["task"].endswith("]")
+            else f"or go on with a result of your own: redrive tasks accept {name} {where} --result … --note …"
+        )
 
 
 def _show_to_people(out: Output, report: FlowReport, shown: dict[str, Any]) -> None:
