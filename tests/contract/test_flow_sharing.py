@@ -18,7 +18,7 @@ from redrive.flows import FlowStatus, State
 from redrive.store import postgres
 from redrive.store.schema import task_executors, tasks
 from redrive.tasks.executor import Executor
-from redrive.tasks.ledger import Ledger
+from redrive.tasks.ledger import Ledger, Start
 from tests.support.flows import PATIENCE, Beside, attempts_made, eventually
 
 SUSPENDED = """
@@ -150,7 +150,7 @@ def test_a_lease_is_counted_from_when_its_time_was_read_not_from_the_end_of_the_
     flow = redrive.Flow("shared", store=store)
     flow.task(name="a", in_thread=True)(lambda: 1)
     ledger = Ledger(store, "shared", flow.graph.shape())
-    ledger.begin(params={}, run_id=None, restart=False, sla=None)
+    ledger.begin(params={}, run_id=None, start=Start.RESUME, sla=None)
     moments = []
     ledger.write(lambda connection, now: moments.append(time.monotonic()))
     assert ledger.confirmed <= moments[0]
