@@ -109,6 +109,8 @@ class Attempt:
     """The last four characters of the credential in use."""
     wait_s: float | None = None
     """How long until the next attempt; None where there is none."""
+    elapsed_s: float | None = None
+    """Seconds from the beginning of the call to the end of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,8 @@ class CallFailed:
     """Event: a call ended in an error for its caller, or would have but for a fallback."""
 
     failure: Failure
+    exhausted: bool = False
+    """Whether attempts, time or keys were exhausted, and no fallback stands in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,8 @@ def _line(event: Event) -> tuple[int, str]:
             return logging.INFO, f"{service} token …{key_id} fetched"
         case FallbackUsed(failure):
             return logging.WARNING, f"{failure.service} {failure.endpoint} answered by its fallback: {failure.why}"
-        case CallFailed(failure):
-            return logging.DEBUG, f"failed: {failure}"  # its caller has the error itself
+        case CallFailed(failure, exhausted):
+            return logging.ERROR if exhausted else logging.DEBUG, f"failed: {failure}"
         case _:
             return logging.DEBUG, str(event)
 
@@ -161,6 +161,11 @@ def _letters(count: int) -> str:
     return "1 letter" if count == 1 else f"{count:,} letters"
 
 
+def _is_logged(event: CallFailed) -> bool:
+    """Whether somebody listens: the text of a failure is not free, and most programs do not log at DEBUG."""
+    return EVENTS.isEnabledFor(logging.ERROR if event.exhausted else logging.DEBUG)
+
+
 class Announcer:
     """Where the events of one service or one pipeline go: to its own hook, and to who listens where it is kept."""
 
@@ -185,7 +190,8 @@ class Announcer:
 
     def event(self, event: Event) -> None:
         """Log what is no attempt, then tell the hooks. A hook that fails harms nobody but is seen."""
-        if not isinstance(event, _ATTEMPTS):
+        quiet = isinstance(event, _ATTEMPTS) or (type(event) is CallFailed and not _is_logged(event))
+        if not quiet:
             EVENTS.log(*_line(event), extra={"event": event})
         for hook in (*self.hooks, *self.listeners, *everywhere):
             try:
@@ -197,11 +203,14 @@ class Announcer:
 
     def attempt(self, attempt: Attempt) -> None:
         """Log one attempt, then tell the hooks."""
-        level = logging.INFO if attempt.outcome == "success" else logging.WARNING
+        fine, sent = attempt.outcome == "success", attempt.elapsed_s is not None
+        # Calls that an open circuit rejects come by the thousand; that it opened was said once, as an event.
+        level = logging.INFO if fine or not sent else logging.WARNING
         if ATTEMPTS.isEnabledFor(level):
-            what = attempt.status or attempt.error or ("ok" if attempt.outcome == "success" else "not sent")
+            what = attempt.status or attempt.error or ("ok" if fine else "not sent")
             key = "" if attempt.key_id is None else f" with key …{attempt.key_id}"
-            after = "" if attempt.wait_s is None else f", next in {attempt.wait_s:.2f} s"
+            after = "" if attempt.attempt == 1 or not sent else f", {attempt.elapsed_s:.1f} s since the call began"
+            after += "" if attempt.wait_s is None else f", {'next in' if sent else 'retry in'} {attempt.wait_s:.2f} s"
             ATTEMPTS.log(
                 level,
                 "%s %s attempt %d%s: %s (%s) in %.1f ms%s",

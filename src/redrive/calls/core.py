@@ -61,6 +61,8 @@ class Core:
     remake: tuple[Callable[[dict[str, Any]], Core], dict[str, Any]] | None = None
     """How another process makes its like: a function and the options it takes."""
     has_store: bool = False
+    warned: bool = field(init=False, default=False)
+    """Whether it was said that the timeout of an attempt does not hold for a function."""
     token: str | None = field(init=False, default=None)
     """By which processes that exchange the core know it."""
     tally: Tally = field(init=False)

@@ -50,9 +50,11 @@ class Credentials(Part):
             if isinstance(key, str):
                 remember(key)
         self._keepers = [
-            TokenKeeper(key, slot, self._renewed) if isinstance(key, Token) else None
+            TokenKeeper(key, slot, clock, self._renewed) if isinstance(key, Token) else None
             for slot, key in enumerate(pool.keys)
         ]
+        self.fleeting = any(keeper is not None for keeper in self._keepers)
+        self.renew_at = math.inf  # when the current token is to be fetched anew
         self.current: Grant | None = None
         self.blamed = False  # whether the current key has failures that a success should clear
         self.pick()
@@ -86,12 +88,13 @@ class Credentials(Part):
             key, keeper = self._options.keys[slot], self._keepers[slot]
             if keeper is None:
                 grant = Grant(str(key), last_four(str(key)), slot)
-            elif keeper.state.value is None:
+            elif keeper.state.value is None or keeper.state.renew_at <= moment:
                 self.current = None
                 return keeper
             else:
                 value = keeper.state.value
                 grant = Grant(value, last_four(value), slot, keeper.state.generation)
+            self.renew_at = math.inf if keeper is None else keeper.state.renew_at
             self.current = None if pausing else grant
             self.blamed = self._pool.failures(slot) > 0
             return grant

@@ -22,7 +22,6 @@ from redrive.calls.credentials import Credentials, Grant
 from redrive.calls.http import why_not_again
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
 from redrive.calls.tokens import TokenKeeper
-from redrive.classify.http_verdict import redirect_pause
 from redrive.classify.responses import is_response_type, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
@@ -121,7 +120,7 @@ class Call:
             fault = verdict is not None and self._blames_the_service(trial, verdict)
             self._report(trial, verdict, fault)
             if verdict is None:
-                return (yield from self._succeed(trial))
+                return self._succeed(trial)
             decision = self._decide(trial, verdict)
             self._note(trial, verdict.kind, verdict.status, decision, fault=fault)
             last = Judged(trial, verdict)
@@ -169,7 +168,7 @@ class Call:
             if isinstance(found, Grant):
                 return found
             if isinstance(found, TokenKeeper):
-                failed = yield from self._fetch(Refresh(found, 0, self._left()))
+                failed = yield from self._fetch(Refresh(found, found.state.generation, self._left()))
                 if failed is not None:
                     return failed
             elif found < self._left():
@@ -307,15 +306,12 @@ class Call:
 
     # ── endings ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _succeed(self, trial: Trial) -> Steps:
+    def _succeed(self, trial: Trial) -> Outcome:
         if self._core.credentials is not None and trial.grant is not None and self._core.credentials.blamed:
             self._core.credentials.succeeded(trial.grant)
         result = trial.failure
         status = response_status(result) if is_response_type(type(result)) else None
         self._note(trial, "success", status, None, fault=False)
-        pause = redirect_pause(result, self._core.clock.now())
-        if pause is not None and pause < self._left():
-            yield Wait(pause)  # a redirect that says when it may be followed
         return trial.outcome
 
     def _never_sent(self, stop: Stop, outcome: str) -> Stop:
@@ -347,7 +343,8 @@ class Call:
             advice=advise(last.verdict if last else verdict, stop),
             retry_in=stop.retry_in,
         )
-        self._core.announcer.event(CallFailed(failure))
+        exhausted = stop.spent and bool(self._attempts) and not self._has_fallback
+        self._core.announcer.event(CallFailed(failure, exhausted))
         outcome, how = self._final(stop, failure, last), self._how_it_failed(last)
         attach(failure, outcome.error if isinstance(outcome, Raised) else outcome.value)
         if isinstance(outcome, Raised) and stop.spent and self._has_fallback:
@@ -400,6 +397,7 @@ class Call:
             error=type(trial.failure).__name__ if raised else None,
             key_id=trial.grant.key_id if trial.grant else None,
             wait_s=decision.wait if isinstance(decision, Repeat) else None,
+            elapsed_s=self._elapsed(),
         )
         self._attempts.append(attempt)
         self._core.tally.attempted(attempt.outcome, trial.latency, repeat=attempt.attempt > 1, fault=fault)

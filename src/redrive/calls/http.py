@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redrive.calls.target import Target
 from redrive.classify.look_through import look_through
 from redrive.classify.names import type_names
 from redrive.classify.responses import attribute
+from redrive.masking import mask
 from redrive.model import Verdict
+from redrive.policy import checks
+
+if TYPE_CHECKING:
+    from redrive.calls.runner import Runner
 
 # By RFC 9110, repeating these has the effect of sending them once.
 IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
@@ -43,12 +48,22 @@ def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
     filled = ("credential", "timeout", "idempotency_key") if keyed else ("credential", "timeout")
     return Target(
-        f"{method} {urlsplit(url).path}",
+        mask(f"{method} {urlsplit(url).path}"),  # webhooks and bots have their secret in the path
         tuple((name, 1) for name in filled),
         returns_responses=True,
         content=_content(method, url, body) if keyed else None,
         limits_itself=True,
     )
+
+
+def warn_of_retries(runner: Runner, retries: object, instead: str) -> None:
+    """Warn where what sends a request repeats it, too: the attempts of both multiply."""
+    made = runner.core.retry.attempts
+    if isinstance(retries, int) and retries > 0 and made > 1:
+        checks.warn(
+            f"service {runner.core.name!r}: up to {retries} retries below each of {made} attempts multiply to "
+            f"{made * (retries + 1)} requests; pass {instead}"
+        )
 
 
 def _content(method: str, url: str, body: object) -> str | None:

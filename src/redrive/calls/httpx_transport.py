@@ -8,11 +8,13 @@ from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar, cast
+from urllib.request import getproxies, proxy_bypass_environment  # type: ignore[attr-defined]  # not in typeshed
 
 from redrive.calls.apply import Apply, Origin, scrub
-from redrive.calls.http import KEY_SENT, http_target
+from redrive.calls.http import KEY_SENT, http_target, warn_of_retries
 from redrive.calls.runner import Runner
 from redrive.calls.target import Target
+from redrive.classify.responses import attribute
 from redrive.clock import time_limit
 from redrive.extras import needs
 
@@ -21,6 +23,8 @@ with needs("http"):
 
 
 _ORIGIN = "redrive.origin"
+# Bodies that are sent as events happen: who waits for their end waits for ever.
+_ENDLESS = frozenset({"text/event-stream", "application/stream+json", "multipart/x-mixed-replace"})
 
 T = TypeVar("T")
 
@@ -45,7 +49,10 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             raise TypeError(f"transport must be an httpx transport or None, not {type(transport).__name__}")
         self._runner = runner
         self._given = transport
-        self._own: dict[str, Any] = {}
+        retries = attribute(attribute(transport, "_pool"), "_retries")
+        warn_of_retries(runner, retries, "httpx.HTTPTransport(retries=0)")
+        self._own: dict[tuple[str, str | None], Any] = {}
+        self._proxies: dict[str, str] | None = None
         self._apply = Apply.parse(apply)
         self._stream = stream
 
@@ -68,9 +75,9 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         outgoing = self._outgoing(request, credential, timeout, idempotency_key)
         began = time.monotonic()
         try:
-            response = self._sync_transport().handle_request(outgoing)
+            response = self._sync_transport(outgoing.url).handle_request(outgoing)
             response.request = request
-            if self._stream and response.status_code < 400:
+            if self._leaves_unread(response):
                 return response
             parts = []
             try:
@@ -99,9 +106,9 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         try:
             # A little later than httpx's own limits, which know whether the request has left.
             async with time_limit(None if timeout is None else timeout + min(0.1, timeout / 10)):
-                response = await self._async_transport().handle_async_request(outgoing)
+                response = await self._async_transport(outgoing.url).handle_async_request(outgoing)
                 response.request = request
-                if self._stream and response.status_code < 400:
+                if self._leaves_unread(response):
                     return response
                 try:
                     parts = [part async for part in cast("httpx.AsyncByteStream", response.stream)]
@@ -115,6 +122,13 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             _own(error, request, credential)
             raise
         return _in_memory(response, b"".join(parts), request, began)
+
+    def _leaves_unread(self, response: httpx.Response) -> bool:
+        """Whether the body is the caller's to read: where that was asked for, or where it may never end."""
+        if response.status_code >= 400:
+            return False
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return self._stream or media_type in _ENDLESS
 
     def _outgoing(
         self, request: httpx.Request, credential: str | None, timeout: float | None, key: str | None
@@ -140,24 +154,34 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.stream
         return http_target(request.method, str(request.url), body, keyed=self._runner.keyed)
 
-    def _sync_transport(self) -> httpx.BaseTransport:
+    def _sync_transport(self, url: httpx.URL) -> httpx.BaseTransport:
         if isinstance(self._given, httpx.BaseTransport):
             return self._given
         if self._given is not None:
             raise TypeError("this transport was made around an async one: use it with httpx.AsyncClient")
-        return self._made("sync", httpx.HTTPTransport)
+        return self._made("sync", url, httpx.HTTPTransport)
 
-    def _async_transport(self) -> httpx.AsyncBaseTransport:
+    def _async_transport(self, url: httpx.URL) -> httpx.AsyncBaseTransport:
         if isinstance(self._given, httpx.AsyncBaseTransport):
             return self._given
         if self._given is not None:
             raise TypeError("this transport was made around a sync one: use it with httpx.Client")
-        return self._made("async", httpx.AsyncHTTPTransport)
+        return self._made("async", url, httpx.AsyncHTTPTransport)
 
-    def _made(self, kind: str, make: Callable[[], T]) -> T:
+    def _made(self, kind: str, url: httpx.URL, make: Callable[..., T]) -> T:
         """The transport of our own, made on first use; of two threads that make one, one is kept."""
-        made: T = self._own.get(kind) or self._own.setdefault(kind, make())
+        key = kind, self._proxy_for(url)
+        made: T = self._own.get(key) or self._own.setdefault(key, make(proxy=key[1]))
         return made
+
+    def _proxy_for(self, url: httpx.URL) -> str | None:
+        """The proxy that the environment names: httpx looks there only for transports that it makes itself."""
+        if self._proxies is None:
+            self._proxies = getproxies()
+        proxy = self._proxies.get(url.scheme) or self._proxies.get("all")
+        if not proxy or proxy_bypass_environment(url.netloc.decode("ascii"), self._proxies):
+            return None
+        return proxy if "://" in proxy else f"http://{proxy}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_own": {}}  # connections stay in the process that has made them
@@ -165,14 +189,16 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def close(self) -> None:
         if isinstance(self._given, httpx.BaseTransport):
             self._given.close()
-        if (own := self._own.get("sync")) is not None:
-            own.close()
+        for (kind, _), own in list(self._own.items()):
+            if kind == "sync":
+                own.close()
 
     async def aclose(self) -> None:
         if isinstance(self._given, httpx.AsyncBaseTransport):
             await self._given.aclose()
-        if (own := self._own.get("async")) is not None:
-            await own.aclose()
+        for (kind, _), own in list(self._own.items()):
+            if kind == "async":
+                await own.aclose()
 
     def __exit__(
         self,

@@ -7,8 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redrive.calls.apply import Apply, Origin, scrub
-from redrive.calls.http import KEY_SENT, http_target
+from redrive.calls.http import KEY_SENT, http_target, warn_of_retries
 from redrive.calls.runner import Runner
+from redrive.classify.responses import attribute
 from redrive.extras import needs
 
 with needs("requests"):
@@ -34,6 +35,7 @@ class ServiceAdapter(BaseAdapter):
         super().__init__()
         self._runner = runner
         self._inner = adapter or HTTPAdapter()
+        warn_of_retries(runner, attribute(attribute(adapter, "max_retries"), "total"), "HTTPAdapter(max_retries=0)")
         self._apply = Apply.parse(apply)
 
     def send(  # type: ignore[override]  # BaseAdapter names the options one by one; they are passed on whole

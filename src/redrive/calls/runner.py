@@ -65,6 +65,8 @@ class Runner:
         """Leave to take the straight way, where it is open."""
         credentials = self.core.credentials
         grant = None if credentials is None else credentials.current
+        if credentials is not None and credentials.renew_at <= self.core.clock.monotonic():
+            grant = None
         if not self.gate.closed or inside.get() is not None or self.keyed or (credentials and not grant):
             return None
         return Passage(self.core.clock.monotonic(), self.gate.generation, grant)
@@ -102,6 +104,7 @@ class Runner:
             latency_ms=latency * 1000,
             status=response_status(result),
             key_id=None if grant is None else grant.key_id,
+            elapsed_s=latency,
         )
         self.core.announcer.attempt(attempt)
 
@@ -157,13 +160,20 @@ def _straight(runner: Runner) -> Guard:
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
     core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
+    fleeting = credentials is not None and credentials.fleeting
 
     def guard(target: Target, function: Function) -> Function:
         long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             grant = credentials.current if credentials else None
-            if not gate.closed or context.current() is not None or long_way or (credentials and not grant):
+            if (
+                not gate.closed
+                or context.current() is not None
+                or long_way
+                or (credentials and not grant)
+                or (fleeting and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
+            ):
                 return runner.recover(Job(runner, target, function, args, kwargs), None)
             generation = gate.generation
             if not fills:
@@ -215,13 +225,20 @@ def _astraight(runner: Runner) -> Guard:
     monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
     core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
+    fleeting = credentials is not None and credentials.fleeting
 
     def guard(target: Target, function: Function) -> Function:
         long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
 
         async def guarded(*args: Any, **kwargs: Any) -> Any:
             grant = credentials.current if credentials else None
-            if not gate.closed or context.current() is not None or long_way or (credentials and not grant):
+            if (
+                not gate.closed
+                or context.current() is not None
+                or long_way
+                or (credentials and not grant)
+                or (fleeting and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
+            ):
                 return await runner.arecover(Job(runner, target, function, args, kwargs), None)
             generation = gate.generation
             if not fills:

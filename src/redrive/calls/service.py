@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from redrive.calls.announce import Announcer, Hook
+from redrive.calls.announce import EVENTS, Announcer, Hook
 from redrive.calls.attempts import Attempts
 from redrive.calls.circuit import Circuit
 from redrive.calls.core import MISSING, Core, Idempotent, Options
@@ -208,8 +208,10 @@ class Service:
         if isinstance(function, type):
             raise TypeError(f"a service guards a function, not the class {function.__name__}; decorate its methods")
         refuse_generator(function)
+        target = target_of(function)
+        self._warn_of_timeout(target, function)
         guard = self._runner.aguard if is_async(function) else self._runner.guard
-        guarded = functools.wraps(function)(guard(target_of(function), function))
+        guarded = functools.wraps(function)(guard(target, function))
         return cast("Callable[P, R]", guarded)
 
     def call(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
@@ -222,7 +224,9 @@ class Service:
             guarded = last.guarded
         else:
             refuse_unless_callable(function)
-            guarded = self._runner.guard(self._target_of(function), function)
+            target = self._target_of(function)
+            self._warn_of_timeout(target, function)
+            guarded = self._runner.guard(target, function)
             if _holds_nothing(function):
                 self._last = _Last(function, guarded)
         result: R = guarded(*args, **kwargs)
@@ -243,6 +247,21 @@ class Service:
                 self._alast = _Last(function, guarded)
         coroutine: Coroutine[Any, Any, R] = guarded(*args, **kwargs)
         return coroutine
+
+    def _warn_of_timeout(self, target: Target, function: Callable[..., Any]) -> None:
+        """Say once that a thread cannot be ended from outside, where a function is not given its timeout."""
+        if self._runner.timeout is None or self._core.warned:
+            return
+        if any(name == "timeout" for name, _ in target.fills) or is_async(function):
+            return
+        self._core.warned = True
+        EVENTS.warning(
+            "service %r: the timeout of %g s does not hold for %s, which runs in a thread; "
+            "let it take the keyword timeout, or make it async",
+            self.name,
+            self._runner.timeout,
+            target.endpoint,
+        )
 
     def _target_of(self, function: Callable[..., Any]) -> Target:
         """Look at a function; one that comes again, and is not a plain one, is known by a reference that is weak."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, NamedTuple
 
-from redrive.clock import running_trio, time_limit
+from redrive.clock import Clock, running_trio, time_limit
 from redrive.policy.token import Token, TokenState
 
 
@@ -57,8 +57,10 @@ class TokenKeeper:
     coroutines can wait for alike.
     """
 
-    def __init__(self, token: Token, slot: int, renewed: Callable[[TokenState], None]) -> None:
+    def __init__(self, token: Token, slot: int, clock: Clock, renewed: Callable[[TokenState], None]) -> None:
         self.slot = slot
+        self._ttl = token.ttl
+        self._clock = clock
         self.state = TokenState()
         self._fetch = token.fetch
         self._renewed = renewed
@@ -164,7 +166,8 @@ class TokenKeeper:
         try:
             yield landed
             with self._lock:
-                self.state.renew(landed.pop())
+                now, moment = self._clock.now(), self._clock.monotonic()
+                self.state.renew(landed.pop(), ttl=self._ttl, now=now, moment=moment)
             self._renewed(self.state)
             self._end(flight)
             flight.ended()

@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 from redrive.classify.detail import body_detail
-from redrive.classify.responses import Answer, is_response_type, read_response
+from redrive.classify.responses import Answer
 from redrive.classify.retry_after import retry_after
 from redrive.classify.tables.http import RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, USED_UP
 from redrive.model import Kind, Verdict
@@ -45,9 +45,3 @@ def is_failure(answer: Answer, now: datetime) -> bool:
     if answer.status < 400:
         return answer.status >= 300 and retry_after(answer.headers, now) is not None
     return True
-
-
-def redirect_pause(response: object, now: datetime) -> float | None:
-    """Seconds a redirect asks its client to wait before following it."""
-    answer = read_response(response) if is_response_type(type(response)) else None
-    return retry_after(answer.headers, now) if answer is not None and 300 <= answer.status < 400 else None

@@ -11,7 +11,6 @@ from redrive.calls.advice import ADVICE
 from redrive.calls.blame import story_of
 from redrive.calls.flow import is_a_fault
 from redrive.classify.classifier import Classifier
-from redrive.classify.http_verdict import redirect_pause
 from redrive.explain.policy import Policy
 from redrive.explain.reading import Reading
 from redrive.explain.rehearse import Rehearsal, rehearse
@@ -134,9 +133,7 @@ def _refuse_a_success(reading: Reading, classifier: Classifier) -> None:
     answer, now = reading.failure, datetime.now(UTC)
     if isinstance(answer, BaseException) or classifier.judge(answer, now=now) is not None:
         return
-    pause = redirect_pause(answer, now)
-    after = "" if pause is None else f", after the {in_words(pause)} that it asks for"
-    raise Unclear(f"a response with {reading.read_as} is not a failure: redrive hands it on as it is{after}")
+    raise Unclear(f"a response with {reading.read_as} is not a failure: redrive hands it on as it is")
 
 
 def in_a_call(call: Rehearsal, planned: Schedule | None) -> str:

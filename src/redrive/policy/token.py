@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+from redrive.policy import checks
+
+Expiry = float | timedelta | datetime
+Fetched = str | tuple[str, Expiry]
+
+# A token is fetched anew this long before it expires, or a tenth of its time where that is shorter.
+_MARGIN = 60.0
 
 
 def check_secret(what: str, secret: str) -> None:
@@ -12,17 +22,24 @@ def check_secret(what: str, secret: str) -> None:
 
 
 class Token:
-    """A refreshable credential: `fetch` returns the token; it is called on first use and after a 401.
+    """A refreshable credential: `fetch` is called on first use, after a 401, and before the token expires.
 
     However many callers meet the same 401, one refresh is in flight; each of them then repeats once.
+
+    fetch  returns the token, or the token and when it expires: seconds, a timedelta, or a datetime with zone
+    ttl    seconds for which a token is good, where fetch does not say
     """
 
-    __slots__ = ("fetch",)
+    __slots__ = ("fetch", "ttl")
 
-    def __init__(self, fetch: Callable[[], str] | Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self, fetch: Callable[[], Fetched] | Callable[[], Awaitable[Fetched]], *, ttl: float | timedelta | None = None
+    ) -> None:
         if not callable(fetch):
             raise TypeError(f"Token needs a function that returns the token, not {type(fetch).__name__}")
         self.fetch = fetch
+        span = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        self.ttl = None if span is None else checks.seconds("ttl", span, above=0)
 
     def __repr__(self) -> str:
         return f"Token({getattr(self.fetch, '__qualname__', type(self.fetch).__qualname__)})"
@@ -31,20 +48,37 @@ class Token:
 class TokenState:
     """The token in use and how often it was fetched."""
 
-    __slots__ = ("generation", "value")
+    __slots__ = ("generation", "renew_at", "value")
 
     def __init__(self) -> None:
         self.value: str | None = None
         self.generation = 0
+        self.renew_at = math.inf
+        """When to fetch it anew, by the monotonic clock."""
 
     def outdated(self, generation: int) -> bool:
         """Whether a failure of that generation is old news: the token has been renewed since."""
         return generation != self.generation
 
-    def renew(self, value: object) -> None:
-        """Take the token that was fetched."""
+    def renew(self, fetched: object, *, ttl: float | None, now: datetime, moment: float) -> None:
+        """Take the token that was fetched, and when it expires."""
+        value, expiry = fetched if isinstance(fetched, tuple) and len(fetched) == 2 else (fetched, ttl)
+        span = None if expiry is None else _span(expiry, now)
         if not isinstance(value, str) or not value:
             raise TypeError(f"the token's fetch function must return a non-empty string, not {type(value).__name__}")
         check_secret("the token", value)
         self.value = value
         self.generation += 1
+        self.renew_at = math.inf if span is None else moment + span - min(_MARGIN, span / 10)
+
+
+def _span(expiry: object, now: datetime) -> float:
+    if isinstance(expiry, datetime) and expiry.tzinfo is not None:
+        return max(0.0, (expiry - now).total_seconds())
+    span = expiry.total_seconds() if isinstance(expiry, timedelta) else expiry
+    if not checks.finite(span):
+        raise TypeError(
+            "the token's fetch function must return when it expires as seconds, a timedelta or a datetime with zone, "
+            f"not {checks.shown(expiry)}"
+        )
+    return max(0.0, float(span))  # type: ignore[arg-type]  # checked

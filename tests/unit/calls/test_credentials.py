@@ -616,6 +616,7 @@ def test_each_account_is_tried_even_if_its_token_was_refreshed(service):
 
 
 def test_an_exhausted_pool_says_so_in_verdict_line_and_counts(service, caplog):
+    caplog.set_level("INFO")
     shipfast = service(credentials=KeyPool(["key-aaaa"], resets=3600))
     api = Api(**{"key-aaaa": used_up})
     for _ in range(2):
@@ -888,3 +889,55 @@ def test_cancelled_caller_of_a_failing_fetch_leaves_no_warning():
     asyncio.run(main())
     gc.collect()
     assert noise == []
+
+
+class TestExpiry:
+    """A token is fetched anew before it expires, without a 401."""
+
+    @pytest.mark.parametrize(
+        "expiry",
+        [600, 600.0, timedelta(minutes=10), datetime(2025, 1, 1, 0, 10, tzinfo=UTC)],
+        ids=["int", "float", "timedelta", "datetime"],
+    )
+    def test_fetch_says_when_it_expires(self, service, clock, expiry):
+        tokens = iter([("token-0001", expiry), "token-0002"])
+        bank = service(credentials=Token(lambda: next(tokens)))
+        used = []
+
+        def use(*, credential):
+            used.append(credential)
+
+        for seconds in (0, 530, 20):
+            clock.advance(seconds)
+            bank.call(use)
+        for attempt in bank.attempts():
+            with attempt:
+                used.append(attempt.credential)
+        assert used == ["token-0001", "token-0001", "token-0002", "token-0002"]
+
+    async def test_ttl_holds_for_every_token(self, service, clock):
+        fetched = []
+
+        async def fetch():
+            fetched.append(1)
+            return f"token-{len(fetched):04}"
+
+        async def use(*, credential):
+            return credential
+
+        bank = service(credentials=Token(fetch, ttl=100))
+        assert await bank.acall(use) == "token-0001"
+        clock.advance(89)
+        assert await bank.acall(use) == "token-0001"
+        clock.advance(1)
+        assert await bank.acall(use) == "token-0002"
+        clock.advance(90)
+        assert await bank.acall(use) == "token-0003"
+
+    def test_expiry_that_makes_no_sense_is_said(self, service):
+        with pytest.raises(
+            TypeError, match="must return when it expires as seconds, a timedelta or a datetime with zone"
+        ):
+            service(credentials=Token(lambda: ("token-0001", "soon"))).call(lambda *, credential: credential)
+        with pytest.raises(ValueError, match="ttl must be a finite number of seconds above 0"):
+            Token(lambda: "token-0001", ttl=0)

@@ -304,6 +304,25 @@ def test_no_attempt_outlasts_the_whole_call(service):
     assert "at worst 20.0 s" in repr(cut)
 
 
+def test_function_that_cannot_be_timed_warns_once(service, caplog):
+    async def coroutine():
+        return 1
+
+    def limited(*, timeout):
+        return timeout
+
+    timed = service(timeout=5)
+    timed(coroutine)
+    timed.call(limited)
+    assert caplog.records == []
+    timed.call(len, "abc")
+    timed.call(max, 1, 2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "service 'shipfast': the timeout of 5 s does not hold for len, which runs in a thread; "
+        "let it take the keyword timeout, or make it async"
+    ]
+
+
 def test_timeout_of_a_service_without_retries_is_honoured(service):
     def fetch(*, timeout):
         return timeout
@@ -410,14 +429,42 @@ def test_an_untroubled_call_writes_its_line_too_where_somebody_reads(service, ca
 
 
 def test_a_call_refused_by_the_circuit_writes_a_line(service, caplog, flaky):
+    caplog.set_level("INFO")
     shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
     for _ in range(2):
         with pytest.raises((TimeoutError, CircuitOpen)):
             shipfast.call(flaky(TimeoutError()))
     lines = [record for record in caplog.records if record.name == "redrive.attempts"]
-    assert [line.outcome for line in lines] == ["transient", "circuit_open"]
+    assert [(line.outcome, line.levelname) for line in lines] == [("transient", "WARNING"), ("circuit_open", "INFO")]
+    assert "circuit_open (not sent) in 0.0 ms, retry in" in lines[1].getMessage()
     assert "shipfast circuit closed → open, next probe in" in caplog.text
     assert shipfast.stats().failures == {"transient": 1, "circuit_open": 1}
+
+
+def test_an_open_circuit_is_said_once_by_default(service, caplog, flaky):
+    shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
+    for _ in range(100):
+        with pytest.raises((TimeoutError, CircuitOpen)):
+            shipfast.call(flaky(TimeoutError()))
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING", "WARNING", "ERROR"]  # the circuit opens, the attempt, the call
+
+
+def test_exhausted_attempts_are_an_error_line(service, caplog, flaky, clock):
+    with pytest.raises(TimeoutError):
+        service(retry=Retry(attempts=2, base=3, jitter="none")).call(flaky(TimeoutError()))
+    first, second, last = caplog.records
+    assert second.getMessage().endswith("3.0 s since the call began")
+    assert (last.name, last.levelname) == ("redrive.events", "ERROR")
+    assert "failed: service 'shipfast', Flaky: 2 attempts in 3.0 s; transient: timed out" in last.getMessage()
+    assert (first.elapsed_s, second.elapsed_s) == (0, 3)
+
+
+def test_permanent_errors_and_fallbacks_are_no_error_lines(service, caplog, flaky):
+    with pytest.raises(ValueError, match="no"):
+        service().call(flaky(ValueError("no")))
+    assert service(retry=None, fallback=1).call(flaky(TimeoutError())) == 1
+    assert "ERROR" not in [record.levelname for record in caplog.records]
 
 
 def test_the_line_as_json(service, caplog, flaky):
