@@ -18,10 +18,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
 from redrive.dlq.prepare import storable
-from redrive.errors import GateAborted, PipelineError, RunStopped
+from redrive.errors import PipelineError, RunStopped
 from redrive.model import Kind, in_words
 from redrive.policy.daily import Daily
 from redrive.rows.faults import Fault
+from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.source import Continues, Replaceable, Source
 from redrive.runs import Counts, RunStatus, Tier
@@ -29,7 +30,7 @@ from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import note_start
-from redrive.store.run_log import columns_of, counts_of, report_of
+from redrive.store.run_log import columns_of, counts_of
 from redrive.store.schema import checkpoints, run_key_blocks, run_keys, runs
 
 LEASE = timedelta(seconds=60)
@@ -117,8 +118,8 @@ class Ledger:
             if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
                 aborted = last.status == RunStatus.ABORTED
                 if aborted and not (restart or override_gate):
-                    raise _still_aborted(last, standing.position)
-                appended = _has_appended(appending, last)
+                    raise still_aborted(last, standing.position)
+                appended = has_appended(appending, last)
                 # A run that was killed in its first batch has read nothing by the store, and may have appended it.
                 if (last.rows_read or aborted or appended) and not restart:
                     # Before the first checkpoint nothing is known of the input; the sink compares what was appended.
@@ -127,7 +128,7 @@ class Ledger:
                     if started_over is None:
                         return self._resume(connection, source, standing, last, sink, is_gone=is_gone)
                 if appended:
-                    raise _would_double(last, sink, started_over)
+                    raise would_double(last, sink, started_over)
                 reason = {} if started_over is None else {"reason": started_over}
                 connection.execute(
                     update(runs)
@@ -137,8 +138,8 @@ class Ledger:
                 _forget_keys(connection, last.run_id)
                 # Who dies before the first row dies as often as who dies behind it.
                 failures = 0 if restart else _failures(last)
-            elif restart and last is not None and isinstance(source, Continues) and _has_rows(appending):
-                raise _would_double(last, sink, None)
+            elif restart and last is not None and isinstance(source, Continues) and has_rows(appending):
+                raise would_double(last, sink, None)
             kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
             if kept is not None and standing is not None:
                 has = "has a watermark of another source"
@@ -438,41 +439,11 @@ def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
 
 
-def _still_aborted(last: Row[Any], position: Any) -> GateAborted:
-    """The error of a run that was started again although the gate had aborted it."""
-    return GateAborted(
-        f"{last.pipeline_name} stays aborted: {last.reason}. Fix the source or the check, then begin again with "
-        "run(restart=True) or `redrive run --restart`, or accept the rejected rows and continue with "
-        "run(override_gate=True) or `redrive run --override-gate`",
-        report=report_of(last, position),
-    )
-
-
 def _accepted(last: Row[Any]) -> Counts | None:
     """What a run had counted when an operator last overrode the gate; None where nobody has."""
     if last.accepted is None:
         return None
     return Counts(read=last.accepted["rows_read"], rejected=last.accepted["rows_rejected"])
-
-
-def _has_rows(appending: Appends | None) -> bool:
-    return appending is not None and not appending.is_empty()
-
-
-def _has_appended(appending: Appends | None, last: Row[Any]) -> bool:
-    """Whether rows of a run were appended to a table that still has rows."""
-    if appending is None or appending.is_empty():
-        return False
-    return bool(last.rows_written) or appending.has_appended(str(last.run_id))
-
-
-def _would_double(last: Row[Any], sink: str, why: str | None) -> PipelineError:
-    because = "a restart" if why is None else f"starting over ({why})"
-    return PipelineError(
-        f"run {str(last.run_id)[:8]} of pipeline {last.pipeline_name!r} has appended rows to {sink}, and {because} "
-        "would append them again: finish it by running without restart and over the same input; or delete its rows and "
-        "begin under another name; or empty the table and begin with run(restart=True) or `redrive run --restart`"
-    )
 
 
 def _forget_keys(connection: Connection, run_id: uuid.UUID) -> None:
