@@ -1,5 +1,6 @@
 """Running a flow again, on both databases: nothing that is done is repeated, and its work keeps its keys."""
 
+import functools
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 
@@ -167,6 +168,45 @@ class TestDuration:
         assert report.run_id == run_id
         assert report.seconds >= 9 * 3_600
         assert 3_600 <= report.worked < 2 * 3_600
+
+
+class TestChangedSource:
+    def test_tasks_in_another_order_resume_the_run(self, store):
+        ran, bad = Counter(), {"third"}
+
+        def made(*names):
+            flow = redrive.Flow("ordered", store=store)
+            after = {"third": ["first"], "fourth": ["third", "second"], "fan": ["first"]}
+
+            def body(name):
+                ran[name] += 1
+                if name in bad:
+                    raise ConnectionRefusedError("down")
+                return [1, 2]
+
+            for name in names:
+                if name == "fan":
+                    flow.task(lambda item: ran.update(fan=1), name="fan", each="first", in_thread=True)
+                else:
+                    flow.task(
+                        functools.partial(body, name), name=name, after=after.get(name, []), retry=None, in_thread=True
+                    )
+            return flow
+
+        run_id = stopped(made("first", "second", "third", "fourth", "fan")).report.run_id
+        bad.clear()
+        report = made("fan", "fourth", "second", "first", "third").run()
+        assert (report.run_id, report.status) == (run_id, FlowStatus.COMPLETE)
+        assert ran == {"first": 1, "second": 1, "third": 2, "fourth": 1, "fan": 2}
+
+    def test_new_parameter_with_a_default_resumes_the_run(self, store, bank):
+        bank.error = ConnectionRefusedError("down")
+        run_id = stopped(paying(store, bank), params=TODAY).report.run_id
+        bank.error = None
+        flow = paying(store, bank, params={"day": "", "currency": "EUR"})
+        assert not flow.run(params={**TODAY, "currency": "USD"}).resumed
+        assert flow.run(params=TODAY).run_id == run_id
+        assert {len(keys) for keys in bank.keys.values()} == {2}  # of the dollars, and of the run
 
 
 class TestOtherRuns:

@@ -79,12 +79,12 @@ class Executor:
         self._pool = make_pool(flow, self._selector, workers=flow.workers) if in_processes else None
         opened = self._opened(store)
         self._threads = Threads(flow.graph.nodes, self._bell, threads=flow.workers) if in_threads else None
-        self._ledger = Ledger(opened, flow.name, flow.graph.shape())
+        self._ledger = Ledger(opened, flow.name, flow.graph.shape(), defaults=flow.params)
         self._results = Results(self._ledger, flow.files)
         self._turn = Turn(self._ledger, Settler(self._ledger, self._results), self._results, list(nodes), params)
         clock = SystemClock()
         turnstiles = {name: Turnstile(group, clock) for name, group in flow.groups.items()}
-        self._planner = Planner(flow.graph, turnstiles, clock)
+        self._planner = Planner(list(nodes), turnstiles, clock)
         self._news = News(flow.announcer.heard_by(opened.listeners), self._ledger, self._planner)
         self._scribe: Scribe[Turned] = Scribe(self._bell)
 
@@ -130,6 +130,9 @@ class Executor:
             self._warn_of_the_sla()
             begun = self._ledger.begin(params=self._params, run_id=self._run_id, start=self._start, sla=self._flow.sla)
             self.begun = self._ledger.store, begun.run_id
+            ordered = [self._flow.graph.nodes[place.name] for place in self._ledger.shape.places]
+            self._turn.nodes = ordered
+            self._planner.number(ordered)
             self._order.resume = begun.resumed
             self._warn_of_known_keys(begun)
             self._news.began(begun)

@@ -133,7 +133,7 @@ class Shape:
         return cls(tuple(cls.Place(name, kind, tuple(after)) for name, kind, after in document))
 
     def difference(self, other: Shape) -> str | None:
-        """What has changed from the other one to this one, in words; None where nothing has."""
+        """What has changed from the other one to this one, in words; None where nothing has but the order of tasks."""
         now, before = _by_name(self), _by_name(other)
         gone, new = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
         changed = sorted(name for name in now.keys() & before.keys() if now[name] != before[name])
@@ -142,8 +142,6 @@ class Shape:
             for names, what in ((gone, "gone"), (new, "new"), (changed, "another kind of task, or after other tasks"))
             if names
         ]
-        if not said and [one.name for one in self.places] != [one.name for one in other.places]:
-            said = ["its tasks are in another order"]
         return ", ".join(said) or None
 
     def below(self) -> list[list[int]]:

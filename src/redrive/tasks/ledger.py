@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import NoResultFound
 
 from redrive.errors import FlowError, FlowStopped, RedriveError
@@ -47,6 +47,7 @@ _BEAT = (
 ANEW = "begin anew with run(restart=True) or `redrive run --restart`"
 """What is left to do with a run that cannot go on."""
 _INSERTED_AT_ONCE = 1_000
+_LOOKED_AT = 100  # unfinished runs of a flow, of which one may lack a parameter that is new
 _UNDER_WAY = (FlowStatus.RUNNING, FlowStatus.STOPPED)
 _ENDED_BADLY = (FlowStatus.FAILED, FlowStatus.HELD)
 
@@ -76,8 +77,17 @@ class Begun:
 class Ledger(Place):
     """One executor's place: with its right to change it."""
 
-    def __init__(self, store: Store, flow: str, shape: Shape, *, lease: timedelta = LEASE) -> None:
+    def __init__(
+        self,
+        store: Store,
+        flow: str,
+        shape: Shape,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        lease: timedelta = LEASE,
+    ) -> None:
         super().__init__(store, flow, shape)
+        self.defaults = defaults or {}
         self.lease = lease
         self._owner = ourselves()
         self._beat = 0
@@ -138,8 +148,23 @@ class Ledger(Place):
             ended_badly = task_runs.c.status.in_(_ENDED_BADLY)
             unfinished |= ended_badly if done_at is None else ended_badly & (task_runs.c.updated_at > done_at)
             latest = (task_runs.c.updated_at.desc(), task_runs.c.started_at.desc())
-            wanted = wanted.where(self._same_work(params), unfinished).order_by(*latest).limit(1)
+            wanted = wanted.where(task_runs.c.flow_name == self.flow, unfinished).order_by(*latest)
+            exact = connection.execute(wanted.where(task_runs.c.params == params).limit(1)).first()
+            return exact or self._of_fewer_parameters(connection, wanted, params)
         return connection.execute(wanted).first()
+
+    def _of_fewer_parameters(self, connection: Connection, wanted: Select[Any], params: str) -> Row[Any] | None:
+        """A run from before the flow had some parameter, which has its default now."""
+        if not self.defaults.keys() & decode(params).keys():
+            return None
+        rows = connection.execute(wanted.where(task_runs.c.params != params).limit(_LOOKED_AT))
+        return next((row for row in rows if self._lacks_only_defaults(row.params, params)), None)
+
+    def _lacks_only_defaults(self, stored: str, given: str) -> bool:
+        before, now = decode(stored), decode(given)
+        added = now.keys() - before.keys()
+        same = {name: now[name] for name in now.keys() - added} == before
+        return same and all(name in self.defaults and self.defaults[name] == now[name] for name in added)
 
     def _same_work(self, params: str) -> ColumnElement[bool]:
         return (task_runs.c.flow_name == self.flow) & (task_runs.c.params == params)
@@ -147,14 +172,15 @@ class Ledger(Place):
     def _again(self, connection: Connection, standing: Row[Any], params: str) -> Begun:
         if standing.flow_name != self.flow:
             raise FlowError(f"run {standing.run_id} is of flow {standing.flow_name!r}, not of {self.flow!r}")
-        if standing.params != params:
+        if standing.params != params and not self._lacks_only_defaults(standing.params, params):
             raise FlowError(
                 f"run {standing.run_id} has other parameters: {_differing(standing.params, params)}; give it those it "
                 "began with, or leave its id out"
             )
         if standing.status == FlowStatus.ABANDONED:
             raise FlowError(f"run {standing.run_id} was given up; begin another one")
-        if difference := self.shape.difference(Shape.of(decode(standing.shape))):
+        stored = Shape.of(decode(standing.shape))
+        if difference := self.shape.difference(stored):
             raise FlowError(
                 f"flow {self.flow!r} has changed since run {str(standing.run_id)[:8]} began: {difference}; finish that "
                 f"run with the flow as it was, or {ANEW}"
@@ -174,6 +200,7 @@ class Ledger(Place):
                     failures=standing.failures + int(died),
                 )
             )
+        self.adopt(stored)  # tasks may stand in another order in the source by now
         self.key_prefix = standing.key_prefix or str(standing.run_id)
         return Begun(run_id=standing.run_id, started_at=standing.started_at, resumed=True, sla=standing.sla)
 

@@ -26,9 +26,13 @@ class Place:
         self.store = store
         self.database = store.database
         self.flow = flow
-        self.shape = shape
         self.run_id = run_id
         self.params: Mapping[str, Any] = {}
+        self.adopt(shape)
+
+    def adopt(self, shape: Shape) -> None:
+        """Number tasks as this shape does."""
+        self.shape = shape
         self.below = shape.below()
         self.numbers = {place.name: number for number, place in enumerate(shape.places)}
 

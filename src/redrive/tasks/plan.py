@@ -14,7 +14,7 @@ from redrive.policy.breaker import Permit
 from redrive.tasks.census import Census
 from redrive.tasks.claims import Claim, Wanted
 from redrive.tasks.decide import SUSPECT
-from redrive.tasks.graph import Graph, Node
+from redrive.tasks.graph import Node
 from redrive.tasks.groups import Turnstile
 from redrive.tasks.settle import Settlement, Storm
 from redrive.tasks.storm import Siblings
@@ -38,8 +38,7 @@ class Plan:
 class Planner:
     """Knows which nodes have something to claim, and what holds them."""
 
-    def __init__(self, graph: Graph, turnstiles: dict[str, Turnstile], clock: Clock) -> None:
-        self.nodes: list[Node] = list(graph.nodes.values())
+    def __init__(self, nodes: list[Node], turnstiles: dict[str, Turnstile], clock: Clock) -> None:
         self.active: set[int] = set()
         self.turnstiles = turnstiles
         self.held: dict[str, str] = {}
@@ -47,8 +46,13 @@ class Planner:
         self._clock = clock
         self._siblings: dict[int, Siblings] = {}
         self._fresh: Counter[int] = Counter()  # children under way that were not tried before
+        self.number(nodes)
+
+    def number(self, nodes: list[Node]) -> None:
+        """Know the tasks by these numbers: a run has those of the flow that began it."""
+        self.nodes = nodes
         self._of_service: dict[str, list[int]] = {}
-        for number, node in enumerate(self.nodes):
+        for number, node in enumerate(nodes):
             if node.service is not None:
                 self._of_service.setdefault(node.service, []).append(number)
 

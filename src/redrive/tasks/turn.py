@@ -118,7 +118,8 @@ class Turn:
         self._ledger = ledger
         self._settler = settler
         self._results = results
-        self._nodes = nodes
+        self.nodes = nodes
+        """The tasks, by the numbers that the run has for them."""
         self._params = {name: encode(value) for name, value in params.items()}
         self._tickets = itertools.count(1)
         self._decided_at: datetime | None = None
@@ -238,7 +239,7 @@ class Turn:
         return min(max(0.0, due_in(of_exhausted=False)), later if later > 0 else math.inf)
 
     def _census(self, connection: Connection, nodes: Sequence[int]) -> dict[int, Census]:
-        fan_outs = [node for node in nodes if self._nodes[node].each is not None]
+        fan_outs = [node for node in nodes if self.nodes[node].each is not None]
         return {node: census(self._ledger, connection, node) for node in fan_outs}
 
     def _just_freed(self, order: Order, turned: Turned) -> list[Wanted]:
@@ -250,16 +251,16 @@ class Turn:
                 node
                 for node in turned.settled.ready
                 if node not in known
-                and self._nodes[node].in_thread is in_thread
-                and self._nodes[node].service is None
-                and self._nodes[node].each is None
+                and self.nodes[node].in_thread is in_thread
+                and self.nodes[node].service is None
+                and self.nodes[node].each is None
             ]
             if free and room > 0:
                 found.append(Wanted(free, room, in_thread))
         return found
 
     def _in_hand(self, connection: Connection, found: Claim) -> InHand:
-        node = self._nodes[found.node]
+        node = self.nodes[found.node]
         arguments: dict[str, str] = {name: self._params[name] for name in node.binding.params}
         shared = {name: f"param-{name}" for name in node.binding.params}
         files: dict[str, str] = {}
@@ -321,13 +322,13 @@ class Turn:
                 fingerprint=LOST,
                 output=read_left_behind(self._results.output_of(row.id, row.attempt)),
             )
-            following = decide(self._nodes[row.node], past, outcome, random, testmode.active())
+            following = decide(self.nodes[row.node], past, outcome, random, testmode.active())
             found.append(Settlement(lost, following, outcome, owner=row.owner))
         return found
 
     def _compared(self, connection: Connection, one: Settlement) -> Next:
         """A timeout beside how long the task usually takes: the limit may be what is wrong."""
-        node = self._nodes[one.claim.node]
+        node = self.nodes[one.claim.node]
         usual = (
             select(task_attempts.c.seconds)
             .join(tasks, tasks.c.id == task_attempts.c.task_id)
