@@ -94,6 +94,10 @@ class Discard(StatedVerdict):
     kind = Kind.DISCARD
 
 
+class Superseded(RedriveError):
+    """A record was not written, because the sink has another row of its key that counts."""
+
+
 class CallError(RedriveError):
     """A Service ended a call without an exception of the user's own to re-raise."""
 

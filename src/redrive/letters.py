@@ -235,9 +235,11 @@ class ReplayReport:
     attempted: int = 0
     """Letters that were handed to the target."""
     reprocessed: int = 0
-    """Accepted by the target; in a dry run: would be."""
+    """Accepted by the target, and by a pipeline: written to its sink; in a dry run: would be."""
     failed_again: int = 0
     """Rejected by the target once more."""
+    discarded: int = 0
+    """Dropped by the target on purpose, which wrote nothing; in a dry run: would be."""
     held: int = 0
     """In the hands of another replay that is alive: left to it."""
     seen_meanwhile: int = 0
@@ -257,7 +259,9 @@ class ReplayReport:
     selected_by_target: Mapping[str, int] = field(default_factory=dict)
     """Letters that matched, by the target that rejected them, FILE:NAME; those that know theirs."""
     superseded: int = 0
-    """Letters that matched and were left out: a later run has written their row."""
+    """Letters that matched and were not written: the sink has a newer row of their key, or one that it keeps."""
+    decided: int = 0
+    """Letters that matched and were left out: another replay or an operator has decided them since."""
     canary: int | None = None
     """Letters that were sent first; None without a canary."""
 

@@ -149,6 +149,8 @@ def _letter_line(event: LetterEvent) -> tuple[int, str]:
             return logging.INFO, " ".join(filter(None, (pipeline, ", ".join(told))))
         case LettersReplayed(report=report, actor=actor):
             done = f"{report.reprocessed:,} reprocessed, {report.failed_again:,} failed again"
+            done += f", {report.discarded:,} discarded" if report.discarded else ""
+            done += f", {report.superseded:,} superseded" if report.superseded else ""
             ended = f"; {mask(report.stopped)}" if report.stopped else ""  # its caller has the error itself
             return logging.INFO, f"{_letters(report.attempted)} replayed by {actor}: {done}{ended}"
         case LettersChanged(action=action, count=count, actor=actor):

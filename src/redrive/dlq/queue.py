@@ -383,7 +383,7 @@ class DeadLetters:
         target        a function of a list of records, or anything with `reprocess(records)`; see `Reprocesses`
         dry_run       change nothing; a target that takes the keyword `dry_run` is asked what it would answer
         any_pipeline  send the letters of every pipeline that the filters match
-        include_superseded  also letters whose row a later run has written; without this they are counted and left out
+        include_superseded  also letters whose key was written since; without this they are counted and left out
         canary        letters to send first, and stop if one of them fails; 0 for none. By default 10, where more than
                       100 letters are sent, unless it is a dry run or a scheduled replay
         rate          letters per second at most
@@ -416,7 +416,15 @@ class DeadLetters:
             lease=lease,
             note=_noted(note),
         )
-        replay = Replay(self._database, aim, plan, dry_run=dry_run, redactor=self.redactor, progress=progress)
+        replay = Replay(
+            self._database,
+            aim,
+            plan,
+            dry_run=dry_run,
+            redactor=self.redactor,
+            stored_texts=self.stored_texts,
+            progress=progress,
+        )
         try:
             return replay.go()
         finally:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, func, or_, select
@@ -25,15 +25,16 @@ from redrive.dlq.fingerprint import fingerprint
 from redrive.dlq.pace import Pace
 from redrive.dlq.prepare import REDACTED, storable
 from redrive.dlq.redact import Redactor, has_mask
-from redrive.dlq.results import mark
-from redrive.dlq.scope import must_be_its_own, must_be_one_pipeline
-from redrive.dlq.target import Target, TargetFailed
+from redrive.dlq.results import Answered, mark
+from redrive.dlq.scope import must_be_its_own, must_be_one_pipeline, must_be_records
+from redrive.dlq.siblings import StoredTexts, held_siblings
+from redrive.dlq.target import Answer, Became, Target, TargetFailed
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.letters import OPEN, FailedCause, Letter, ReplayReport
+from redrive.letters import OPEN, ErrorType, FailedCause, Letter, ReplayReport
 from redrive.policy import checks
 from redrive.store.database import Database
 from redrive.store.listed import among
-from redrive.store.schema import letters
+from redrive.store.schema import letters, task_runs
 
 BATCH = 500
 CANARY = 10
@@ -43,8 +44,6 @@ CANARY_ABOVE = 100
 _LOOK_AGAIN = 0.25
 _MASKED = "values of the record were masked before it was stored; edit all of them before it is replayed"
 
-Answer = tuple[Letter, str | None]
-"""A letter, and why it failed; None where it did not."""
 Progress = Callable[[int, int], None]
 """Called with how many letters are done, and of how many."""
 
@@ -56,7 +55,7 @@ class Plan:
     chosen        the letters to send
     matched       the letters that match the caller's filters, those of other pipelines included
     any_pipeline  whether the target takes the letters of every pipeline
-    include_superseded  whether letters are sent whose row a later run has written
+    include_superseded  whether letters are sent whose key was written since
     canary        None for the default: 10 where a person replays more than 100 letters; 0 for none
     rate          letters per second at most
     """
@@ -88,15 +87,32 @@ class _Tally:
     """The report as it grows."""
 
     attempted: int = 0
-    reprocessed: int = 0
-    failed: int = 0
+    became: Counter[Became] = field(default_factory=Counter)
     seen_meanwhile: int = 0
+    superseded: int = 0
+    """Left out, before or since the replay began."""
+    decided: int = 0
     stopped: str | None = None
     causes: dict[str, FailedCause] = field(default_factory=dict)
 
-    def add_failure(self, letter: Letter, reason: str) -> None:
-        """Count why a letter failed."""
-        self.failed += 1
+    @property
+    def reprocessed(self) -> int:
+        """Letters whose record was written."""
+        return self.became[Became.REPROCESSED]
+
+    @property
+    def failed(self) -> int:
+        """Letters that failed again."""
+        return self.became[Became.FAILED]
+
+    def add(self, letter: Letter, answer: Answer) -> None:
+        """Count what became of a letter."""
+        self.attempted += 1
+        self.became[answer.became] += 1
+        if answer.became is Became.FAILED:
+            self._add_failure(letter, answer.reason or "")
+
+    def _add_failure(self, letter: Letter, reason: str) -> None:
         cause = fingerprint(letter.error_type, reason)
         before = self.causes.get(cause.value)
         self.causes[cause.value] = FailedCause(
@@ -105,6 +121,18 @@ class _Tally:
             count=before.count + 1 if before else 1,
             sample=before.sample if before else reason,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What became of letters that were to be claimed."""
+
+    batch: list[Letter] = field(default_factory=list)
+    """Those to send now."""
+    held: dict[int, datetime] = field(default_factory=dict)
+    """Those in other hands, and until when."""
+    superseded: int = 0
+    decided: int = 0
 
 
 class Replay:
@@ -118,6 +146,7 @@ class Replay:
         *,
         dry_run: bool,
         redactor: Redactor,
+        stored_texts: StoredTexts,
         progress: Progress | None = None,
     ) -> None:
         self._dry = dry_run
@@ -125,6 +154,7 @@ class Replay:
         self._target = target
         self._plan = plan
         self._redactor = redactor
+        self._stored_texts = stored_texts
         self._progress = progress or (lambda done, total: None)
         self._claims = Claims(database, lease=plan.lease)
         self._tally = _Tally()
@@ -134,7 +164,6 @@ class Replay:
         self._by_pipeline: Counter[str] = Counter()
         self._by_target: Counter[str] = Counter()
         self._others: dict[str, int] = {}
-        self._superseded = 0
         self._canary: int | None = None
         self._pace = Pace(plan.rate)
         self._held: dict[int, datetime] = {}  # letters in other hands, and until when
@@ -187,8 +216,9 @@ class Replay:
             self._by_pipeline[pipeline] += count
             if target is not None:
                 self._by_target[target] += count
-        self._superseded = self._of_superseded(connection)
+        self._tally.superseded = self._of_superseded(connection)
         self._others = self._of_others(connection)
+        must_be_records(self._of_tasks(connection, conditions))
         self._refuse_foreign()
         self._canary = self._canary_of(self._wanted())
         if self._canary is not None:
@@ -196,12 +226,18 @@ class Replay:
             self._ids = canary_first(connection, self._ids, **sample, conditions=conditions)
 
     def _of_superseded(self, connection: Connection) -> int:
-        """Return how many letters match that are left out because a later run has written their row."""
+        """Return how many letters match that are left out because their key was written since."""
         if self._plan.include_superseded:
             return 0
         left_out = self._plan.chosen.but(superseded=True).where()
         counted = select(func.count()).select_from(letters).where(left_out, *self._due())
         return int(connection.execute(counted).scalar_one())
+
+    def _of_tasks(self, connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> dict[str, str]:
+        """Return the runs of flows of which dead tasks match, and their flow."""
+        runs = select(letters.c.run_id).where(letters.c.error_type == ErrorType.TASK, *conditions)
+        found = select(task_runs.c.run_id, task_runs.c.flow_name).where(task_runs.c.run_id.in_(runs)).limit(1)
+        return {str(row.run_id)[:8]: row.flow_name for row in connection.execute(found)}
 
     def _of_others(self, connection: Connection) -> dict[str, int]:
         """Return how many letters match that are left out, by the pipeline that they belong to."""
@@ -268,15 +304,18 @@ class Replay:
         return _in_order(self._database.read(lambda connection: fetch(connection, ids)))
 
     def _claim(self, ids: list[int]) -> list[Letter]:
-        batch, others = self._database.write(lambda connection: self._take(connection, ids))
-        self._held.update(others)
-        return batch
+        taken = self._database.write(lambda connection: self._take(connection, ids))
+        self._held.update(taken.held)
+        self._count_left_out(taken)
+        return taken.batch
 
-    def _take(self, connection: Connection, ids: Sequence[int]) -> tuple[list[Letter], dict[int, datetime]]:
-        """What could be claimed of these letters, and until when the others are in other hands."""
+    def _take(self, connection: Connection, ids: Sequence[int]) -> _Taken:
+        """Claim what is free of these letters, and still to be sent."""
         if not ids:
-            return [], {}
+            return _Taken()
         mine = self._claims.take(connection, ids)
+        # Another one may have a letter of the same key in hand: of two that write one row, the older might be last.
+        contested = held_siblings(connection, mine, self._claims.owner, self._database.dialect.now(connection))
         # Another replay may have decided them between our look and our claim, or tried them and escalated them.
         last = letters.c.last_reprocess
         untried = or_(last.is_(None), last <= self._began)
@@ -286,9 +325,26 @@ class Replay:
             .order_by(letters.c.id)
         )
         fit = set(connection.execute(still.with_for_update()).scalars())
-        if gone := mine - fit:
-            self._claims.release(connection, list(gone))
-        return _in_order(fetch(connection, sorted(fit))), holders(connection, [one for one in ids if one not in mine])
+        gone = mine - fit
+        free = fit - contested.keys()
+        if left := mine - free:
+            self._claims.release(connection, list(left))
+        held = holders(connection, [one for one in ids if one not in mine])
+        held |= {one: until for one, until in contested.items() if one in fit}
+        superseded = self._superseded_of(connection, gone)
+        return _Taken(_in_order(fetch(connection, sorted(free))), held, superseded, len(gone) - superseded)
+
+    def _superseded_of(self, connection: Connection, gone: Collection[int]) -> int:
+        """Return how many of these letters are still open, and left out because their row was written since."""
+        if not gone or self._plan.include_superseded:
+            return 0
+        newer = letters.c.superseded_at.is_not(None) & letters.c.status.in_(OPEN)
+        counted = select(func.count()).select_from(letters).where(among(letters.c.id, gone), newer)
+        return int(connection.execute(counted).scalar_one())
+
+    def _count_left_out(self, taken: _Taken) -> None:
+        self._tally.superseded += taken.superseded
+        self._tally.decided += taken.decided
 
     def _take_over(self) -> None:
         """See to the letters that were in other hands: a replay that lives renews its claims, a dead one does not."""
@@ -297,13 +353,15 @@ class Replay:
             known = dict(self._held)
             free = self._size()
             self._pace.wait()
-            batch, others = self._database.write(
+            taken = self._database.write(
                 lambda connection, known=known, free=free: self._take(  # type: ignore[misc]
                     connection, sorted(known)[:free]
                 )
             )
-            if batch:
-                self._send(batch)
+            self._count_left_out(taken)
+            others = taken.held
+            if taken.batch:
+                self._send(taken.batch)
                 self._progress(self._tally.attempted, self._wanted())
                 if self._canary_failed():
                     break
@@ -320,42 +378,43 @@ class Replay:
     # ── what becomes of it ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _send(self, batch: list[Letter]) -> None:
-        verdicts = self._note_outcomes(batch, self._try(batch))
-        seen_meanwhile = self._database.write(
+        answers = self._note_outcomes(batch, self._try(batch))
+        missed = self._database.write(
             lambda connection: mark(
                 connection,
-                verdicts,
+                answers,
                 ours=self._claims.release(connection, [letter.id for letter in batch]),
                 schedule=self._plan.schedule,
                 note=self._plan.note,
                 now=self._database.dialect.now(connection),
+                pipeline=self._target.pipeline,
+                stored_texts=self._stored_texts,
             )
         )
-        self._tally.seen_meanwhile += seen_meanwhile
-        self._tally.reprocessed -= seen_meanwhile
+        self._tally.seen_meanwhile += len(missed)
+        self._tally.became.subtract(answer.became for _, answer in missed)
 
-    def _try(self, batch: list[Letter]) -> list[str | None]:
+    def _try(self, batch: list[Letter]) -> list[Answer]:
         self._sent = batch
         self._pace.sent(len(batch))
         masked = {letter.id for letter in batch if (letter.context or {}).get(REDACTED) and has_mask(letter.payload)}
         if not masked:
             return self._target.try_all(batch, dry_run=self._dry)
         sent = [letter for letter in batch if letter.id not in masked]
-        outcomes = iter(self._target.try_all(sent, dry_run=self._dry) if sent else ())
-        return [_MASKED if letter.id in masked else next(outcomes) for letter in batch]
+        answers = iter(self._target.try_all(sent, dry_run=self._dry) if sent else ())
+        return [Answer(Became.FAILED, _MASKED) if letter.id in masked else next(answers) for letter in batch]
 
-    def _note_outcomes(self, batch: Sequence[Letter], outcomes: Sequence[str | None]) -> list[Answer]:
-        told = [
-            (letter, None if reason is None else storable(self._redactor.text(reason, letter.payload)))
-            for letter, reason in zip(batch, outcomes, strict=True)
+    def _note_outcomes(self, batch: Sequence[Letter], answers: Sequence[Answer]) -> list[Answered]:
+        answered = [
+            (letter, answer if answer.reason is None else self._storable(letter, answer, answer.reason))
+            for letter, answer in zip(batch, answers, strict=True)
         ]
-        for letter, reason in told:
-            self._tally.attempted += 1
-            if reason is None:
-                self._tally.reprocessed += 1
-            else:
-                self._tally.add_failure(letter, reason)
-        return told
+        for letter, answer in answered:
+            self._tally.add(letter, answer)
+        return answered
+
+    def _storable(self, letter: Letter, answer: Answer, reason: str) -> Answer:
+        return replace(answer, reason=storable(self._redactor.text(reason, letter.payload)))
 
     def _canary_failed(self) -> bool:
         tally, canary = self._tally, self._canary
@@ -386,6 +445,8 @@ class Replay:
             attempted=tally.attempted,
             reprocessed=tally.reprocessed,
             failed_again=tally.failed,
+            discarded=tally.became[Became.DISCARDED],
+            decided=tally.decided,
             held=self._alive,
             seen_meanwhile=tally.seen_meanwhile,
             rehearsed=not self._dry or self._target.rehearses,
@@ -395,7 +456,7 @@ class Replay:
             selected_by_pipeline=dict(self._by_pipeline),
             selected_by_target=dict(self._by_target),
             other_pipelines=self._others,
-            superseded=self._superseded,
+            superseded=tally.superseded + tally.became[Became.SUPERSEDED],
             canary=self._canary,
         )
 

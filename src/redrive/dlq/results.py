@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,8 @@ from sqlalchemy import Connection, case, update
 
 from redrive.dlq.change import actor
 from redrive.dlq.due import Schedule
+from redrive.dlq.siblings import StoredTexts, supersede
+from redrive.dlq.target import Answer, Became
 from redrive.letters import OPEN, Letter, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
@@ -18,55 +20,92 @@ from redrive.store.schema import letter_audit, letters
 _LONGEST_REASON = 2_000
 _AT_ONCE = 500
 
+# What the audit log says of letters that did not fail.
+_ACTIONS = {Became.REPROCESSED: "reprocessed", Became.DISCARDED: "discarded", Became.SUPERSEDED: "superseded"}
+
+Answered = tuple[Letter, Answer]
+
 
 def mark(
     connection: Connection,
-    outcomes: Sequence[tuple[Letter, str | None]],
+    answers: Sequence[Answered],
     *,
     ours: set[int],
     schedule: Schedule | None,
     note: str | None,
     now: datetime,
-) -> int:
-    """Mark letters reprocessed or failed again; how many of those accepted had failed anew meanwhile.
+    pipeline: str | None,
+    stored_texts: StoredTexts,
+) -> list[Answered]:
+    """Mark letters by what became of them; return those that did not fail, and whose record failed anew meanwhile.
 
-    A letter that somebody else took over is left to him.
+    A letter that another replay took over is left to it.
+
+    Args:
+        pipeline: the pipeline of the target, where it has one.
+        stored_texts: how a key may be stored.
     """
-    accepted = [letter for letter, reason in outcomes if reason is None and letter.id in ours]
-    failed = [(letter, reason) for letter, reason in outcomes if reason is not None and letter.id in ours]
-    settled = _accept(connection, accepted, note, now)
-    missed = [letter for letter in accepted if letter.id not in settled]
+    mine = [(letter, answer) for letter, answer in answers if letter.id in ours]
+    failed = [(letter, answer.reason or "") for letter, answer in mine if answer.became is Became.FAILED]
+    missed: list[Answered] = []
+    entries: list[dict[str, Any]] = []
+    for became, action in _ACTIONS.items():
+        part = [(letter, answer) for letter, answer in mine if answer.became is became]
+        settled = _settle(connection, part, became, note, now)
+        missed += [(letter, answer) for letter, answer in part if letter.id not in settled]
+        status = _status(became)
+        entries += [
+            _entry(letter, action, status or letter.status, answer.reason or note, now)
+            for letter, answer in part
+            if letter.id in settled
+        ]
     if missed:
-        # The record failed anew while it was under way: what was accepted may not be what the letter holds now.
-        connection.execute(update(letters).where(among(letters.c.id, [one.id for one in missed])).values(_tried(now)))
-    entries = [_entry(one, "reprocessed", Status.REPROCESSED, note, now) for one in accepted if one.id in settled]
-    entries += [_entry(one, "seen meanwhile", one.status, note, now) for one in missed]
+        # The record failed anew while it was under way: what was sent may not be what the letter holds now.
+        ids = [letter.id for letter, _ in missed]
+        connection.execute(update(letters).where(among(letters.c.id, ids)).values(_tried(now)))
+    entries += [_entry(letter, "seen meanwhile", letter.status, note, now) for letter, _ in missed]
+    written = [pair for pair in mine if pair[1].became is Became.REPROCESSED]
+    supersede(connection, written, pipeline=pipeline, stored_texts=stored_texts, now=now)
     entries += _fail(connection, failed, schedule, now)
     if entries:
         connection.execute(letter_audit.insert(), entries)
-    return len(missed)
+    return missed
 
 
-def _accept(connection: Connection, accepted: Sequence[Letter], note: str | None, now: datetime) -> set[int]:
-    by_sightings: dict[int, list[int]] = defaultdict(list)
-    for letter in accepted:
-        by_sightings[letter.seen].append(letter.id)
+def _status(became: Became) -> Status | None:
+    """Return the status that a letter gets; None where it keeps the one it has."""
+    return {Became.REPROCESSED: Status.REPROCESSED, Became.DISCARDED: Status.DISCARDED}.get(became)
+
+
+def _settle(
+    connection: Connection, part: Sequence[Answered], became: Became, note: str | None, now: datetime
+) -> set[int]:
+    """Mark letters that did not fail, unless their record failed anew meanwhile; return those that are marked."""
+    by_sightings: dict[int, dict[int, str | None]] = defaultdict(dict)
+    for letter, answer in part:
+        by_sightings[letter.seen][letter.id] = None if answer.reason is None else answer.reason[:_LONGEST_REASON]
     settled: set[int] = set()
-    for seen, ids in by_sightings.items():
-        statement = (
-            update(letters)
-            .where(among(letters.c.id, ids), letters.c.seen == seen, letters.c.status.in_(OPEN))
-            .values(
-                **_tried(now),
-                status=Status.REPROCESSED,
-                last_error=None,
-                settled_at=now,
-                **({} if note is None else {"resolution_note": note}),
+    for seen, reasons in by_sightings.items():
+        ids = list(reasons)
+        for start in range(0, len(ids), _AT_ONCE):
+            some = {one: reasons[one] for one in ids[start : start + _AT_ONCE]}
+            statement = (
+                update(letters)
+                .where(among(letters.c.id, some), letters.c.seen == seen, letters.c.status.in_(OPEN))
+                .values(**_tried(now), **_settled(became, some, note, now))
+                .returning(letters.c.id)
             )
-            .returning(letters.c.id)
-        )
-        settled.update(connection.execute(statement).scalars())
+            settled.update(connection.execute(statement).scalars())
     return settled
+
+
+def _settled(became: Became, reasons: Mapping[int, str | None], note: str | None, now: datetime) -> dict[str, Any]:
+    if became is Became.SUPERSEDED:  # still open: an operator may send it all the same
+        return {"superseded_at": now, "last_error": case(dict(reasons), value=letters.c.id)}
+    values = {"status": _status(became), "last_error": None, "settled_at": now}
+    if became is Became.DISCARDED:
+        return {**values, "resolution_note": case(dict(reasons), value=letters.c.id)}
+    return values if note is None else {**values, "resolution_note": note}
 
 
 def _fail(

@@ -48,6 +48,21 @@ def must_be_its_own(target: Target, others: Mapping[str, int]) -> None:
         )
 
 
+def must_be_records(dead_tasks: Mapping[str, str]) -> None:
+    """Refuse the letters of dead tasks: a target would be sent their input, and the task itself would stay dead.
+
+    Args:
+        dead_tasks: their runs, each with the name of its flow.
+    """
+    if dead_tasks:
+        run, flow = next(iter(dead_tasks.items()))
+        raise LetterError(
+            f"among the selected letters are dead tasks of the flow {flow!r}, which a replay does not run; use "
+            f"`redrive tasks retry --run {run}`, and select other letters by pipeline or error type. "
+            "Nothing was changed"
+        )
+
+
 def named(by_pipeline: Mapping[str, int]) -> str:
     """Return pipelines with their number of letters, for a message."""
     most = sorted(by_pipeline.items(), key=lambda pair: (-pair[1], pair[0]))

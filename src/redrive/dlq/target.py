@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Any, Protocol
 
 from redrive.classify.classifier import Classifier
 from redrive.dlq.prepare import error_text
-from redrive.errors import LetterError, RedriveError
+from redrive.errors import Discard, LetterError, RedriveError, Superseded
 from redrive.letters import Letter
 from redrive.model import Kind, Verdict
 
@@ -18,15 +19,58 @@ _classifier = Classifier()
 # The record's own fault; anything else is about the target, and the next record would meet it, too.
 _OF_THE_RECORD = {Kind.ROW, Kind.DISCARD}
 
+_NOT_ACCEPTED = "the target did not accept it"
+
 Outcome = str | BaseException | bool | None
+
+
+class Became(Enum):
+    """What became of a letter that was sent to a target."""
+
+    REPROCESSED = auto()
+    FAILED = auto()
+    DISCARDED = auto()
+    """The target dropped it on purpose."""
+    SUPERSEDED = auto()
+    """The sink has another row of its key that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a target answered for one letter."""
+
+    became: Became
+    reason: str | None = None
+    """None where it was reprocessed."""
+    keys: frozenset[str] | None = None
+    """The keys of the rows that were written; None where the target does not say."""
+    one_per_run: bool = False
+    """Whether other letters of these keys and of the same run count no more."""
+
+
+class Outcomes(list[str | BaseException | None]):
+    """One outcome for each record, of a target that knows which rows it has written."""
+
+    def __init__(
+        self,
+        outcomes: Iterable[str | BaseException | None],
+        keys: Sequence[frozenset[str]],
+        *,
+        one_per_run: bool,
+    ) -> None:
+        super().__init__(outcomes)
+        self.keys = keys
+        """By record: the keys in the sink of the rows that were written, and that count from now on."""
+        self.one_per_run = one_per_run
+        """Whether of the rows of one key and run only one counts, the first."""
 
 
 class Reprocesses(Protocol):
     """Anything that can process records again; a row pipeline is one.
 
     `reprocess` is given the records and answers for each, in order: None or True where it was accepted, an exception
-    or a text that says why where it was not. Answering nothing at all means that all were accepted. It must be
-    idempotent: after a crash a record may come again.
+    or a text that says why where it was not, `redrive.Discard` where it was dropped on purpose. Answering nothing at
+    all means that all were accepted. It must be idempotent: after a crash a record may come again.
 
     A target with an attribute `letters_pipeline` is sent the letters of the pipeline of that name, and no others
     unless they are asked for.
@@ -77,8 +121,8 @@ class Target:
             function, "dry_run" in keywords, "letters" in keywords, pipeline if isinstance(pipeline, str) else None
         )
 
-    def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[str | None]:
-        """For each letter why it failed, or None. A record that makes the target raise is found by halving."""
+    def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:
+        """Return what became of each letter. A record that makes the target raise is found by halving."""
         try:
             return self._call(letters, dry_run=dry_run)
         except WrongAnswer:
@@ -88,11 +132,11 @@ class Target:
             if verdict.kind not in _OF_THE_RECORD:
                 raise TargetFailed(error, verdict) from error
             if len(letters) == 1:
-                return [error_text(error)]
+                return [_answer(error)]
         middle = len(letters) // 2
         return self.try_all(letters[:middle], dry_run=dry_run) + self.try_all(letters[middle:], dry_run=dry_run)
 
-    def _call(self, letters: Sequence[Letter], *, dry_run: bool) -> list[str | None]:
+    def _call(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:
         given: dict[str, Any] = {}
         if self.rehearses:
             given["dry_run"] = dry_run
@@ -103,29 +147,39 @@ class Target:
         records = [letter.payload for letter in sent] if sent else [copy.deepcopy(letter.payload) for letter in letters]
         return self._heard(self.function(records, **given), len(letters))
 
-    def _heard(self, outcomes: Any, count: int) -> list[str | None]:
+    def _heard(self, outcomes: Any, count: int) -> list[Answer]:
         if outcomes is None:
-            return [None] * count
+            return [Answer(Became.REPROCESSED)] * count
         if inspect.iscoroutine(outcomes):
             outcomes.close()
             raise WrongAnswer("the target is async; wrap it: lambda records: asyncio.run(target(records))")
         if isinstance(outcomes, str | bytes | Mapping) or not isinstance(outcomes, Iterable):
             raise WrongAnswer(f"the target answered {type(outcomes).__name__}; a list with one outcome each is needed")
-        heard = [_reason(outcome) for outcome in outcomes]
+        heard = [_answer(outcome) for outcome in outcomes]
         if len(heard) != count:
             raise WrongAnswer(f"the target answered {len(heard)} outcomes for {count} records; one each is needed")
-        return heard
+        if not isinstance(outcomes, Outcomes):
+            return heard
+        return [
+            replace(answer, keys=keys, one_per_run=outcomes.one_per_run)
+            for answer, keys in zip(heard, outcomes.keys, strict=True)
+        ]
 
 
-def _reason(outcome: Any) -> str | None:
+def _answer(outcome: Any) -> Answer:
     if outcome is None:
-        return None
+        return Answer(Became.REPROCESSED)
     if isinstance(outcome, bool) or type(outcome).__name__ in {"bool_", "bool"}:  # numpy's is no bool
-        return None if outcome else "the target did not accept it"
+        return Answer(Became.REPROCESSED) if outcome else Answer(Became.FAILED, _NOT_ACCEPTED)
+    if isinstance(outcome, Superseded):
+        return Answer(Became.SUPERSEDED, str(outcome))
     if isinstance(outcome, BaseException):
-        return error_text(outcome)
+        if isinstance(outcome, Discard):
+            return Answer(Became.DISCARDED, str(outcome))
+        is_dropped = isinstance(outcome, Exception) and _classifier.classify(outcome, scope="row").kind is Kind.DISCARD
+        return Answer(Became.DISCARDED if is_dropped else Became.FAILED, error_text(outcome))
     if isinstance(outcome, str):
-        return outcome or "the target did not accept it"
+        return Answer(Became.FAILED, outcome or _NOT_ACCEPTED)
     raise WrongAnswer(f"the target answered {outcome!r} for a record; None, True, a reason or an exception is needed")
 
 

@@ -75,7 +75,12 @@ class Meters:
                 self._count_letters({"put": event.new, "seen again": event.repeated}, of)
             case LettersReplayed(report=replayed):
                 self._count_letters(
-                    {"reprocessed": replayed.reprocessed, "failed again": replayed.failed_again}, _one(event.pipelines)
+                    {
+                        "reprocessed": replayed.reprocessed,
+                        "failed again": replayed.failed_again,
+                        "discarded": replayed.discarded,
+                    },
+                    _one(event.pipelines),
                 )
             case LettersChanged():
                 self._count_letters({event.action: event.count}, {})

@@ -14,6 +14,7 @@ from redrive.rows.batch import Batch, Outgoing, Received, Refused
 from redrive.rows.checks.check import Check, Checked, Unchecked
 from redrive.rows.checks.function import FunctionCheck
 from redrive.rows.columns import Columns
+from redrive.rows.sinks.mode import Mode
 from redrive.rows.transform import BadBatch, Transform
 from redrive.runs import Counts
 
@@ -59,7 +60,7 @@ class Preparation:
         self._transform = transform
         self._key = tuple(key)
         self._letter_key = tuple(letter_key)
-        self._rule = on_duplicate
+        self.rule = on_duplicate
         self._transform_keeps_key: bool | None = None  # not known before a row has passed
 
     def fits(self, columns: Sequence[str]) -> None:
@@ -195,6 +196,13 @@ class Preparation:
         row = rows.slice(place, 1).keyed
         key = tuple(row.values(name)[0] if name in row.columns else None for name in self._key)
         return None if None in key else key
+
+    def sink_keys(self, rows: Outgoing, mode: Mode | None) -> list[str | None]:
+        """Return the keys of rows that were written, as letters have them; None where others of a key still count."""
+        counting = set(range(len(rows)) if mode is None else mode.superseding(rows))
+        keyed = rows.keyed
+        texts = [key_text(parts) for parts in zip(*(keyed.values(name) for name in self._key), strict=True)]
+        return [text if at in counting else None for at, text in enumerate(texts)]
 
 
 def key_text(parts: Sequence[Any]) -> str | None:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from redrive.classify.classifier import Classifier
-from redrive.errors import SinkMismatch, SourceError
+from redrive.dlq.target import Outcomes
+from redrive.errors import Discard, SinkMismatch, SourceError, Superseded
 from redrive.letters import ErrorType, Letter
 from redrive.model import Kind
-from redrive.rows import duplicates
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.columns import unite
+from redrive.rows.duplicates import Contest, Rounds
+from redrive.rows.effect import LEFT_OUT, Effect, apply
 from redrive.rows.prepare import Preparation
 from redrive.rows.sinks.sink import Appends, ComparesKeys, Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import BadBatch
 from redrive.store.encoding import encode
 
-Answer = str | BaseException | None
 _classifier = Classifier()
+_DROPPED = "the pipeline dropped it: validate or transform gave back no row"
+_KEPT = "the sink has a row of this key, and keeps it"
+_OTHER_LETTER = "another letter of this key was sent with it, and counts"
 
 
 def reprocess(
@@ -33,32 +37,79 @@ def reprocess(
     *,
     dry_run: bool,
     letters: Sequence[Letter] = (),
-) -> list[Answer]:
-    """For each record why it is rejected, or None where it was written; in a dry run, would be."""
+) -> Outcomes:
+    """Return for each record why it is not in the sink, or None where it was written; in a dry run, would be."""
     if not sink.key and isinstance(sink, Appends):
         return _append(source, sink, preparation, records, dry_run=dry_run, letters=letters)
-    answers: list[Answer] = [None] * len(records)
+    fates = [_Fate() for _ in records]
     rows: list[Record] = []
     owners: list[int] = []  # whose each row is: the letter of a page or a batch holds many
     for place, raw in enumerate(records):
         found = _read(source, raw, letters[place] if letters else None)
         if not isinstance(found, list):
-            answers[place] = found
+            fates[place].error = found
             continue
         rows += found
         owners += [place] * len(found)
-    if not rows:
-        return answers
-    for refused in _send(sink, preparation, rows, dry_run=dry_run):
-        answers[owners[refused.place]] = answers[owners[refused.place]] or refused.error
-    return answers
+    runs = [letters[owner].run_id for owner in owners] if letters else []
+    sent = _send(sink, preparation, rows, runs, dry_run=dry_run) if rows else _Sent()
+    for refused in sent.refused:
+        fates[owners[refused.place]].error = fates[owners[refused.place]].error or refused.error
+    for place, reason in sent.superseded:
+        fates[owners[place]].superseded = reason
+    for place, key in sent.written:
+        fates[owners[place]].add(key)
+    one_per_run = preparation.rule != "last"
+    return Outcomes([fate.outcome for fate in fates], [frozenset(fate.keys) for fate in fates], one_per_run=one_per_run)
+
+
+@dataclass(slots=True)
+class _Fate:
+    """What became of the rows of one record."""
+
+    error: str | BaseException | None = None
+    superseded: str | None = None
+    written: int = 0
+    keys: set[str] = field(default_factory=set)
+
+    def add(self, key: str | None) -> None:
+        """Note a row that was written; its key, where it counts from now on."""
+        self.written += 1
+        if key is not None:
+            self.keys.add(key)
+
+    @property
+    def outcome(self) -> str | BaseException | None:
+        """None where the record is in the sink: some row of it was written, and none refused."""
+        if self.error is not None or self.written:
+            return self.error
+        return Discard(_DROPPED) if self.superseded is None else Superseded(self.superseded)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Rows that were sent to the sink, by their place. What is in none of these lists, the pipeline dropped."""
+
+    refused: list[Refused] = field(default_factory=list)
+    superseded: list[tuple[int, str]] = field(default_factory=list)
+    """With the reason."""
+    written: list[tuple[int, str | None]] = field(default_factory=list)
+    """With the key, unless the sink compares the rows of a key by itself."""
+
+    def add(self, other: _Sent, *, behind: int) -> None:
+        """Add rows that stand so many places behind these."""
+        self.refused += [replace(one, place=behind + one.place) for one in other.refused]
+        self.superseded += [(behind + place, reason) for place, reason in other.superseded]
+        self.written += [(behind + place, key) for place, key in other.written]
 
 
 def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exception:
     """Return the rows that a record holds, or why it cannot be read."""
     try:
         found = _rows_of(source, raw, letter)
-        if not found and (letter is None or letter.error_type != ErrorType.PAGE):  # a page may be empty by now
+        if not found and letter is not None and letter.error_type == ErrorType.PAGE:
+            return Discard("the page has no rows any more")
+        if not found:
             raise ValueError("there is no row in it")
     except SourceError as error:  # this record cannot be read again; the next one may
         return error
@@ -77,21 +128,23 @@ def _append(
     *,
     dry_run: bool,
     letters: Sequence[Letter],
-) -> list[Answer]:
+) -> Outcomes:
     """Append records one by one: the rows of a letter all or none, and never twice, even if the replay was killed."""
-    answers: list[Answer] = []
+    outcomes: list[str | BaseException | None] = []
     for place, raw in enumerate(records):
         letter = letters[place] if letters else None
         found = _read(source, raw, letter)
         if not isinstance(found, list):
-            answers.append(found)
+            outcomes.append(found)
         else:
             label = f"replay-{uuid4()}" if letter is None else _letter_label(letter)
-            answers.append(_append_rows(sink, preparation, found, None if dry_run else label) if found else None)
-    return answers
+            outcomes.append(_append_rows(sink, preparation, found, None if dry_run else label))
+    return Outcomes(outcomes, [frozenset[str]()] * len(outcomes), one_per_run=False)
 
 
-def _append_rows(sink: Any, preparation: Preparation, rows: list[Record], label: str | None) -> Answer:
+def _append_rows(
+    sink: Any, preparation: Preparation, rows: list[Record], label: str | None
+) -> str | BaseException | None:
     """Append the rows of one record; without a label, rehearse that."""
     try:
         sifted = preparation.sift(Received(rows))
@@ -99,11 +152,16 @@ def _append_rows(sink: Any, preparation: Preparation, rows: list[Record], label:
         return bad.error
     good, unfit = _fitted(sink, sifted.good)
     refused: Sequence[Refused] = [*sifted.rejected, *unfit]
-    if not refused and len(good):
-        try:
-            refused = sink.rehearse(good) if label is None else sink.append_all(good, label=label)
-        except SinkMismatch as error:
-            return error
+    if refused:
+        return refused[0].error
+    if not len(good):
+        return Discard(_DROPPED)
+    try:
+        refused = sink.rehearse(good) if label is None else sink.append_all(good, label=label)
+    except SinkMismatch as error:
+        return error
+    if getattr(refused, "suppressed", 0):
+        return LEFT_OUT
     return refused[0].error if refused else None
 
 
@@ -126,37 +184,64 @@ def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:
     return found
 
 
-def _send(sink: Sink, preparation: Preparation, rows: list[Record], *, dry_run: bool) -> list[Refused]:
-    """Return the rows that were refused, by their place."""
+def _send(
+    sink: Sink, preparation: Preparation, rows: list[Record], runs: Sequence[UUID | None], *, dry_run: bool
+) -> _Sent:
+    """Send rows to the sink.
+
+    Args:
+        runs: the run that rejected each row; empty where that is not known.
+    """
     try:
         sifted = preparation.sift(Received(rows))
     except BadBatch as bad:
-        return [Refused(place, bad.error, ErrorType.TRANSFORM) for place in range(len(rows))]
+        return _Sent([Refused(place, bad.error, ErrorType.TRANSFORM) for place in range(len(rows))])
     except SinkMismatch as error:  # a frame without the sink's key: rows among others would be rejected one by one
         if len(rows) == 1 and error.lacking:
-            return [Refused(0, error, ErrorType.VALIDATION)]
+            return _Sent([Refused(0, error, ErrorType.VALIDATION)])
         if len(rows) == 1:
             raise
         middle = len(rows) // 2
-        first = _send(sink, preparation, rows[:middle], dry_run=dry_run)
-        second = _send(sink, preparation, rows[middle:], dry_run=dry_run)
-        return first + [replace(one, place=middle + one.place) for one in second]
+        sent = _send(sink, preparation, rows[:middle], runs[:middle], dry_run=dry_run)
+        sent.add(_send(sink, preparation, rows[middle:], runs[middle:], dry_run=dry_run), behind=middle)
+        return sent
     good, unfit = _fitted(sink, sifted.good)
+    sent = _Sent([*sifted.rejected, *unfit])
+    if not len(good):
+        return sent
     if isinstance(sink, ComparesKeys):
         good.keys = sink.compared_keys(good)
-    refused = list(sifted.rejected) + unfit
-    # Of several letters of one key the newest counts, whatever the rule of a run is: each of them was sent on purpose.
-    # Where the sink refuses the newest, the one before it is written.
-    contest = duplicates.Contest(good, sink.key, "last")
+    contest, good = _contest(sink, preparation, good, runs)
+    keys = preparation.sink_keys(good, getattr(sink, "mode", None))
     places = contest.first()
     while len(places):
-        at_sink = _to_sink(sink, good.take(places), dry_run=dry_run)
-        at_fault = [places[one.place] for one in at_sink]
-        refused += [
-            Refused(good.origin[place], one.error, one.error_type) for place, one in zip(at_fault, at_sink, strict=True)
-        ]
-        places = contest.next(at_fault)
-    return refused
+        effect = _to_sink(sink, good.take(places), dry_run=dry_run)
+        sent.refused += [replace(one, place=good.origin[places[one.place]]) for one in effect.refused]
+        sent.superseded += [(good.origin[places[at]], _KEPT) for at in sorted(effect.ignored)]
+        sent.written += [(good.origin[places[at]], keys[places[at]]) for at in effect.written]
+        places = contest.next([places[one.place] for one in effect.refused])
+    sent.superseded += [(good.origin[place], _OTHER_LETTER) for place in contest.left()]
+    return sent
+
+
+def _contest(
+    sink: Sink, preparation: Preparation, rows: Outgoing, runs: Sequence[UUID | None]
+) -> tuple[Contest | Rounds, Outgoing]:
+    """Return which of several letters of one key is sent, and the rows in the order it goes by.
+
+    The newest counts. Where the sink refuses it, the one before it is written.
+    """
+    mode = getattr(sink, "mode", None)
+    if mode is not None and mode.newer:
+        return Rounds(rows, sink.key), rows  # the sink compares all of them
+    if mode is not None and mode.on_conflict == "ignore":
+        return Contest(rows, sink.key, "first"), rows  # as between runs, where the row that is there stays
+    if preparation.rule != "last" and runs:
+        # The first of its run, and of the newest run.
+        newest = {run: place for place, run in enumerate(runs)}
+        rank = [place if run is None else newest[run] for place, run in enumerate(runs)]
+        rows = rows.take(sorted(range(len(rows)), key=lambda place: (rank[rows.origin[place]], -place)))
+    return Contest(rows, sink.key, "last"), rows
 
 
 def _fitted(sink: Sink, rows: Outgoing) -> tuple[Outgoing, list[Refused]]:
@@ -201,20 +286,20 @@ def _reason(error: SinkMismatch, values: Mapping[str, Sequence[Any]], place: int
     return f"the sink computes {listed} itself and takes no value"
 
 
-def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool) -> list[Refused]:
-    """Write rows, or rehearse that; return those that the sink refuses, by their place.
+def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool) -> Effect:
+    """Write rows, or rehearse that.
 
     The columns fit. What the sink finds in the values that does not fit as a whole is looked for by halving.
     """
     try:
-        return list(sink.rehearse(rows) if dry_run else sink.write(rows, label=_label(rows, sink.key)))
+        return apply(sink, rows, label=None if dry_run else _label(rows, sink.key))
     except SinkMismatch as error:
         if len(rows) == 1:
-            return [Refused(0, error, ErrorType.SCHEMA)]
+            return Effect(1, [Refused(0, error, ErrorType.SCHEMA)])
     middle = len(rows) // 2
-    first = _to_sink(sink, rows.slice(0, middle), dry_run=dry_run)
-    second = _to_sink(sink, rows.slice(middle, len(rows) - middle), dry_run=dry_run)
-    return first + [replace(one, place=middle + one.place) for one in second]
+    effect = _to_sink(sink, rows.slice(0, middle), dry_run=dry_run)
+    effect.add(_to_sink(sink, rows.slice(middle, len(rows) - middle), dry_run=dry_run))
+    return effect
 
 
 def _label(rows: Outgoing, key: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ def replay(
         bool, typer.Option("--any-pipeline", help="Send the target the letters of every pipeline that match.")
     ] = False,
     include_superseded: Annotated[
-        bool, typer.Option("--include-superseded", help="Also letters whose row a later run has written.")
+        bool, typer.Option("--include-superseded", help="Also letters whose key was written since.")
     ] = False,
     canary: Annotated[
         int | None,
@@ -74,7 +74,7 @@ def replay(
     Open letters (pending and escalated) unless --status is given. A pipeline takes its own letters only; for a
     function, select the letters. A dry run changes nothing: it shows which pipelines the letters belong to, and asks a
     target that can rehearse what it would answer. A letter that passes becomes reprocessed, one that fails again is
-    escalated with the new reason. Safe to kill and run again.
+    escalated with the new reason, one that the target drops on purpose is discarded. Safe to kill and run again.
     """
     if no_canary and canary is not None:
         raise LetterError("--canary and --no-canary exclude each other")
@@ -281,14 +281,18 @@ def _show_one(session: Session, report: ReplayReport) -> None:
     if report.dry_run and not report.rehearsed:
         out.say("the target has no keyword dry_run and cannot rehearse: this is what is selected, no more")
     if report.held:
-        out.say(f"{counted(report.held)} left to another replay that is at work on them")
+        out.say(f"{counted(report.held)} left to another replay or run that is at work on them")
     if report.seen_meanwhile:
         out.say(f"{counted(report.seen_meanwhile)} failed anew in the pipeline meanwhile and stay pending")
+    if report.discarded:
+        out.say(f"{counted(report.discarded)} dropped by the target on purpose: nothing was written")
     if report.superseded:
         out.say(
-            f"{counted(report.superseded)} superseded: a later run has written the same key. They are left out; "
-            "--include-superseded sends them, and overwrites the newer row"
+            f"{counted(report.superseded)} superseded: the sink has a row of the same key that counts. They are not "
+            "written; --include-superseded sends them, and overwrites the newer row"
         )
+    if report.decided:
+        out.say(f"{counted(report.decided)} left out: another replay or an operator decided them meanwhile")
     if report.other_pipelines:
         renamed = "; if the pipeline was renamed, pass its former name" if not report.selected else ""
         out.say(
@@ -308,8 +312,12 @@ def _rows(report: ReplayReport) -> list[list[Any]]:
     counts: list[tuple[str, int]] = []
     if report.rehearsed:
         counts += [("attempted", report.attempted), ("would pass" if would else "reprocessed", report.reprocessed)]
+    if report.discarded:
+        counts.append(("would be discarded" if would else "discarded", report.discarded))
     if report.superseded:
         counts.append(("superseded", report.superseded))
+    if report.decided:
+        counts.append(("decided meanwhile", report.decided))
     if report.held:
         counts.append(("held", report.held))
     if report.seen_meanwhile:

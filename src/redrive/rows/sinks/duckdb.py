@@ -447,12 +447,13 @@ class _Load:
             self._connection.execute("ROLLBACK")
             return error
         self._rehearsed[-1] += places
-        self._changed += changed
+        # A rehearsal writes anew what it has found to be good so far.
+        self._changed = self._changed + changed if self._keep else changed
         return None
 
     def ignored(self, good: int) -> int:
         """How many of the rows that are not bad did not change the table, where that is counted."""
-        return 0 if self._mode.is_plain or not self._keep else max(0, good - self._changed)
+        return 0 if self._mode.is_plain else max(0, good - self._changed)
 
     def _begin(self, groups: Sequence[Sequence[int]]) -> int:
         """Begin a transaction and write rows; how many of them have changed the table."""

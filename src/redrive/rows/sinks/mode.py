@@ -94,6 +94,20 @@ class Mode:
         """Return the rows that do not stand for a deletion."""
         return rows.take(self.split(rows).kept_places) if self._wanted else rows
 
+    @property
+    def compares(self) -> bool:
+        """Whether the table itself decides which row of a key stays, so that no old row overwrites a newer one."""
+        return self.on_conflict == "ignore" or self.newer is not None
+
+    def superseding(self, rows: Outgoing) -> Sequence[int]:
+        """Return the places of the rows after which no earlier row of their key must be written.
+
+        Where the table compares rows, that is a deletion: there is nothing left to compare with.
+        """
+        if not self.compares:
+            return range(len(rows))
+        return self.split(rows).deleted_places if self.delete_when is not None else ()
+
     def action(self, own: str, others: Sequence[str]) -> str:
         """Return what follows ON CONFLICT (…) DO, for PostgreSQL and SQLite; `own` is the table's name in it."""
         if self.on_conflict == "ignore" or not others:

@@ -137,7 +137,7 @@ class TransactedTable(ABC):
             limit_lock_waits(connection, self.patience)
             if self._open_log(connection).claim(label, digest_of(rows)):
                 applied = self._write(connection, rows, rehearsing=False)
-                if applied:
+                if applied or applied.suppressed:
                     raise _Rehearsed(applied)
 
         try:

@@ -64,6 +64,14 @@ Index("dead_letter_queue_rejected_at", letters.c.rejected_at)
 Index("dead_letter_queue_run_id", letters.c.run_id)
 _KEYED = letters.c.source_key.is_not(None)
 Index("dead_letter_queue_source_key", letters.c.source_key, sqlite_where=_KEYED, postgresql_where=_KEYED)
+_IN_SINK = letters.c.sink_key.is_not(None)
+Index(
+    "dead_letter_queue_sink_key",
+    letters.c.pipeline_name,
+    letters.c.sink_key,
+    sqlite_where=_IN_SINK,
+    postgresql_where=_IN_SINK,
+)
 
 causes = Table(
     "causes",

@@ -24,6 +24,15 @@ def upgrade() -> None:
         sa.Column("superseded_at", Moment),
     ):
         op.add_column("dead_letter_queue", column, schema=schema)
+    has_key = sa.text("sink_key IS NOT NULL")
+    op.create_index(
+        "dead_letter_queue_sink_key",
+        "dead_letter_queue",
+        ["pipeline_name", "sink_key"],
+        schema=schema,
+        sqlite_where=has_key,
+        postgresql_where=has_key,
+    )
     op.add_column("runs", sa.Column("target", sa.Text), schema=schema)
     op.add_column("task_runs", sa.Column("key_prefix", sa.Text), schema=schema)
     for name in ("twin", "lost"):

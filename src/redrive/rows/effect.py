@@ -1,0 +1,105 @@
+"""Which rows of a write are in the sink. Sinks count the rows that they leave out, and do not say which they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from redrive.letters import ErrorType
+from redrive.rows.batch import Outgoing, Refused
+from redrive.rows.sinks.sink import Applied, Sink
+
+LEFT_OUT = "the database left the row out by a rule of its own, such as a trigger; nothing was written"
+_UNKNOWN = "the table was changed by others at the same moment, and it is not known whether the row was written"
+
+Rehearse = Callable[[Outgoing], Sequence[Refused]]
+
+
+@dataclass(slots=True)
+class Effect:
+    """What became of rows, by their place."""
+
+    count: int
+    refused: list[Refused] = field(default_factory=list)
+    """Also those that the database left out."""
+    ignored: set[int] = field(default_factory=set)
+    """Rows whose key is there, and that changed nothing."""
+
+    @property
+    def written(self) -> list[int]:
+        """The rows that are in the sink; those that stand for a deletion are done as well."""
+        others = self.ignored.union(one.place for one in self.refused)
+        return [place for place in range(self.count) if place not in others]
+
+    def add(self, other: Effect) -> None:
+        """Add rows that stand behind these."""
+        self.refused += [replace(one, place=self.count + one.place) for one in other.refused]
+        self.ignored.update(self.count + place for place in other.ignored)
+        self.count += other.count
+
+
+def apply(sink: Sink, rows: Outgoing, *, label: str | None) -> Effect:
+    """Write rows of different keys, or rehearse that where there is no label."""
+    mode = getattr(sink, "mode", None)
+    if label is None:
+        return _by_halves(rows, lambda some: _effect(len(some), sink.rehearse(some)))
+    if mode is None or mode.is_plain:
+        refused = sink.write(rows, label=label)
+        return _effect(len(rows), refused) or _without_left_out(sink, rows, refused)
+
+    def write(some: Outgoing) -> Effect | None:
+        # What was written cannot be asked again, so it is rehearsed first; a row alone tells by itself.
+        if len(some) > 1 and _effect(len(some), sink.rehearse(some)) is None:
+            return None
+        refused = sink.write(some, label=label)
+        return _effect(len(some), refused) or _unknown(len(some), refused)
+
+    return _by_halves(rows, write)
+
+
+def left_out(rehearse: Rehearse, rows: Outgoing) -> set[int]:
+    """Return the places of rows that are not in the sink, although it took them: it would leave them out again."""
+    if not len(rows):
+        return set()
+    effect = _by_halves(rows, lambda some: _effect(len(some), rehearse(some)))
+    return {one.place for one in effect.refused}
+
+
+def _effect(count: int, refused: Sequence[Refused]) -> Effect | None:
+    """Return what became of rows; None where some were left out and it is not known which."""
+    if not isinstance(refused, Applied) or not (refused.ignored or refused.suppressed):
+        return Effect(count, list(refused))
+    bad = {one.place for one in refused}
+    good = {place for place in range(count) if place not in bad}
+    if refused.ignored == len(good):
+        return Effect(count, list(refused), good)
+    if refused.suppressed == len(good):
+        return Effect(count, [*refused, *_refused(good, LEFT_OUT)])
+    return None
+
+
+def _by_halves(rows: Outgoing, attempt: Callable[[Outgoing], Effect | None]) -> Effect:
+    effect = attempt(rows)
+    if effect is not None:
+        return effect
+    middle = len(rows) // 2
+    effect = _by_halves(rows.slice(0, middle), attempt)
+    effect.add(_by_halves(rows.slice(middle, len(rows) - middle), attempt))
+    return effect
+
+
+def _without_left_out(sink: Sink, rows: Outgoing, refused: Sequence[Refused]) -> Effect:
+    """Return what became of rows of which a trigger left out some."""
+    bad = {one.place for one in refused}
+    good = [place for place in range(len(rows)) if place not in bad]
+    absent = {good[at] for at in left_out(sink.rehearse, rows.take(good))}
+    return Effect(len(rows), [*refused, *_refused(absent, LEFT_OUT)])
+
+
+def _unknown(count: int, refused: Sequence[Refused]) -> Effect:
+    bad = {one.place for one in refused}
+    return Effect(count, [*refused, *_refused({place for place in range(count) if place not in bad}, _UNKNOWN)])
+
+
+def _refused(places: set[int], why: str) -> list[Refused]:
+    return [Refused(place, why, ErrorType.SINK) for place in sorted(places)]

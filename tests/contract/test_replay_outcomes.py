@@ -1,0 +1,245 @@
+"""A replayed letter is reprocessed only if its row is in the sink, and no old row overwrites a newer one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import redrive
+from tests.support.table_places import PLACES, place_of
+
+
+class Place:
+    """A table, and a pipeline `vendor` into it. Rows with v "bad…" are rejected until the check is fixed."""
+
+    def __init__(self, store, url, execute):
+        self.store, self.url, self.sql = store, url, execute
+        execute("CREATE TABLE t (id integer PRIMARY KEY, v text, seq integer)")
+
+    def pipeline(self, *rows, fixed=False, mode=None, **options):
+        def check(record: dict[str, Any]) -> None:
+            if record["v"].startswith("bad") and not fixed:
+                raise ValueError("bad " + "row " * record.get("seq", 0))
+
+        source = redrive.rows.records([{"id": key, "v": v, "seq": seq} for key, v, seq in rows], name="in")
+        sink = redrive.rows.table(self.url, "t", key="id", **(mode or {}))
+        options = {"validate": check, "gate": redrive.Gate(abort=1), "store": self.store} | options
+        return redrive.Pipeline("vendor", source=source, sink=sink, **options)
+
+    def run(self, *rows, **options):
+        return self.pipeline(*rows, **options).run()
+
+    def replay(self, *, mode=None, validate=None, transform=None, on_duplicate="last", dry_run=False, **options):
+        parts = {"mode": mode, "transform": transform, "on_duplicate": on_duplicate}
+        target = self.pipeline(fixed=True, **parts, **({} if validate is None else {"validate": validate}))
+        return self.store.dlq.replay(target, dry_run=dry_run, **options)
+
+    def rows(self):
+        return dict(self.sql("SELECT id, v FROM t ORDER BY id"))
+
+    def letters(self):
+        return {letter.record["v"]: letter for letter in self.store.dlq.each()}
+
+    def became(self):
+        """Return the status of each letter, by its v; "superseded" for an open one that is."""
+        return {
+            v: "superseded" if letter.superseded_at and letter.status == "pending" else str(letter.status)
+            for v, letter in self.letters().items()
+        }
+
+
+@pytest.fixture(params=PLACES)
+def place(request, new_store, tmp_path):
+    with place_of(request.param, new_store, tmp_path) as parts:
+        yield Place(*parts)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def some_place(request, new_store, tmp_path):
+    with place_of(request.param, new_store, tmp_path) as parts:
+        yield Place(*parts)
+
+
+class TestLettersOfOneKey:
+    """Two runs rejected a row of the same key, for different causes: two letters."""
+
+    @pytest.fixture
+    def place(self, some_place):
+        some_place.run((1, "bad old", 1))
+        some_place.run((1, "bad new", 2))
+        assert some_place.became() == {"bad old": "pending", "bad new": "pending"}
+        return some_place
+
+    def test_older_one_is_left_out_behind_the_newer(self, place):
+        assert place.replay(ids=[place.letters()["bad new"].id]).reprocessed == 1
+        report = place.replay()
+        assert (report.selected, report.superseded) == (0, 1)
+        assert place.rows() == {1: "bad new"}
+        assert place.became() == {"bad old": "superseded", "bad new": "reprocessed"}
+
+    def test_newer_one_is_sent_behind_the_older(self, place):
+        assert place.replay(ids=[place.letters()["bad old"].id]).reprocessed == 1
+        assert place.replay().reprocessed == 1
+        assert place.rows() == {1: "bad new"}
+
+    def test_one_of_a_batch_is_written_and_said_so(self, place):
+        report = place.replay()
+        assert (report.attempted, report.reprocessed, report.superseded) == (2, 1, 1)
+        assert place.rows() == {1: "bad new"}
+        assert place.became() == {"bad old": "superseded", "bad new": "reprocessed"}
+        assert "another letter of this key" in place.letters()["bad old"].last_error
+
+    def test_batches_of_one_end_with_the_newer(self, place):
+        assert place.replay(batch=1).reprocessed == 2
+        assert place.rows() == {1: "bad new"}
+
+    def test_reopened_older_one_stays_superseded(self, place):
+        place.replay(batch=1)
+        place.store.dlq.reopen(pipeline="vendor")
+        place.replay()
+        assert place.rows() == {1: "bad new"}
+        assert place.became()["bad old"] == "superseded"
+
+    def test_function_supersedes_by_the_key_of_the_letter(self, place):
+        report = place.store.dlq.replay(lambda records: None, ids=[place.letters()["bad new"].id], dry_run=False)
+        assert report.reprocessed == 1
+        assert place.became()["bad old"] == "superseded"
+
+    def test_edited_key_supersedes_the_letters_of_that_key(self, place):
+        place.run((2, "bad two", 3))
+        place.store.dlq.edit(place.letters()["bad two"].id, patch={"id": 1})
+        place.replay(ids=[place.letters()["bad two"].id])
+        assert place.became() == {"bad old": "superseded", "bad new": "superseded", "bad two": "reprocessed"}
+
+    def test_dry_run_says_the_same_and_marks_nothing(self, place):
+        report = place.replay(dry_run=True)
+        assert (report.attempted, report.reprocessed, report.superseded) == (2, 1, 1)
+        assert place.became() == {"bad old": "pending", "bad new": "pending"}
+
+    def test_letter_in_other_hands_keeps_its_siblings_from_being_sent(self, place):
+        """A replay has the newer letter in hand: to send the older one now might write it last."""
+        reports = []
+
+        def target(records):
+            reports.append(place.replay(lease=0.5))
+
+        place.store.dlq.replay(target, ids=[place.letters()["bad new"].id], dry_run=False)
+        assert (reports[0].attempted, reports[0].held) == (0, 2)
+
+
+class TestRecordThatIsNotWritten:
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_validate_discards(self, some_place, dry_run):
+        def drop(record):
+            raise redrive.Discard("a test record")
+
+        some_place.run((1, "bad", 0))
+        report = some_place.replay(validate=drop, dry_run=dry_run)
+        assert (report.attempted, report.reprocessed, report.discarded) == (1, 0, 1)
+        assert some_place.rows() == {}
+        assert some_place.became() == {"bad": "pending" if dry_run else "discarded"}
+        assert dry_run or "dropped" in some_place.letters()["bad"].note
+
+    def test_transform_drops(self, some_place):
+        some_place.run((1, "bad", 0), (2, "bad too", 0))
+        report = some_place.replay(transform=lambda record: None if record["id"] == 1 else record)
+        assert (report.reprocessed, report.discarded) == (1, 1)
+        assert some_place.became() == {"bad": "discarded", "bad too": "reprocessed"}
+
+    def test_function_discards(self, some_place):
+        some_place.run((1, "bad", 0))
+        some_place.store.dlq.replay(lambda records: [redrive.Discard("obsolete")], pipeline="vendor", dry_run=False)
+        assert some_place.became() == {"bad": "discarded"}
+        assert some_place.letters()["bad"].note == "obsolete"
+
+    def test_page_that_is_empty_by_now(self, some_place):
+        some_place.store.dlq.put({"page": 7}, "timeout", pipeline="vendor", error_type="page")
+
+        class Pages:
+            name, of_text = "pages", False
+
+            def open(self, position):
+                raise NotImplementedError
+
+            def again(self, raw, context=None):
+                return []
+
+        sink = redrive.rows.table(some_place.url, "t", key="id")
+        target = redrive.Pipeline("vendor", source=Pages(), sink=sink, store=some_place.store)
+        report = some_place.store.dlq.replay(target, dry_run=False)
+        assert (report.reprocessed, report.discarded) == (0, 1)
+
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_table_keeps_the_row_it_has(self, place, dry_run):
+        place.sql("INSERT INTO t VALUES (2, 'there', 0), (4, 'there', 0)")
+        place.run(*((key, f"bad {key}", 0) for key in range(1, 6)))
+        report = place.replay(mode={"on_conflict": "ignore"}, dry_run=dry_run)
+        assert (report.attempted, report.reprocessed, report.superseded) == (5, 3, 2)
+        if not dry_run:
+            assert place.rows() == {1: "bad 1", 2: "there", 3: "bad 3", 4: "there", 5: "bad 5"}
+            assert {v for v, became in place.became().items() if became == "superseded"} == {"bad 2", "bad 4"}
+            assert "keeps" in place.letters()["bad 2"].last_error
+
+    def test_table_has_a_newer_row(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'there', 9), (2, 'there', 1)")
+        place.run((1, "bad 1", 5), (2, "bad 2", 5), (3, "bad 3", 5))
+        report = place.replay(mode={"newer": "seq"})
+        assert (report.reprocessed, report.superseded) == (2, 1)
+        assert place.rows() == {1: "there", 2: "bad 2", 3: "bad 3"}
+        assert place.became() == {"bad 1": "superseded", "bad 2": "reprocessed", "bad 3": "reprocessed"}
+
+    def test_table_compares_letters_of_one_key(self, some_place):
+        some_place.run((1, "bad newer", 9))
+        some_place.run((1, "bad older", 5))
+        some_place.replay(mode={"newer": "seq"})
+        assert some_place.rows() == {1: "bad newer"}
+        assert some_place.became() == {"bad newer": "reprocessed", "bad older": "superseded"}
+
+    @pytest.mark.parametrize("append", [False, True])
+    def test_trigger_leaves_the_row_out(self, some_place, append):
+        leave_out(some_place, 2)
+        some_place.run((1, "bad 1", 0), (2, "bad 2", 0), (3, "bad 3", 0))
+        if append:
+            sink = redrive.rows.table(some_place.url, "t", append=True)
+            source = redrive.rows.records([], name="in")
+            target = redrive.Pipeline("vendor", source=source, sink=sink, store=some_place.store)
+            report = some_place.store.dlq.replay(target, dry_run=False)
+        else:
+            report = some_place.replay()
+        assert (report.reprocessed, report.failed_again) == (2, 1)
+        assert some_place.rows() == {1: "bad 1", 3: "bad 3"}
+        letter = some_place.letters()["bad 2"]
+        assert letter.status == "escalated"
+        assert "left the row out" in letter.last_error
+
+
+def leave_out(place, key):
+    """Let a trigger leave out the row of a key."""
+    if place.url.startswith("sqlite"):
+        place.sql(
+            f"CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.id = {key} AND NEW.v LIKE '%' "
+            "BEGIN SELECT RAISE(IGNORE); END"
+        )
+        return
+    place.sql(
+        "CREATE OR REPLACE FUNCTION public.no() RETURNS trigger LANGUAGE plpgsql AS $$ "
+        f"BEGIN IF NEW.id = {key} THEN RETURN NULL; END IF; RETURN NEW; END $$"
+    )
+    place.sql("CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION public.no()")
+
+
+class TestDeadTask:
+    def test_is_refused_with_the_command_to_use(self, store):
+        flow = redrive.Flow("settlement")
+
+        @flow.task(in_thread=True)
+        def settle() -> None:
+            raise redrive.Reject("no such account")
+
+        with pytest.raises(redrive.FlowStopped):
+            flow.run(store=store)
+        (letter,) = store.dlq.find()
+        with pytest.raises(redrive.LetterError, match=f"redrive tasks retry --run {str(letter.run_id)[:8]}"):
+            store.dlq.replay(lambda records: None, ids=[letter.id], dry_run=False)
+        assert store.dlq.get(letter.id).status == "pending"
