@@ -32,7 +32,9 @@ def weeks(draw: st.DrawFn) -> Week:
 
 actions = st.lists(
     st.tuples(
-        st.sampled_from(["edit fee", "edit id", "discard", "escalate", "replay", "dry run", "remove file"]),
+        st.sampled_from(
+            ["edit fee", "edit id", "discard", "escalate", "replay", "replay one", "dry run", "remove file"]
+        ),
         st.integers(0, 100),
     ),
     max_size=6,
@@ -87,6 +89,8 @@ class World:
             assert self.table() == before
         elif what == "replay":
             self.replay(batch=1 + number % 3)
+        elif what == "replay one":
+            self.replay(named=number)
         elif letters:
             row_id, letter = list(letters.items())[number % len(letters)]
             if what == "discard":
@@ -99,11 +103,21 @@ class World:
                 self.store.dlq.edit(letter.id, patch=patch)
                 self.oracle.edit(row_id, patch)
 
-    def replay(self, *, batch: int = 500) -> None:
-        order = list(self.letters())
-        report = self.store.dlq.replay(self.pipeline(fixed=True), batch=batch, dry_run=False)
+    def replay(self, *, batch: int = 500, named: int | None = None) -> None:
+        """Replay all open letters, or the one that is named by a number."""
+        letters = self.letters()
+        order = sorted(letters, key=lambda row_id: _age(letters[row_id]))
+        chosen = {} if named is None else {"ids": [letters[order[named % len(order)]].id]} if order else {}
+        if chosen:
+            order = [order[named % len(order)]]
+        age = {
+            (letter.record["id"], tuple(letter.record.items())): _age(letter)
+            for letter in sorted(self.store.dlq.each(pipeline=self.name, status="any"), key=_age)
+            if not isinstance(letter.record, bytes)
+        }
+        report = self.store.dlq.replay(self.pipeline(fixed=True), batch=batch, dry_run=False, **chosen)
         assert report.failed_again == 0
-        self.oracle.replay(order)
+        assert report.reprocessed == self.oracle.replay(order, age, batch)
 
     def letters(self) -> dict[str, redrive.Letter]:
         """Return the open letters by the id of their row, oldest first, which is the order of a replay."""
@@ -125,6 +139,10 @@ class World:
         assert set(self.letters()) == set(self.oracle.letters)
         superseded = {one for one, letter in self.letters().items() if letter.superseded_at is not None}
         assert superseded == {one for one, letter in self.oracle.letters.items() if letter.superseded}
+
+
+def _age(letter: redrive.Letter) -> Any:
+    return letter.last_seen, letter.id
 
 
 STEPS = st.lists(st.tuples(weeks(), actions), min_size=1, max_size=3)
