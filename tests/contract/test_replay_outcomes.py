@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -24,8 +25,8 @@ class Place:
 
         source = redrive.rows.records([{"id": key, "v": v, "seq": seq} for key, v, seq in rows], name="in")
         sink = redrive.rows.table(self.url, "t", key="id", **(mode or {}))
-        options = {"validate": check, "gate": redrive.Gate(abort=1), "store": self.store} | options
-        return redrive.Pipeline("vendor", source=source, sink=sink, **options)
+        options = {"source": source, "validate": check, "gate": redrive.Gate(abort=1), "store": self.store} | options
+        return redrive.Pipeline("vendor", sink=sink, **options)
 
     def run(self, *rows, **options):
         return self.pipeline(*rows, **options).run()
@@ -227,6 +228,151 @@ def leave_out(place, key):
         f"BEGIN IF NEW.id = {key} THEN RETURN NULL; END IF; RETURN NEW; END $$"
     )
     place.sql("CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION public.no()")
+
+
+class TestRunDuringReplay:
+    def test_run_does_not_write_below_a_replay(self, some_place):
+        """The replay has the letter in hand: written before it, the row of the run would be overwritten."""
+        some_place.run((1, "bad", 0), (2, "fine", 0))
+
+        def check(record):
+            with pytest.raises(redrive.RunStopped, match="a replay has 1 letters"):
+                some_place.run((1, "new", 0), patience=0.1)
+
+        assert some_place.replay(validate=check).reprocessed == 1
+        assert some_place.rows() == {1: "bad", 2: "fine"}
+        some_place.run((1, "new", 0))
+        assert some_place.rows() == {1: "new", 2: "fine"}
+
+    def test_run_waits_for_the_replay(self, some_place):
+        some_place.run((1, "bad", 0))
+        runs = []
+
+        def check(record):
+            runs.append(threading.Thread(target=some_place.run, args=((1, "new", 0),)))
+            runs[0].start()
+
+        some_place.replay(validate=check)
+        runs[0].join()
+        assert some_place.rows() == {1: "new"}
+        assert some_place.letters()["bad"].superseded_at is not None
+
+    def test_replay_leaves_letters_to_a_run_that_writes_their_rows(self, some_place):
+        some_place.run((1, "bad", 0))
+        reports = []
+        pipeline = some_place.pipeline((1, "new", 0))
+        write = pipeline.sink.write
+
+        def write_during_replay(rows, *, label):
+            reports.append(some_place.replay(lease=0.3))
+            return write(rows, label=label)
+
+        pipeline.sink.write = write_during_replay
+        pipeline.run()
+        assert (reports[0].selected, reports[0].attempted, reports[0].held) == (1, 0, 1)
+        assert some_place.rows() == {1: "new"}
+        report = some_place.replay()
+        assert (report.selected, report.superseded) == (0, 1)
+
+    def test_letters_that_were_superseded_meanwhile_are_counted(self, some_place):
+        some_place.run((1, "bad 1", 0), (2, "bad 2", 0), (3, "bad 3", 0))
+
+        def check(record):
+            if record["id"] == 1:
+                some_place.run((2, "new", 0))
+                some_place.store.dlq.discard(ids=[some_place.letters()["bad 3"].id], note="x")
+
+        report = some_place.replay(validate=check, batch=1)
+        assert (report.selected, report.reprocessed, report.superseded, report.decided) == (3, 1, 1, 1)
+        assert some_place.rows() == {1: "bad 1", 2: "new"}
+
+    def test_claims_end_with_the_batch(self, some_place):
+        some_place.run((1, "bad 1", 0), (2, "bad 2", 0))
+        some_place.run((1, "new", 0))
+        report = some_place.replay(include_superseded=True, lease=0.3)
+        assert (report.reprocessed, report.held) == (2, 0)
+
+
+class TestRunThatWritesNothingForTheKey:
+    def test_table_that_keeps_its_row_supersedes_no_letter(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'there', 0)")
+        place.run((1, "bad", 0), mode={"on_conflict": "ignore"})
+        place.run((1, "new", 0), mode={"on_conflict": "ignore"})
+        assert place.became() == {"bad": "pending"}
+
+    def test_table_that_compares_supersedes_no_letter(self, place):
+        place.sql("INSERT INTO t VALUES (1, 'there', 3)")
+        place.run((1, "bad", 5), mode={"newer": "seq"})
+        place.run((1, "older", 2), mode={"newer": "seq"})
+        assert place.became() == {"bad": "pending"}
+        assert place.replay(mode={"newer": "seq"}).reprocessed == 1
+        assert place.rows() == {1: "bad"}
+
+    def test_deletion_supersedes(self, some_place):
+        mode = {"newer": "seq", "delete_when": "gone"}
+        some_place.sql("INSERT INTO t VALUES (1, 'there', 3)")
+        some_place.run((1, "bad", 5), mode=mode)
+        rows = [{"id": 1, "v": "", "seq": 9, "gone": "yes"}]
+        some_place.run(source=redrive.rows.records(rows, name="in"), mode=mode)
+        assert some_place.became() == {"bad": "superseded"}
+        some_place.replay(mode=mode)
+        assert some_place.rows() == {}
+
+    @pytest.mark.parametrize("where", ["apart", "with its store"])
+    @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+    def test_row_that_a_trigger_leaves_out_supersedes_no_letter(self, kind, where, new_store, tmp_path):
+        with place_of(kind if where == "apart" else f"{kind} with its store", new_store, tmp_path) as parts:
+            place = Place(*parts)
+            place.run(*((key, f"bad {key}", 0) for key in range(1, 6)))
+            leave_out(place, 2)
+            place.run(*((key, "new", 0) for key in range(1, 5)), (9, "bad 9", 0), (9, "new", 0))
+            assert place.became() == {
+                **dict.fromkeys(["bad 1", "bad 3", "bad 4", "bad 9"], "superseded"),
+                **dict.fromkeys(["bad 2", "bad 5"], "pending"),
+            }
+            assert place.rows() == dict.fromkeys([1, 3, 4, 9], "new")
+
+
+class TestOneRowOfAKeyAndRun:
+    """With on_duplicate "first" and "quarantine" a key that the run has written is not overwritten by a replay."""
+
+    @pytest.fixture(params=["first", "quarantine"])
+    def rule(self, request):
+        return request.param
+
+    @pytest.mark.parametrize("batch", [1, 100])
+    def test_letter_behind_the_row_that_was_written(self, some_place, rule, batch):
+        some_place.run((1, "good", 0), (1, "bad", 0), on_duplicate=rule, batch=batch)
+        report = some_place.replay(on_duplicate=rule)
+        assert (report.selected, report.superseded) == (0, 1)
+        assert some_place.rows() == {1: "good"}
+
+    @pytest.mark.parametrize("batch", [1, 2, 100])
+    def test_first_of_several_letters_is_written(self, some_place, rule, batch):
+        some_place.run((1, "bad one", 1), (1, "bad two", 2), (1, "bad three", 3), on_duplicate=rule, batch=batch)
+        report = some_place.replay(on_duplicate=rule, batch=batch)
+        assert (report.reprocessed, report.superseded) == (1, 2)
+        assert some_place.rows() == {1: "bad one"}
+        assert some_place.became() == {
+            "bad one": "reprocessed",
+            "bad two": "superseded",
+            "bad three": "superseded",
+        }
+
+    def test_letter_of_a_later_run_is_written(self, some_place, rule):
+        some_place.run((1, "good", 0), on_duplicate=rule)
+        some_place.run((1, "bad", 0), (1, "bad again", 1), on_duplicate=rule)
+        some_place.replay(on_duplicate=rule)
+        assert some_place.rows() == {1: "bad"}
+
+    @pytest.mark.parametrize("batch", [1, 100])
+    def test_quarantined_copy_is_sent_only_if_it_is_asked_for(self, some_place, batch):
+        some_place.run((1, "one", 0), (1, "two", 0), on_duplicate="quarantine", batch=batch)
+        assert some_place.became() == {"two": "superseded"}
+        assert some_place.replay(on_duplicate="quarantine").superseded == 1
+        assert some_place.rows() == {1: "one"}
+        assert some_place.replay(on_duplicate="quarantine", include_superseded=True).reprocessed == 1
+        assert some_place.rows() == {1: "two"}
 
 
 class TestDeadTask:

@@ -1,7 +1,8 @@
 """Who has a letter in hand: claims with a lease, so that two replays never work on the same one.
 
-A claim lives as long as its replay renews it. One that was killed stops renewing, and its letters are free once the
-lease has run out. Results are only written by who still holds the claim.
+A run that writes rows for which there are letters claims these, too: no replay writes an old row over a new one. A
+claim lives as long as its replay or run renews it. One that was killed stops renewing, and its letters are free once
+the lease has run out. Results are only written by who still holds the claim.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LEASE = 30.0
 
 
 class Claims:
-    """One replay's claims."""
+    """The claims of one replay or run."""
 
     def __init__(self, database: Database, *, lease: float = LEASE) -> None:
         self.owner = uuid.uuid4().hex
@@ -51,9 +52,10 @@ class Claims:
 
     def kept_alive(self) -> AbstractContextManager[None]:
         """Renew the claims for as long as the block runs."""
-        return renewed(self._database, self._renew, lease=self.lease)
+        return renewed(self._database, self.renew, lease=self.lease)
 
-    def _renew(self, connection: Connection) -> None:
+    def renew(self, connection: Connection) -> None:
+        """Hold the claims for another lease."""
         until = self._database.dialect.now(connection) + self.lease
         connection.execute(update(letter_claims).where(letter_claims.c.owner == self.owner).values(until=until))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
+from redrive.dlq.claims import Claims
 from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
 from redrive.model import Kind, in_words
@@ -81,6 +82,8 @@ class Ledger:
         self._lease = lease
         self._owner = ourselves()
         self._confirmed = time.monotonic()
+        self.claims = Claims(database, lease=lease.total_seconds())
+        """Letters whose rows the run is about to write: no replay must write them at the same time."""
         begin_work(self._owner)
         self.run_id = uuid.uuid4()
 
@@ -249,6 +252,7 @@ class Ledger:
             )
             if status is RunStatus.COMPLETE:
                 _forget_keys(connection, self.run_id)
+            self.claims.release(connection)
             return now
 
         def done(connection: Connection, ended: datetime) -> bool:
@@ -265,6 +269,7 @@ class Ledger:
     def _renew(self, connection: Connection) -> None:
         until = self._database.dialect.now(connection) + self._lease
         connection.execute(update(checkpoints).where(self._ours()).values(owner_until=until))
+        self.claims.renew(connection)
 
     def _is_ours(self, connection: Connection) -> bool:
         return connection.execute(select(checkpoints.c.run_id).where(self._ours())).first() is not None

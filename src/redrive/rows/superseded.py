@@ -1,30 +1,38 @@
 """Letters whose row was written after all: a later run, or a later row of the same run, has the same key.
 
 A replay of such a letter would write old data over new, so it is marked, and a replay leaves it out unless told
-otherwise.
+otherwise. Letters that a replay has in hand are waited for: what it writes is older, and must be there first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import Connection, select, update
 
-from redrive.dlq.prepare import as_key
+from redrive.dlq.claims import Claims
+from redrive.dlq.prepare import as_key, storable
+from redrive.errors import RunStopped
 from redrive.letters import NewLetter
+from redrive.model import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.prepare import key_text
+from redrive.stopping import Cancellation
 from redrive.store.database import Database
 from redrive.store.schema import letters
 
 MOST = 200_000
 """Letters that are looked at, the newest: a pipeline with more of them has other problems."""
 _AT_ONCE = 500
+_LOOK_AGAIN = 0.1
 
-Place = tuple[str, str]
-"""The key and the position of a rejected row."""
+Place = tuple[str | None, str]
+"""The source and the position of a rejected row."""
 
 
 class OpenLetters:
@@ -43,59 +51,104 @@ class OpenLetters:
         Args:
             stored_texts: how a key or a position may be stored: as it is, or as a digest where its record was masked.
         """
+        self._database = database
+        self._pipeline = pipeline
         self._run_id = run_id
         self._key = key
         self._stored_texts = stored_texts
         self._is_masked = len(stored_texts("")) > 1
-        self._ids: dict[str, list[int]] = {}
+        self._keys = set(database.read(lambda connection: _find(connection, pipeline)))
         self._of_this_run: set[str] = set()
-        for letter_id, sink_key in database.read(lambda connection: _find(connection, pipeline)):
-            self._ids.setdefault(sink_key, []).append(letter_id)
 
-    def written(self, rows: Outgoing) -> frozenset[str]:
-        """Return the keys of these rows, which are in the sink now, that have a letter."""
-        if not self._ids and not self._of_this_run:
+    def having_letters(self, rows: Outgoing) -> frozenset[str]:
+        """Return the keys of these rows that have a letter."""
+        if not self._keys and not self._of_this_run:
             return frozenset()
-        keys = set(self._texts(rows))
-        found = {key for key in keys if key in self._ids or key in self._of_this_run}
+        keys = {key for key in self._texts(rows) if key is not None}
+        found = {key for key in keys if key in self._keys or key in self._of_this_run}
         if self._is_masked:
-            found |= {key for key in keys if key and any(stored in self._ids for stored in self._stored_texts(key))}
+            found |= {key for key in keys if any(stored in self._keys for stored in self._stored_texts(key))}
         return frozenset(found)
 
-    def written_later(self, rows: Outgoing, rejected: Mapping[int, NewLetter]) -> frozenset[Place]:
+    def places(self, rows: Outgoing, keys: Collection[str]) -> list[int]:
+        """Return the places of the rows that have these keys."""
+        return [place for place, key in enumerate(self._texts(rows)) if key in keys]
+
+    def written_later(
+        self, rows: Outgoing, rejected: Mapping[int, NewLetter], *, or_before: bool = False
+    ) -> frozenset[Place]:
         """Return the rejected rows for which a later row of the same batch and key was written.
 
         Args:
             rejected: letters of this batch, by the place of their row.
+            or_before: earlier rows count as well.
         """
         keyed = {place: letter for place, letter in rejected.items() if letter.sink_key is not None}
         if not keyed:
             return frozenset()
         last = dict(zip(self._texts(rows), rows.origin, strict=True))
         return frozenset(
-            (str(letter.sink_key), str(letter.position))
+            place_of(letter)
             for place, letter in keyed.items()
-            if last.get(letter.sink_key, place) > place
+            if letter.sink_key in last and (or_before or last[letter.sink_key] > place)
         )
+
+    def claim(self, keys: Collection[str], claims: Claims, *, patience: float) -> None:
+        """Keep replays from the letters of these keys until the claims are released; wait for those in their hands.
+
+        Raises:
+            RunStopped: a replay has not finished with them in time.
+        """
+        ends, cancellation = time.monotonic() + patience, Cancellation.current()
+        while held := self._database.write(lambda connection: self._claim(connection, keys, claims)):
+            if cancellation.requested or time.monotonic() >= ends:
+                raise RunStopped(
+                    f"a replay has {held:,} letters of pipeline {self._pipeline!r} in hand whose rows this run is to "
+                    "write; run it again when the replay is done",
+                    kind=Kind.TRANSIENT,
+                )
+            cancellation.wait(_LOOK_AGAIN)
+
+    def _claim(self, connection: Connection, keys: Collection[str], claims: Claims) -> int:
+        """Claim the letters of these keys; return how many are in other hands."""
+        ids: list[int] = []
+        for some in _parts(self._stored(keys)):
+            ids += connection.execute(select(letters.c.id).where(*self._unmarked(some))).scalars()
+        return len(ids) - len(claims.take(connection, sorted(ids))) if ids else 0
 
     def mark(self, connection: Connection, keys: Collection[str], now: datetime) -> None:
         """Mark the letters of these keys, in the transaction that moves the checkpoint."""
-        keys = [stored for key in keys for stored in self._stored_texts(key)]
-        ids = [one for key in keys for one in self._ids.get(key, ())]
-        _mark(connection, letters.c.id, ids, (), now)
-        _mark(connection, letters.c.sink_key, keys, (letters.c.run_id == self._run_id,), now)
+        for some in _parts(self._stored(keys)):
+            connection.execute(update(letters).where(*self._unmarked(some)).values(superseded_at=now))
 
     def mark_here(self, connection: Connection, places: Collection[Place], now: datetime) -> None:
-        """Mark letters of this run, each by its key and position."""
+        """Mark letters of this run, each by its source and position."""
         column = letters.c
         mine = (column.run_id == self._run_id) & column.superseded_at.is_(None)
-        for sink_key, position in places:
-            one = column.sink_key.in_(self._stored_texts(sink_key)) & column.position.in_(self._stored_texts(position))
-            connection.execute(update(letters).where(mine, one).values(superseded_at=now))
+        by_source: dict[str | None, list[str]] = defaultdict(list)
+        for source, position in places:
+            by_source[source] += self._stored_texts(storable(position))
+        for source, positions in by_source.items():
+            same = column.source_table.is_(None) if source is None else column.source_table == storable(source)
+            for some in _parts(positions):
+                connection.execute(
+                    update(letters).where(mine, same, column.position.in_(some)).values(superseded_at=now)
+                )
 
     def add(self, rejected: Iterable[NewLetter]) -> None:
         """Remember the letters of a batch that was saved."""
         self._of_this_run.update(letter.sink_key for letter in rejected if letter.sink_key is not None)
+
+    def _unmarked(self, stored_keys: Sequence[str]) -> list[Any]:
+        column = letters.c
+        return [
+            column.pipeline_name == self._pipeline,
+            column.sink_key.in_(stored_keys),
+            column.superseded_at.is_(None),
+        ]
+
+    def _stored(self, keys: Collection[str]) -> list[str]:
+        return [stored for key in keys for stored in self._stored_texts(as_key(key))]
 
     def _texts(self, rows: Outgoing) -> Sequence[str | None]:
         rows = rows.keyed
@@ -105,26 +158,23 @@ class OpenLetters:
         return [key_text(parts) for parts in zip(*columns, strict=True)]
 
 
-def _find(connection: Connection, pipeline: str) -> list[tuple[int, str]]:
+def place_of(letter: NewLetter) -> Place:
+    """Return where a rejected row stood."""
+    return letter.source, str(letter.position)
+
+
+def _find(connection: Connection, pipeline: str) -> list[str]:
     column = letters.c
     wanted = (
-        select(column.id, column.sink_key)
+        select(column.sink_key)
         .where(column.pipeline_name == pipeline)
         .where(column.sink_key.is_not(None), column.superseded_at.is_(None))
         .order_by(column.id.desc())
         .limit(MOST)
     )
-    return [(row.id, row.sink_key) for row in connection.execute(wanted)]
+    return list(connection.execute(wanted).scalars())
 
 
-def _mark(
-    connection: Connection,
-    column: ColumnElement[object],
-    values: Sequence[object],
-    more: Sequence[ColumnElement[bool]],
-    now: datetime,
-) -> None:
-    unmarked = letters.c.superseded_at.is_(None)
+def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(values), _AT_ONCE):
-        some = column.in_(values[start : start + _AT_ONCE])
-        connection.execute(update(letters).where(some, unmarked, *more).values(superseded_at=now))
+        yield values[start : start + _AT_ONCE]

@@ -21,15 +21,17 @@ from redrive.opening import Store
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.distinct_keys import DistinctKeys, Hashes
 from redrive.rows.duplicates import Contest, Rounds, twice
+from redrive.rows.effect import Rehearse, left_out
 from redrive.rows.faults import kind_of
 from redrive.rows.job import Job
 from redrive.rows.keys_seen import KeysSeen
+from redrive.rows.keys_seen import digest_of as digest_of_key
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Preparation, Prepared, key_text, reason_of
 from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransactions
 from redrive.rows.sources.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
-from redrive.rows.superseded import OpenLetters, Place
+from redrive.rows.superseded import OpenLetters, Place, place_of
 from redrive.runs import Counts, Tier
 
 _NUMBER = re.compile(r"\d+")
@@ -72,6 +74,16 @@ class _Outcome:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Rows whose key the run has written before, where none may come twice."""
+
+    rows: frozenset[int] = frozenset()
+    """By their place among the prepared ones."""
+    rejected: frozenset[int] = frozenset()
+    """Rows that were rejected, by their place in the batch."""
+
+
 class _Letters:
     """The letters of a batch: one for each row as received, however many rows a transform made of it."""
 
@@ -84,9 +96,10 @@ class _Letters:
         self.rejected = 0
         """Rows as received that were added here."""
 
-    def add(self, refused: Sequence[Refused]) -> None:
-        """Add the letters of rows, by their place among the prepared ones."""
+    def add(self, refused: Sequence[Refused]) -> list[NewLetter]:
+        """Add the letters of rows, by their place among the prepared ones; return those that are new."""
         prepared, preparation = self._prepared, self._preparation
+        before = len(self._letters)
         for one in refused:
             origin = prepared.rows.origin[one.place]
             if origin not in self.of_rows:
@@ -95,6 +108,7 @@ class _Letters:
                 self.of_rows[origin] = letter
                 self._letters.append(letter)
                 self.rejected += 1
+        return self._letters[before:]
 
     @property
     def all(self) -> tuple[NewLetter, ...]:
@@ -126,6 +140,8 @@ class Writer:
             self._open_letters = OpenLetters(
                 store.database, job.pipeline, begun.run_id, sink.key, store.dlq.stored_texts
             )
+        self._with_letters: frozenset[str] = frozenset()  # keys of the batch, or piece, that is being written
+        self._has_claims = False
         # A batch that was cut in pieces is saved with its last piece, which alone moves the checkpoint.
         self._held: list[_Outcome] = []
         self._started = time.monotonic()
@@ -157,6 +173,7 @@ class Writer:
         bad_batch = prepared.bad_batch
         try:
             self._compare_keys(prepared)
+            self._claim_letters(prepared)
             outcome = self._write(prepared)
         except Exception as error:
             # The sink finds the rows that are at fault by itself; what is left is nobody's in particular.
@@ -171,6 +188,7 @@ class Writer:
             self._held.append(outcome)
         else:
             self._held.clear()
+            self._has_claims = False
             if self._distinct is not None:
                 self._distinct.add(*outcome.hashes)
             if self._open_letters is not None:
@@ -190,6 +208,21 @@ class Writer:
         if compared is not None:
             for place, key in zip(compared.origin, compared.tuples, strict=True):
                 prepared.rejected[place].sink_key = key_text(key)
+                prepared.keys[place] = tuple(key)
+
+    def _claim_letters(self, prepared: Prepared) -> None:
+        """Keep replays from writing older rows of the same keys from now on until the batch is saved."""
+        self._with_letters = frozenset()
+        if self._open_letters is None or not len(prepared.rows):
+            return
+        self._with_letters = self._open_letters.having_letters(self._superseding(prepared.rows))
+        if self._with_letters:
+            self._has_claims = True
+            self._open_letters.claim(self._with_letters, self._ledger.claims, patience=self._job.patience)
+
+    def _superseding(self, rows: Outgoing) -> Outgoing:
+        """Return the rows after which no earlier row of their key must be written."""
+        return rows if self._mode is None else rows.take(self._mode.superseding(rows))
 
     def _write(self, prepared: Prepared) -> _Outcome:
         """The rows into the sink, and all that is to be saved with the checkpoint."""
@@ -198,15 +231,22 @@ class Writer:
 
             def work(connection: Connection) -> _Outcome:
                 known = self._known(connection, prepared)
-                outcome = self._to_sink(prepared, known, lambda some: shared.write_within(connection, some))
+
+                def rehearse(some: Outgoing) -> Sequence[Refused]:
+                    with connection.begin_nested() as savepoint:
+                        refused = shared.write_within(connection, some)
+                        savepoint.rollback()
+                    return refused
+
+                outcome = self._to_sink(prepared, known, lambda some: shared.write_within(connection, some), rehearse)
                 return self._save(connection, prepared, outcome)
 
             return database.write(work, done=self._is_saved, patience=shared.patience)
-        known: frozenset[int] = frozenset()
+        known = _Known()
         if self._seen is not None:
             known = database.read(lambda connection: self._known(connection, prepared))
         self._ledger.confirm()  # in the sink's database nothing keeps out who has lost the claim
-        outcome = self._to_sink(prepared, known, lambda some: self._to_other(prepared, some))
+        outcome = self._to_sink(prepared, known, lambda some: self._to_other(prepared, some), self._job.sink.rehearse)
         if prepared.batch.next is None:
             return outcome
         return database.write(lambda connection: self._save(connection, prepared, outcome), done=self._is_saved)
@@ -233,17 +273,21 @@ class Writer:
             return ""
         return "-".join(digest_of(received.record(place)) for place in (0, len(received) - 1))
 
-    def _known(self, connection: Connection, prepared: Prepared) -> frozenset[int]:
-        """The places of the rows whose key this run has written before, where that matters."""
-        rows = prepared.rows
-        if self._seen is None or not len(rows):
-            return frozenset()
-        digests = self._seen.digests(rows)
-        known = self._seen.known(connection, digests).union(*(held.digests for held in self._held))
-        return frozenset(place for place, digest in enumerate(digests) if digest in known)
+    def _known(self, connection: Connection, prepared: Prepared) -> _Known:
+        """What this run has written before, where that matters."""
+        if self._seen is None:
+            return _Known()
+        held = frozenset[bytes]().union(*(held.digests for held in self._held))
+        rows, keyed = self._seen.digests(prepared.rows) if len(prepared.rows) else [], list(prepared.keys)
+        rejected = [digest_of_key(prepared.keys[place]) for place in keyed]
+        known = held | self._seen.known(connection, [*rows, *rejected])
+        return _Known(
+            frozenset(place for place, digest in enumerate(rows) if digest in known),
+            frozenset(place for place, digest in zip(keyed, rejected, strict=True) if digest in known),
+        )
 
     def _to_sink(
-        self, prepared: Prepared, known: frozenset[int], write: Callable[[Outgoing], Sequence[Refused]]
+        self, prepared: Prepared, known: _Known, write: Callable[[Outgoing], Sequence[Refused]], rehearse: Rehearse
     ) -> _Outcome:
         """Write one row of each key. For one that is refused, the next of its key is written."""
         rows, key = prepared.rows, self._job.sink.key
@@ -252,9 +296,10 @@ class Writer:
             rule = "first"  # as between batches, where the row that is there stays
         # Where the newer row counts, all rows are sent in their order, and the sink compares them.
         by_age = self._mode is not None and self._mode.newer and len(rows)
-        contest = Rounds(rows, key) if by_age else Contest(rows, key, rule, known)
+        contest = Rounds(rows, key) if by_age else Contest(rows, key, rule, known.rows)
         letters = _Letters(self._job.preparation, prepared)
         written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
+        superseding = list[Outgoing]()
         suppressed = ignored = 0  # rows that were left out by a trigger or deleted, and those that changed nothing
         places = contest.first()
         while places:
@@ -269,6 +314,7 @@ class Writer:
                     suppressed += left_out
                     ignored += len(kept) - left_out if is_again else refused.ignored
                 written.append(kept)
+                superseding.append(self._in_sink(kept, refused, letters, rehearse))
                 if self._seen is not None:
                     digests += self._seen.digests(kept)
                 if self._distinct is not None and not is_again:
@@ -278,22 +324,40 @@ class Writer:
                 letters.add([replace(one, place=some[one.place]) for one in refused])
                 bad_places += [some[place] for place in bad]
             places = contest.next(sorted(bad_places))
-        left = contest.left()
+        left, copies = contest.left(), list[NewLetter]()
         if self._job.on_duplicate == "quarantine":
-            letters.add([twice(rows, place, key) for place in left])
+            copies = letters.add([twice(rows, place, key) for place in left])
             left = ()
         counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(left))
         counts += Counts(written=-suppressed - ignored, discarded=suppressed, duplicates=ignored)
         outcome = _Outcome(prepared.counts + counts, letters.all, tuple(digests), tuple(hashes))
         if self._open_letters is None:
             return outcome
+        here = [place_of(letter) for letter in copies]
+        here += [place_of(letters.of_rows[place]) for place in known.rejected]
+        first = self._job.on_duplicate != "last"
+        for group in superseding:
+            here += self._open_letters.written_later(group, letters.of_rows, or_before=first)
         return replace(
             outcome,
-            superseded=frozenset().union(*(self._open_letters.written(some) for some in written)),
-            superseded_here=frozenset().union(
-                *(self._open_letters.written_later(some, letters.of_rows) for some in written)
+            superseded=frozenset().union(
+                *(self._open_letters.having_letters(some) for some in superseding if self._with_letters)
             ),
+            superseded_here=frozenset(here),
         )
+
+    def _in_sink(self, rows: Outgoing, refused: Sequence[Refused], letters: _Letters, rehearse: Rehearse) -> Outgoing:
+        """Return the rows that are known to be in the sink, and after which no earlier row of their key may be written.
+
+        Where a trigger left out some of them, only those are returned that matter to a letter.
+        """
+        rows = self._superseding(rows)
+        if self._open_letters is None or not isinstance(refused, Applied) or not refused.suppressed:
+            return rows
+        of_batch = {letter.sink_key for letter in letters.of_rows.values() if letter.sink_key is not None}
+        rows = rows.take(self._open_letters.places(rows, self._with_letters | of_batch))
+        absent = left_out(rehearse, rows)
+        return rows.take([place for place in range(len(rows)) if place not in absent])
 
     def _parted(
         self, rows: Outgoing, places: Sequence[int], hashes: Sequence[Hashes]
@@ -336,6 +400,8 @@ class Writer:
         self._store.dlq.put_within(connection, in_order, pipeline=job.pipeline, run_id=run_id, target=job.target)
         if self._open_letters is not None and whole.superseded_here:
             self._open_letters.mark_here(connection, whole.superseded_here, now)
+        if self._has_claims:
+            self._ledger.claims.release(connection)
         if self._seen is not None:
             self._seen.add(connection, whole.digests)
         if self._distinct is not None:
