@@ -37,6 +37,8 @@ class Week:
 
 Content = tuple[tuple[str, str], ...]
 """A record as it was received, its fields in their order."""
+Name = tuple[str, Content | None]
+"""What a letter is known by: the id of its row and the content; of an unreadable line, the id alone."""
 
 
 @dataclass
@@ -57,70 +59,63 @@ class Oracle:
 
     def __init__(self) -> None:
         self.table: dict[str, tuple[str, float]] = {}
-        self.letters: dict[str, OpenLetter] = {}
-        """By the id of the row as it was received, in the order in which they were rejected first."""
-        self._discarded: dict[str, set[Content]] = {}
-        self._reprocessed: dict[str, set[Content]] = {}
+        self.letters: dict[Name, OpenLetter] = {}
+        self._discarded: set[Name] = set()
+        self._reprocessed: set[Name] = set()
         """What was written, and by no later row since: then it would be a new letter."""
 
     def run(self, week: Week) -> None:
         """Load a file: lines without a fee, and unreadable ones, are rejected."""
         for line in week.lines:
+            content = week.content(line)
             if line.unreadable or line.fee == NO_FEE:
-                self._reject(line.id, week.content(line))
+                self._reject((line.id, None if line.unreadable else content), content)
                 continue
             self.table[line.id] = (line.name, float(line.fee))
-            self._reprocessed.pop(line.id, None)
-            if line.id in self.letters:
-                self.letters[line.id].superseded = True
+            self._reprocessed = {name for name in self._reprocessed if name[0] != line.id}
+            for name, letter in self.letters.items():
+                letter.superseded |= name[0] == line.id
 
-    def _reject(self, row_id: str, content: Content) -> None:
-        letter = self.letters.get(row_id)
-        if letter is not None:
-            if letter.content != content:
-                letter.content, letter.edit = content, {}
-            letter.superseded = False
-        elif content not in self._discarded.get(row_id, ()) and content not in self._reprocessed.get(row_id, ()):
-            self.letters[row_id] = OpenLetter(content)
+    def _reject(self, name: Name, content: Content) -> None:
+        if name in self.letters:
+            self.letters[name].superseded = False
+        elif name not in self._discarded | self._reprocessed:
+            self.letters[name] = OpenLetter(content)
 
-    def edit(self, row_id: str, patch: Mapping[str, str]) -> None:
+    def edit(self, name: Name, patch: Mapping[str, str]) -> None:
         """Edit an open letter."""
-        self.letters[row_id].edit.update(patch)
+        self.letters[name].edit.update(patch)
 
-    def discard(self, row_id: str) -> None:
+    def discard(self, name: Name) -> None:
         """Discard an open letter."""
-        self._discarded.setdefault(row_id, set()).add(self.letters.pop(row_id).content)
+        del self.letters[name]
+        self._discarded.add(name)
 
-    def replay(self, order: Sequence[str], age: Mapping[tuple[str, Content], Any], batch: int) -> int:
+    def replay(self, order: Sequence[Name], age: Mapping[Name, Any], batch: int) -> int:
         """Send letters back through a pipeline that accepts all of them; return how many are written.
 
         Args:
-            order: the open letters, the oldest first.
-            age: by the id of the row and its content, what sorts letters by their last sighting; settled ones, too.
+            order: the letters to send, the oldest first.
+            age: what sorts letters by their last sighting; settled ones, too.
             batch: letters that are sent at once. Of those with one key the newest is written.
         """
-        chosen = [row_id for row_id in order if not self.letters[row_id].superseded]
+        chosen = [name for name in order if not self.letters[name].superseded]
         written = 0
         for start in range(0, len(chosen), batch):
-            sent = [row_id for row_id in chosen[start : start + batch] if not self.letters[row_id].superseded]
-            newest = {self.letters[row_id].payload()["id"]: row_id for row_id in sent}
+            sent = [name for name in chosen[start : start + batch] if not self.letters[name].superseded]
+            newest = {self.letters[name].payload()["id"]: name for name in sent}
             written += len(newest)
-            for row_id in sent:
-                self.letters[row_id].superseded = row_id not in newest.values()
-            for row_id in newest.values():
-                self._write(row_id, age)
+            for name in sent:
+                self.letters[name].superseded = name not in newest.values()
+            for name in newest.values():
+                self._write(name, age)
         return written
 
-    def _write(self, row_id: str, age: Mapping[tuple[str, Content], Any]) -> None:
-        letter = self.letters.pop(row_id)
-        sent, own = letter.payload(), age.get((row_id, letter.content))
-        key = sent["id"]
-        self.table[key] = (sent["name"], 0.0 if sent["fee"] == NO_FEE else float(sent["fee"]))
-        self._reprocessed.setdefault(row_id, set()).add(letter.content)
-        if own is None:  # an unreadable line: no other letter has its key
-            return
-        other = self.letters.get(key)
-        if other is not None and age[key, other.content] < own:
-            other.superseded = True
-        before = self._reprocessed.get(key, set())
-        self._reprocessed[key] = {one for one in before if not age[key, one] < own}
+    def _write(self, name: Name, age: Mapping[Name, Any]) -> None:
+        sent = self.letters.pop(name).payload()
+        self.table[sent["id"]] = (sent["name"], 0.0 if sent["fee"] == NO_FEE else float(sent["fee"]))
+        self._reprocessed.add(name)
+        older = {one for one in age if one[0] == sent["id"] and age[one] < age[name]}
+        self._reprocessed -= older
+        for one in older & self.letters.keys():
+            self.letters[one].superseded = True

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import redrive
-from tests.oracles.replays import NO_FEE, Line, Oracle, Week
+from tests.oracles.replays import NO_FEE, Line, Name, Oracle, Week
 from tests.support.stores import NewStore
 
 COLUMNS = ("id", "name", "fee")
@@ -92,42 +92,39 @@ class World:
         elif what == "replay one":
             self.replay(named=number)
         elif letters:
-            row_id, letter = list(letters.items())[number % len(letters)]
+            name, letter = list(letters.items())[number % len(letters)]
             if what == "discard":
                 self.store.dlq.discard(ids=[letter.id], note="x")
-                self.oracle.discard(row_id)
+                self.oracle.discard(name)
             elif what == "escalate" and letter.status == "pending":
                 self.store.dlq.escalate(ids=[letter.id], note="x")
             elif what.startswith("edit") and not isinstance(letter.record, bytes):
                 patch = {"fee": str(number)} if what == "edit fee" else {"id": IDS[number % len(IDS)]}
                 self.store.dlq.edit(letter.id, patch=patch)
-                self.oracle.edit(row_id, patch)
+                self.oracle.edit(name, patch)
 
     def replay(self, *, batch: int = 500, named: int | None = None) -> None:
         """Replay all open letters, or the one that is named by a number."""
-        letters = self.letters()
-        order = sorted(letters, key=lambda row_id: _age(letters[row_id]))
-        chosen = {} if named is None else {"ids": [letters[order[named % len(order)]].id]} if order else {}
-        if chosen:
+        letters, every = self.letters(), self.letters(status="any")
+        order = list(letters)
+        chosen = {}
+        if named is not None and order:
             order = [order[named % len(order)]]
-        age = {
-            (letter.record["id"], tuple(letter.record.items())): _age(letter)
-            for letter in sorted(self.store.dlq.each(pipeline=self.name, status="any"), key=_age)
-            if not isinstance(letter.record, bytes)
-        }
+            chosen = {"ids": [letters[order[0]].id]}
         report = self.store.dlq.replay(self.pipeline(fixed=True), batch=batch, dry_run=False, **chosen)
         assert report.failed_again == 0
-        assert report.reprocessed == self.oracle.replay(order, age, batch)
+        assert report.reprocessed == self.oracle.replay(order, {name: _age(every[name]) for name in every}, batch)
 
-    def letters(self) -> dict[str, redrive.Letter]:
-        """Return the open letters by the id of their row, oldest first, which is the order of a replay."""
-        found = {}
-        for letter in self.store.dlq.each(pipeline=self.name, status="open"):
+    def letters(self, status: str = "open") -> dict[Name, redrive.Letter]:
+        """Return letters by what the oracle knows them by, in the order of a replay."""
+        found: dict[Name, redrive.Letter] = {}
+        for letter in sorted(self.store.dlq.each(pipeline=self.name, status=status), key=_age):
             record = letter.record
             if isinstance(record, bytes):
                 columns = record.decode("cp1252").rstrip("\n").split(",")
-                record = {"id": next(value for value in columns if value.startswith("b"))}
-            found[record["id"]] = letter
+                found[next(value for value in columns if value.startswith("b")), None] = letter
+            else:
+                found[record["id"], tuple(record.items())] = letter
         return found
 
     def table(self) -> dict[str, tuple[str, float]]:
