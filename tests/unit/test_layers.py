@@ -22,6 +22,7 @@ LAYERS = [
         "masking",
         "numbers",
         "paths",
+        "private_files",
         "extras",
         "stopping",
         "collection",

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.masking import mask, mask_all
+from redrive.private_files import FILE
 
 # What every record has by itself; the rest was passed as `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -38,7 +39,7 @@ class AttemptLog(logging.Handler):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
         self.setFormatter(JsonFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -25,6 +25,7 @@ from redrive.observe.figures import Figures, Reader
 from redrive.observe.http import Answer, Server
 from redrive.observe.metric_families import families, up
 from redrive.paths import local_path
+from redrive.private_files import open_new, scratch_beside
 from redrive.store import migrate
 from redrive.store.database import Database
 
@@ -95,10 +96,10 @@ def serve(store: Store, listen: str = LISTEN) -> Server:
 
 
 def _replace(target: Path, text: bytes) -> None:
-    beside = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+    beside = Path(scratch_beside(target))
     try:
         # Others are to read it, as far as this user's umask has it: the node exporter is another user.
-        with open(beside, "wb") as file:
+        with open(open_new(beside, 0o666), "wb") as file:
             file.write(text)
         os.replace(beside, target)
     except (OSError, ValueError) as error:

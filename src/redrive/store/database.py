@@ -108,7 +108,10 @@ class Database:
                 migrate.upgrade(connection)
             return found
 
-        return self.write(work), migrate.VERSION
+        found = self.write(work)
+        if found not in (None, migrate.VERSION):
+            self.dialect.tighten()  # once: whoever gives others rights to it afterwards means it
+        return found, migrate.VERSION
 
     def _not_migrated(self, found: str | None) -> SchemaMismatch:
         state = "has no redrive schema" if found is None else f"has schema version {found}, not {migrate.VERSION}"

@@ -68,6 +68,9 @@ class Dialect(Protocol):
     def engine(self) -> Engine:
         """A pool of connections whose transactions keep the promises of `Database`."""
 
+    def tighten(self) -> None:
+        """Take rights to the data from others that an older version gave them unasked."""
+
     def insert(self, table: Table) -> Any:
         """An INSERT that knows ON CONFLICT."""
 

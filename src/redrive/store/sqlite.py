@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -17,6 +20,7 @@ from sqlalchemy.pool import QueuePool
 
 from redrive.errors import StoreError
 from redrive.model import Kind
+from redrive.private_files import FILE, make_directory, open_new, tighten
 from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
 from redrive.store.encoding import decode, encode
 from redrive.store.schema import SCHEMA, STATUSES
@@ -31,6 +35,9 @@ _SETTINGS = (
 )
 
 _LONGEST_WAIT = 2.0
+DIRECTORY_NAME = ".redrive"
+"""The directory that is ours alone, where nothing names another store."""
+_LOG = logging.getLogger("redrive.store")
 
 
 class SqliteDialect:
@@ -59,9 +66,10 @@ class SqliteDialect:
 
     def engine(self) -> Engine:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self._path.parent)
         except OSError as error:
             raise StoreError(f"cannot make the directory of {self.where}: {error.strerror}") from error
+        self._keep_out_of_git()
         engine = create_engine(
             "sqlite://",
             creator=self._connect,
@@ -75,7 +83,30 @@ class SqliteDialect:
         event.listen(engine, "begin", _begin)
         return engine
 
+    def _keep_out_of_git(self) -> None:
+        """Have git pass over our own directory: records do not belong into a repository."""
+        if self._path.parent.name == DIRECTORY_NAME:
+            with suppress(OSError):
+                file = open_new(self._path.parent / ".gitignore")
+                os.write(file, b"*\n")
+                os.close(file)
+
+    def tighten(self) -> None:
+        """Make private what an older version made readable by others; say so."""
+        own = [self._path.parent] if self._path.parent.name == DIRECTORY_NAME else [self._path.parent / "results"]
+        for path in (*own, self._path, *(self._path.with_name(self._path.name + end) for end in ("-wal", "-shm"))):
+            if changed := tighten(path):
+                before, after = changed
+                _LOG.warning(
+                    "changed the permissions of %s from %04o to %04o, because it holds records; chmod gives them back",
+                    path,
+                    before,
+                    after,
+                )
+
     def _connect(self) -> sqlite3.Connection:
+        with suppress(OSError):  # a file that is new is private; SQLite gives its log the same rights
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE))
         # Transactions are begun by `_begin` and by nobody else, hence isolation_level=None.
         connection = sqlite3.connect(
             self._path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256

@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 from redrive.masking import mask
+from redrive.private_files import make_directory
 from redrive.tasks.fingerprint import storable
 
 LONGEST = 8 << 20
@@ -54,8 +55,8 @@ class LiveOutput:
     def _write(self, text: str) -> None:
         try:
             if self._file is None:
-                os.makedirs(os.path.dirname(self._path), exist_ok=True)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+                make_directory(os.path.dirname(self._path))
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._file = os.open(self._path, flags, 0o600)
             self._written += len(text)
             os.write(self._file, (text if self._written <= LONGEST else _FULL).encode())

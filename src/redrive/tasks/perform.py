@@ -17,6 +17,7 @@ from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
 from redrive.errors import TaskTimeout
 from redrive.model import Kind, Verdict
+from redrive.private_files import make_directory, open_new, scratch_beside
 from redrive.store.encoding import decode, encode
 from redrive.tasks.binding import KEY
 from redrive.tasks.fingerprint import ERROR_LENGTH, cut, fingerprint, one_line, storable, trace_of, with_status
@@ -138,10 +139,10 @@ def _put_into(path: str, text: str) -> bool:
     data = text.encode()
     if len(data) <= LARGEST or not path:
         return False
-    scratch = f"{path}.{os.getpid()}.part"
+    scratch = scratch_beside(path)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(scratch, "wb") as file:
+        make_directory(os.path.dirname(path))
+        with open(open_new(scratch), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from redrive.errors import FlowError
 from redrive.flows import State
 from redrive.model import Kind
 from redrive.opening import Store
+from redrive.private_files import make_directory, open_new, scratch_beside
 from redrive.store.encoding import decode
 from redrive.store.schema import tasks
 from redrive.store.task_log import exactly, find_run, shown_name
@@ -149,10 +149,11 @@ class Results:
     def _in_a_file(self, name: str, text: str) -> str:
         path = self._directory / str(self._place.run_id) / name
         # Another executor may be writing the same; what is there is always whole.
-        scratch = path.with_name(f"{name}.{os.getpid()}.{self._place.executor}")
+        scratch = Path(scratch_beside(path))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            scratch.write_text(text)
+            make_directory(path.parent)
+            with open(open_new(scratch), "w", encoding="utf-8") as file:
+                file.write(text)
             scratch.replace(path)
         except OSError as error:
             scratch.unlink(missing_ok=True)
@@ -184,7 +185,7 @@ def _item_file(task_id: int, attempt: int) -> str:
 
 def _file(path: str | Path, task: str) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         hint = "; executors on several machines need one directory in common, Flow(files=…)"
         raise _unreadable(path, task, f"{error.strerror}{hint}") from None

@@ -20,6 +20,7 @@ from redrive.cli.selecting import Selection
 from redrive.cli.session import Session
 from redrive.cli.wording import counted
 from redrive.paths import local_path
+from redrive.private_files import open_new, scratch_beside
 
 _REPORT_EVERY = 500
 
@@ -120,8 +121,8 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     try:
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
         # A device or a pipe cannot be replaced, only written to.
-        part = path if special else path.with_name(f".{path.name}.{os.getpid()}.part")
-        file = part.open("wb")
+        part = path if special else Path(scratch_beside(path))
+        file = part.open("wb") if special else open(open_new(part), "wb")  # noqa: SIM115 - closed below
     except OSError as error:
         raise Refused(f"cannot write {path}: {error.strerror}") from None
     try:

@@ -1,0 +1,55 @@
+"""Files and directories that only their user can read: they hold records, results and texts of errors."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+FILE, DIRECTORY = 0o600, 0o700
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def make_directory(path: str | os.PathLike[str]) -> None:
+    """Make a directory and its parents, each readable by its user alone; what is there stays as it is."""
+    path = Path(path)
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_directory(path.parent)
+    try:
+        path.mkdir(mode=DIRECTORY)
+    except FileExistsError:  # another process was first
+        if not path.is_dir():
+            raise
+
+
+def scratch_beside(path: str | os.PathLike[str]) -> str:
+    """A name beside a file, for what is renamed to it once it is whole. Nobody can guess it and put a link there."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.{secrets.token_hex(6)}.part")
+
+
+def open_new(path: str | os.PathLike[str], mode: int = FILE) -> int:
+    """Open a file that is not there yet, for writing; a file or a link of that name is an error."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | os.O_CLOEXEC, mode)
+
+
+def tighten(path: Path) -> tuple[int, int] | None:
+    """Take from others what they may do with a file or a directory; its mode before and after, None where it stays.
+
+    Where its group may write, it is shared on purpose, and the group keeps its rights.
+    """
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if not hasattr(os, "geteuid") or found.st_uid != os.geteuid() or stat.S_ISLNK(found.st_mode):
+        return None
+    before = stat.S_IMODE(found.st_mode)
+    after = before & (~0o007 if before & stat.S_IWGRP else ~0o077)
+    if before == after:
+        return None
+    path.chmod(after)
+    return before, after
