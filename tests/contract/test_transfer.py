@@ -75,6 +75,30 @@ class TestLetterThatIsThereAlready:
         assert (done.new, done.known, done.differing) == (0, 4, 3)
         assert [plain(letter) for letter in other.each()] == before
 
+    @pytest.mark.parametrize("status", ["pending", "escalated"])
+    def test_is_not_doubled_if_the_file_has_an_open_one_of_the_same_record(self, dlq, other, put, status):
+        put(1)
+        if status == "escalated":
+            dlq.escalate(note="x", key="D-0")
+        other.put({"id": "D-0"}, "fee: not a number", pipeline="vendor", source="deliveries.csv", key="D-0")
+        for _ in range(2):
+            done = other.import_(dlq.export())
+            assert (done.new, done.known, done.differing) == (0, 1, 1)
+        assert [(letter.status, letter.record) for letter in other.each()] == [("pending", {"id": "D-0"})]
+
+    @pytest.mark.parametrize("statuses", [("escalated", "pending"), ("pending", "escalated")])
+    def test_two_open_ones_of_an_older_version_are_both_kept(self, dlq, put, other, statuses):
+        put(1)
+        (line,) = map(json.loads, dlq.export())
+        lines = [
+            json.dumps(line | {"status": status, "rejected_at": f"2026-11-0{day}T00:00:00Z"})
+            for day, status in enumerate(statuses, 1)
+        ]
+        assert other.import_(lines).new == 2
+        again = other.import_(lines)
+        assert (again.new, again.known, again.differing) == (0, 2, 0)
+        assert tuple(letter.status for letter in other.each()) == statuses
+
     def test_does_not_differ_by_the_order_of_its_fields(self, dlq, other):
         dlq.put(RECORD | {"a": 1e22, "zz": 1, "b": [0.1]}, "bad", pipeline="p", key="k")
         dlq.edit(dlq.find()[0].id, patch={"zzz": 1, "a": 2})

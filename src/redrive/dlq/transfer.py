@@ -92,12 +92,13 @@ def import_lines(
     """
     done = Imported()
     settled: Counter[int] = Counter()
+    opened: set[bytes] = set()
     batch: list[dict[str, Any]] = []
 
     def store() -> None:
         nonlocal done, batch
         if batch:
-            added, differing = database.write(lambda connection: _store(connection, database, batch, settled))
+            added, differing = database.write(lambda connection: _store(connection, database, batch, settled, opened))
             done = Imported(done.new + added, done.known + len(batch) - added, done.differing + differing)
             batch = []
 
@@ -212,23 +213,35 @@ def _cause(found: Any, row: dict[str, Any]) -> CauseFound | None:
 
 
 def _store(
-    connection: Connection, database: Database, batch: Sequence[dict[str, Any]], settled: Counter[int]
+    connection: Connection,
+    database: Database,
+    batch: Sequence[dict[str, Any]],
+    settled: Counter[int],
+    opened: set[bytes],
 ) -> tuple[int, int]:
-    """Store what is new of a batch; return how many letters that is, and how many of the others differ."""
+    """Store what is new of a batch; return how many letters that is, and how many of the others differ.
+
+    Args:
+        settled: see `_is_known`.
+        opened: the identities of open letters that this import has added.
+    """
     known = _known(connection, [row["identity"] for row in batch])
     new: list[dict[str, Any]] = []
     there: list[dict[str, Any]] = []
     for row in batch:
         mark = _Mark(row["identity"], row["rejected_at"], row["settled_at"])
-        if row["status"] == "escalated" and _Mark(row["identity"], None, None) in known and mark not in known:
+        if row["status"] in OPEN and _Mark(row["identity"], None, None) in known and mark not in known:
             # An older version had a pending letter beside an escalated one of the same identity; both are kept.
-            row["identity"] = blake2b(repr(mark).encode(), digest_size=16).digest()
-            mark = _Mark(row["identity"], row["rejected_at"], row["settled_at"])
-            known |= _known(connection, [row["identity"]])
+            apart = blake2b(repr(mark).encode(), digest_size=16).digest()
+            before = _known(connection, [apart])
+            if before or row["identity"] in opened:
+                row["identity"], mark = apart, mark._replace(identity=apart)
+                known |= before
         if not _is_known(mark, row["status"], known, settled):
             known.add(mark)
             if row["status"] in OPEN:
                 known.add(_Mark(row["identity"], None, None))
+                opened.add(row["identity"])
             new.append(row)
         else:
             there.append(row)

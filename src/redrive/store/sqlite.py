@@ -178,11 +178,10 @@ class SqliteDialect:
 
     def same_content(self, connection: Connection, rows: Sequence[LetterRow]) -> Sequence[tuple[int, int]]:
         cursor = connection.connection.cursor()
-        statement = """SELECT id FROM dead_letter_queue
-            WHERE identity = :identity AND raw_record = :raw_record AND context IS :context"""
+        statement = "SELECT id FROM dead_letter_queue WHERE identity = ? AND raw_record = ? AND context IS ?"
         found = []
         for place, row in enumerate(rows):
-            cursor.execute(statement, row._asdict())
+            cursor.execute(statement, (row.identity, row.raw_record, row.context))
             found += [(place, letter_id) for (letter_id,) in cursor.fetchall()]
         return found
 
