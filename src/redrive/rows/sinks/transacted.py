@@ -112,7 +112,7 @@ class TransactedTable(ABC):
         """See `ComparesKeys`."""
         if not self.key or not len(rows):
             return None
-        shape = self._shape or self._database.read(self._read_shape)
+        shape = self._shape or self._database.read(self._look)
         return compared(rows, *self._key_columns(shape, rows))
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
