@@ -108,7 +108,7 @@ class TestRedactedRecord:
             sent = []
             report = store.dlq.replay(sent.extend, dry_run=False, pipeline="p")
             assert (report.reprocessed, report.failed_again) == (1, 1)
-            assert "edit it before it is replayed" in report.by_cause[0].message
+            assert "edit all of them before it is replayed" in report.by_cause[0].message
             assert sent == [{"id": 2}]
             store.dlq.edit(1, {"id": 1, "card": "4000000000000002"})
             assert store.dlq.replay(sent.extend, dry_run=False, pipeline="p").reprocessed == 1
