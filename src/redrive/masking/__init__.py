@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from redrive.masking.cards import cards_in, may_hold_cards, replace_cards
-from redrive.masking.credentials import MASK, SECRET_FIELD, mask_credentials
+from redrive.masking.credentials import MASK as MASK
+from redrive.masking.credentials import SECRET_FIELD, mask_credentials
 
 # Keys and tokens in use, which may look like anything, in the forms in which a text may have them; the longest first.
 _known: dict[str, None] = {}
