@@ -11,6 +11,8 @@ from redrive.masking.cards import cards_in, may_hold_cards, replace_cards
 from redrive.masking.credentials import MASK as MASK
 from redrive.masking.credentials import SECRET_FIELD, mask_credentials
 
+__all__ = ["MASK", "cut_to_mask", "last_four", "mask", "mask_all", "remember"]
+
 # Keys and tokens in use, which may look like anything, in the forms in which a text may have them; the longest first.
 _known: dict[str, None] = {}
 _known_forms: tuple[tuple[str, str], ...] = ()

@@ -8,8 +8,11 @@ from redrive.calls.blame import story_of
 from redrive.classify.classifier import Classifier
 from redrive.dlq.prepare import error_text, storable
 from redrive.errors import PipelineError, RedriveError
-from redrive.masking import mask
+from redrive.masking import cut_to_mask, mask
 from redrive.model import Kind, Scope
+
+LONGEST = 2_000
+"""Characters of a reason that are stored; an error may quote a whole file."""
 
 _classifier = Classifier()
 
@@ -45,4 +48,6 @@ def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
 def sentence(error: BaseException) -> str:
     """What a person is told, as a text that can be stored; our own errors are sentences already."""
     text = str(error) if isinstance(error, RedriveError) else error_text(error)
-    return storable(mask(text).strip().splitlines()[0] if text.strip() else type(error).__name__)
+    # Masking sees more than is kept, so that a secret at the cut is not missed.
+    line = next(iter(mask(cut_to_mask(text.strip(), 10 * LONGEST)).splitlines()), "") or type(error).__name__
+    return storable(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")

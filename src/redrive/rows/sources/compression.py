@@ -150,13 +150,14 @@ class _Gzip:
         self._file = file
         self._member: Any = None
         self._packed = b""
+        self._has_more = False  # what was packed may be decompressed further
         self._rest = b""  # decompressed, and not yet asked for
 
     def read(self, most: int) -> bytes:
         while not self._rest:
-            if not self._packed:
+            if not self._packed and not self._has_more:
                 self._packed = self._file.read(_CHUNK)
-            if not self._packed:
+            if not self._packed and not self._has_more:
                 if self._member is not None:
                     raise Damaged("the gzip stream ends early")
                 return b""
@@ -171,11 +172,12 @@ class _Gzip:
                 return
             self._member = zlib.decompressobj(wbits=31)
         try:
-            self._rest = self._member.decompress(self._packed)
+            self._rest = self._member.decompress(self._packed, _STEP)  # a little may be packed that is very much
         except zlib.error as error:
             raise Damaged("the gzip stream is corrupt") from error
         self._unpacked += len(self._rest)
-        self._packed = self._member.unused_data
+        self._packed = self._member.unconsumed_tail or self._member.unused_data
+        self._has_more = len(self._rest) == _STEP and not self._member.eof
         if self._member.eof:
             self._member = None
             self.intact = self._unpacked

@@ -40,14 +40,15 @@ class Bad(NamedTuple):
 TOO_LARGE = "too_large"
 """The field of a letter that holds the beginning of a record larger than the source takes."""
 
-_BEGINNING = 1 << 16
+BEGINNING = 1 << 16
+"""Bytes of it that are kept."""
 
 
 def too_large(beginning: bytes, size: int, lines: int, most: int, error: str | None = None) -> Bad:
     """Return what is wrong with a record of more than `most` bytes; an error of its quotes may be the reason."""
     text = f"the record has {size:,} bytes, and max_record_bytes is {most:,}"
     return Bad(
-        f"{error}: {text}" if error in QUOTE_ERRORS else text, lines, {TOO_LARGE: beginning[: min(_BEGINNING, most)]}
+        f"{error}: {text}" if error in QUOTE_ERRORS else text, lines, {TOO_LARGE: beginning[: min(BEGINNING, most)]}
     )
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import re
+import tracemalloc
 from decimal import Decimal
 from itertools import pairwise
 
@@ -328,3 +329,52 @@ def test_every_line_is_a_row_or_is_handed_out_and_none_comes_twice(tmp_path_fact
         again = read_all(source, most=most, position=json.loads(json.dumps(batch.next)))
         assert repr(rows_of(again)) == repr(rows_of(batches[place + 1 :]))
         assert bad_of(again) == bad_of(batches[place + 1 :])
+
+
+# ── lines that are too long ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TestLineThatIsTooLong:
+    LONG = b'{"id": 2, "text": "' + b"x" * 5_000 + b'"}'
+
+    @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+    @pytest.mark.parametrize("block", [7, 100, 1_001, 1 << 20])
+    @pytest.mark.parametrize("is_last", [False, True])
+    def test_long_line_is_one_letter_and_the_others_are_rows(self, file, monkeypatch, end, block, is_last):
+        monkeypatch.setattr("redrive.rows.sources.ndjson._BLOCK", block)
+        after = [] if is_last else [b'{"id": 3}', b'{"id": 4}', b""]
+        source = file(end.join([b'{"id": 1}', self.LONG, *after]), max_record_bytes=1_000)
+        batches = read_all(source)
+        assert [row["id"] for row in rows_of(batches)] == [1, *([] if is_last else [3, 4])]
+        (bad,) = [one for batch in batches for one in batch.unreadable]
+        size = len(self.LONG) + (0 if is_last else len(end))
+        assert (bad.position, bad.raw) == ("line 2", {"too_large": self.LONG[:1_000]})
+        assert bad.error == f"the record has {size:,} bytes, and max_record_bytes is 1,000"
+
+    def test_reading_goes_on_behind_a_long_line(self, file, monkeypatch):
+        monkeypatch.setattr("redrive.rows.sources.ndjson._BLOCK", 100)
+        source = file(b"\n".join([b'{"id": 1}', self.LONG, b'{"id": 3}', b'{"id": 4}', b""]), max_record_bytes=1_000)
+        identity = source.identity()
+        for first in read_all(source, most=1):
+            rest = read_all(source, most=1, position=first.next, identity=identity)
+            seen = 0 if first.unreadable else first.rows.records[0]["id"]
+            assert [row["id"] for row in rows_of(rest)] == [one for one in (1, 3, 4) if one > (seen or 1)]
+
+    def test_line_of_a_gzip_bomb_takes_little_memory(self, file):
+        bomb = gzip.compress(b'{"id": "' + b"x" * (64 << 20) + b'"}\n{"id": 2}\n')
+        tracemalloc.start()
+        try:
+            batches = read_all(file(bomb, max_record_bytes=1 << 20))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert [row["id"] for row in rows_of(batches)] == [2]
+        assert peak < 16 << 20
+
+    def test_letter_of_a_long_line_cannot_be_replayed_as_it_is(self, file):
+        with pytest.raises(ValueError, match="holds only the beginning of the record"):
+            file(b"").again({"too_large": b"{"})
+
+    def test_size_that_is_none_is_refused(self):
+        with pytest.raises(ValueError, match="max_record_bytes must be a number of bytes"):
+            ndjson("x.ndjson", max_record_bytes=0)
