@@ -20,9 +20,6 @@ _TRUTHS = {
     **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
 }
-# What sums of floats leave behind their last true digit.
-_NOISE: dict[pl.DataType, float] = {pl.Float32(): 1e-6, pl.Float64(): 1e-12}
-
 # Those without a fraction come first: polars reads them seven times as fast.
 _MOMENTS = (
     "%Y-%m-%dT%H:%M:%S",
@@ -35,6 +32,7 @@ _MOMENTS = (
 )
 _ZONED_MOMENTS = ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%+", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
 _TIMES = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
+_PLACES = {"ms": 3, "us": 6, "ns": 9}  # of a second
 _LEAP_SECOND = ":60"  # polars makes of it the first second of the next minute
 # Up to here a float holds every integer.
 _EXACT: dict[pl.DataType, float] = {pl.Float32(): 2.0**24, pl.Float64(): 2.0**53}
@@ -141,8 +139,9 @@ def _moments(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
     if zone is not None:
         readings += [with_offset(form, zone) for form in _ZONED_MOMENTS]
     found = _without(_read(texts, readings), texts.str.contains(_LEAP_SECOND, literal=True))
-    if unit == "ms" and texts.str.contains(".", literal=True).any():
-        found = _without(found, texts.str.contains(r"\.\d{3}\d*[1-9]"))
+    places = _PLACES[unit]
+    if texts.str.contains(".", literal=True).any():
+        found = _without(found, texts.str.contains(rf"\.\d{{{places}}}\d*[1-9]"))
     return _of_this_calendar(found)
 
 
@@ -205,9 +204,9 @@ def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 
 def _coarser(column: pl.Series, dtype: pl.Datetime | pl.Duration) -> pl.Series:
-    """In another unit of time; milliseconds have no place for microseconds. Python has none for nanoseconds anyway."""
+    """In another unit of time; milliseconds have no place for microseconds, nor these for nanoseconds."""
     found = column.cast(dtype, strict=False)
-    return _without(found, found.cast(column.dtype, strict=False) != column) if dtype.time_unit == "ms" else found
+    return _without(found, found.cast(column.dtype, strict=False) != column)
 
 
 def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
@@ -216,12 +215,13 @@ def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         return _without(column.cast(pl.Boolean), (column != 0) & (column != 1))
     if not dtype.is_numeric():
         return None
+    if dtype.is_decimal() and have.is_float():
+        # The number that the float is written as: of its own digits polars would make others.
+        found = column.cast(pl.String).cast(dtype, strict=False)
+        return _without(found, found.cast(pl.String).cast(have) != column)
     found = column.cast(dtype, strict=False)
-    if dtype.is_integer() or (dtype.is_decimal() and not have.is_float()):
+    if dtype.is_integer() or dtype.is_decimal():
         return _without(found, found.cast(have, strict=False) != column)
-    if dtype.is_decimal():
-        noise = _NOISE.get(have, 0.0) * column.abs().clip(lower_bound=1)
-        return _without(found, (found.cast(pl.Float64) - column).abs() > noise)
     if have.is_integer():
         return _without(found, found.cast(have, strict=False).ne_missing(column))
     if not have.is_float():

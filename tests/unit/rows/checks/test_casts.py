@@ -162,7 +162,7 @@ def test_texts_of_several_forms_may_stand_in_one_column():
         ([1, None], pl.Int64, pl.Float64(), [1.0, None]),
         ([0, 1, 5], pl.Int64, pl.Boolean(), [False, True, None]),
         ([True, None], pl.Boolean, pl.Int64(), [1, None]),
-        ([0.1 + 0.2, 12.345, 1e8 + 0.125], pl.Float64, pl.Decimal(12, 2), [Decimal("0.30"), None, None]),
+        ([0.3, 0.1 + 0.2, 12.345, 1e8 + 0.125], pl.Float64, pl.Decimal(12, 2), [Decimal("0.30"), None, None, None]),
         ([0.1, 12.345], pl.Float32, pl.Decimal(12, 2), [Decimal("0.10"), None]),
         ([Decimal("1.20"), Decimal("1.25")], pl.Decimal(12, 2), pl.Decimal(12, 1), [Decimal("1.2"), None]),
         ([7], pl.Int64, pl.String(), ["7"]),
