@@ -175,21 +175,27 @@ class Outgoing:
     def tuples(self) -> Sequence[tuple[Any, ...]]:
         """The rows as tuples, in the order of `columns`."""
         if self._tuples is None:
+            from redrive.rows.frames import rows_of
+
             assert self._frame is not None
-            self._tuples = self._frame.rows()
+            self._tuples = rows_of(self._frame)
         return self._tuples
 
     def values(self, column: str) -> Sequence[Any]:
         """One column."""
         if self._frame is not None:
-            return self._frame.get_column(column).to_list()
+            from redrive.rows.frames import values_of
+
+            return values_of(self._frame.get_column(column))
         place = self.columns.index(column)
         return [row[place] for row in self.tuples]
 
     def records(self) -> list[Record]:
         """The rows as records."""
         if self._frame is not None:
-            return self._frame.to_dicts()
+            from redrive.rows.frames import records_of
+
+            return records_of(self._frame)
         return [dict(zip(self.columns, row, strict=True)) for row in self.tuples]
 
     def slice(self, start: int, length: int) -> Outgoing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -52,13 +52,59 @@ def framed(records: Sequence[Record], columns: Iterable[str] | None = None) -> t
 
 def records_of(frame: pl.DataFrame) -> list[Record]:
     """The rows of a frame as records; a time with nanoseconds, which Python does not have, is a text."""
+    fine = [name for name, dtype in frame.schema.items() if has_nanoseconds(dtype)]
     records = frame.to_dicts()
-    for name, dtype in frame.schema.items():
-        if dtype == pl.Time or (isinstance(dtype, pl.Datetime | pl.Duration) and dtype.time_unit == "ns"):
-            column = frame.get_column(name)
-            for place in (column.to_physical() % 1_000 != 0).arg_true():
-                records[place][name] = column.slice(place, 1).dt.to_string("iso").item()
+    for name in fine:
+        for record, value in zip(records, values_of(frame.get_column(name)), strict=True):
+            record[name] = value
     return records
+
+
+def iter_records(frame: pl.DataFrame) -> Iterator[Record]:
+    """The rows of a frame as records, made when their turn comes."""
+    if not any(map(has_nanoseconds, frame.dtypes)):
+        return frame.iter_rows(named=True)
+    return (record for piece in frame.iter_slices() for record in records_of(piece))
+
+
+def rows_of(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """The rows of a frame as tuples, of the values that records have."""
+    if not any(map(has_nanoseconds, frame.dtypes)):
+        return frame.rows()
+    return list(zip(*map(values_of, frame.iter_columns()), strict=True))
+
+
+def values_of(series: pl.Series) -> list[Any]:
+    """The values of a column as Python has them; a time with nanoseconds, which Python does not have, is a text."""
+    kind = series.dtype
+    if not has_nanoseconds(kind):
+        return series.to_list()
+    if isinstance(kind, pl.Struct):
+        fields = [values_of(series.struct.field(field.name)) for field in kind.fields]
+        names = [field.name for field in kind.fields]
+        given = series.is_not_null().to_list()
+        rows = zip(*fields, strict=True)
+        return [dict(zip(names, row, strict=True)) if there else None for there, row in zip(given, rows, strict=True)]
+    if isinstance(kind, pl.Map):
+        entries = values_of(series.map.entries())
+        return [None if some is None else {one["key"]: one["value"] for one in some} for some in entries]
+    if isinstance(kind, pl.List | pl.Array):
+        return [None if inner is None else values_of(inner) for inner in series]
+    values = series.to_list()
+    for place in (series.to_physical() % 1_000 != 0).arg_true():
+        values[place] = series.slice(place, 1).dt.to_string("iso").item()
+    return values
+
+
+def has_nanoseconds(kind: Any) -> bool:
+    """Whether values of a type may have more than microseconds."""
+    if isinstance(kind, pl.Struct):
+        return any(has_nanoseconds(field.dtype) for field in kind.fields)
+    if isinstance(kind, pl.List | pl.Array):
+        return has_nanoseconds(kind.inner)
+    if isinstance(kind, pl.Map):
+        return has_nanoseconds(kind.key) or has_nanoseconds(kind.value)
+    return kind == pl.Time or (isinstance(kind, pl.Datetime | pl.Duration) and kind.time_unit == "ns")
 
 
 def _series(name: str, values: list[object], misfits: list[Misfit]) -> pl.Series:

@@ -9,6 +9,7 @@ from typing import Any
 
 from redrive.extras import needs
 from redrive.rows.batch import Received, Unreadable
+from redrive.rows.frames import values_of
 from redrive.rows.sources.parquet_unfit import MAPS, REASONS, TEXTS, maps_with_repeated_keys, texts_not_utf_8
 
 with needs("rows"):
@@ -66,7 +67,7 @@ def _received(frame: pl.DataFrame, table: pa.Table) -> Received:
     names = table.column_names
     if frame.width == len(names):
         return Received(frame)
-    columns = [frame[name].to_list() if name in frame.columns else table[name].to_pylist() for name in names]
+    columns = [values_of(frame[name]) if name in frame.columns else table[name].to_pylist() for name in names]
     return Received([dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
 
 
@@ -175,8 +176,10 @@ def _plain_value(name: str, column: pa.Table) -> Any:
 def _as_text(column: pa.ChunkedArray) -> Any:
     """The only value of a column, all dates and times in it as texts, on the clock of UTC."""
     # Cast by itself: of a type with a zone, UTC or another, Arrow writes other years so far out.
-    on_one_clock = column.cast(_changed(column.type, lambda kind: pa.timestamp(kind.unit) if _has_zone(kind) else kind))
-    return on_one_clock.cast(_changed(on_one_clock.type, _text_type)).to_pylist()[0]
+    on_one_clock = column.cast(
+        changed_type(column.type, lambda kind: pa.timestamp(kind.unit) if _has_zone(kind) else kind)
+    )
+    return on_one_clock.cast(changed_type(on_one_clock.type, _text_type)).to_pylist()[0]
 
 
 def _text_type(kind: Any) -> Any:
@@ -188,7 +191,7 @@ def _text_type(kind: Any) -> Any:
 
 def _in_known_zones(table: pa.Table) -> pa.Table:
     """The table with the same moments in UTC where polars does not know their zone, such as "+05:30"."""
-    kinds = [_changed(field.type, _in_known_zone) for field in table.schema]
+    kinds = [changed_type(field.type, _in_known_zone) for field in table.schema]
     if kinds == table.schema.types:
         return table
     return table.cast(pa.schema([field.with_type(kind) for field, kind in zip(table.schema, kinds, strict=True)]))
@@ -211,15 +214,15 @@ def _is_known(zone: str) -> bool:
     return True
 
 
-def _changed(kind: Any, change: Callable[[Any], Any]) -> Any:
+def changed_type(kind: Any, change: Callable[[Any], Any]) -> Any:
     """A type, those that it is made of changed."""
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_changed(field.type, change)) for field in kind])
+        return pa.struct([field.with_type(changed_type(field.type, change)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_changed(kind.key_type, change), _changed(kind.item_type, change))
+        return pa.map_(changed_type(kind.key_type, change), changed_type(kind.item_type, change))
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_changed(kind.value_type, change)), kind.list_size)
+        return pa.list_(kind.value_field.with_type(changed_type(kind.value_type, change)), kind.list_size)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         made = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return made(kind.value_field.with_type(_changed(kind.value_type, change)))
+        return made(kind.value_field.with_type(changed_type(kind.value_type, change)))
     return change(kind)

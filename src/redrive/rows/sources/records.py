@@ -150,7 +150,9 @@ class Records:
         made = self._iterable() if callable(self._iterable) else self._iterable
         frame = None if made is self._iterable else frame_of(made)
         if frame is not None:
-            return _Stream(frame.iter_rows(named=True))
+            from redrive.rows.frames import iter_records
+
+            return _Stream(iter_records(frame))
         if not isinstance(made, Iterable):
             raise SourceError(f"the function of {self.name} returned a {_kind(made)}, and must return an iterator")
         return _Stream(iter(made))

@@ -14,6 +14,7 @@ from redrive.rows.sources.first_items import FirstItems, difference_of, differen
 if TYPE_CHECKING:
     import polars as pl
 
+_LONGEST = 38  # digits of a decimal of polars
 # These give columns by the same interface, or can be iterated, and hold no rows.
 _NO_ROWS = {
     "polars.Series": "a polars Series",
@@ -50,9 +51,39 @@ def frame_of(value: Any) -> pl.DataFrame | None:
     try:
         if is_pandas and not hasattr(type(value), "__arrow_c_stream__"):
             return pl.from_pandas(value)
-        return value if isinstance(value, pl.DataFrame) else pl.DataFrame(value)
+        return value if isinstance(value, pl.DataFrame) else pl.DataFrame(_narrowed(value))
     except Exception as error:
         raise TypeError(f"records cannot read this {type(value).__name__} as a frame: {error}") from error
+
+
+def _narrowed(value: Any) -> Any:
+    """The frame without decimals of more than 38 digits, over which polars would panic.
+
+    They are decimals of 38 digits where all values of the column have no more, and texts otherwise.
+    """
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    from redrive.rows.sources.parquet_rows import changed_type
+
+    def narrow(kind: Any) -> Any:
+        return pa.decimal128(_LONGEST, kind.scale) if pa.types.is_decimal256(kind) else kind
+
+    def text(kind: Any) -> Any:
+        return pa.string() if pa.types.is_decimal256(kind) else kind
+
+    stream = pa.RecordBatchReader.from_stream(value)
+    if "decimal256" not in str(stream.schema.types):
+        return stream
+    table = stream.read_all()
+    for place, field in enumerate(table.schema):
+        if "decimal256" in str(field.type):
+            column = table.column(place)
+            try:
+                column = column.cast(changed_type(field.type, narrow))
+            except (pa.ArrowException, ValueError):
+                column = column.cast(changed_type(field.type, text))
+            table = table.set_column(place, field.name, column)
+    return table
 
 
 class FrameRecords:
