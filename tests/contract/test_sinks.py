@@ -24,7 +24,8 @@ import redrive
 from redrive.errors import SinkMismatch
 from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.decimals import rounded, rounded_values
+from redrive.rows.sinks.capacity import Capacity
+from redrive.rows.sinks.exact import find_changes
 from redrive.rows.sinks.generic import GenericTable
 from redrive.rows.sinks.parquet import parquet_dataset
 from redrive.rows.sinks.shape import TableName
@@ -585,11 +586,16 @@ class TestExactNumbers:
         refused = place.sink().write(outgoing([{"id": n, "n": text} for n, text in enumerate(texts)]), label="a")
         assert places(refused) == ([] if place.is_sqlite else [2])
 
-    def test_float_is_rounded_to_the_column(self, place, outgoing):
-        place.sql("CREATE TABLE t (id integer PRIMARY KEY, n numeric(10, 2))")
-        assert list(place.sink().write(outgoing([{"id": 1, "n": 27.500000000000004}]), label="a")) == []
-        ((found,),) = place.sql("SELECT n FROM t")
-        assert round(float(found), 2) == 27.5
+    def test_float_is_the_number_that_it_is_written_as(self, place, outgoing):
+        place.sql("CREATE TABLE t (id integer PRIMARY KEY, n numeric(20, 2))")
+        numbers = [27.500000000000004, 27.5, 1234567.89, 0.1, 0.125]
+        refused = place.sink().write(outgoing([{"id": n, "n": f} for n, f in enumerate(numbers)]), label="a")
+        if place.is_sqlite:  # which has no fixed number of decimal places
+            assert places(refused) == []
+        else:
+            assert places(refused) == [0, 4]
+        found = [Decimal(str(n)) for (n,) in place.sql("SELECT n FROM t WHERE id IN (1, 2, 3) ORDER BY id")]
+        assert found == [Decimal("27.5"), Decimal("1234567.89"), Decimal("0.1")]
 
     def test_created_column_keeps_the_digits_of_the_first_rows(self, anywhere, outgoing):
         numbers = [Decimal("1.23456789012345"), Decimal("0.5"), Decimal("-12345678901234567.89")]
@@ -636,8 +642,9 @@ class TestExactNumbers:
     def test_rounding_is_found_wherever_quantize_changes_the_value(self, numbers, scale):
         unit = Decimal(1).scaleb(-scale)
         changed = [at for at, number in enumerate(numbers) if number != number.quantize(unit, context=_WIDE)]
-        assert list(rounded(pl.Series([str(one) for one in numbers]), scale)) == changed
-        assert list(rounded_values(numbers, scale)) == changed
+        column = Capacity.of(f"numeric(20, {scale})")
+        assert [at for at, _ in find_changes(pl.Series([str(one) for one in numbers]), column)] == changed
+        assert [at for at, _ in find_changes(numbers, column)] == changed
 
 
 class TestSqliteNumbers:

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from redrive.rows.sinks.duckdb_catalog import (
     read_shape,
     secondary,
     taken,
+    type_of,
     upserts,
 )
 from redrive.rows.sinks.duckdb_delete import delete_rows
@@ -60,6 +62,7 @@ _TYPES = {
     ColumnType.TIME: "TIME",
     ColumnType.TIMESTAMP: "TIMESTAMP",
     ColumnType.INSTANT: "TIMESTAMPTZ",
+    ColumnType.NANOSECONDS: "TIMESTAMP_NS",
     ColumnType.DURATION: "INTERVAL",
     ColumnType.UUID: "UUID",
     ColumnType.JSON: "JSON",
@@ -368,14 +371,9 @@ class _Load:
         self._table, self._key = table, key
         self._asked_rules = False
         types = shape.types(rows.columns, fold_name)
-        self._frame, self._bad, self._columns = framed(rows, types, self._type)
+        self._frame, self._bad, self._columns = framed(rows, types, partial(type_of, connection))
         self._upserts = upserts(table, shape, self._columns, key, mode)
         self._rehearsed: list[list[int]] = [[]]  # what a rehearsal has found to be good, pass by pass
-
-    def _type(self, name: str) -> Any:
-        description = self._connection.execute(f"SELECT CAST(NULL AS {name})").description
-        assert description is not None
-        return description[0][1]
 
     def run(self) -> dict[int, str]:
         """Write the rows that the table takes; the others by place, and why."""

@@ -107,6 +107,13 @@ def is_nested(kind: str) -> bool:
     return kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION"))
 
 
+def type_of(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
+    """A type by its name: it has an `id`, and `children` where it is made of others."""
+    description = connection.execute(f"SELECT CAST(NULL AS {name})").description
+    assert description is not None
+    return description[0][1]
+
+
 def other_tables(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """The tables a person may have meant."""
     found = connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall()
@@ -168,8 +175,9 @@ def upserts(
     others = [name for name in columns if name.lower() not in parts]
     if mode.on_conflict == "ignore":
         others = []
-    for name in [name for name in columns if mode.newer and name.lower() == mode.newer.lower()]:
-        # A value that comes as text would be compared as one.
+    compared = {*parts, *([mode.newer.lower()] if mode.newer else [])}
+    for name in [name for name in columns if name.lower() in compared]:
+        # A value that comes as a text or a float would be compared as one, and be equal to others.
         columns = {**columns, name: f"CAST({columns[name]} AS {shape.types([name], fold_name)[0]})"}
     groups = [others]
     if shape.referred_to:

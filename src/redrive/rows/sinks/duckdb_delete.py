@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.duckdb_catalog import DuckdbShape
+from redrive.rows.sinks.duckdb_catalog import DuckdbShape, type_of
 from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.mode import Mode
@@ -33,7 +34,7 @@ def delete_rows(
     """
     names = [*key, *([mode.newer] if mode.newer else [])]
     types = shape.types(names, fold_name)
-    frame, bad, sources = framed(rows.onto(names), types, lambda name: None)
+    frame, bad, sources = framed(rows.onto(names), types, partial(type_of, connection))
     read = ", ".join(
         f"CAST({sources[name]} AS {kind}) AS {quoted(name)}" for name, kind in zip(names, types, strict=True)
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.duckdb_catalog import type_of
 from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.shape import quoted
@@ -35,7 +37,7 @@ def ask(
 ) -> list[list[Any]]:
     """See `keys.Ask`."""
     kinds = [types[name] for name in rows.columns]
-    frame, bad, sources = framed(rows, kinds, lambda name: None)
+    frame, bad, sources = framed(rows, kinds, partial(type_of, connection))
     number = "redrive_row"
     while number in rows.columns:
         number += "_"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.decimals import rounded, rounding_fault, scale_of
+from redrive.rows.frames import has_nanoseconds, values_of
+from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.duckdb_catalog import is_nested
+from redrive.rows.sinks.duckdb_nested import apart, changes_in_texts, fitted, is_same
+from redrive.rows.sinks.exact import find_changes
 from redrive.rows.sinks.shape import quoted
 from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt_columns, json_of_str, json_text
 
@@ -19,8 +22,7 @@ with needs("rows"):
     import polars as pl
 
 _TOO_WIDE = (pl.Int128, pl.UInt128)
-_SIGNED = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
-_INTEGERS = (*_SIGNED, *(f"U{name}" for name in _SIGNED))
+_NUMBERS = (Family.INTEGER, Family.DECIMAL, Family.FLOAT)
 _AS_THEY_ARE: dict[type, pl.DataType] = {
     bool: pl.Boolean(),
     int: pl.Int64(),
@@ -48,35 +50,75 @@ class Framed(NamedTuple):
 
 def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> Framed:
     """Rows for columns of these types."""
-    frame, bad, json = rows.as_frame, {}, set()
-    if frame is not None and not rows.of_text:
-        texts = [
-            pl.Series(name, [None if text is None else json_of_str(text) for text in frame.get_column(name)])
-            for name, kind in zip(frame.columns, types, strict=True)
-            if kind == "JSON" and frame.schema[name] == pl.String
-        ]
-        frame = frame.with_columns(texts)
-    if frame is None or any(kind == pl.Object for kind in frame.dtypes):
-        columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
-        json = {
-            name
-            for name, values, kind in zip(rows.columns, columns, types, strict=True)
-            if is_nested(kind) and any(isinstance(value, tuple(NESTED)) for value in values)
-        }
-        bad = adapt_columns(columns, [_rules(kind, type_of, of_text=rows.of_text) for kind in types])
-        frame = pl.DataFrame(
-            [_series(*column, bad) for column in zip(rows.columns, columns, types, strict=True)],
-        )
-    frame = frame.with_columns(pl.col(*_TOO_WIDE).cast(pl.String))
-    for series, kind in zip(frame.get_columns(), types, strict=True):
-        if kind in _INTEGERS:
-            for place in _broken(series):
-                bad.setdefault(place, f"{series.name}: could not convert {str(series[place])!r} to {kind}")
-        elif (scale := scale_of(kind)) is not None:
-            for place in rounded(series, scale):
-                bad.setdefault(place, rounding_fault(series.name, series[place], scale))
-    sources = {name: _source(name, frame, kind, json) for name, kind in zip(frame.columns, types, strict=True)}
-    return Framed(frame, bad, sources)
+    framing = _Framing(rows.of_text, type_of)
+    if rows.as_frame is not None:
+        made = [framing.of_series(*column) for column in zip(rows.as_frame.get_columns(), types, strict=True)]
+    else:
+        columns = zip(*rows.tuples, strict=True)
+        made = [framing.of_values(*column) for column in zip(rows.columns, columns, types, strict=True)]
+    frame = pl.DataFrame(made)
+    sources = {name: _source(name, frame, kind, framing.json) for name, kind in zip(frame.columns, types, strict=True)}
+    return Framed(frame, framing.bad, sources)
+
+
+class _Framing:
+    """Columns as DuckDB is to read them."""
+
+    def __init__(self, of_text: bool, type_of: TypeOf) -> None:
+        self._of_text, self._type_of = of_text, type_of
+        self.bad: dict[int, str] = {}
+        self.json: set[str] = set()
+        """Columns of a nested type whose values are JSON."""
+
+    def of_series(self, series: pl.Series, kind: str) -> pl.Series:
+        """A column of a frame."""
+        dtype, capacity = series.dtype, Capacity.of(kind)
+        if self._is_for_python(series, kind):
+            return self.of_values(series.name, values_of(series), kind)
+        self._note(series.name, find_changes(series, capacity))
+        if dtype == pl.String and is_nested(kind):
+            self._note(series.name, changes_in_texts(series, self._type_of(kind)))
+        if dtype in _TOO_WIDE:
+            return series.cast(pl.String)
+        if dtype == pl.Float32:
+            series = series.cast(pl.Float64)
+        # DuckDB would invent digits, or get the last one wrong.
+        if capacity is not None and (
+            (dtype.is_float() and capacity.family is Family.DECIMAL)
+            or (dtype.is_decimal() and capacity.family is Family.FLOAT)
+        ):
+            return series.cast(pl.String)
+        return series
+
+    def _is_for_python(self, series: pl.Series, kind: str) -> bool:
+        """Whether values must be looked at one by one, as those of tuples are."""
+        dtype = series.dtype
+        if dtype == pl.Object or (dtype == pl.String and kind == "JSON" and not self._of_text):
+            return True
+        if dtype.is_nested():
+            return is_nested(kind) and not is_same(dtype, self._type_of(kind))
+        return kind == "VARCHAR" and has_nanoseconds(dtype) and bool((series.to_physical() % 1_000 != 0).any())
+
+    def of_values(self, name: str, values: Sequence[Any], kind: str) -> pl.Series:
+        """A column of values of whatever type."""
+        column = [values]
+        if is_nested(kind):
+            if any(isinstance(value, tuple(NESTED)) for value in values):
+                self.json.add(name)
+                column = [apart(values, self._type_of(kind))]
+            elif str in set(map(type, values)):
+                self._note(
+                    name, changes_in_texts(pl.Series(values, dtype=pl.String, strict=False), self._type_of(kind))
+                )
+        for place, fault in adapt_columns(column, [_rules(kind, self._type_of, of_text=self._of_text)]).items():
+            self.bad.setdefault(place, f"{name}: {fault}")
+        capacity = Capacity.of(kind)
+        self._note(name, find_changes(column[0], capacity))
+        return _series(name, column[0], kind, capacity, self.bad)
+
+    def _note(self, name: str, changes: Iterable[tuple[int, str]]) -> None:
+        for place, change in changes:
+            self.bad.setdefault(place, f"{name}: {change}")
 
 
 def _source(name: str, frame: pl.DataFrame, kind: str, json: set[str]) -> str:
@@ -92,7 +134,7 @@ def _rules(kind: str, type_of: TypeOf, *, of_text: bool) -> Rules:
     rules |= {UUID: str, bytearray: bytes, memoryview: bytes}
     if is_nested(kind):
         made_of = type_of(kind)
-        rules |= dict.fromkeys(NESTED, lambda value: json_text(_fitted(value, made_of)))
+        rules |= dict.fromkeys(NESTED, lambda value: json_text(fitted(value, made_of)))
     return rules
 
 
@@ -100,36 +142,22 @@ def _unknown(value: Any) -> Any:
     raise TypeError("DuckDB has no such type")
 
 
-def _fitted(value: Any, kind: Any) -> Any:
-    """A value with every field that its type has, as JSON is to have them. It raises where something would be lost."""
-    if isinstance(value, Mapping) and kind.id == "struct":
-        fields = dict(kind.children)
-        if unknown := [name for name in value if name not in fields]:
-            raise ValueError(f"{unknown[0]!r} is no field of {kind}")
-        return {name: _fitted(value.get(name), field) for name, field in fields.items()}
-    if isinstance(value, Mapping) and kind.id == "map":
-        return {name: _fitted(one, kind.children[1][1]) for name, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset) and kind.id in ("list", "array"):
-        return [_fitted(one, kind.children[0][1]) for one in value]
-    if isinstance(value, float | Decimal) and str(kind) in _INTEGERS and value % 1:
-        raise ValueError(f"{value} is no {kind}")
-    return value
-
-
-def _series(name: str, values: Sequence[Any], kind: str, bad: dict[int, str]) -> pl.Series:
+def _series(name: str, values: Sequence[Any], kind: str, capacity: Capacity | None, bad: dict[int, str]) -> pl.Series:
     """A column of one type as it is, any other in words."""
     types = set(map(type, values)) - {type(None)}
     only = types.pop() if len(types) == 1 else None
-    if only in _AS_THEY_ARE and (kind != "VARCHAR" or only in (str, bytes)):
+    family = None if capacity is None else capacity.family
+    as_it_is = kind != "VARCHAR" or only in (str, bytes)
+    if only in _AS_THEY_ARE and as_it_is and not (only is float and family is Family.DECIMAL):
         try:
             return pl.Series(name, values, dtype=_AS_THEY_ARE[only], strict=True)
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
             pass  # an integer of more than 64 bits, half a character
-    words = [_in_words(value, kind, place, bad) for place, value in enumerate(values)]
+    words = [_in_words(value, kind, family, place, bad) for place, value in enumerate(values)]
     return pl.Series(name, words, dtype=pl.String)
 
 
-def _in_words(value: Any, kind: str, place: int, bad: dict[int, str]) -> str | None:
+def _in_words(value: Any, kind: str, family: Family | None, place: int, bad: dict[int, str]) -> str | None:
     """A value as DuckDB reads it, whichever type the column has."""
     if value is None:
         return None
@@ -137,7 +165,9 @@ def _in_words(value: Any, kind: str, place: int, bad: dict[int, str]) -> str | N
         if isinstance(value, bytes):
             return "".join(f"\\x{byte:02X}" for byte in value)
         if isinstance(value, bool):
-            return str(value).lower()
+            return str(int(value)) if family in _NUMBERS else str(value).lower()
+        if isinstance(value, float) and family is Family.INTEGER and value.is_integer():
+            return str(int(value))  # an unsigned integer takes no "-0.0"
         if isinstance(value, dt.timedelta):
             return str(value).replace(",", "")
         if isinstance(value, dt.datetime) and value.tzinfo is not None and kind != "VARCHAR":
@@ -146,11 +176,3 @@ def _in_words(value: Any, kind: str, place: int, bad: dict[int, str]) -> str | N
     except (ValueError, OverflowError) as error:
         bad.setdefault(place, f"{type(value).__name__} cannot be stored: {error}")
         return None
-
-
-def _broken(series: pl.Series) -> Sequence[int]:
-    """The places of numbers that are not whole, which DuckDB would round."""
-    if not (series.dtype.is_float() or series.dtype.is_decimal() or series.dtype == pl.String):
-        return ()
-    numbers = series.cast(pl.Float64, strict=False)
-    return (numbers.is_finite() & (numbers != numbers.floor())).fill_null(False).arg_true().to_list()

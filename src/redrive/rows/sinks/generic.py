@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from math import isfinite
 from typing import Any, cast
 from uuid import UUID
 
@@ -17,15 +18,17 @@ from redrive.classify.detail import error_detail
 from redrive.masking import mask
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.decimals import column_digits, scale_of, would_round
+from redrive.rows.sinks.capacity import Capacity, Family
+from redrive.rows.sinks.decimals import column_digits
+from redrive.rows.sinks.exact import find_changes
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.shape import Column, Shape, TableName
-from redrive.rows.sinks.sqlite import VALUES as SQLITE_VALUES
-from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, number_text
+from redrive.rows.sinks.sqlite import rules_of as sqlite_rules
+from redrive.rows.sinks.sqlite_numbers import column_type, fit_numbers
 from redrive.rows.sinks.transacted import TransactedTable, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
-from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt, json_of_str, json_text
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 from redrive.store.database import Database
 from redrive.store.dialect import Dialect
 
@@ -42,7 +45,6 @@ _TYPES: dict[ColumnType, sa.types.TypeEngine[Any]] = {
     ColumnType.INSTANT: sa.DateTime(timezone=True),
     ColumnType.JSON: sa.JSON(),
 }
-_WHOLE = "whole number"
 _JSON = "json"
 _OF_ANOTHER_TYPE = ("42804", "0A000", "42846")
 """What PostgreSQL says of a statement that has a value of another type in it: the value may be one row's."""
@@ -116,7 +118,10 @@ class GenericTable(TransactedTable):
             for index in look.get_indexes(*name)
             if index["unique"] and _is_whole(index)
         ]
-        return Shape(tuple(map(_column, columns)), tuple({frozenset(index) for index in unique if index}))
+        return Shape(
+            tuple(_column(one, connection.dialect.name) for one in columns),
+            tuple({frozenset(index) for index in unique if index}),
+        )
 
     def _other_tables(self, connection: Connection) -> list[str]:
         schema = self._table.schema
@@ -139,7 +144,7 @@ class GenericTable(TransactedTable):
 
     def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
         dialect = connection.dialect.name
-        tuples, bad = adapt(rows.tuples, [_rules(dialect, kind, rows) for kind in shape.types(rows.columns)])
+        tuples, bad = _adapted(dialect, rows, shape.types(rows.columns))
         if dialect == "postgresql":
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
         table = sa.table(self._table.table, *map(sa.column, rows.columns), schema=self._table.schema)
@@ -170,7 +175,7 @@ class GenericTable(TransactedTable):
             whole = {name for name in self.key if made[name] is ColumnType.INTEGER}
         else:
             types = zip(self.key, shape.types(self.key), strict=True)
-            whole = {name for name, kind in types if kind == _WHOLE}
+            whole = {name for name, kind in types if _is_integer(kind)}
 
         def ask(some: Outgoing) -> Sequence[Sequence[Any]]:
             return [
@@ -185,34 +190,34 @@ class GenericTable(TransactedTable):
         return any(key["referred_table"] == self._table.table for key in keys)
 
 
+def _adapted(dialect: str, rows: Outgoing, kinds: Sequence[str]) -> tuple[Sequence[tuple[Any, ...]], dict[int, str]]:
+    """The rows as the driver takes them, and those with a value that the table would change, by place."""
+    columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
+    bad = adapt_columns(columns, [_rules(dialect, kind, rows) for kind in kinds])
+    for at, (name, kind, values) in enumerate(zip(rows.columns, kinds, columns, strict=True)):
+        if dialect == "sqlite":
+            columns[at] = values if kind == _JSON else fit_numbers(name, kind, values, bad)
+            continue
+        for place, change in find_changes(values, Capacity.of(kind)):
+            bad.setdefault(place, f"{name}: {change}")
+    return list(zip(*columns, strict=True)), bad
+
+
 def _rules(dialect: str, kind: str, rows: Outgoing) -> Rules:
     if kind == _JSON:
         return {object: json_text, str: None if rows.of_text else json_of_str, type(None): None}
     if dialect == "sqlite":
-        return SQLITE_VALUES if not kind else {**SQLITE_VALUES, Decimal: _sqlite_number, str: _sqlite_number}
-    if kind == _WHOLE:
+        return sqlite_rules(kind)
+    capacity = Capacity.of(kind)
+    if _is_integer(kind):
         return {**_VALUES, float: _whole, Decimal: _whole}
-    scale = scale_of(kind)
-    return _VALUES if scale is None else {**_VALUES, Decimal: _exact(scale), str: _exact(scale)}
+    # Some drivers send a float with 15 digits, which is too few for an exact column.
+    exact: Rules = {float: _exact} if capacity is not None and capacity.family is Family.DECIMAL else {}
+    return {**_VALUES, **exact}
 
 
-def _sqlite_number(value: str | Decimal) -> str:
-    text, bad = value if isinstance(value, str) else number_text(value), dict[int, str]()
-    check_numbers("value", "NUMERIC", [text], bad)
-    if bad:
-        raise ValueError(bad[0])
-    return text
-
-
-def _exact(scale: int) -> Convert:
-    """A number for a column that keeps so many decimal places; the database would round it."""
-
-    def convert(value: Any) -> Any:
-        if would_round(value, scale):
-            raise ValueError(f"{value} would be rounded, since the column keeps {scale} decimal places")
-        return value
-
-    return convert
+def _exact(number: float) -> Decimal | float:
+    return Decimal(repr(number)) if isfinite(number) else number
 
 
 def _whole(number: float | Decimal) -> int:
@@ -220,6 +225,11 @@ def _whole(number: float | Decimal) -> int:
     if number != number // 1:
         raise ValueError(f"{number} is no whole number")
     return int(number)
+
+
+def _is_integer(kind: str) -> bool:
+    capacity = Capacity.of(kind)
+    return capacity is not None and capacity.family is Family.INTEGER
 
 
 def _as_whole(value: Any) -> Any:
@@ -230,17 +240,36 @@ def _as_whole(value: Any) -> Any:
         return value
 
 
-def _column(found: Mapping[str, Any]) -> Column:
+def _column(found: Mapping[str, Any], dialect: str) -> Column:
     computed = found.get("computed") is not None or bool((found.get("identity") or {}).get("always"))
     numbered = found.get("autoincrement") is True or found.get("identity") is not None
     required = not found["nullable"] and found.get("default") is None and not computed and not numbered
-    type_ = found["type"]
-    kind = _WHOLE if isinstance(type_, sa.Integer) else ""
+    return Column(found["name"], _kind(found["type"], dialect), required=required, computed=computed)
+
+
+def _kind(type_: Any, dialect: str) -> str:
+    """The type of a column, by a name that `Capacity` and SQLite know."""
     if isinstance(type_, sa.JSON):
-        kind = _JSON
-    if isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float):
-        kind = "numeric" if type_.scale is None else f"numeric({type_.precision}, {type_.scale})"
-    return Column(found["name"], kind, required=required, computed=computed)
+        return _JSON
+    if dialect == "sqlite":
+        return str(type_)
+    if isinstance(type_, sa.Float):
+        return "real" if isinstance(type_, sa.REAL) else "double precision"
+    if isinstance(type_, sa.Numeric):
+        return "numeric" if type_.scale is None else f"numeric({type_.precision}, {type_.scale})"
+    zone = " with time zone" if getattr(type_, "timezone", False) else ""
+    # MySQL keeps whole seconds unless its type says otherwise.
+    places = f"({getattr(type_, 'fsp', None) or 0})" if dialect in ("mysql", "mariadb") else ""
+    for kind, name in (
+        (sa.Integer, "integer"),
+        (sa.Boolean, "boolean"),
+        (sa.Date, "date"),
+        (sa.DateTime, f"timestamp{places}{zone}"),
+        (sa.Time, f"time{places}{zone}"),
+    ):
+        if isinstance(type_, kind):
+            return name
+    return ""
 
 
 def _is_whole(index: Mapping[str, Any]) -> bool:

@@ -122,8 +122,6 @@ class _Values:
     def __init__(self, values: Sequence[Any]) -> None:
         self._values, self._deep = plain_values(values)
         self._kinds = kinds_of(self._values)
-        if {"float", "decimal"} <= self._kinds.keys():  # JSON numbers: a Decimal is one that no float holds
-            self._use_decimals()
 
     @property
     def brings(self) -> str:
@@ -133,6 +131,8 @@ class _Values:
         if not self._kinds:
             return has
         if has_nulls(has):
+            if {"float", "decimal"} <= self._kinds.keys():  # JSON numbers: a Decimal is one that no float holds
+                self._use_decimals()
             found = merged(has, type_of_most(self._values, self._kinds))
             if found is not None:
                 return found

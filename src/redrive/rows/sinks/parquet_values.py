@@ -16,7 +16,7 @@ from uuid import UUID
 
 from redrive.extras import needs
 from redrive.rows.sinks.parquet_types import is_writable
-from redrive.rows.sinks.values import is_foreign, native
+from redrive.rows.sinks.values import is_fine, is_foreign, native, plain_moment
 
 with needs("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -69,6 +69,7 @@ _TYPES = {
     "instant": pa.timestamp("us", "UTC"),
     "duration": pa.duration("us"),
 }
+_STEPS = {"s": 1_000_000, "ms": 1_000}  # microseconds of the units that are coarser
 _NESTED = {"list", "object"}
 
 
@@ -96,7 +97,9 @@ def plain_values(values: Sequence[Any]) -> tuple[Sequence[Any], dict[int, str]]:
 
     What is nested too deep is None, and named by its place.
     """
-    if not any(type(value) in (UUID, list, tuple, dict) or is_foreign(type(value)) for value in values):
+    if not any(
+        kind in (UUID, list, tuple, dict) or is_foreign(kind) or is_fine(kind) for kind in set(map(type, values))
+    ):
         return values, {}
     deep = {
         place: f"it is nested more than {_DEEPEST} deep"
@@ -121,9 +124,11 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
-    if is_foreign(type(value)):
-        with suppress(TypeError):
+    with suppress(TypeError, ValueError):
+        if is_foreign(type(value)):
             return native(value)
+        if is_fine(type(value)):
+            return plain_moment(value)
     return value
 
 
@@ -180,7 +185,7 @@ def _decimal(values: Iterable[Any]) -> pa.DataType:
 
 def misfits(values: Sequence[Any], kinds: Counter[str], kind: pa.DataType) -> dict[int, str]:
     """The places of values that are of another type, and what is wrong with each."""
-    if all(one not in _NESTED and _fits(one, kind) for one in kinds):
+    if all(one not in _NESTED and _fits(one, kind) for one in kinds) and not _is_coarse(kind):
         return {}
     faults = ((place, _fault(value, kind)) for place, value in enumerate(values))
     return {place: fault for place, fault in faults if fault is not None}
@@ -202,7 +207,18 @@ def _fault(value: Any, kind: pa.DataType) -> str | None:
         return next((fault for item in value if (fault := _fault(item, kind.value_type))), None)
     if one == "object":
         return _fault_of_object(value, kind)
+    if _is_coarse(kind) and _microseconds(value) % _STEPS[kind.unit]:
+        return f"{value} is finer than {kind}"
     return None
+
+
+def _is_coarse(kind: pa.DataType) -> bool:
+    """Whether Arrow would cut off microseconds for a type of times."""
+    return getattr(kind, "unit", None) in _STEPS
+
+
+def _microseconds(value: dt.datetime | dt.time | dt.timedelta) -> int:
+    return value.microseconds if isinstance(value, dt.timedelta) else value.microsecond
 
 
 def _fault_of_object(value: dict[Any, Any], kind: pa.DataType) -> str | None:

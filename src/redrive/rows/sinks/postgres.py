@@ -14,7 +14,6 @@ from redrive.model import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
-from redrive.rows.sinks.decimals import scale_of
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.mode import Mode
@@ -56,6 +55,7 @@ _TYPES = {
     ColumnType.TIME: "time",
     ColumnType.TIMESTAMP: "timestamp",
     ColumnType.INSTANT: "timestamptz",
+    ColumnType.NANOSECONDS: "text",
     ColumnType.DURATION: "interval",
     ColumnType.UUID: "uuid",
     ColumnType.JSON: "jsonb",
@@ -228,8 +228,8 @@ class _Load:
         self._mode = mode
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
         self._count, self._columns = len(rows), rows.columns
-        scales = [scale_of(kind) for kind in shape.types(rows.columns)]
-        self._text = CopyText(rows, [shape.base_types[name] for name in rows.columns], scales)
+        stored = [shape.stored_types[name] for name in rows.columns]
+        self._text = CopyText(rows, [shape.base_types[name] for name in rows.columns], stored)
         self._bad = self._text.bad
         self._changed = 0
         self._staging = staging(shape, rows.columns)

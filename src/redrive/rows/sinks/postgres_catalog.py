@@ -19,6 +19,8 @@ _TABLE = """
 _COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR a.attidentity <> '',
            a.attgenerated <> '' OR a.attidentity = 'a', coalesce(base.typname, t.typname), t.typcategory,
+           CASE WHEN base.oid IS NULL THEN format_type(a.atttypid, a.atttypmod)
+                ELSE format_type(base.oid, t.typtypmod) END,
            (SELECT ' COLLATE ' || quote_ident(n.nspname) || '.' || quote_ident(l.collname)
             FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
             WHERE l.oid = a.attcollation AND l.oid <> t.typcollation),
@@ -108,6 +110,8 @@ class PostgresShape(Shape):
     not_null: frozenset[str]
     base_types: dict[str, str]
     """By column: `json`, `jsonb`, `array`, `timestamptz`, `int8` …"""
+    stored_types: dict[str, str]
+    """By column, as the server writes it: of a domain, the type that it is made of."""
     collations: dict[str, str]
     checks: tuple[Check, ...]
     nondeterministic: frozenset[str]
@@ -136,8 +140,9 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
         acts_later=deferred or has_triggers,
         refers_to_itself=refers_to_itself,
         not_null=frozenset(name for name, _, not_null, *_ in columns if not_null),
-        base_types={name: "array" if category == "A" else base for name, *_, base, category, _, _ in columns},
+        base_types={name: "array" if category == "A" else base for name, *_, base, category, _, _, _ in columns},
         collations={name: collation or "" for name, *_, collation, _ in columns},
+        stored_types={name: stored for name, *_, stored, _, _ in columns},
         # One that is about the row as a whole names no column, and is left to the table.
         checks=tuple(Check(name, said, frozenset(of)) for name, said, count, of in checks if count == len(of)),
         nondeterministic=frozenset(name for name, *_, nondeterministic in columns if nondeterministic),

@@ -12,7 +12,9 @@ from uuid import UUID
 
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.decimals import rounded, rounded_values, rounding_fault
+from redrive.rows.frames import values_of
+from redrive.rows.sinks.capacity import Capacity
+from redrive.rows.sinks.exact import find_changes, find_changes_within, is_no_time
 from redrive.rows.sinks.shape import listed
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 
@@ -49,21 +51,24 @@ class Unsendable(Exception):
 class CopyText:
     """Rows as COPY takes them into columns of these types, as many at a time as asked for."""
 
-    def __init__(self, rows: Outgoing, base_types: Sequence[str], scales: Sequence[int | None]) -> None:
+    def __init__(self, rows: Outgoing, base_types: Sequence[str], types: Sequence[str]) -> None:
         self.bad: dict[int, str] = {}
         """The rows that are not to be sent, by place, and why."""
         self.columns = rows.columns
         self._frame: pl.DataFrame | None = None
         self._tuples: Sequence[tuple[Any, ...]] = ()
-        self._scales = {name: scale for name, scale in zip(rows.columns, scales, strict=True) if scale is not None}
+        self._capacities = {
+            name: Capacity.of(kind.rstrip("[]")) for name, kind in zip(rows.columns, types, strict=True)
+        }
         if rows.as_frame is not None:
             self._frame = self._textual(rows.as_frame, base_types, of_text=rows.of_text)
         if self._frame is None:
             columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
+            given = list(columns)
             self.bad = adapt_columns(columns, [_rules(base, of_text=rows.of_text) for base in base_types])
             words = [_in_words(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
-            for name, series, values in zip(rows.columns, words, columns, strict=True):
-                self._find_rounded(name, values if series is None else series)
+            for at, (name, base, series) in enumerate(zip(rows.columns, base_types, words, strict=True)):
+                self._find_changed(name, base, columns[at] if series is None else series, given[at])
             made = [series for series in words if series is not None]
             if len(made) == len(columns):
                 self._frame = pl.DataFrame(made)
@@ -89,17 +94,21 @@ class CopyText:
                 words = _in_words(series.name, values[0], base)
             if words is None:
                 return None
-            self._find_rounded(series.name, series if series.dtype.is_decimal() else words)
+            # In words a moment is cut to what the server keeps.
+            self._find_changed(series.name, base, words if words.dtype == pl.String else series, series)
             made.append(words)
         return pl.DataFrame(made)
 
-    def _find_rounded(self, name: str, values: pl.Series | Sequence[Any]) -> None:
-        """Reject exact numbers with more decimal places than their column keeps."""
-        scale = self._scales.get(name)
-        if scale is not None:
-            places = rounded(values, scale) if isinstance(values, pl.Series) else rounded_values(values, scale)
-            for place in places:
-                self.bad.setdefault(place, rounding_fault(name, values[place], scale))
+    def _find_changed(
+        self, name: str, base: str, values: pl.Series | Sequence[Any], given: pl.Series | Sequence[Any]
+    ) -> None:
+        """Reject values that the server would change; `given` are the same before they were put into words."""
+        capacity = self._capacities[name]
+        if base != "array" and is_no_time(given, capacity):
+            values = given
+        changes = find_changes_within(values, capacity) if base == "array" else find_changes(values, capacity)
+        for place, change in changes:
+            self.bad.setdefault(place, f"{name}: {change}")
 
     def places(self, start: int, stop: int) -> Sequence[int]:
         """The rows of a range that are sent, one on each line."""
@@ -210,7 +219,7 @@ def _dated(series: pl.Series) -> pl.Expr:
 def _listed(series: pl.Series, bad: dict[int, str]) -> list[Any]:
     """The values as Python has them; None for those it cannot have."""
     try:
-        return series.to_list()
+        return values_of(series)
     except (ValueError, OverflowError):
         return [_value(series, place, bad) for place in range(len(series))]
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.decimals import scale_of
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable
@@ -64,7 +63,7 @@ class KeyType(NamedTuple):
 def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> list[list[Any]]:
     """See `keys.Ask`. The values are staged as text, as COPY would send them to the table."""
     own = [types[name] for name in rows.columns]
-    text = CopyText(rows, [one.base for one in own], [scale_of(one.name) for one in own])
+    text = CopyText(rows, [one.base for one in own], [one.name for one in own])
     text.bad.update(text.with_nul())
     number = "redrive_row"
     while number in rows.columns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -27,7 +26,7 @@ from redrive.rows.sinks.shape import Shape, TableName, fold_name, listed, quoted
 from redrive.rows.sinks.sink import Applied
 from redrive.rows.sinks.sqlite_catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
 from redrive.rows.sinks.sqlite_keys import affinity, ask, kind_of
-from redrive.rows.sinks.sqlite_numbers import check_numbers, column_type, holds_numbers, number_text
+from redrive.rows.sinks.sqlite_numbers import column_type, fit_numbers, holds_numbers, number_text
 from redrive.rows.sinks.transacted import Faults, TransactedTable, execute_with, is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns
@@ -59,8 +58,8 @@ VALUES: Rules = {
     UUID: str,
 }
 _IN_NUMBERS: Rules = {**VALUES, Decimal: number_text}
-_IN_TEXT: Rules = {**VALUES, bool: None, int: str}  # which has room for more than 64 bits
-_TEXT = re.compile("CHAR|CLOB|TEXT", re.IGNORECASE)
+# A text has room for more than 64 bits, and SQLite itself would write 15 digits of a float.
+_IN_TEXT: Rules = {**VALUES, bool: None, int: str, float: lambda number: repr(_number(number))}
 _TYPES = {
     ColumnType.BOOLEAN: "INTEGER",
     ColumnType.INTEGER: "INTEGER",
@@ -212,7 +211,7 @@ class SqliteTable(TransactedTable):
 
         def ask_sqlite(some: Outgoing) -> Sequence[Sequence[Any]]:
             kinds = [types[name] for name in some.columns]
-            return ask(some, kinds, [_rules(kind) for kind in kinds], collations)
+            return ask(some, kinds, [rules_of(kind) for kind in kinds], collations)
 
         return {name: kind_of(kind, collations.get(name.lower(), "BINARY")) for name, kind in types.items()}, ask_sqlite
 
@@ -230,10 +229,14 @@ class SqliteTable(TransactedTable):
             return _delete_rows(cursor, self._table, self.key, shape, rows, newer=self.mode.newer)
 
 
-def _rules(kind: str) -> Rules:
-    if _TEXT.search(kind):
-        return _IN_TEXT
-    return _IN_NUMBERS if holds_numbers(kind) else VALUES
+def rules_of(kind: str) -> Rules:
+    """Return what becomes of values in a column of this declared type."""
+    match affinity(kind):
+        case "TEXT":
+            return _IN_TEXT
+        case "BLOB":
+            return VALUES
+    return _IN_NUMBERS
 
 
 def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
@@ -267,7 +270,7 @@ def _delete_rows(
     """Delete by key, where `newer` is given only what is older; the rows for which that fails by place, and why."""
     names = [*key, *([newer] if newer else [])]
     columns: list[Sequence[Any]] = [rows.values(name) for name in names]
-    bad = adapt_columns(columns, [_rules(kind) for kind in shape.types(names, fold_name)])
+    bad = adapt_columns(columns, [rules_of(kind) for kind in shape.types(names, fold_name)])
     conditions = [f"{quoted(name)} = ?" for name in key]
     if newer:
         conditions.append(f"({quoted(newer)} IS NULL OR {quoted(newer)} < ?)")
@@ -303,10 +306,8 @@ class _Load:
         self._columns = rows.columns
         types = shape.types(rows.columns, fold_name)
         columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
-        self._bad = adapt_columns(columns, [_rules(kind) for kind in types])
-        for name, kind, values in zip(rows.columns, types, columns, strict=True):
-            if _rules(kind) is _IN_NUMBERS:
-                check_numbers(name, kind, values, self._bad)
+        self._bad = adapt_columns(columns, [rules_of(kind) for kind in types])
+        columns = [fit_numbers(*column, self._bad) for column in zip(rows.columns, types, columns, strict=True)]
         self._tuples = list(zip(*columns, strict=True))
         others = [name for name in rows.columns if name.lower() not in {part.lower() for part in key}]
         self._upsert = (

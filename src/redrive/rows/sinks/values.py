@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
 import orjson
 
+_NAT = -(2**63)  # numpy's number for a moment that is none
 Convert = Callable[[Any], Any]
 Rules = Mapping[type, Convert | None]
 """What becomes of values of a type and of those derived from it; one that is not named, or has None, stays as it is."""
@@ -77,28 +78,42 @@ def is_foreign(kind: type) -> bool:
 
 
 def native(value: Any) -> Any:
-    """A value of numpy as Python has it."""
+    """A value of numpy as Python has it; a moment with nanoseconds, which Python does not have, is a text."""
     if value.dtype.kind in "mM":
-        value = value.astype(f"{value.dtype.kind}8[us]")  # of nanoseconds Python has only the number
+        micro = value.astype(f"{value.dtype.kind}8[us]")
+        nothing = value.astype("i8") == _NAT
+        if ((micro != value) & ~nothing).any():
+            return _fine(value)
+        value = micro  # of nanoseconds Python has only the number
     made = value.tolist()
     if is_foreign(type(made)):
         raise TypeError("Python has no such number")
     return made
 
 
+def _fine(value: Any) -> Any:
+    """Moments of numpy with nanoseconds, or finer."""
+    if value.dtype.kind == "m":
+        raise ValueError(f"{value} is finer than microseconds")
+    texts = value.astype(str).tolist()
+    return texts.replace("T", " ") if isinstance(texts, str) else texts
+
+
+def is_fine(kind: type) -> bool:
+    """Whether moments of a type have nanoseconds, as those of pandas."""
+    return issubclass(kind, datetime) and hasattr(kind, "nanosecond")
+
+
+def plain_moment(value: datetime) -> datetime | str:
+    """A moment of a class that knows nanoseconds, as pandas': a text where it has some."""
+    if str(value) == "NaT":
+        raise ValueError("NaT is not a moment")
+    if value.nanosecond:  # type: ignore[attr-defined]
+        return value.isoformat(" ")
+    return datetime.combine(value.date(), value.timetz().replace(fold=value.fold))
+
+
 NESTED: Rules = dict.fromkeys((dict, list, tuple, set, frozenset), json_text)
-
-
-def adapt(rows: Sequence[tuple[Any, ...]], rules: Sequence[Rules]) -> tuple[Sequence[tuple[Any, ...]], dict[int, str]]:
-    """Rows as a driver takes them, and the faults of those that have a value it cannot be given, by place.
-
-    `rules` holds those of each column.
-    """
-    columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-    before = list(columns)
-    bad = adapt_columns(columns, rules)
-    unchanged = all(one is other for one, other in zip(columns, before, strict=True))
-    return (rows, bad) if unchanged else (list(zip(*columns, strict=True)), bad)
 
 
 def adapt_columns(columns: list[Sequence[Any]], rules: Sequence[Rules]) -> dict[int, str]:
@@ -124,6 +139,8 @@ def _converted(values: Iterable[Any], needed: Mapping[type, Convert], bad: dict[
 def _rule(kind: type, rules: Rules) -> Convert | None:
     if is_foreign(kind):
         return lambda value: _followed(native(value), rules)
+    if is_fine(kind):
+        return lambda moment: _followed(plain_moment(moment), rules)
     if issubclass(kind, Enum):
         return lambda member: _followed(member.value, rules)
     return next((rules[base] for base in kind.__mro__ if base in rules), None)

@@ -533,13 +533,15 @@ def test_a_row_is_the_same_in_a_frame_in_a_tuple_and_beside_values_of_other_type
     assert sql("SELECT count(*) FROM t") == [(len(values) + 1,)]
 
 
-def test_single_precision_and_nanoseconds_are_what_python_has_of_them(sql, sink):
+def test_nanoseconds_that_a_column_would_lose_are_rejected(sql, sink):
     sql("CREATE TABLE t (id integer PRIMARY KEY, f double precision, at timestamp, clock time)")
+    moments, clocks = [1_577_881_815_123_456_000, 1_577_881_815_123_456_789], [86_399_999_999_000, 86_399_999_999_999]
     frame = pl.DataFrame(
-        {"id": [1], "f": [0.1], "at": [1_577_881_815_123_456_789], "clock": [86_399_999_999_999]},
+        {"id": [1, 2, 3], "f": [0.1] * 3, "at": [*moments, moments[0]], "clock": [clocks[0], *clocks]},
         schema_overrides={"f": pl.Float32},
     ).with_columns(pl.col("at").cast(pl.Datetime("ns")), pl.col("clock").cast(pl.Time))
-    assert list(sink().write(Outgoing.of_frame(frame, [0]), label="a")) == []
+    refused = sink().write(Outgoing.of_frame(frame, range(3)), label="a")
+    assert [(one.place, str(one.error).partition(":")[0]) for one in refused] == [(1, "at"), (2, "clock")]
     assert sql("SELECT * FROM t") == [frame.row(0)]
 
 

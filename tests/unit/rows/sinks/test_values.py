@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.types_of import ColumnType, types_of
-from redrive.rows.sinks.values import NESTED, adapt, json_text
+from redrive.rows.sinks.values import NESTED, adapt_columns, json_text
 
 
 class Colour(Enum):
@@ -47,22 +47,22 @@ def test_json_keeps_decimals_exact_and_writes_dates_as_text():
 
 
 def test_rows_that_need_nothing_are_given_back_untouched():
-    rows = [(1, "a", None), (2, "b", 1.5)]
-    assert adapt(rows, [NESTED] * 3) == (rows, {})
-    assert adapt(rows, [NESTED] * 3)[0] is rows
+    columns = [(1, 2), ("a", "b"), (None, 1.5)]
+    given = list(columns)
+    assert adapt_columns(given, [NESTED] * 3) == {}
+    assert all(after is before for after, before in zip(given, columns, strict=True))
 
 
 def test_only_what_has_a_rule_is_changed_enums_by_their_value():
-    rows = [(Colour.RED, [1], Shade.DARK), (Decimal(2), {"a": 1}, "plain"), (None, None, None)]
-    adapted, bad = adapt(rows, [{Decimal: str}, NESTED, {}])
-    assert adapted == [("1.5", "[1]", "dark"), ("2", '{"a":1}', "plain"), (None, None, None)]
-    assert bad == {}
+    columns = [(Colour.RED, Decimal(2), None), ([1], {"a": 1}, None), (Shade.DARK, "plain", None)]
+    assert adapt_columns(columns, [{Decimal: str}, NESTED, {}]) == {}
+    assert columns == [["1.5", "2", None], ["[1]", '{"a":1}', None], ["dark", "plain", None]]
 
 
 def test_a_value_that_cannot_be_changed_is_its_rows_fault():
     endless = []
     endless.append(endless)
-    _, bad = adapt([({"a": b"\xff"},), ([1],), (endless,)], [NESTED])
+    bad = adapt_columns([({"a": b"\xff"}, [1], endless)], [NESTED])
     assert set(bad) == {0, 2}
     assert bad[0] == "dict cannot be stored: bytes cannot stand in JSON"
 
@@ -131,5 +131,38 @@ def test_json_bends_no_number():
 
 def test_values_of_numpy_become_python_s_wherever_they_stand():
     moment = numpy.datetime64("2026-07-01T12:00:00.000001", "ns")
-    rows, bad = adapt([(numpy.int64(5), [numpy.float32(0.5), numpy.bool_(True)], moment)], [{int: str}, NESTED, {}])
-    assert (rows, bad) == ([("5", "[0.5,true]", dt.datetime(2026, 7, 1, 12, 0, 0, 1))], {})
+    columns = [(numpy.int64(5),), ([numpy.float32(0.5), numpy.bool_(True)],), (moment,)]
+    assert adapt_columns(columns, [{int: str}, NESTED, {}]) == {}
+    assert columns == [["5"], ["[0.5,true]"], [dt.datetime(2026, 7, 1, 12, 0, 0, 1)]]
+
+
+class Fine(dt.datetime):
+    """A moment with nanoseconds, as pandas has them."""
+
+    nanosecond = 0
+
+    def isoformat(self, sep="T", timespec="auto"):
+        return f"{super().isoformat(sep, timespec)}{self.nanosecond:03}" if self.nanosecond else super().isoformat(sep)
+
+
+class TestNanoseconds:
+    """Python has none: a moment that has some is a text."""
+
+    def test_of_numpy_are_kept_in_a_text(self):
+        moments = [numpy.datetime64(f"2026-07-01T12:00:00.123456{end}", "ns") for end in ("789", "000")]
+        columns = [(*moments, numpy.datetime64("NaT", "ns")), ([moments[0]], {"at": moments[1]}, None)]
+        assert adapt_columns(columns, [{}, NESTED]) == {}
+        plain = dt.datetime(2026, 7, 1, 12, 0, 0, 123456)
+        assert columns[0] == ["2026-07-01 12:00:00.123456789", plain, None]
+        assert columns[1][:2] == ['["2026-07-01 12:00:00.123456789"]', '{"at":"2026-07-01T12:00:00.123456"}']
+
+    def test_of_a_duration_are_its_rows_fault(self):
+        assert list(adapt_columns([(numpy.timedelta64(1, "ns"), numpy.timedelta64(1, "us"))], [{}])) == [0]
+
+    def test_of_pandas_are_kept_in_a_text(self):
+        fine, plain = Fine(2026, 7, 1, 12, 0, 0, 123456), Fine(2026, 7, 1, 12, tzinfo=dt.UTC)
+        fine.nanosecond = 789
+        columns = [(fine, plain)]
+        assert adapt_columns(columns, [{}]) == {}
+        assert columns == [["2026-07-01 12:00:00.123456789", dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]]
+        assert type(columns[0][1]) is dt.datetime

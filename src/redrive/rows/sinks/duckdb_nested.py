@@ -1,0 +1,151 @@
+"""Lists, structs and maps for DuckDB: each value in them is held to the type of its element or field."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+from redrive.extras import needs
+from redrive.rows.sinks.capacity import Capacity, Family
+from redrive.rows.sinks.exact_values import change_of
+from redrive.rows.sinks.shape import quoted
+from redrive.rows.sinks.values import is_foreign, native
+
+with needs("rows"):
+    import duckdb
+    import polars as pl
+
+_SAME: dict[str, pl.DataType] = {
+    "BOOLEAN": pl.Boolean(),
+    "TINYINT": pl.Int8(),
+    "SMALLINT": pl.Int16(),
+    "INTEGER": pl.Int32(),
+    "BIGINT": pl.Int64(),
+    "FLOAT": pl.Float32(),
+    "DOUBLE": pl.Float64(),
+    "VARCHAR": pl.String(),
+    "BLOB": pl.Binary(),
+    "DATE": pl.Date(),
+    "TIMESTAMP": pl.Datetime("us"),
+    "TIMESTAMP_NS": pl.Datetime("ns"),
+}
+
+
+def is_same(dtype: Any, kind: Any) -> bool:
+    """Return whether DuckDB reads a nested type of polars as this type of its own, so that no value is cast."""
+    if isinstance(dtype, pl.Struct) and kind.id == "struct":
+        fields = [(field.name, field.dtype) for field in dtype.fields]
+        return [name for name, _ in fields] == [name for name, _ in kind.children] and all(
+            is_same(inner, own) for (_, inner), (_, own) in zip(fields, kind.children, strict=True)
+        )
+    if isinstance(dtype, pl.List) and kind.id == "list":
+        return is_same(dtype.inner, kind.children[0][1])
+    return bool(str(kind) in _SAME and dtype == _SAME[str(kind)])
+
+
+def fitted(value: Any, kind: Any) -> Any:
+    """Return a value with every field that its type has, as JSON is to have them.
+
+    Raises `ValueError` where something would be lost or changed.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if is_foreign(type(value)):
+        value = native(value)
+    if isinstance(value, Mapping) and kind.id == "struct":
+        fields = dict(kind.children)
+        if unknown := [name for name in value if name not in fields]:
+            raise ValueError(f"{unknown[0]!r} is no field of {kind}")
+        return {name: fitted(value.get(name), field) for name, field in fields.items()}
+    if isinstance(value, Mapping) and kind.id == "map":
+        return {name: fitted(one, kind.children[1][1]) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset) and kind.id in ("list", "array"):
+        return [fitted(one, kind.children[0][1]) for one in value]
+    if change := _change(value, kind):
+        raise ValueError(change)
+    return _written(value, str(kind))
+
+
+def _change(value: Any, kind: Any) -> str | None:
+    capacity = Capacity.of(str(kind))
+    change = None if capacity is None else change_of(value, capacity)
+    return None if change is None else f"{str(value)!r} {change}"
+
+
+def _written(value: Any, kind: str) -> Any:
+    """A value as JSON is to have it: a number that DuckDB would read as a float is a text."""
+    if isinstance(value, dt.timedelta):
+        return str(value).replace(",", "")
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return value
+    capacity = Capacity.of(kind)
+    exact = kind == "VARCHAR" or (capacity is not None and capacity.family is Family.DECIMAL)
+    return str(value) if exact or (isinstance(value, int) and abs(value) >= 2**63) else value
+
+
+def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
+    """Yield the places of texts of a nested type that hold a value which would be changed, and why."""
+    if _is_exact(kind):
+        return
+    for place, value in enumerate(_taken_apart(texts, kind)):
+        if change := next(_changes_within(value, kind), None):
+            yield place, change
+
+
+def apart(values: Sequence[Any], kind: Any) -> list[Any]:
+    """Return values with the texts among them taken apart, so that all of a column are lists, structs or maps."""
+    places = [place for place, value in enumerate(values) if type(value) is str]
+    made = list(values)
+    if places:
+        texts = pl.Series([values[place] for place in places], dtype=pl.String)
+        for place, value in zip(places, _taken_apart(texts, kind), strict=True):
+            made[place] = values[place] if value is None else value
+    return made
+
+
+def _is_exact(kind: Any) -> bool:
+    """Whether nothing in a nested type could change: nothing but texts, say."""
+    if kind.id in ("list", "array", "struct", "map"):
+        return all(_is_exact(inner) for _, inner in kind.children if not isinstance(inner, int))
+    return Capacity.of(str(kind)) is None
+
+
+def _taken_apart(texts: pl.Series, kind: Any) -> list[Any]:
+    """Texts of a nested type, taken apart by DuckDB into lists, structs and maps of texts; None where it cannot."""
+    with duckdb.connect() as connection:
+        connection.register("redrive_texts", pl.DataFrame({"texts": texts}))
+        found = connection.execute(f"SELECT TRY_CAST(texts AS {_of_texts(kind)}) FROM redrive_texts").fetchall()
+    return [value for (value,) in found]
+
+
+def _of_texts(kind: Any) -> str:
+    """A type of the same structure that holds nothing but texts."""
+    if kind.id == "struct":
+        return f"STRUCT({', '.join(f'{quoted(name)} {_of_texts(inner)}' for name, inner in kind.children)})"
+    if kind.id == "map":
+        (_, key), (_, value) = kind.children
+        return f"MAP({_of_texts(key)}, {_of_texts(value)})"
+    if kind.id in ("list", "array"):
+        size = "" if kind.id == "list" else kind.children[1][1]
+        return f"{_of_texts(kind.children[0][1])}[{size}]"
+    return "VARCHAR"
+
+
+def _changes_within(value: Any, kind: Any) -> Iterator[str]:
+    if value is None:
+        return
+    parts: Sequence[tuple[Any, Any]] = ()
+    if kind.id == "struct":
+        parts = [(value.get(name), inner) for name, inner in kind.children]
+    elif kind.id == "map":
+        (_, key), (_, inner) = kind.children
+        parts = [(part, own) for item in value.items() for part, own in zip(item, (key, inner), strict=True)]
+    elif kind.id in ("list", "array"):
+        parts = [(part, kind.children[0][1]) for part in value]
+    elif change := _change(value, kind):
+        yield change
+    for part, own in parts:
+        yield from _changes_within(part, own)
