@@ -23,6 +23,7 @@ with needs("rows"):
 
 _ELEMENTS = re.compile(r'[^{},"\\]+')
 _TEMPORAL = (Family.TIMESTAMP, Family.INSTANT, Family.DATE, Family.TIME)
+_CLOCKED = (Family.TIMESTAMP, Family.INSTANT, Family.TIME)
 _NOT_TIMES: dict[Family, tuple[Any, ...]] = {
     **dict.fromkeys((Family.TIMESTAMP, Family.INSTANT, Family.DATE), (pl.Duration, pl.Time, pl.Boolean)),
     Family.TIME: (pl.Duration, pl.Date, pl.Boolean),
@@ -118,6 +119,10 @@ def _may_change(values: Sequence[Any], capacity: Capacity) -> bool:
     types = set(map(type, values)) - {type(None)}
     if capacity.places >= 0:
         types -= _SAFE[capacity.family]
+    own = dt.time if capacity.family is Family.TIME else dt.datetime
+    if types == {own} and capacity.family in _CLOCKED and capacity.places >= _UNITS["us"]:
+        # All but an offset is kept, and the common case is that there is none.
+        return capacity.family is not Family.INSTANT and any(value is not None and value.tzinfo for value in values)
     if capacity.family is Family.FLOAT:
         if capacity.bits == 64:
             types.discard(float)
