@@ -15,7 +15,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any
 
-from redrive.cli.wording import lines, one_line
+from redrive.cli.wording import in_json, lines, one_line
 
 _GAP = 2
 _MOST_LINES = 3
@@ -61,7 +61,7 @@ class Output:
 
     def document(self, value: Any) -> None:
         """One JSON document."""
-        sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+        sys.stdout.write(in_json(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
         """Rows under a header; on a terminal as wide as that is."""

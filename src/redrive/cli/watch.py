@@ -21,7 +21,7 @@ from redrive.cli.output import Output, iso
 from redrive.cli.session import Session
 from redrive.cli.spans import seconds
 from redrive.cli.store import left_behind
-from redrive.cli.wording import one_line
+from redrive.cli.wording import in_json, one_line
 from redrive.model import in_words
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class _Status:
     def _tell_of(self, what: str, alert: Alert) -> None:
         now = datetime.now(UTC)
         if self._out.json:
-            self._write(json.dumps({"time": iso(now), "what": what, **alert.document()}, ensure_ascii=False))
+            self._write(in_json(json.dumps({"time": iso(now), "what": what, **alert.document()}, ensure_ascii=False)))
         elif self._out.terminal:
             said = "is open" if what == "found" else what
             self._write(one_line(f"{now:%H:%M}  {alert.urgency} {said:<12}  {alert.title} (alert {alert.id})"))

@@ -11,6 +11,8 @@ from redrive.model import in_words
 _BARS = "▂▃▄▅▆▇█"
 # Controls, and what turns the direction of writing: a vendor's file must not steer the terminal that shows it.
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# The same in JSON, where the other controls are escaped already and line ends are its own.
+_UNPRINTABLE_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -58,6 +60,11 @@ def one_line(text: str) -> str:
 def lines(text: str) -> str:
     """A text whose line breaks are kept and whose other controls are shown as escapes."""
     return "\n".join(one_line(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def in_json(text: str) -> str:
+    """A JSON text that steers no terminal: what could is escaped, and read back as the same."""
+    return _UNPRINTABLE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def hexdump(data: bytes) -> str:

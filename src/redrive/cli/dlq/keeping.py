@@ -18,7 +18,7 @@ from redrive.cli.dlq.noun import app
 from redrive.cli.exits import Refused
 from redrive.cli.selecting import Selection
 from redrive.cli.session import Session
-from redrive.cli.wording import counted
+from redrive.cli.wording import counted, in_json
 from redrive.paths import local_path
 from redrive.private_files import open_new, scratch_beside
 
@@ -42,7 +42,7 @@ def export(
         lines = store.dlq.export(**filters)
         if output == "-":
             for line in lines:
-                sys.stdout.write(f"{line}\n")
+                sys.stdout.write(f"{in_json(line)}\n")
             return
         total = store.dlq.count(**filters)
         with _whole_file(_local(output)) as file, session.out.progress("exporting") as tell:

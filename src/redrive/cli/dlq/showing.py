@@ -12,7 +12,7 @@ from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
-from redrive.cli.wording import at, hexdump, one_line
+from redrive.cli.wording import at, hexdump, in_json, one_line
 from redrive.masking import mask
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _show_raw(out: Output, record: Any) -> None:
         else:
             sys.stdout.write(f"{record}\n")
     else:
-        sys.stdout.write(f"{encode(record)}\n")
+        sys.stdout.write(f"{in_json(encode(record))}\n")
 
 
 def _show_to_people(out: Output, view: LetterView, letter: Letter, audit: Iterable[AuditEntry], *, full: bool) -> None:
