@@ -262,6 +262,9 @@ class ReplayReport:
     """Letters that matched and were not written: the sink has a newer row of their key, or one that it keeps."""
     decided: int = 0
     """Letters that matched and were left out: another replay or an operator has decided them since."""
+    key_unknown: int = 0
+    """Letters that matched, whose key is not known, and whose pipeline has written rows since: they may overwrite newer
+    rows."""
     canary: int | None = None
     """Letters that were sent first; None without a canary."""
 

@@ -129,6 +129,25 @@ class TestLettersOfOneKey:
         assert (reports[0].attempted, reports[0].held) == (0, 2)
 
 
+class TestLetterWithoutAKnownKey:
+    """A transform may change the key, and no good row of its batch shows whether it does."""
+
+    @staticmethod
+    def keep(record: dict[str, Any]) -> dict[str, Any]:
+        return dict(record)
+
+    def test_report_counts_it_once_later_rows_are_written(self, some_place):
+        some_place.run((1, "bad", 1), transform=self.keep)
+        assert some_place.replay(transform=self.keep, dry_run=True).key_unknown == 0
+        some_place.run((2, "other", 2), transform=self.keep)
+        assert some_place.replay(transform=self.keep, dry_run=True).key_unknown == 1
+
+    def test_function_is_not_said_to_overwrite(self, some_place):
+        some_place.run((1, "bad", 1), transform=self.keep)
+        some_place.run((2, "other", 2), transform=self.keep)
+        assert some_place.store.dlq.replay(lambda records: None, pipeline="vendor").key_unknown == 0
+
+
 class TestRecordThatIsNotWritten:
     @pytest.mark.parametrize("dry_run", [False, True])
     def test_validate_discards(self, some_place, dry_run):

@@ -105,6 +105,8 @@ class Target:
     takes_letters: bool
     pipeline: str | None = None
     """The pipeline whose letters it takes; None where it does not say."""
+    overwrites: bool = False
+    """Whether it is a pipeline that replaces the row of a key in its sink."""
 
     @classmethod
     def of(cls, target: object) -> Target:
@@ -118,7 +120,11 @@ class Target:
         owner = getattr(target, "__self__", target)  # of a method, such as pipeline.reprocess
         pipeline = getattr(owner, "letters_pipeline", None)
         return cls(
-            function, "dry_run" in keywords, "letters" in keywords, pipeline if isinstance(pipeline, str) else None
+            function,
+            "dry_run" in keywords,
+            "letters" in keywords,
+            pipeline if isinstance(pipeline, str) else None,
+            getattr(owner, "letters_overwrite", False),
         )
 
     def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:

@@ -205,6 +205,11 @@ class Pipeline:
         """The pipeline whose letters a replay sends to `reprocess`: this one."""
         return self.name
 
+    @property
+    def letters_overwrite(self) -> bool:
+        """Whether a replayed record replaces the row of its key in the sink."""
+        return bool(self.sink.key)
+
     def reprocess(
         self, records: Sequence[Any], *, dry_run: bool = False, letters: Sequence[Letter] = ()
     ) -> list[str | BaseException | None]:

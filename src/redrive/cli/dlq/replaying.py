@@ -291,6 +291,11 @@ def _show_one(session: Session, report: ReplayReport) -> None:
             f"{counted(report.superseded)} superseded: the sink has a row of the same key that counts. They are not "
             "written; --include-superseded sends them, and overwrites the newer row"
         )
+    if report.key_unknown:
+        out.say(
+            f"{counted(report.key_unknown)} without a known key, and the pipeline has written rows since: newer rows "
+            "of the same key are overwritten. Compare them with the sink, or discard them"
+        )
     if report.decided:
         out.say(f"{counted(report.decided)} left out: another replay or an operator decided them meanwhile")
     if report.other_pipelines:
