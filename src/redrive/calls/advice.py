@@ -23,7 +23,18 @@ EFFECT_UNKNOWN = "Find out whether it took effect before sending it again."
 NO_KEY_LEFT = ADVICE[Kind.QUOTA]
 
 
+UNKNOWN = (
+    "Unknown error: redrive does not know whether repeating it helps. If it does, add a rule: "
+    'Classifier().rule(YourError, kind="transient").'
+)
+
+
+def advice_on(verdict: Verdict) -> str:
+    """What to do about a failure of this verdict."""
+    return UNKNOWN if verdict.rule == "unknown" and verdict.kind is Kind.PERMANENT else ADVICE[verdict.kind]
+
+
 def advise(verdict: Verdict, stop: Stop) -> str:
     """One or two sentences."""
-    text = stop.advice or ADVICE[verdict.kind]
+    text = stop.advice or advice_on(verdict)
     return text if stop.retry_in is None else f"{text} Come back in {in_words(stop.retry_in)}."

@@ -22,16 +22,18 @@ from redrive.calls.credentials import Credentials, Grant
 from redrive.calls.http import why_not_again
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
 from redrive.calls.tokens import TokenKeeper
-from redrive.classify.responses import is_response_type, response_status
+from redrive.classify.responses import is_response, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
 from redrive.policy.breaker import Permit
-from redrive.policy.retry import REPEATABLE, Progress, all_used
+from redrive.policy.retry import LIMITED_STATUS, REPEATABLE, Progress, all_used
 
 Steps = Generator[Step, Any, Outcome]
 
 # Kinds whose blame is the service's; all others are the request's, the key's or ours.
 _SERVICE_FAULTS = frozenset({Kind.TRANSIENT, Kind.AMBIGUOUS})
+# 5xx that say what the request is, not how the service is: not implemented, version not supported.
+_REQUEST_FAULTS = frozenset({501, 505})
 # Answers 4xx that do not say that something is wrong with the request, by their number or by what they mean.
 _NO_REFUSAL = frozenset({401, 408, 425, 429})
 _NO_MISTAKE = frozenset({Kind.RATE_LIMITED, Kind.QUOTA, Kind.DISCARD})
@@ -241,7 +243,7 @@ class Call:
         credentials, grant = self._core.credentials, trial.grant
         if credentials is None or grant is None or trial.belongs_elsewhere(self._core.name):
             return None
-        if verdict.kind is Kind.RATE_LIMITED and (verdict.status or 429) == 429:
+        if verdict.kind is Kind.RATE_LIMITED and (verdict.status or 429) in LIMITED_STATUS:
             if (pause := self._retry.floor(verdict)) is not None:
                 credentials.paused(grant, pause)
             # A server that names no time is taken to limit the key; one that does may limit the address.
@@ -310,7 +312,7 @@ class Call:
         if self._core.credentials is not None and trial.grant is not None and self._core.credentials.blamed:
             self._core.credentials.succeeded(trial.grant)
         result = trial.failure
-        status = response_status(result) if is_response_type(type(result)) else None
+        status = response_status(result) if is_response(result) else None
         self._note(trial, "success", status, None, fault=False)
         return trial.outcome
 
@@ -412,7 +414,7 @@ class Call:
 
 def is_a_fault(verdict: Verdict) -> bool:
     """Whether the service is to blame, and the breaker is to be told."""
-    return verdict.kind in _SERVICE_FAULTS or (verdict.status or 0) >= 500
+    return verdict.kind in _SERVICE_FAULTS or ((verdict.status or 0) >= 500 and verdict.status not in _REQUEST_FAULTS)
 
 
 def _circuit_open(retry_in: float) -> Stop:

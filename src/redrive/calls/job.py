@@ -126,13 +126,13 @@ class Job:
 
     def expect_value(self, result: Any) -> None:
         """Make sure that a result is no promise of one."""
-        if self.nested is None and nature_of(result.__class__) is Nature.AWAITABLE:
+        if self.nested is None and nature_of(result) is Nature.AWAITABLE:
             raise TurnedOutAsync(result)
         self.refuse_generator(result)
 
     def refuse_generator(self, result: Any) -> None:
         """A generator that the function made is its result; one that it is cannot be guarded."""
-        if nature_of(result.__class__) is Nature.GENERATOR:
+        if nature_of(result) is Nature.GENERATOR:
             refuse_generator(self._function)
 
     def taking_over(self, awaitable: Any) -> Job:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from types import AsyncGeneratorType, GeneratorType, NoneType
 
-from redrive.classify.responses import is_response_type
+from redrive.classify.responses import is_response
 
 
 class Nature(Enum):
@@ -22,13 +22,14 @@ plain_types: set[type] = {NoneType, bool, int, float, str, bytes, tuple, list, d
 _MOST_TYPES = 2_000
 
 
-def nature_of(cls: type) -> Nature:
-    """Look at a type once; plain ones are remembered."""
+def nature_of(value: object) -> Nature:
+    """Look at a result; types of plain ones are remembered."""
+    cls = value.__class__
     if issubclass(cls, GeneratorType | AsyncGeneratorType):
         return Nature.GENERATOR
     if hasattr(cls, "__await__"):
         return Nature.AWAITABLE
-    if is_response_type(cls):
+    if is_response(value):
         return Nature.RESPONSE
     if len(plain_types) < _MOST_TYPES:
         plain_types.add(cls)

@@ -89,7 +89,7 @@ class Runner:
         return True
 
     def _fine(self, result: Any) -> bool:
-        nature = nature_of(result.__class__)
+        nature = nature_of(result)
         if nature is Nature.RESPONSE:
             status = response_status(result)
             return status is not None and 200 <= status < 300 and not self.core.classifier.rules

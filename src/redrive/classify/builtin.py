@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
 from redrive.classify.codes import verdict_by_code
 from redrive.classify.detail import error_detail, message
-from redrive.classify.look_through import look_through, stands_for_another
+from redrive.classify.http_verdict import http_verdict
+from redrive.classify.look_through import look_through, origin_of, stands_for_another
 from redrive.classify.names import type_names
 from redrive.classify.ours import verdict_on_ours
-from redrive.classify.responses import attribute
+from redrive.classify.responses import Answer, attribute, body_in_memory
+from redrive.classify.signals import is_stop_signal
 from redrive.classify.tables.drivers import NO_CODE_TEXTS
 from redrive.classify.tables.entry import Entry
 from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TYPES
 from redrive.model import Kind, Scope, Verdict
+
+_STATUS_ATTRIBUTES = ("http_status", "http_status_code", "status", "code", "http_code")
+_RETRY_FLAGS = ("retryable", "retriable", "is_retryable", "is_transient", "transient")
+_DEPTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,8 @@ class Found:
     """A verdict of the built-in table, and how firm its ground is."""
 
     verdict: Verdict
-    basis: Literal["code", "type", "unknown"]
+    basis: Literal["code", "type", "origin", "unknown"]
+    """`origin`: the error itself is unknown; what it says of itself, or what it was raised for, decides."""
     level: int = 0
     """How far below the error the decisive one lies; 0 is the error itself."""
     nearness: int = 0
@@ -42,6 +49,8 @@ def find(error: BaseException, scope: Scope, now: datetime, unknown: Kind | None
         or _by_code(chain, scope, now)
         or _by_lost_connection(error)
         or _by_type(chain, scope)
+        or _by_attributes(error, now)
+        or _by_origin(error, scope, now)
         or _unknown(error, scope, unknown)
     )
 
@@ -100,6 +109,41 @@ def _by_text(name: str, error: BaseException) -> Entry | None:
         return None
     text = message(error)
     return next((entry for pattern, entry in patterns if re.search(pattern, text, re.IGNORECASE)), None)
+
+
+def _by_attributes(error: BaseException, now: datetime) -> Found | None:
+    """What an error of an unknown class says of itself: an HTTP status under one of its usual names, or a flag."""
+    for name in _STATUS_ATTRIBUTES:
+        status = attribute(error, name)
+        if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
+            answer = Answer(int(status), attribute(error, "headers"), body_in_memory(error))
+            verdict = http_verdict(answer, now)
+            return Found(replace(verdict, detail=verdict.detail or error_detail(error)), "origin")
+    if flag := next((name for name in _RETRY_FLAGS if attribute(error, name) is True), None):
+        reason = f"{type(error).__name__} says that it can be retried"
+        return Found(Verdict(Kind.TRANSIENT, reason, f"attribute.{flag}", detail=error_detail(error)), "origin")
+    return None
+
+
+def _by_origin(error: BaseException, scope: Scope, now: datetime, depth: int = 0) -> Found | None:
+    """What an error of an unknown class was raised for."""
+    origin = origin_of(error)
+    if origin is None or depth >= _DEPTH or is_stop_signal(origin):
+        return None
+    chain = look_through(origin)
+    ours = verdict_on_ours(origin, now)
+    found = (
+        (ours and Found(ours, "code"))
+        or _by_certificate(chain, scope)
+        or _by_code(chain, scope, now)
+        or _by_lost_connection(origin)
+        or _by_type(chain, scope)
+        or _by_attributes(origin, now)
+    )
+    if not found:
+        return _by_origin(origin, scope, now, depth + 1)
+    verdict = replace(found.verdict, reason=f"{type(error).__name__} for {found.verdict.reason}")
+    return Found(replace(verdict, detail=error_detail(error) or verdict.detail), "origin")
 
 
 def _unknown(error: BaseException, scope: Scope, unknown: Kind | None) -> Found:

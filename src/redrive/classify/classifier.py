@@ -10,15 +10,28 @@ from redrive.classify.builtin import Found, find
 from redrive.classify.codes import kafka_verdict, sqlstate_entry
 from redrive.classify.detail import message, shown
 from redrive.classify.http_verdict import http_verdict, is_failure
-from redrive.classify.look_through import look_through
+from redrive.classify.look_through import leaves, look_through
 from redrive.classify.make_rule import ErrorTypes, Numbers, known_kind, make_rule
 from redrive.classify.read import sqlstate
-from redrive.classify.responses import Answer, is_response_type, read_response
+from redrive.classify.responses import Answer, is_response, read_response
 from redrive.classify.retry_after import retry_after
 from redrive.classify.rules import Facts, Match, Predicate, Rule, RuleBroke, match
 from redrive.classify.signals import is_stop_signal
 from redrive.model import Kind, Scope, Verdict
 
+# What decides about several errors at once: one that cannot recover, before one that can.
+_GRAVITY = (
+    Kind.PERMANENT,
+    Kind.RESOURCE,
+    Kind.AUTH,
+    Kind.QUOTA,
+    Kind.ROW,
+    Kind.DISCARD,
+    Kind.AMBIGUOUS,
+    Kind.RATE_LIMITED,
+    Kind.TRANSIENT,
+    Kind.RETRY_NOW,
+)
 _REPEATABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
 
 
@@ -111,7 +124,7 @@ class Classifier:
         result  what the function returned
         now     what an HTTP date is compared with where the response has no Date of its own
         """
-        answer = read_response(result) if is_response_type(type(result)) else None
+        answer = read_response(result) if is_response(result) else None
         if answer is None:
             return None
         facts = Facts(result, answer=answer)
@@ -127,6 +140,8 @@ class Classifier:
         if is_stop_signal(error):
             raise TypeError(f"{type(error).__name__} is a signal to stop and is never classified")
         unknown = None if self.unknown is None else Kind(self.unknown)
+        if isinstance(error, BaseExceptionGroup) and len(error.exceptions) > 1:
+            return self._judge_group(error, scope, now)
         found = find(error, scope, now, unknown)
         if not self.rules:
             return found.verdict
@@ -134,8 +149,22 @@ class Classifier:
         matches = [matched for matched in self._matches(facts) if not _outranked(matched, found, facts)]
         if not matches:
             return found.verdict
-        reason = type(error).__name__ if found.basis == "unknown" else found.verdict.reason
+        reason = type(error).__name__ if found.basis in ("unknown", "origin") else found.verdict.reason
         return _ruled(matches, replace(found.verdict, reason=reason), facts, now)
+
+    def _judge_group(self, group: BaseExceptionGroup[BaseException], scope: Scope, now: datetime) -> Verdict:
+        """The gravest of its errors, unless a rule names the group itself."""
+        facts = Facts(group, (group,))
+        members = [error for error in leaves(group) if not is_stop_signal(error)]
+        verdicts = [self._judge_error(error, scope, now) for error in members]
+        if not verdicts:
+            return Verdict(Kind.PERMANENT, f"unknown error {type(group).__name__}", "unknown")
+        gravest = min(verdicts, key=lambda verdict: _GRAVITY.index(verdict.kind))
+        waits = [verdict.retry_after for verdict in verdicts if verdict.retry_after is not None]
+        wait = max(waits, default=None) if gravest.kind in _REPEATABLE else gravest.retry_after
+        gravest = replace(gravest, reason=f"{gravest.reason} (the gravest of {len(members)} errors)", retry_after=wait)
+        matches = [matched for matched in self._matches(facts) if matched.nearness == 0]
+        return _ruled(matches, gravest, facts, now) if matches else gravest
 
     def _judge_answer(self, response: object, answer: Answer, now: datetime) -> Verdict:
         facts = Facts(response, answer=answer)
@@ -153,7 +182,7 @@ class Classifier:
 def _outranked(matched: Match, found: Found, facts: Facts) -> bool:
     """Whether the built-in table knows something more specific than the one condition of the rule."""
     rule = matched.rule
-    if rule.conditions > 1 or found.basis == "unknown":
+    if rule.conditions > 1 or found.basis in ("unknown", "origin"):
         return False
     if matched.nearness is not None:
         if matched.nearness == 0:

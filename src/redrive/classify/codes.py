@@ -8,6 +8,8 @@ from datetime import datetime
 from redrive.classify.detail import error_detail, message, shown
 from redrive.classify.http_verdict import http_verdict
 from redrive.classify.names import type_names
+from redrive.classify.packs import PACKS
+from redrive.classify.packs.pack import Codes
 from redrive.classify.read import (
     aws_code,
     aws_message,
@@ -25,15 +27,25 @@ from redrive.classify.retry_after import retry_after
 from redrive.classify.tables.entry import Entry
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL, SQLITE, SQLSTATE, SQLSTATE_PHRASE
-from redrive.classify.tables.system import ERRNO
+from redrive.classify.tables.system import ERRNO, RESOLVER_NUMBERS
 from redrive.classify.tables.types import RESOLVER_TYPES, TYPES
 from redrive.model import Kind, Scope, Verdict
+
+# A service or an address family that the resolver does not know: the request is wrong, not the network.
+_BAD_LOOKUPS = frozenset(RESOLVER_NUMBERS.values())
+_BAD_LOOKUP = Entry(Kind.PERMANENT, "service or address family not known to the resolver")
+
+_PACK_CODES: dict[str, list[Codes]] = {}
+for _pack in PACKS:
+    for _codes in _pack.codes:
+        _PACK_CODES.setdefault(_codes.carrier, []).append(_codes)
 
 
 def verdict_by_code(error: BaseException, scope: Scope, now: datetime) -> Verdict | None:
     """What the first known code of the error says."""
     return (
         _by_answer(error, now)
+        or _by_pack(error, scope)
         or _by_mysql(error, scope)
         or _by_sqlstate(error, scope)
         or _by_sqlite(error, scope)
@@ -87,6 +99,24 @@ def _beyond_the_status(error: BaseException, verdict: Verdict) -> str | None:
     return None
 
 
+def _by_pack(error: BaseException, scope: Scope) -> Verdict | None:
+    for name in type_names(type(error)):
+        for codes in _PACK_CODES.get(name, ()):
+            code = _coded(error, codes.attribute)
+            if (entry := codes.table.get(code) if isinstance(code, int | str) else None) is not None:
+                library = name.partition(".")[0]
+                reason = f"{entry.phrase} ({library} {code})"
+                return Verdict(entry.kind(scope), reason, f"{library}.{code}", detail=error_detail(error))
+    return None
+
+
+def _coded(error: BaseException, place: str) -> object:
+    if place == "args.0":
+        return error.args[0] if error.args else None
+    code: object = attribute(error, place)
+    return code
+
+
 def _by_mysql(error: BaseException, scope: Scope) -> Verdict | None:
     code = mysql_code(error)
     if code is None or code not in MYSQL:
@@ -132,10 +162,10 @@ def _by_errno(error: BaseException, scope: Scope) -> Verdict | None:
 
 
 def _by_resolver(error: BaseException, scope: Scope) -> Verdict | None:
-    """The resolver's numbers differ between systems and its class is enough: none of them says "never"."""
+    """The resolver's numbers differ between systems, and its class is enough but for two that blame the request."""
     names = type_names(type(error))
     name = next((name for name in RESOLVER_TYPES if name in names), None)
     if name is None:
         return None
-    entry = TYPES[name]
+    entry = _BAD_LOOKUP if attribute(error, "errno") in _BAD_LOOKUPS else TYPES[name]
     return Verdict(entry.kind(scope), entry.phrase, f"type.{name}", detail=shown(message(error)))

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import datetime
 
 from redrive.classify.detail import body_detail
 from redrive.classify.responses import Answer
 from redrive.classify.retry_after import retry_after
-from redrive.classify.tables.http import RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, USED_UP
+from redrive.classify.tables.http import RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, TOO_FAST, USED_UP, USED_UP_429
 from redrive.model import Kind, Verdict
 
-_USED_UP = re.compile(rf"(?<![a-z])(?:{'|'.join(USED_UP)})(?![a-z])", re.IGNORECASE)
+
+def _words(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", re.IGNORECASE)
+
+
+_SAID = {
+    403: (_words(USED_UP), _words(TOO_FAST)),
+    429: (_words(USED_UP_429), None),
+}
+"""By status, what its body says where the credential is used up, and where it is too fast."""
 
 
 def http_verdict(answer: Answer, now: datetime) -> Verdict:
     """A Retry-After on an answer that can heal outranks the status; a used-up credential outranks both."""
     status = answer.status
-    wait = retry_after(answer.headers, now) if status in RETRY_AFTER_COUNTS else None
-    used_up = _USED_UP.search(answer.body or "") if status == 403 else None
+    used_up_words, too_fast_words = _SAID.get(status, (None, None))
+    used_up = used_up_words.search(answer.body or "") if used_up_words else None
+    too_fast = too_fast_words.search(answer.body or "") if too_fast_words else None
+    limited = status == 429 or too_fast is not None
+    wait = retry_after(answer.headers, now, limited=limited) if status in RETRY_AFTER_COUNTS else None
     said = f"HTTP {status} {_phrase(status)}".rstrip()
     if used_up:
-        kind, rule, reason = Kind.QUOTA, "http.403.quota", f"{said}: {used_up[0]}"
+        kind, rule, reason = Kind.QUOTA, f"http.{status}.quota", f"{said}: {used_up[0]}"
+    elif too_fast:
+        kind, rule, reason = Kind.RATE_LIMITED, f"http.{status}.limit", f"{said}: {too_fast[0]}"
     elif wait is not None:
         kind, rule, reason = Kind.RATE_LIMITED, f"http.{status}.retry_after", f"{said}, Retry-After {wait:g} s"
     elif status in STATUS:

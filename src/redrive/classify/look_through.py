@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redrive.classify.names import libraries
+from redrive.classify.packs import PACKS
 from redrive.classify.responses import attribute
 
 _LIBRARIES_THAT_WRAP = frozenset(
@@ -20,10 +21,12 @@ _LIBRARIES_THAT_WRAP = frozenset(
         "sqlalchemy",
         "urllib",
         "urllib3",
+        *(pack.library for pack in PACKS if pack.wraps),
     }
 )
 _WRAPPED_IN = ("orig", "os_error", "certificate_error", "reason")
 _DEPTH = 10
+_MOST_LEAVES = 1_000
 
 
 def look_through(error: BaseException) -> tuple[BaseException, ...]:
@@ -36,6 +39,35 @@ def look_through(error: BaseException) -> tuple[BaseException, ...]:
             break
         chain.append(below)
     return tuple(chain)
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The errors in a group and in the groups that it holds, as far as they can be counted."""
+    found: list[BaseException] = []
+    waiting: list[BaseException] = [group]
+    while waiting and len(found) < _MOST_LEAVES:
+        error = waiting.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(error.exceptions[:_MOST_LEAVES])
+        else:
+            found.append(error)
+    return found
+
+
+def origin_of(error: BaseException) -> Exception | None:
+    """The error that another was raised for: by `from`, or in the very block that handled it.
+
+    An error that a function called there has raised, a signal handler for example, has nothing to do with the one that
+    was being handled.
+    """
+    if isinstance(error.__cause__, Exception):
+        return error.__cause__
+    handled, last = error.__context__, error.__traceback__
+    if error.__suppress_context__ or not isinstance(handled, Exception) or handled.__traceback__ is None:
+        return None
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return handled if last is not None and last.tb_frame is handled.__traceback__.tb_frame else None
 
 
 def stands_for_another(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ _RESPONSE_TYPES: frozenset[str] = frozenset(
         "botocore.AWSResponse",
         "http.HTTPResponse",
         "httpx.Response",
+        "httpx2.Response",
         "niquests.Response",
         "requests.Response",
         "urllib.addinfourl",
@@ -32,6 +33,15 @@ class Answer(NamedTuple):
     status: int
     headers: object = None
     body: str | None = None
+
+
+def is_response(value: object) -> bool:
+    """Return whether a value is a response: of a library redrive knows, or by its shape, a status beside headers."""
+    if is_response_type(type(value)):
+        return True
+    if isinstance(value, BaseException | dict):
+        return False
+    return _is_status(attribute(value, "status_code")) and attribute(value, "headers") is not None
 
 
 def is_response_type(cls: type) -> bool:

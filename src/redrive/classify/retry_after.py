@@ -8,12 +8,18 @@ from math import isfinite
 
 from redrive.classify.responses import header
 
+# Where services name the end of the period, in seconds or since 1970.
+_RESETS = ("ratelimit-reset", "x-ratelimit-reset", "x-rate-limit-reset")
+_EPOCH = 1e9  # of September 2001; as a span, 31 years
+_LATEST = 1e11
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _TIME = r"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
 _DATES = (
     # Sun, 06 Nov 1994 08:49:37 GMT
     re.compile(
-        rf"[a-z]{{3}}, +(?P<day>[0-9]{{1,2}}) (?P<month>[a-z]{{3}}) (?P<year>[0-9]{{4}}) {_TIME} (?:GMT|UTC)", re.I
+        rf"[a-z]{{3}}, +(?P<day>[0-9]{{1,2}}) (?P<month>[a-z]{{3}}) (?P<year>[0-9]{{4}}) {_TIME}"
+        r"(?: (?:GMT|UTC|Z|[+-]0000))?",
+        re.I,
     ),
     # Sunday, 06-Nov-94 08:49:37 GMT
     re.compile(
@@ -25,23 +31,33 @@ _DATES = (
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
-def retry_after(headers: object, now: datetime) -> float | None:
+def retry_after(headers: object, now: datetime, *, limited: bool = False) -> float | None:
     """The seconds a response's headers ask for; None where they ask for nothing that makes sense.
 
-    A date is compared with the response's own Date, so that a wrong clock on either side does not matter.
+    A date is compared with the response's own Date, so that a wrong clock on either side does not matter. `limited`
+    says that the answer limits its client: then the end of the period counts, which services name in every answer.
     """
-    value = header(headers, "retry-after")
-    if value is None:
-        return None
+    for name in ("retry-after-ms", "x-ms-retry-after-ms"):
+        value = header(headers, name)
+        if value is not None and _SECONDS.fullmatch(value.strip()) and isfinite(float(value)):
+            return float(value) / 1000
     sent = header(headers, "date")
-    return parse_retry_after(value, (parse_http_date(sent, now) if sent else None) or now)
+    moment = (parse_http_date(sent, now) if sent else None) or now
+    names = ("retry-after", *_RESETS) if limited else ("retry-after",)
+    waits = (parse_retry_after(value, moment) for name in names if (value := header(headers, name)) is not None)
+    return next((wait for wait in waits if wait is not None), None)
 
 
 def parse_retry_after(value: str, now: datetime) -> float | None:
-    """Seconds from `now`, never negative; None for what is neither a number of seconds nor an HTTP date."""
+    """Seconds from `now`, never negative; None for what is neither a number of seconds nor an HTTP date.
+
+    Of several numbers the first counts. A number that is no span anybody waits for is the seconds since 1970.
+    """
     value = value.strip()
-    if _SECONDS.fullmatch(value):
-        seconds = float(value)
+    if _SECONDS.fullmatch(first := value.partition(", ")[0].strip()):
+        seconds = float(first)
+        if _EPOCH <= seconds < _LATEST:
+            seconds = max(0.0, seconds - now.timestamp())
         return seconds if isfinite(seconds) else None
     moment = parse_http_date(value, now)
     return None if moment is None else max(0.0, (moment - now).total_seconds())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from redrive.calls.advice import ADVICE
+from redrive.calls.advice import advice_on
 from redrive.calls.blame import story_of
 from redrive.calls.flow import is_a_fault
 from redrive.classify.classifier import Classifier
@@ -85,7 +85,7 @@ class Explanation:
     @property
     def advice(self) -> str:
         """What a person should do."""
-        return self.call.advice if self.scope == "call" else ADVICE[self.verdict.kind]
+        return self.call.advice if self.scope == "call" else advice_on(self.verdict)
 
     @property
     def change(self) -> str:

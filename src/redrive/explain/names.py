@@ -40,6 +40,8 @@ def known_as(name: str) -> list[str]:
     """The names of the table, `library.Class`, that a name can stand for."""
     library, _, rest = name.partition(".")
     bare = rest.rpartition(".")[2] or library
+    if rest and name in TYPES:  # also a class inside a class: imaplib.IMAP4.abort
+        return [name]
     if rest:
         return [one] if (one := f"{library}.{bare}") in TYPES else []
     return sorted(one for one in TYPES if one.rpartition(".")[2] == bare)
@@ -58,7 +60,10 @@ def find_class(name: str) -> type[BaseException] | None:
     for place in (module, *_places_of(library)):
         if found := _as_exception(getattr(_imported(place), bare, None)):
             return found
-    return None
+    owner: object = _imported(library)
+    for part in name.split(".")[1:]:
+        owner = getattr(owner, part, None)
+    return _as_exception(owner)
 
 
 def path_of(cls: type[BaseException]) -> str:

@@ -13,6 +13,8 @@ from redrive.policy.backoff import JITTERS, Jitter
 
 REPEATABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS})
 
+# Answers that limit a client by the minute: 403 where its body says so, as Google's and GitHub's do.
+LIMITED_STATUS = frozenset({403, 429})
 # What a server asks for gets this share of jitter on top, so that clients told the same second do not come back in it.
 FLOOR_JITTER = 0.5
 # A deadlock's victim repeats almost at once: the other transaction is already through.
@@ -193,7 +195,7 @@ class Retry:
 
     def floor(self, verdict: Verdict) -> float | None:
         """Seconds to wait at least: what the server asks for, or what a 429 that asks for nothing is taken to mean."""
-        if verdict.retry_after is None and verdict.kind is Kind.RATE_LIMITED and verdict.status == 429:
+        if verdict.retry_after is None and verdict.kind is Kind.RATE_LIMITED and verdict.status in LIMITED_STATUS:
             return self.rate_limit_wait
         return verdict.retry_after
 

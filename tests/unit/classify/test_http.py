@@ -125,11 +125,11 @@ def test_a_response_of_the_standard_library_is_one_too(answering):
 
 STATUS_KINDS = {
     "auth": [401],
-    "permanent": [400, 402, 403, 405, 406, 407, 409, 411, 412, 413, 415, 418, 422, 423, 431, 451, 499],
+    "permanent": [400, 402, 403, 405, 406, 407, 409, 411, 412, 413, 415, 418, 422, 431, 451, 499, 501, 505],
     "row": [404, 410],
-    "transient": [408, 425, 502, 503, 504],
-    "rate_limited": [429],
-    "ambiguous": [500, 501, 505, 507, 508, 511, 520, 529, 599],
+    "transient": [408, 423, 425, 449, 502, 503, 504, 520, 521, 522, 523, 524, 529, 598, 599],
+    "rate_limited": [420, 429, 430],
+    "ambiguous": [500, 507, 508, 511],
 }
 
 
@@ -155,7 +155,7 @@ def test_retry_after_counts_on_an_answer_that_can_heal(status):
     assert (verdict.kind, verdict.retry_after, verdict.status) == (Kind.RATE_LIMITED, 3.0, status)
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 405, 409, 410, 422])
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 410, 422])
 def test_retry_after_is_noise_on_an_answer_that_cannot(status):
     with_header = classify(httpx.Response(status, headers={"retry-after": "3"}))
     assert with_header == classify(httpx.Response(status))
@@ -263,8 +263,7 @@ def test_headers_that_cannot_be_walked_say_nothing():
 @pytest.mark.parametrize(
     "reason",
     [
-        *("quotaExceeded", "rateLimitExceeded", "userRateLimitExceeded", "dailyLimitExceeded", "insufficient_quota"),
-        *("RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED"),
+        *("quotaExceeded", "dailyLimitExceeded", "insufficient_quota", "RESOURCE_EXHAUSTED"),
     ],
 )
 def test_a_403_that_names_a_used_up_credential_is_quota(reason):
@@ -272,6 +271,53 @@ def test_a_403_that_names_a_used_up_credential_is_quota(reason):
     verdict = classify(httpx.Response(403, text=body))
     assert (verdict.kind, verdict.rule) == (Kind.QUOTA, "http.403.quota")
     assert reason in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(
+            "rateLimitExceeded",
+            "userRateLimitExceeded",
+            "RATE_LIMIT_EXCEEDED",
+            "concurrentLimitExceeded",
+            "backendError",
+        ),
+        *("API rate limit exceeded for 203.0.113.7.", "You have exceeded a secondary rate limit."),
+    ],
+)
+def test_a_403_that_asks_to_slow_down_is_rate_limited(said):
+    verdict = classify(httpx.Response(403, json={"message": said}))
+    assert (verdict.kind, verdict.rule, verdict.status) == (Kind.RATE_LIMITED, "http.403.limit", 403)
+
+
+def test_a_429_that_names_a_used_up_credential_is_quota():
+    verdict = classify(httpx.Response(429, json={"error": {"code": "insufficient_quota"}}))
+    assert (verdict.kind, verdict.rule) == (Kind.QUOTA, "http.429.quota")
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({"retry-after-ms": "1500"}, 1.5),
+        ({"x-ms-retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"RateLimit-Reset": "42"}, 42),
+        ({"X-RateLimit-Reset": "1735689660"}, 60),
+        ({"Retry-After": "7", "X-RateLimit-Reset": "1735689660"}, 7),
+        ({"Retry-After": "10, 20"}, 10),
+        ({"Retry-After": "1735689630"}, 30),
+        ({"Retry-After": "Wed, 01 Jan 2025 00:00:20 +0000"}, 20),
+        ({"Retry-After": "Wed, 01 Jan 2025 00:00:20"}, 20),
+        ({"retry-after-ms": "soon"}, None),
+    ],
+)
+def test_what_a_limit_asks_for_is_read_in_every_usual_form(headers, wait):
+    now = datetime(2025, 1, 1, tzinfo=UTC)
+    assert Classifier().classify(httpx.Response(429, headers=headers), now=now).retry_after == wait
+
+
+def test_the_end_of_a_period_counts_only_for_a_limit():
+    assert classify(httpx.Response(503, headers={"X-RateLimit-Reset": "3000"})).retry_after is None
 
 
 def test_quota_stays_quota_with_a_retry_after_and_keeps_the_wait():

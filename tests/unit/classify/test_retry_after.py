@@ -23,7 +23,7 @@ def test_any_text_gives_none_or_a_finite_wait(text):
     assert wait is None or (isfinite(wait) and wait >= 0)
 
 
-@given(st.integers(min_value=0, max_value=10**12))
+@given(st.integers(min_value=0, max_value=10**9 - 1))
 def test_seconds_are_taken_as_they_are(seconds):
     assert parse_retry_after(str(seconds), NOW) == seconds
 

@@ -94,8 +94,7 @@ def test_several_are_a_table(run):
         ("503", "transient"),
         ("HTTP 429", "rate_limited"),
         ("SQLSTATE 40P01", "retry_now"),
-        ("ReadTimeout", "transient"),
-        ("ReadTimeout", "transient"),
+        *[("ReadTimeout", "transient")] * 4,
     ]
 
 
@@ -235,7 +234,7 @@ def test_who_asks_nothing_on_a_terminal_is_told_what_to_ask(terminal):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["TimeotError"], "did you mean TimeoutError?"),
+        (["TimeotError"], "did you mean TimeoutError, "),
         (["200"], "status 200 is not a failure"),
         (["503", "--scope", "galaxy"], "--scope is call, row or task"),
         (["503", "--sla", "soon"], "--sla must be a span"),

@@ -115,6 +115,8 @@ def test_what_has_a_code_only_when_it_is_raised_has_it_here():
 def test_a_name_of_several_things_is_all_of_them():
     assert {one.read_as for one in read("ReadTimeout")} == {
         "exception httpx.ReadTimeout",
+        "exception httpx2.ReadTimeout",
+        "exception niquests.ReadTimeout",
         "exception requests.ReadTimeout",
     }
     assert {one.read_as for one in read("UNKNOWN")} == {"gRPC's UNKNOWN", "Kafka's UNKNOWN"}
@@ -153,7 +155,7 @@ def test_a_class_is_explained_whatever_it_is_made_of():
 
 
 REFUSED = {
-    "TimeotError": "did you mean TimeoutError?",
+    "TimeotError": "did you mean TimeoutError, ",
     "httpx.ReadTimout": "did you mean httpx.ReadTimeout",
     "nonsense": "ask for an exception",
     "28": "say `errno 28`",

@@ -10,11 +10,19 @@ STATUS: dict[int, Kind] = {
     404: ROW,
     408: TRANSIENT,
     410: ROW,
+    420: RATE_LIMITED,  # as some services limit their clients
+    423: TRANSIENT,  # locked
     425: TRANSIENT,
     429: RATE_LIMITED,
+    430: RATE_LIMITED,  # Shopify
+    449: TRANSIENT,  # "retry with", of IIS
+    501: PERMANENT,  # not implemented
     502: TRANSIENT,
     503: TRANSIENT,
     504: TRANSIENT,
+    505: PERMANENT,  # HTTP version not supported
+    # Of Cloudflare and other proxies: the server behind them is down, slow or overloaded.
+    **dict.fromkeys((520, 521, 522, 523, 524, 529, 598, 599), TRANSIENT),
 }
 
 STATUS_CLASS: dict[int, Kind] = {
@@ -22,18 +30,32 @@ STATUS_CLASS: dict[int, Kind] = {
     5: AMBIGUOUS,
 }
 
-RETRY_AFTER_COUNTS: frozenset[int] = frozenset({*range(300, 400), 403, 408, 413, 425, 429, *range(500, 600)})
+RETRY_AFTER_COUNTS: frozenset[int] = frozenset(
+    {*range(300, 400), 403, 408, 409, 412, 413, 420, 423, 425, 429, 430, 449, *range(500, 600)}
+)
 """Answers that can heal by waiting. On a 400 or a 404 the header is noise."""
 
 USED_UP: tuple[str, ...] = (
     "quotaExceeded",
     "quota_exceeded",
-    "rateLimitExceeded",
-    "rate_limit_exceeded",
-    "userRateLimitExceeded",
     "dailyLimitExceeded",
     "dailyLimitExceededUnreg",
     "insufficient_quota",
     "RESOURCE_EXHAUSTED",
 )
 """Reasons in the body of a 403 that say: this credential has had its share."""
+
+USED_UP_429: tuple[str, ...] = ("insufficient_quota", "billing_hard_limit_reached")
+"""And of a 429, which is otherwise a limit that passes."""
+
+TOO_FAST: tuple[str, ...] = (
+    "rateLimitExceeded",
+    "rate_limit_exceeded",
+    "userRateLimitExceeded",
+    "concurrentLimitExceeded",
+    "API rate limit exceeded",
+    "secondary rate limit",
+    "SlowDown",
+    "backendError",
+)
+"""Reasons in the body of a 403 that say: slow down."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 from redrive.classify.tables.entry import AMBIGUOUS, PERMANENT, RESOURCE, TRANSIENT, Entry
 
@@ -57,3 +58,10 @@ ERRNO: dict[int, tuple[str, Entry]] = {
     number: (name, _BY_NAME[name]) for number, name in errno.errorcode.items() if name in _BY_NAME
 }
 """Number → name and entry, as far as this system has the name."""
+
+RESOLVER_NUMBERS: dict[str, int] = (
+    {"EAI_FAMILY": -6, "EAI_SOCKTYPE": -7, "EAI_SERVICE": -8}
+    if sys.platform.startswith("linux")
+    else {"EAI_FAMILY": 5, "EAI_SERVICE": 9, "EAI_SOCKTYPE": 10}
+)
+"""Numbers of the resolver that blame the request: of glibc and musl, else of BSD and macOS."""

@@ -5,6 +5,7 @@ The library is the first part of the module's name (see `names`), so a class may
 
 from __future__ import annotations
 
+from redrive.classify.packs import PACKS
 from redrive.classify.tables.drivers import DRIVER_TYPES
 from redrive.classify.tables.entry import (
     AMBIGUOUS,
@@ -67,6 +68,8 @@ _BUILTIN_TYPES: dict[str, Entry] = {
 
 _STANDARD_LIBRARY_TYPES: dict[str, Entry] = {
     "asyncio.IncompleteReadError": Entry(TRANSIENT, "connection ended too early"),
+    "asyncio.QueueEmpty": Entry(TRANSIENT, "queue empty"),
+    "asyncio.QueueFull": Entry(TRANSIENT, "queue full"),
     "asyncio.InvalidStateError": Entry(PERMANENT, "bug: future in the wrong state"),
     "concurrent.BrokenExecutor": Entry(AMBIGUOUS, "worker pool broken"),
     "configparser.Error": Entry(PERMANENT, "configuration not readable"),
@@ -147,6 +150,7 @@ _LIBRARY_TYPES: dict[str, Entry] = {
 }
 
 TYPES: dict[str, Entry] = {
+    **{f"{pack.library}.{name}": entry for pack in PACKS for name, entry in pack.types.items()},
     **_BUILTIN_TYPES,
     **_STANDARD_LIBRARY_TYPES,
     **_LIBRARY_TYPES,

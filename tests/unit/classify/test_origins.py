@@ -1,0 +1,209 @@
+"""Errors of unknown classes: judged by what they say of themselves, and by what they were raised for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import httpx
+import pytest
+
+import redrive
+from redrive import Classifier, Retry, Service, classify
+from redrive.model import Kind
+from redrive.testing import FakeClock
+
+
+class ApiError(Exception):
+    """Of the user's own."""
+
+
+class BankError(ApiError):
+    pass
+
+
+def raised(function):
+    with pytest.raises(Exception) as caught:  # any
+        function()
+    return caught.value
+
+
+class TestCause:
+    def test_error_from_a_transient_one_is_transient(self):
+        def fetch():
+            try:
+                raise httpx.ReadTimeout("slow")
+            except httpx.ReadTimeout as error:
+                raise ApiError("bank") from error
+
+        verdict = classify(raised(fetch))
+        assert (verdict.kind, verdict.rule) == (Kind.TRANSIENT, "type.httpx.ReadTimeout")
+        assert verdict.reason == "ApiError for read timed out"
+        assert verdict.detail == "bank"
+
+    def test_error_raised_where_another_is_handled_goes_by_that(self):
+        def fetch():
+            try:
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+            except OSError:
+                raise ApiError("bank")  # noqa: B904
+
+        assert classify(raised(fetch)).rule == "errno.ECONNREFUSED"
+
+    def test_error_of_a_function_called_while_another_is_handled_stands_for_itself(self):
+        def handler():
+            raise ApiError("job over its limit")
+
+        def fetch():
+            try:
+                raise ConnectionResetError
+            except OSError:
+                handler()
+
+        assert classify(raised(fetch)).rule == "unknown"
+
+    def test_context_that_is_suppressed_does_not_count(self):
+        def fetch():
+            try:
+                raise ConnectionResetError
+            except OSError:
+                raise ApiError("bank") from None
+
+        assert classify(raised(fetch)).rule == "unknown"
+
+    def test_chain_is_followed_to_the_first_known_error(self):
+        error = ApiError("outer")
+        error.__cause__ = BankError("inner")
+        error.__cause__.__cause__ = OSError(errno.ENOSPC, "full")
+        assert classify(error).rule == "errno.ENOSPC"
+
+    def test_cyclic_causes_end(self):
+        first, second = ApiError("first"), ApiError("second")
+        first.__cause__, second.__cause__ = second, first
+        assert classify(first).rule == "unknown"
+
+    def test_known_class_outranks_its_cause(self):
+        error = ValueError("bad value")
+        error.__cause__ = TimeoutError()
+        assert classify(error).rule == "type.ValueError"
+
+    @pytest.mark.parametrize("named", [BankError, ApiError, Exception])
+    def test_rule_outranks_the_cause(self, named):
+        error = BankError("bank")
+        error.__cause__ = TimeoutError()
+        assert Classifier().rule(named, kind="row").classify(error).kind is Kind.ROW
+
+
+class TestAttributes:
+    @pytest.mark.parametrize("name", ["http_status", "status", "code", "http_code", "status_code"])
+    @pytest.mark.parametrize(
+        ("status", "kind"), [(503, "transient"), (401, "auth"), (429, "rate_limited"), (404, "row")]
+    )
+    def test_status_of_an_unknown_error_decides(self, name, status, kind):
+        error = ApiError("bank")
+        setattr(error, name, status)
+        assert (classify(error).kind, classify(error).status) == (kind, status)
+
+    @pytest.mark.parametrize("code", [200, 7, True, "503", 1205])
+    def test_other_codes_say_nothing(self, code):
+        error = ApiError("bank")
+        error.code = code
+        assert classify(error).rule == "unknown"
+
+    @pytest.mark.parametrize("flag", ["retryable", "retriable", "is_retryable", "is_transient"])
+    def test_error_that_says_it_can_be_retried_is_transient(self, flag):
+        error = ApiError("bank")
+        setattr(error, flag, True)
+        assert (classify(error).kind, classify(error).rule) == (Kind.TRANSIENT, f"attribute.{flag}")
+        setattr(error, flag, False)
+        assert classify(error).rule == "unknown"
+
+    def test_known_class_outranks_its_attributes(self):
+        error = ValueError("bad value")
+        error.code = 503
+        assert classify(error).rule == "type.ValueError"
+
+
+class TestGroups:
+    def test_group_of_transient_errors_is_transient(self):
+        verdict = classify(ExceptionGroup("two", [ConnectionResetError(), TimeoutError()]))
+        assert verdict.kind is Kind.TRANSIENT
+        assert verdict.reason == "connection reset (the gravest of 2 errors)"
+
+    def test_gravest_error_decides(self):
+        errors = [TimeoutError(), redrive.RateLimited(retry_after=7), ExceptionGroup("inner", [ApiError()])]
+        assert classify(ExceptionGroup("three", errors)).rule == "unknown"
+        verdict = classify(ExceptionGroup("two", errors[:2]))
+        assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, 7)
+
+    def test_rules_hold_for_the_errors_of_a_group_and_for_the_group(self):
+        group = ExceptionGroup("two", [ApiError(), ApiError()])
+        assert Classifier().rule(ApiError, kind="transient").classify(group).kind is Kind.TRANSIENT
+        assert Classifier().rule(ExceptionGroup, kind="row").classify(group).kind is Kind.ROW
+
+    def test_wide_and_deep_groups_are_judged(self):
+        group = ExceptionGroup("many", [TimeoutError() for _ in range(10_000)])
+        for _ in range(50):
+            group = ExceptionGroup("deep", [group, TimeoutError()])
+        assert classify(group).kind is Kind.TRANSIENT
+
+    async def test_task_group_that_fails_twice_is_retried(self):
+        attempts = []
+
+        async def fetch():
+            if len(attempts) < 3:
+                raise ConnectionResetError
+
+        async def both():
+            attempts.append(1)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(fetch())
+                tasks.create_task(fetch())
+
+        await Service("bank", clock=FakeClock(), retry=Retry(base=0, cap=0)).acall(both)
+        assert len(attempts) == 3
+
+
+class Answer:
+    """A response of a library that nobody here has heard of."""
+
+    def __init__(self, status_code, headers=()):
+        self.status_code = status_code
+        self.headers = dict(headers)
+
+
+class TestShape:
+    def test_unknown_response_that_says_the_service_failed_is_retried(self):
+        answers = iter([Answer(503), Answer(500), Answer(200)])
+        service = Service("bank", clock=FakeClock())
+        assert service.call(lambda: next(answers)).status_code == 200
+        assert service.stats().attempts == 3
+
+    def test_unknown_response_that_stays_bad_is_no_success(self):
+        service = Service("bank", clock=FakeClock())
+        with pytest.raises(redrive.RetriesExhausted):
+            service.call(lambda: Answer(503))
+        assert service.stats().successes == 0
+
+    def test_value_without_headers_is_no_response(self):
+        answer = Answer(503)
+        del answer.headers
+        assert Service("bank").call(lambda: answer) is answer
+
+
+def test_unknown_error_says_what_to_do():
+    def fail():
+        raise ApiError("bank")
+
+    error = raised(lambda: Service("bank").call(fail))
+    assert "Unknown error: redrive does not know whether repeating it helps. If it does, add a rule" in str(
+        error.redrive
+    )
+    assert "cannot help" not in str(error.redrive)
+
+
+@pytest.mark.parametrize("status", [501, 505])
+def test_request_that_no_server_understands_is_not_blamed_on_the_service(status):
+    service = Service("bank", clock=FakeClock(), breaker=redrive.Breaker(failures=1))
+    assert service.call(lambda: httpx.Response(status)).status_code == status
+    assert service.circuit == "closed"
