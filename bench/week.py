@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,9 @@ def _of_the_day(world: World, midnight: datetime) -> None:
     world.at(midnight + forgotten, lambda: world.run(ledger))
     catalog = world.pipeline("catalog", lambda: world.rows(bad=42 if day == 5 else 0))  # 7 % on Saturday
     world.at(midnight + timedelta(hours=11), lambda: world.run(catalog))
+    if day == 6:  # the rows of the day before are quarantined until an operator decides
+        discard = partial(world.store.dlq.discard, pipeline="catalog", note="the vendor sends them again")
+        world.at(midnight + timedelta(hours=12), discard)
     _marketing(world, midnight, day)
     _crm(world, midnight, day)
     _inventory(world, midnight, day)

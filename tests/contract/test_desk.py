@@ -93,10 +93,58 @@ def test_many_rejected_rows_are_one_alert_with_their_number_rate_cause_and_comma
     assert alert.facts.commands[0] == f"redrive dlq causes --run {str(report.run_id)[:8]}"
 
 
-def test_the_next_run_that_has_few_closes_it(store, vendor):
+def test_run_that_loads_the_rejected_rows_closes_the_alert(store, vendor):
     vendor(rows(bad=14)).run()
     vendor(rows()).run()
     assert alerts(store) == [("P1", "rejected", "resolved")]
+
+
+class TestRejectedRowsThatAreStillQuarantined:
+    def others(self, bad=0):
+        return [{**one, "id": one["id"] + 10_000} for one in rows(bad=bad)]
+
+    def test_good_run_of_other_rows_does_not_close_the_alert(self, store, vendor):
+        vendor(rows(bad=14)).run()
+        vendor(self.others()).run()
+        store.alerts.look_at_letters()
+        assert alerts(store) == [("P1", "rejected", "open")]
+        store.dlq.discard(pipeline="vendor", note="the vendor knows")
+        assert alerts(store) == [("P1", "rejected", "resolved")]
+
+    def test_alert_of_two_runs_closes_with_the_letters_of_both(self, store, vendor):
+        first = vendor(rows(bad=14)).run()
+        second = vendor(self.others(bad=14)).run()
+        store.dlq.discard(run_id=second.run_id, note="known")
+        assert alerts(store) == [("P1", "rejected", "open")]
+        store.dlq.discard(run_id=first.run_id, note="known")
+        assert alerts(store) == [("P1", "rejected", "resolved")]
+
+    def test_letters_of_runs_that_nobody_was_told_of_do_not_keep_it_open(self, store, vendor):
+        first = vendor(rows(bad=14)).run()
+        vendor(self.others(bad=1)).run()
+        store.dlq.discard(run_id=first.run_id, note="known")
+        assert alerts(store) == [("P1", "rejected", "resolved")]
+
+
+class TestRunThatTheGateAborted:
+    def aborted(self, vendor):
+        with pytest.raises(redrive.GateAborted):
+            vendor(rows(bad=120)).run()
+
+    @pytest.mark.parametrize("how", ["discarded", "escalated"])
+    def test_alert_stays_open_whatever_becomes_of_its_letters(self, store, vendor, how):
+        self.aborted(vendor)
+        if how == "discarded":
+            store.dlq.discard(pipeline="vendor", note="known")
+        else:
+            store.dlq.replay(lambda records: ["bad"] * len(records), pipeline="vendor", dry_run=False, canary=0)
+        store.alerts.look_at_letters()
+        assert alerts(store) == [("P1", "gate_abort", "open")]
+
+    def test_alert_closes_when_a_new_run_is_complete(self, store, vendor):
+        self.aborted(vendor)
+        vendor(rows()).run(restart=True)
+        assert alerts(store) == [("P1", "gate_abort", "resolved")]
 
 
 def test_a_run_that_the_gate_stops_is_a_p1(store, vendor):

@@ -37,7 +37,7 @@ def test_people_are_told_what_they_need_to_know_and_nothing_else(lived):
         # Nobody has started it.
         ("Fri", "P1", "opened", "ledger"),
         ("Fri", "P1", "resolved", "ledger"),
-        # 7 % of its rows are bad, and the next day none.
+        # 7 % of its rows are bad, and the next day none: it is over when an operator has decided about them.
         ("Sat", "P1", "opened", "catalog"),
         ("Sun", "P1", "resolved", "catalog"),
     ]

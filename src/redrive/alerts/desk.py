@@ -69,6 +69,7 @@ class Desk:
                     self._pace.end(run)
                     self.judge(run)
                     self.judge_ended(limit=_OTHERS)  # what their own processes could not judge
+                    self.look_at_letters()  # a run may have made good what another was told of
         except StoreError as error:
             LOG.warning("what happened could not be judged now, and will be by `redrive watch`: %s", mask(str(error)))
 
@@ -101,7 +102,7 @@ class Desk:
         return self.look_at_letters() + changed
 
     def look_at_letters(self) -> list[Alert]:
-        """Close what was told of rejected rows, where none of them waits for anybody any more."""
+        """Close what was told of rejected rows, where none of them waits for an operator, and no run is aborted."""
         told = [one for one in self.find(status=OPEN, limit=_MOST) if gate_of(one) in one.evidence]
         if not told:
             return []

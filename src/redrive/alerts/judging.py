@@ -11,6 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, Table, exists, func, select, update
 
 from redrive.alerts.picture import DeadTasks, PastRun, RunPicture
+from redrive.alerts.run_rules import TIERS
 from redrive.flows import FlowStatus, State
 from redrive.letters import OPEN
 from redrive.masking import mask
@@ -98,18 +99,24 @@ def gate_of(alert: Alert) -> str:
 
 
 def waits(connection: Connection, alert: Alert) -> bool:
-    """Whether a letter of the run that an alert tells of is open, pending or escalated, or may turn out to be.
+    """Whether what an alert tells of rejected rows still holds, or may turn out to.
 
-    A run that is under way takes over those letters whose rows it rejects again: nothing is certain until its end.
+    A run that the gate aborted is aborted until it is complete or abandoned, whatever becomes of its letters. Else a
+    letter of a run that was told of must be open, pending or escalated, and not superseded by a newer row. A run that
+    is under way takes over those letters whose rows it rejects again: nothing is certain until its end.
     """
-    pipeline = alert.subject.name
-    under_way = select(runs.c.run_id).where(
-        runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING, runs.c.pipeline_name == pipeline
-    )
-    run_id = alert.facts.run_id
-    of_it = letters.c.pipeline_name == pipeline if run_id is None else letters.c.run_id == run_id
-    is_open = select(letters.c.id).where(of_it, letters.c.status.in_(OPEN))
-    return any(connection.execute(one.limit(1)).first() is not None for one in (under_way, is_open))
+    pipeline, run_id = alert.subject.name, alert.facts.run_id
+    of_it = runs.c.pipeline_name == pipeline
+    under_way = select(runs.c.run_id).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING, of_it)
+    if alert.condition == "gate_abort" and run_id is not None:
+        still = select(runs.c.run_id).where(runs.c.run_id == run_id, runs.c.status == RunStatus.ABORTED)
+    else:
+        told_of = letters.c.pipeline_name == pipeline
+        if run_id is not None:
+            since = select(runs.c.run_id).where(of_it, runs.c.ended_at >= alert.since, runs.c.tier.in_(list(TIERS)))
+            told_of &= (letters.c.run_id == run_id) | letters.c.run_id.in_(since)
+        still = select(letters.c.id).where(told_of, letters.c.status.in_(OPEN), letters.c.superseded_at.is_(None))
+    return any(connection.execute(one.limit(1)).first() is not None for one in (under_way, still))
 
 
 # ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────

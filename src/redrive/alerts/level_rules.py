@@ -38,20 +38,20 @@ def deadlines(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Deadlines that have passed without a complete run; what came late is late no more when it is there.
 
     Only what is due today, and what nobody waits for any more, is looked at: Friday's run that never came is not there
-    on Saturday either, although nothing is due on that day.
+    on Saturday either, although nothing is due on that day. Within the grace period nothing is certain: what was missed
+    the day before is still missed.
     """
     if "due" in picture.unknown:
         return Judgement()
     due = [one for one in picture.due if picture.knows("due", one.subject.ident)]
     grace = timedelta(seconds=settings.thresholds.sla_grace)
-    missed = [
-        one
+    is_there = {
+        one.subject.ident
         for one in due
-        if picture.now > one.sla + grace
-        and one.done_at is None
-        and (one.last_complete is None or one.last_complete <= one.sla)
-    ]
-    names = {one.subject.ident for one in due} | set(picture.given_up)
+        if one.done_at is not None or (one.last_complete is not None and one.last_complete > one.sla)
+    }
+    missed = [one for one in due if picture.now > one.sla + grace and one.subject.ident not in is_there]
+    names = is_there | {one.subject.ident for one in missed} | set(picture.given_up)
     return Judgement(
         findings=tuple(_missed(one, picture, settings) for one in missed),
         judged=frozenset(f"sla:{name}" for name in names),

@@ -30,7 +30,8 @@ does a row's fault that ended a whole run, and memory that does not suffice for 
 
 _COUNTED = ("complete", "aborted")
 _COMPARED = 10
-_TIERS = {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}
+TIERS = {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}
+"""What is told of a run, by the tier of its rejected rows."""
 
 
 def errors(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
@@ -136,14 +137,17 @@ def late(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
 
 
 def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
-    """What its gate says of the rejected rows, at the end."""
+    """What its gate says of the rejected rows, at the end.
+
+    A run that has few does not close what was told of another: its rows are still quarantined. `judging.waits` does.
+    """
     if run.subject.kind == "flow":
         return Judgement()
     evidence = f"run:{run.subject.ident}:gate"
     stopped = run.status == "aborted"
-    condition = "gate_abort" if stopped else _TIERS.get(run.tier)
+    condition = "gate_abort" if stopped else TIERS.get(run.tier)
     if condition is None or (run.status == "complete" and run.decided):
-        return _judged(evidence)
+        return Judgement()
     rate = run.rejected / run.read if run.read else 0.0
     said = f"{run.rejected:,} of {counted(run.read, 'row')} rejected ({percent(rate)}){_common(run)}"
     if stopped:

@@ -46,7 +46,7 @@ def due(ago=1.0, **told):
 def test_a_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
     judgement = looked(due(past_it + grace), with_thresholds(sla_grace=grace))
     assert conditions(judgement) == (["sla_missed"] if found else [])
-    assert judgement.weighed("sla:flow/settlement")
+    assert judgement.weighed("sla:flow/settlement") is found  # before, the miss of another day still stands
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("sla:flow/settlement", "sla:flow/settlement")
         assert (finding.urgency, finding.persist) == (Urgency.P1, 0.0)
@@ -66,6 +66,13 @@ def test_a_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
 )
 def test_a_deadline_is_kept_or_made_good_by_a_complete_run(told, found):
     assert bool(looked(due(3_600, **told)).findings) is found
+
+
+def test_grace_period_does_not_close_the_miss_of_the_day_before():
+    judgement = looked(due(60, last_complete=NOW - 3 * DAY), with_thresholds(sla_grace=300))
+    assert not judgement.weighed("sla:flow/settlement")
+    there = looked(due(60, done_at=NOW - 2 * HOUR), with_thresholds(sla_grace=300))
+    assert there.weighed("sla:flow/settlement")
 
 
 def test_a_run_that_never_began_is_told_with_when_it_was_due_on_its_own_wall():
@@ -94,7 +101,7 @@ def test_of_a_run_that_has_begun_it_is_told_how_it_stands(run, said):
 
 
 def test_only_what_is_due_and_what_nobody_waits_for_any_more_is_weighed():
-    judgement = looked(levels(due=due().due, given_up=("retired",)))
+    judgement = looked(levels(due=due(3_600).due, given_up=("retired",)))
     assert judgement.weighed("sla:flow/settlement")
     assert judgement.weighed("sla:retired")
     assert not judgement.weighed("sla:weekly")

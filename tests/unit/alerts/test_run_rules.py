@@ -194,7 +194,7 @@ OF_VENDOR = {
 @pytest.mark.parametrize(
     ("status", "weighed"),
     [
-        ("complete", OF_VENDOR),
+        ("complete", OF_VENDOR - {"run:vendor:gate"}),
         ("failed", {"run:vendor:failed", "level:duration:vendor"}),
         ("aborted", {"run:vendor:gate", "run:vendor:growing", "level:duration:vendor"}),
         ("stopped", {"level:duration:vendor"}),
