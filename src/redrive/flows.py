@@ -36,8 +36,8 @@ class State(StrEnum):
 class FlowStatus(StrEnum):
     """What has become of a flow's run.
 
-    `running` and `stopped` ones are gone on with by the next run of the flow with the same parameters. `held` waits for
-    a person: a task is a dead letter, and what comes after it is held.
+    The next run of the flow with the same parameters resumes one that is not complete. `held` is blocked: a task is a
+    dead letter and waits for a decision, and so does what comes after it.
     """
 
     RUNNING = "running"

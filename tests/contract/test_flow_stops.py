@@ -13,6 +13,8 @@ import pytest
 import redrive
 from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State
+from redrive.model import Kind
+from redrive.tasks import people
 from redrive.testing import set_testing
 from tests.support.flows import PATIENCE, Beside, stopped, stopped_at_a_retry
 
@@ -84,6 +86,39 @@ def test_37_a_thread_that_does_not_end_is_left_behind_and_its_task_is_ready_for_
     hangs.set()
     time.sleep(0.05)
     assert flow.result("hang") == 2  # what the one left behind returns is nobody's
+
+
+def test_cancelled_run_is_not_resumed(flow, task, store):
+    @task(poison=1)
+    def work():
+        raise ValueError("bad")
+
+    first = stopped(flow).report.run_id
+    with pytest.raises(FlowError, match="to cancel a run needs a note"):
+        flow.cancel(note=" ")
+    assert flow.cancel(note="wrong day") == first
+    report = store.tasks.run(first)
+    assert (report.status, report.reason.startswith("cancelled: wrong day (")) == (FlowStatus.ABANDONED, True)
+    assert store.dlq.count(status="pending") == 0
+    with pytest.raises(FlowError, match="is abandoned: there is nothing to cancel"):
+        flow.cancel(note="wrong day")
+    assert stopped(flow).report.run_id != first
+
+
+def test_cancel_stops_the_executor_and_is_final(flow, task, store):
+    @task()
+    def work():
+        begun.set()
+        cancelled.wait(PATIENCE)
+
+    begun, cancelled = threading.Event(), threading.Event()
+    beside = Beside(flow.run)
+    assert begun.wait(PATIENCE)
+    people.cancel(store, "settlement", note="wrong day")
+    error = beside.join().error  # the task is left behind: nothing can end a thread
+    cancelled.set()
+    assert "stopped: it was cancelled: wrong day" in str(error)
+    assert error.kind is Kind.PERMANENT
 
 
 def test_37_sigterm_ends_a_run_so_that_the_next_one_goes_on(flow, task, store):

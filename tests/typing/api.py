@@ -190,6 +190,10 @@ def decide(store: redrive.Store) -> int:
     flow.retry(settle, "settle[17]", note="mended")
     flow.accept(cause="ValueError@settlement:17", result=0, note="not worth it", run=done.run_id)
     flow.fail("merchants", note="given up")
+    flow.skip("settle[3]", note="left")
+    flow.reopen("settle[3]")
+    flow.run(params={"day": "2025-03-02"}, new_run=True)
+    flow.cancel(note="wrong day", run=done.run_id)
     return done.attempts + len(flow.result(total)) + len(store.tasks.causes(done.run_id))
 
 

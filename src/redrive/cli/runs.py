@@ -319,3 +319,29 @@ def _pairs(out: Output, rows: dict[str, str | None]) -> None:
     for name, value in rows.items():
         if value is not None:
             out.text(f"{name:<11}{in_a_line(value) if name == 'reason' else value}".rstrip())
+
+
+@command(app)
+def cancel(
+    session: Session,
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="The run of a flow, by its id or the beginning of it.", show_default=False),
+    ],
+    note: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="Why; it stays with the run.", show_default=False)
+    ],
+) -> None:
+    """End the run of a flow for good. Executors that are at work on it stop, and it is not resumed.
+
+    Its open letters are discarded. The next start of the flow begins a new run. A pipeline is stopped with SIGTERM.
+
+    Examples: redrive runs cancel c94c0e1a --note "wrong day"; redrive runs cancel settlement --note "superseded"
+    """
+    from redrive.tasks import people
+
+    with session.opened() as store:
+        cancelled = people.cancel(store, run, note=note)
+    if session.out.json:
+        session.out.document({"run_id": str(cancelled), "status": str(FlowStatus.ABANDONED)})
+    session.out.say(f"cancelled run {str(cancelled)[:8]}; who is running it stops within a second or so")

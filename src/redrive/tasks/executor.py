@@ -28,6 +28,7 @@ from redrive.tasks.groups import Turnstile
 from redrive.tasks.importing import refuse_within_import
 from redrive.tasks.ledger import Begun, Ledger, Start
 from redrive.tasks.news import News
+from redrive.tasks.people import CANCELLED
 from redrive.tasks.plan import Planner
 from redrive.tasks.pool import Pool
 from redrive.tasks.results import Results
@@ -177,21 +178,24 @@ class Executor:
         look = f"see `redrive tasks ls --run {report.run_id}`"
         if report.status in (FlowStatus.STOPPED, FlowStatus.RUNNING, FlowStatus.ABANDONED):
             reason = self._stopping.reason() or report.reason
+            cancelled = report.status is FlowStatus.ABANDONED and (report.reason or "").startswith(CANCELLED)
             after = {
                 FlowStatus.RUNNING: "another executor goes on with it",
-                FlowStatus.ABANDONED: "a new run has taken its place",
+                FlowStatus.ABANDONED: "running it again begins a new run"
+                if cancelled
+                else "a new run has taken its place",
             }
             return FlowStopped(
                 f"flow {report.flow!r} stopped: {reason}; "
                 + after.get(report.status, "running it again goes on from there"),
-                kind=Kind.TRANSIENT,
+                kind=Kind.PERMANENT if cancelled else Kind.TRANSIENT,
                 report=report,
             )
         kinds = {Kind(cause.kind or Kind.PERMANENT) for cause in self._ledger.store.tasks.causes(report.run_id)}
         if kinds <= RECOVERS:
             kinds = {Kind.TRANSIENT}
         kind = kinds.pop() if len(kinds) == 1 else Kind.PERMANENT
-        held = ", and what comes after is held" if report.status is FlowStatus.HELD else ""
+        held = ", and what comes after is held" if report.counts.get(State.PENDING) else ""
         return FlowStopped(f"flow {report.flow!r} has {report.reason}{held}; {look}", kind=kind, report=report)
 
     def _work(self) -> None:
@@ -339,8 +343,8 @@ class Executor:
         if not self._settlements:  # nothing has ended that the store does not know
             for node, census in turned.census.items():
                 self._storms += planner.recount(node, census)
-        if turned.abandoned:
-            self._stopping.tell("it was given up for a new run")
+        if turned.abandoned is not None:
+            self._stopping.tell(f"it was {turned.abandoned}")
         self._over = turned.idle and not self._hands and not self._settlements
         self._look_again(order, turned, now)
 

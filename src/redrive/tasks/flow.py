@@ -32,6 +32,7 @@ from redrive.tasks.options import (
     checked_timeout,
     checked_values,
     cores,
+    refuse_mistaken,
 )
 
 if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
@@ -184,6 +185,7 @@ class Flow:
         service: Service | str | None = None,
         in_thread: bool = False,
         key: Callable[..., str] | None = None,
+        **mistaken: Any,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Make a function a task of this flow.
 
@@ -203,6 +205,7 @@ class Flow:
         in_thread  run it in a thread of the executor: for what is short and can be trusted, since nothing can end it
         key        a function of the same arguments that makes its idempotency key
         """
+        refuse_mistaken(mistaken)
         limit = checked_timeout(timeout, in_thread)
         checks.seconds("grace", grace, least=0)
         checks.count("poison", poison, least=1)
@@ -448,6 +451,12 @@ class Flow:
         from redrive.tasks import people
 
         return people.fail(*self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
+
+    def cancel(self, *, note: str, run: UUID | str | None = None) -> UUID:
+        """End a run for good; executors that are at work on it stop. The next `run()` begins a new one."""
+        from redrive.tasks import people
+
+        return people.cancel(*self._run(run), note=note)
 
     def _run(self, run: UUID | str | None) -> tuple[Store, UUID | str]:
         """The run that is meant: the one that this thread has run last, then any thread, then the newest there is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -50,11 +51,36 @@ def checked_values(flow: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(values)
 
 
-def checked_retry(retry: Retry | None) -> Retry:
+_SPELLED = {
+    "retries": "retry=redrive.Retry(attempts=…), which counts the first attempt, too",
+    "max_retries": "retry=redrive.Retry(attempts=…), which counts the first attempt, too",
+    "attempts": "retry=redrive.Retry(attempts=…)",
+    "retry_delay": "retry=redrive.Retry(base=…), in seconds",
+    "execution_timeout": "timeout=…, in seconds",
+    "timeout_seconds": "timeout=…",
+    "depends_on": "after=…",
+    "upstream": "after=…",
+    "map": "each=…",
+    "expand": "each=…",
+}
+"""What others call an option of a task, and its name here."""
+
+
+def refuse_mistaken(options: Mapping[str, Any]) -> None:
+    """TypeError for options that a task does not have, with those that may be meant."""
+    for name in options:
+        meant = f": write {_SPELLED[name]}" if name in _SPELLED else ""
+        raise TypeError(f"a task has no option {name}={meant}")
+
+
+def checked_retry(retry: object) -> Retry:
     """A task's policy; a single attempt, where it has none."""
-    if retry is not None and not isinstance(retry, Retry):
-        raise TypeError(f"retry must be a redrive.Retry or None, not {type(retry).__name__}")
-    return Retry(attempts=1) if retry is None else retry
+    if retry is None:
+        return Retry(attempts=1)
+    if not isinstance(retry, Retry):
+        meant = f": write redrive.Retry(attempts={retry + 1})" if type(retry) is int else ""
+        raise TypeError(f"retry must be a redrive.Retry or None, not {type(retry).__name__}{meant}")
+    return retry
 
 
 def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:
@@ -63,6 +89,8 @@ def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:
         if timeout is not None:
             raise FlowError("a task in a thread has no timeout, since nothing can end it: leave one of the two out")
         return None
+    if isinstance(timeout, timedelta):
+        raise TypeError(f"timeout is in seconds: write timeout={timeout.total_seconds():g}")
     return TIMEOUT if timeout is None else checks.seconds("timeout", timeout, above=0)
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Select, insert, select, update
 
-from redrive.dlq.change import actor, as_note
+from redrive.dlq.change import actor, as_note, settle_within
 from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State
 from redrive.letters import Status
@@ -19,7 +19,7 @@ from redrive.model import Kind
 from redrive.opening import Store
 from redrive.store.encoding import encode
 from redrive.store.listed import among
-from redrive.store.schema import task_changes, task_runs, tasks
+from redrive.store.schema import letters, task_changes, task_runs, tasks
 from redrive.store.sense import making_sense
 from redrive.store.task_log import exactly, find_run, named, no_such_task, shown_name, whole_cause
 from redrive.tasks.decide import RECOVERS
@@ -30,6 +30,8 @@ from redrive.tasks.settle import Settled, Settler
 from redrive.tasks.states import checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
+CANCELLED = "cancelled"
+"""What the reason of a run that was cancelled begins with."""
 _SKIPPED = object()
 """Instead of a result: the task is done without one, and not in the list of its siblings' results."""
 _SETTLES_LETTERS = {State.SUCCESS: Status.DISCARDED, State.FAILED: Status.DISCARDED}
@@ -86,6 +88,27 @@ def fail(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str
     return _decide(store, run, names, cause=cause, target=State.FAILED, note=_checked(note, "fail"))
 
 
+def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
+    """End a run for good: executors that are at work on it stop, and the next start begins a new run."""
+    why = f"{_checked(note, 'cancel')} ({actor()})"
+
+    def work(connection: Connection) -> UUID:
+        place = Place.of(store, connection, find_run(connection, run))
+        now = place.database.dialect.begin_bounded(connection)
+        ours = task_runs.c.run_id == place.run_id
+        status = connection.execute(select(task_runs.c.status).where(ours).with_for_update()).scalar_one()
+        if status in (FlowStatus.COMPLETE, FlowStatus.ABANDONED):
+            raise FlowError(f"run {str(place.run_id)[:8]} is {status}: there is nothing to cancel")
+        ended = {"ended_at": now, "judged_at": now, "updated_at": now}
+        values = {"status": FlowStatus.ABANDONED, "reason": f"{CANCELLED}: {why}", **ended}
+        connection.execute(update(task_runs).where(ours).values(**values))
+        settle_within(connection, letters.c.run_id == place.run_id, target=Status.DISCARDED, note=why, now=now)
+        return place.run_id
+
+    with making_sense("flows"):
+        return store.database.write(work)
+
+
 def retry_failed(place: Place, connection: Connection, now: datetime) -> None:
     """Send back what failed of something that passes by itself, in the transaction that resumes the run.
 
@@ -124,7 +147,8 @@ def must_say_which(names: Sequence[str], cause: str | None) -> None:
 
 def _checked(note: str, action: str) -> str:
     if not isinstance(note, str) or not note.strip():
-        raise FlowError(f"to {action} a task needs a note that says why; nothing was changed")
+        what = "run" if action == "cancel" else "task"
+        raise FlowError(f"to {action} a {what} needs a note that says why; nothing was changed")
     return as_note(note)
 
 

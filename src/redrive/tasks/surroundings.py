@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import atexit
 import contextlib
 import os
@@ -12,9 +13,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+# What the module `signal` makes of these functions wraps every answer in an enumeration, which takes ten times as long.
+_getsignal, _pthread_sigmask = _signal.getsignal, _signal.pthread_sigmask
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-_LIMITS = tuple(sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")))
-_SETTABLE = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+# Those that make tasks fail; to look at all of them takes longer than all the rest.
+_LIMITS = tuple(
+    getattr(resource, f"RLIMIT_{name}")
+    for name in ("AS", "CPU", "FSIZE", "NOFILE")
+    if hasattr(resource, f"RLIMIT_{name}")
+)
+_SETTABLE = tuple(map(int, sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})))
 
 
 class Surroundings:
@@ -25,7 +33,7 @@ class Surroundings:
 
     def __init__(self) -> None:
         self._directory = _open(".")
-        self._handlers = [signal.getsignal(number) for number in _SETTABLE]
+        self._handlers = [_getsignal(number) for number in _SETTABLE]
         self._environ = self._variables()
         self._umask = os.umask(0o077)
         os.umask(self._umask)
@@ -41,8 +49,8 @@ class Surroundings:
         """Put everything back; False where something cannot be, so that the process must run no other task."""
         for timer in _TIMERS:
             signal.setitimer(timer, 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if [signal.getsignal(number) for number in _SETTABLE] != self._handlers and not self._restore_handlers():
+        _pthread_sigmask(_signal.SIG_SETMASK, ())
+        if [_getsignal(number) for number in _SETTABLE] != self._handlers and not self._restore_handlers():
             return False
         if self._directory is not None:
             os.fchdir(self._directory)
@@ -55,7 +63,7 @@ class Surroundings:
 
     def _restore_handlers(self) -> bool:
         for number, handler in zip(_SETTABLE, self._handlers, strict=True):
-            if signal.getsignal(number) != handler:
+            if _getsignal(number) != handler:
                 if handler is None:  # of a library in C, which Python cannot set again
                     return False
                 signal.signal(number, handler)

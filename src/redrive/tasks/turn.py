@@ -100,7 +100,8 @@ class Turned:
     decided_at: datetime | None = None
     changed: bool = False
     """A person has decided about tasks."""
-    abandoned: bool = False
+    abandoned: str | None = None
+    """Why the run was abandoned, where it was."""
     left: bool = False
     """This executor has left the run; False where there was something left to do for it."""
     recovered: list[Settlement] = field(default_factory=list)
@@ -207,9 +208,11 @@ class Turn:
 
     def _survey(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
         turned.active = active(self._ledger, connection)
-        run = select(task_runs.c.status, task_runs.c.updated_at).where(task_runs.c.run_id == self._ledger.run_id)
+        run = select(task_runs.c.status, task_runs.c.updated_at, task_runs.c.reason).where(
+            task_runs.c.run_id == self._ledger.run_id
+        )
         row = connection.execute(run).one()
-        turned.abandoned = row.status == FlowStatus.ABANDONED
+        turned.abandoned = (row.reason or "abandoned") if row.status == FlowStatus.ABANDONED else None
         turned.changed = self._decided_at is not None and row.updated_at != self._decided_at
         turned.decided_at = row.updated_at
         if turned.changed:  # what people freed is made ready by who works on it

@@ -263,6 +263,31 @@ def test_a_task_is_given_up_and_what_comes_after_it_does_not_run_until_it_is_sen
     )
 
 
+def test_children_are_left_out_and_what_comes_after_runs(run, settlement, run_id, store):
+    hint = f"or leave it out: redrive tasks skip 'settle[2]' --run {run_id} --note …\n"
+    assert run("tasks", "show", "settle[2]").err.endswith(hint)
+    answer = run("tasks", "skip", "settle[2]", "settle[3]", "--note", "they left")
+    assert answer.err.startswith(f"skipped 2 tasks of settlement, run {run_id}\n")
+    assert settlement.run().status == "complete"
+    assert store.tasks.get("settlement", "publish").result == {"sum": 1}
+
+
+def test_accepting_a_child_without_a_result_says_what_that_means(run, settlement, run_id, store):
+    answer = run("tasks", "accept", "settle[2]", "--note", "paid by hand")
+    assert answer.err.endswith(
+        "without --result, the list of results that comes after has null for settle[2]; to leave it out instead: "
+        f"redrive tasks reopen 'settle[2]' --run {run_id} && redrive tasks skip 'settle[2]' --run {run_id} --note …\n"
+    )
+    assert run("tasks", "reopen", "settle[2]").err == f"reopened settle[2] of settlement, run {run_id}\n"
+    assert states(store)["settle[2]"] is State.DEAD_LETTER
+
+
+def test_run_is_cancelled(run, settlement, run_id, store):
+    answer = run("runs", "cancel", run_id, "--note", "wrong day")
+    assert answer.err == f"cancelled run {run_id}; who is running it stops within a second or so\n"
+    assert store.tasks.run("settlement").status == "abandoned"
+
+
 def test_many_tasks_are_a_question_and_where_nobody_is_there_to_ask_a_refusal(run, terminal, settlement, store):
     for which in (["settle"], ["--cause", "Lookup"], ["settle", "--cause", "Lookup"]):
         answer = run("tasks", "fail", *which, "--note", "they left")

@@ -1,6 +1,7 @@
 """How a flow is defined, and what is refused."""
 
 import uuid
+from datetime import timedelta
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_a_definition_that_cannot_work_is_refused(flow, what):
         ({"grace": -1}, "grace must be a finite number of seconds of 0 or more"),
         ({"poison": 0}, "poison must be a whole number of 1 or more"),
         ({"storm": 2.5}, "storm must be a whole number of 1 or more"),
-        ({"retry": 3}, "retry must be a redrive.Retry or None, not int"),
+        ({"retry": "3"}, "retry must be a redrive.Retry or None, not str"),
         ({"service": 3}, "service is a redrive.Service or the name of one, not 3"),
     ],
 )
@@ -240,3 +241,18 @@ def test_the_id_of_a_run_may_be_text(flow, tmp_path):
 def test_what_makes_no_sense_is_told_in_a_sentence(wrong, said):
     with pytest.raises((TypeError, ValueError), match=said):
         wrong(redrive.Flow("settlement"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retries": 3}, r"a task has no option retries=: write retry=redrive\.Retry\(attempts=…\)"),
+        ({"depends_on": "a"}, "a task has no option depends_on=: write after=…"),
+        ({"colour": "red"}, "a task has no option colour=$"),
+        ({"retry": 3}, r"retry must be a redrive\.Retry or None, not int: write redrive\.Retry\(attempts=4\)"),
+        ({"timeout": timedelta(minutes=2)}, "timeout is in seconds: write timeout=120"),
+    ],
+)
+def test_options_of_other_schedulers_are_answered_with_ours(options, said):
+    with pytest.raises(TypeError, match=said):
+        redrive.Flow("mistaken").task(name="work", **options)(lambda: None)
