@@ -51,6 +51,10 @@ UNTYPED = {
     ): "it goes on until it is stopped, as test_watch.py does",
     (
         "docs/operations.md",
+        "redrive run --quiet settlement.py:flow --param day=2026-11-15",
+    ): "test_reruns_under_fire.py, again and again",
+    (
+        "docs/operations.md",
         'pg_dump --format=custom --schema=pipeline --file=redrive.dump "$REDRIVE_STORE"',
     ): OPERATIONS,
     ("docs/operations.md", 'pg_restore --clean --if-exists --dbname="$REDRIVE_STORE" redrive.dump'): OPERATIONS,

@@ -9,7 +9,7 @@ import sys
 import time
 
 import redrive
-from tests.support.tasks_flow import RETRY, act
+from tests.support.tasks_flow import RETRY, act, numbered
 
 # A signal from outside is no cause that says anything about the task; but who can tell?
 hunt = redrive.Flow("hunt", params=["book", "pace", "count"], workers=4)
@@ -23,7 +23,7 @@ def numbers(count):
 @hunt.task(each=numbers, retry=RETRY, poison=50, timeout=3, grace=0.3)
 def prey(n, book, pace, idempotency_key):
     sys.stdout.write(f"prey {n} is here\n")
-    return act(book, idempotency_key, pace, child=n % 25 == 7)
+    return act(book, numbered(idempotency_key, n), pace, child=n % 25 == 7)
 
 
 @hunt.task(after=prey, retry=RETRY, poison=50)
@@ -79,12 +79,12 @@ def halves(count):
 @stall.task(each=halves, retry=None, timeout=0.2, grace=0.1)
 def hang(n, book, idempotency_key):
     HANGS[n % len(HANGS)]()
-    return act(book, idempotency_key, 0.0)
+    return act(book, numbered(idempotency_key, n), 0.0)
 
 
 @stall.task(each=halves, retry=RETRY, timeout=120)
 def work(n, book, pace, idempotency_key):
-    return act(book, idempotency_key, pace)
+    return act(book, numbered(idempotency_key, n), pace)
 
 
 @stall.task(after=work)
