@@ -133,7 +133,7 @@ class Expectation:
         assert letter.counted == self.rows_in(letter, held[0])
 
     def rows_in(self, letter: Letter, record: SplitRecord) -> int:
-        """Return how many rejected rows a letter counts as: its lines, or those that could be rows if its quotes fit."""
+        """Return how many rejected rows a letter counts as: its lines, or those that could be rows if quotes fit."""
         if letter.error.startswith("not "):  # its text cannot be decoded
             return 1
         lines = self.lines[letter.line - 1 : letter.last_line]

@@ -9,7 +9,7 @@ import sys
 import time
 
 import redrive
-from tests.support.tasks_flow import RETRY, act, numbered, numbered
+from tests.support.tasks_flow import RETRY, act, numbered
 
 # A signal from outside is no cause that says anything about the task; but who can tell?
 hunt = redrive.Flow("hunt", params=["book", "pace", "count"], workers=4)
