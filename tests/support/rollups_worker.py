@@ -44,7 +44,7 @@ class Worker:
         self.random = random.Random(seed)
         self.failed = Counter()  # calls, by service and quarter
         self.quiet = Counter()  # successful calls that are in no log
-        brief = redrive.Retry(attempts=3, base=0.001, cap=0.002)
+        brief = redrive.Retry(attempts=3, base=0.001, cap=0.002, rate_limit_wait=0)
         breaker = redrive.Breaker(failures=4, rate=0.05, cooldown=0.02, probes=1)
         common = {"store": store, "clock": self.clock, "classifier": CLASSIFIER, "retry": brief, "budget": None}
         self.services = {

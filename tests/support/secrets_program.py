@@ -14,7 +14,7 @@ from redrive.observe.log import JsonFormatter, attempt_log
 from tests.support import planted_secrets as planted
 
 ONCE = redrive.Retry(attempts=1)
-TWICE = redrive.Retry(attempts=2, base=0.001, cap=0.001)
+TWICE = redrive.Retry(attempts=2, base=0.001, cap=0.001, rate_limit_wait=0)
 PARTNER = os.environ["LEAKY_PARTNER"]
 WAREHOUSE = os.environ["LEAKY_WAREHOUSE"]
 NOWHERE = "postgresql://etl:{}@127.0.0.1:1/lake?connect_timeout=1"
