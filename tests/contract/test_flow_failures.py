@@ -202,6 +202,18 @@ def test_1247_siblings_of_one_corrupt_input_are_ten_runs_at_most_and_one_event(f
     assert list(store.dlq.each(status=Status.PENDING)) == []
 
 
+def test_several_transient_errors_in_a_group_are_not_poison(flow, task, store):
+    calls = []
+
+    @task(retry=redrive.Retry(attempts=4, base=0.0))
+    def fetch():
+        calls.append(1)
+        raise ExceptionGroup("five requests", [ConnectionRefusedError(n) for n in range(5)])
+
+    assert stopped(flow).report.counts == {State.FAILED: 1}
+    assert len(calls) == 4
+
+
 def test_bad_items_that_come_first_do_not_stop_the_good_ones(flow, task, store):
     @task()
     def items():
