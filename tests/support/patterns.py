@@ -57,22 +57,55 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def patterns() -> tuple[list[Found], list[str]]:
-    """All patterns of the package, and the places of those that are put together at run time."""
+    """All patterns of the package, and the modules in which some are put together at run time."""
     trees = {name: ast.parse(path.read_text()) for name, path in modules()}
-    used = _uses(trees.values())
-    found, built = [], []
+    uses = _uses(trees)
+    found: dict[tuple[str, Any], Found] = {}
+    built = set()
     for name, tree in trees.items():
+        module = name.removeprefix("redrive.")
         for node, target in _calls(tree):
             function = node.func.attr  # type: ignore[attr-defined]
-            place = f"{name.removeprefix('redrive.')}:{target or node.lineno}"
             try:
                 pattern = _evaluated(node, name, function)
             except NameError:
-                built.append(name.removeprefix("redrive."))
+                built.add(module)
                 continue
-            methods = frozenset({function}) if function != "compile" else used.get(target or "", frozenset())
-            found.append(Found(place, pattern, methods))
-    return found, sorted(set(built))
+            methods = {function} if function != "compile" else uses.get((name, target or ""), set())
+            found[module, pattern] = Found(f"{module}:{target or node.lineno}", pattern, frozenset(methods))
+        for variable, value in vars(importlib.import_module(name)).items():
+            for pattern in _held(value):
+                found.setdefault((module, pattern), Found(f"{module}:{variable}", pattern, frozenset({"search"})))
+    places = {one.pattern: one for one in reversed(found.values())}  # of one that is imported, where it is written
+    return [one for one in found.values() if places[one.pattern] is one or one.methods != {"search"}], sorted(built)
+
+
+def _held(value: Any) -> Iterator[re.Pattern[Any]]:
+    """The patterns within a value of a module, such as a table of them."""
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _held(inner)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            yield from _held(inner)
+
+
+def _uses(trees: dict[str, ast.Module]) -> dict[tuple[str, str], set[str]]:
+    """By the module and the name of a pattern, the methods that are called on it, also where it is imported."""
+    uses: dict[tuple[str, str], set[str]] = {}
+    for module, tree in trees.items():
+        written_in: dict[str, str] = {}
+        called = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                written_in.update((alias.name, node.module) for alias in node.names)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _FUNCTIONS:
+                called.append((node.value.id, node.attr))
+        for name, method in called:
+            uses.setdefault((written_in.get(name, module), name), set()).add(method)
+    return uses
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str | None]]:
@@ -98,16 +131,6 @@ def _evaluated(node: ast.Call, module: str, function: str) -> re.Pattern[Any]:
     call = ast.Call(ast.Attribute(ast.Name("re", ast.Load()), "compile", ast.Load()), [node.args[0], *flags], [])
     code = compile(ast.fix_missing_locations(ast.Expression(call)), module, "eval")
     return eval(code, {**vars(importlib.import_module(module)), "re": re})
-
-
-def _uses(trees: Any) -> dict[str, frozenset[str]]:
-    """By the name of a pattern, the methods that are called on it."""
-    uses: dict[str, set[str]] = {}
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _FUNCTIONS:
-                uses.setdefault(node.value.id, set()).add(node.attr)
-    return {name: frozenset(methods) for name, methods in uses.items()}
 
 
 # ── texts ────────────────────────────────────────────────────────────────────────────────────────────────────────────

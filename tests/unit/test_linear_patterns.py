@@ -34,6 +34,7 @@ def test_patterns_built_at_run_time_are_known():
     assert BUILT == [
         "alerts.message",
         "classify.builtin",
+        "classify.http_verdict",
         "dlq.redact",
         "rows.sinks.sqlite_keys",
         "rows.sources.csv_frames",

@@ -10,7 +10,7 @@ from redrive.rows.sinks.decimals import scale_of
 
 _INTEGER = re.compile(r"u?(?:tiny|small|big|huge)?int(?:eger)?")
 _TIMED = re.compile(
-    r"(?P<base>timestamp|time)(?P<ending>tz|_s|_ms|_ns|tz_ns)?\s*(?:\((?P<places>\d)\))?\s*"
+    r"(?P<base>timestamp|time)(?P<ending>tz|_s|_ms|_ns|tz_ns)?(?:\s*+\((?P<places>\d)\))?\s*+"
     r"(?P<zone>with(?:out)? time zone)?"
 )
 _ENDINGS = {"_s": 0, "_ms": 3, "_ns": 9, "tz_ns": 9}

@@ -19,7 +19,7 @@ from redrive.rows.sinks.sqlite_keys import affinity
 _NUMBERS = re.compile("INT|REAL|FLOA|DOUB|NUMERIC|DECIMAL|NUMBER", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 # What SQLite takes for a number; Python also takes digits of other scripts, underscores and "nan".
-_NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[ \t\n\v\f\r]*", re.ASCII)
+_NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?[ \t\n\v\f\r]*+", re.ASCII)
 _SAME_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _EXACT_DIGITS = 15
 _SHORT = _EXACT_DIGITS  # a text of this length cannot have more digits
