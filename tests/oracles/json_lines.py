@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -15,8 +16,7 @@ def read_lines(data: bytes) -> tuple[Lines, dict[int, bytes]]:
     """Return, by the number of their line, the records as `comparable` makes them, and the lines that hold none."""
     records: Lines = {}
     bad: dict[int, bytes] = {}
-    for number, ended in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        line = ended.removesuffix(b"\r")
+    for number, line in enumerate(re.split(rb"\r\n?|\n", data.removeprefix(b"\xef\xbb\xbf")), 1):
         if not line.strip():
             continue
         try:

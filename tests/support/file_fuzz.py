@@ -220,7 +220,8 @@ def compression_case(number: int, folder: Path) -> None:
         assert "is damaged" in str(outcome.error)
         # The bit may be the one that says that there is a checksum: its member is right, and what follows it is not.
         prefixes = [intact] if damage is truncated else [b"".join(pieces[:n]) for n in range(whole, len(pieces) + 1)]
-        expected = [prefix[: prefix.rfind(b"\n") + 1] for prefix in prefixes]
+        ends = (b"\n",) if is_csv else (b"\n", b"\r")
+        expected = [prefix[: max(map(prefix.rfind, ends)) + 1] for prefix in prefixes]
     assert outcome.by_line() in [_csv_lines(one) if is_csv else read_lines(one) for one in expected]
 
 
