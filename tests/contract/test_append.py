@@ -295,6 +295,73 @@ class TestReplay:
         assert place.rows() == []
 
 
+class TestLetters:
+    def replay(self, place, **options):
+        pipeline = place.pipeline([], **options)
+        place.store.dlq.replay(pipeline, pipeline="load", dry_run=False)
+        pipeline.sink.close()
+
+    def test_equal_events_of_two_runs_are_two_letters(self, place):
+        for _ in range(2):
+            place.run([row(1), row(2, parent=5), row(2, parent=5)])
+        assert [letter.seen for letter in place.store.dlq.each()] == [1, 1, 1, 1]
+        place.sql("INSERT INTO parent VALUES (5)")
+        self.replay(place)
+        assert place.rows() == [(1, "a")] * 2 + [(2, "a")] * 4
+
+    @pytest.mark.parametrize("how", ["reprocessed", "discarded"])
+    def test_event_equal_to_a_decided_one_of_another_run_is_a_letter(self, place, how):
+        place.run([row(2, parent=5)])
+        if how == "discarded":
+            place.store.dlq.discard(pipeline="load", note="a test event")
+        else:
+            place.sql("INSERT INTO parent VALUES (5)")
+            self.replay(place)
+            place.sql("DELETE FROM t")
+            place.sql("DELETE FROM parent WHERE id = 5")
+        place.run([row(0), row(2, parent=5)])
+        assert [str(letter.status) for letter in place.store.dlq.each()] == [how, "pending"]
+
+    def test_event_equal_to_a_replayed_one_of_its_own_run_is_a_letter(self, place):
+        rows = [row(2, parent=5) for _ in range(9)]
+        pipeline = place.pipeline(rows)
+        with pytest.raises(redrive.RunStopped):
+            pipeline.run(watch=lambda progress: pipeline.stop())
+        assert place.store.dlq.count() < 9
+        place.sql("INSERT INTO parent VALUES (5)")
+        self.replay(place)
+        place.sql("UPDATE t SET parent = NULL")
+        place.sql("DELETE FROM parent WHERE id = 5")
+        place.run(rows)
+        place.sql("INSERT INTO parent VALUES (5)")
+        self.replay(place)
+        assert place.rows() == [(2, "a")] * 9
+
+    @pytest.mark.parametrize("is_fixed", [False, True])
+    def test_restarted_run_does_not_double_events(self, place, is_fixed):
+        rows = [row(2, parent=5) for _ in range(9)]
+        pipeline = place.pipeline(rows)
+        with pytest.raises(redrive.RunStopped):
+            pipeline.run(watch=lambda progress: pipeline.stop())
+        assert 0 < place.store.dlq.count() < 9
+        if is_fixed:
+            place.sql("INSERT INTO parent VALUES (5)")
+        place.pipeline(rows).run(restart=True)
+        if not is_fixed:
+            place.sql("INSERT INTO parent VALUES (5)")
+        self.replay(place)
+        assert place.rows() == [(2, "a")] * 9
+
+    def test_resumed_run_does_not_double_letters(self, place):
+        rows = [row(n % 2, "bad") for n in range(9)]
+        pipeline = place.pipeline(rows)
+        with pytest.raises(redrive.RunStopped):
+            pipeline.run(watch=lambda progress: pipeline.stop())
+        assert place.store.dlq.count() < 9
+        place.run(rows)
+        assert [letter.seen for letter in place.store.dlq.each()] == [1] * 9
+
+
 class TestBatchLog:
     def test_old_labels_of_other_runs_are_removed(self, place):
         place.run([row(n) for n in range(6)])

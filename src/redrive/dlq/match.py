@@ -51,16 +51,19 @@ def match(
     database: Database,
     rows: Sequence[LetterRow],
     identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
+    *,
+    by_run: bool = False,
 ) -> Matched:
     """Find the records whose letter was reprocessed or discarded, and give rows of a run the identity of their letter.
 
     Args:
         identities: by what the row of a run may be known, the preferred first.
+        by_run: whether each row is an event: a decision about one does not hold for an equal one of the same run.
     """
     if identities is None:
         decided, put = _decided(connection, database, rows), rows
     else:
-        run = _RowsOfRun(connection, database, rows, [identities(row) for row in rows])
+        run = _RowsOfRun(connection, database, rows, [identities(row) for row in rows], by_run=by_run)
         decided, chosen = run.decided, run.chosen
         put = [row._replace(identity=chosen.get(place, row.identity)) for place, row in enumerate(rows)]
     times = Counter(decided.values())
@@ -113,7 +116,10 @@ class _RowsOfRun:
         database: Database,
         rows: Sequence[LetterRow],
         identities: Sequence[tuple[bytes, ...]],
+        *,
+        by_run: bool,
     ) -> None:
+        self._by_run = by_run
         self.chosen: dict[int, bytes] = {}
         self.decided: dict[int, int] = {}
         run = next((row.run_id for row in rows if row.run_id is not None), None)
@@ -141,6 +147,8 @@ class _RowsOfRun:
         """Give a row to the letter that has its content."""
         free = [one for one in letters if one.is_open and self._letters.get(one.id, row.position) == row.position]
         decided = [one for one in letters if one.is_decided and row.error_type not in _NEVER_DECIDED]
+        if self._by_run:
+            decided = [one for one in decided if self._letters.get(one.id, row.position) == row.position]
         if free:
             # The letter of the same row first: a batch that was put before a crash is put again.
             letter = max(free, key=lambda one: one.id in self._letters)

@@ -28,8 +28,11 @@ _SINKS = ("sqlalchemy", "psycopg", "psycopg2", "sqlite3", "duckdb", "pymysql", "
 REDACTED = "redacted"
 """In the context of a letter whose record was masked before it was stored: the digest of the record as received."""
 
-_Place = tuple[str, str | None, str]
-"""Pipeline, source and cause: what the letters of a batch mostly have in common."""
+_NAMES_WORK = {ErrorType.TASK, ErrorType.PAGE, ErrorType.FILE}
+"""Letters whose record only names what is to be done again."""
+
+_Place = tuple[str | None, ...]
+"""Pipeline, source, cause, and the run where that counts: what the letters of a batch mostly have in common."""
 
 
 class Preparer:
@@ -45,6 +48,7 @@ class Preparer:
         error_type: ErrorType | str | None = None,
         target: str | None = None,
         by_key: bool = True,
+        by_run: bool = False,
         redactor: Redactor,
         digests: Digests | None = None,
     ) -> None:
@@ -52,6 +56,7 @@ class Preparer:
 
         Args:
             by_key: whether a letter's key identifies it. Otherwise its `sink_key` does, and the key only finds it.
+            by_run: whether a record of another run is another letter, equal or not: an event, not the state of a key.
             digests: given where named fields are masked before a record is stored.
         """
         self.causes: dict[str, tuple[Fingerprint, str, str]] = {}
@@ -61,6 +66,7 @@ class Preparer:
         self._source = source
         self._target = target
         self._by_key = by_key
+        self._by_run = by_run
         self._places: dict[tuple[str | None, str | None], tuple[str, str | None]] = {}
         self._error_type = None if error_type is None else checked_error_type(error_type)
         self._redactor = redactor
@@ -89,9 +95,10 @@ class Preparer:
         rejected = self._now if letter.rejected_at is None else utc_text(_zoned(letter.rejected_at))
         if type(letter.attempts) is not int or not 0 <= letter.attempts < _MOST:
             raise LetterError(f"attempts must be a whole number from 0 up, not {letter.attempts!r}")
+        run_id = self._run_id if letter.run_id is None else run_text(letter.run_id)
         return LetterRow(
             pipeline,
-            self._run_id if letter.run_id is None else run_text(letter.run_id),
+            run_id,
             error_type,
             message,
             raw,
@@ -101,7 +108,7 @@ class Preparer:
             position,
             cause,
             self._identity(
-                (pipeline, source, cause),
+                self._common(pipeline, source, cause, error_type, run_id),
                 key if self._by_key else sink_key if letter.is_key_sure else None,
                 position,
                 _content(raw, context),
@@ -115,12 +122,18 @@ class Preparer:
 
     def identities(self, row: LetterRow) -> tuple[bytes, ...]:
         """Return by what the row of a run may be known: its key, where that is sure; its content; with position."""
-        place = (row.pipeline_name, row.source_table, row.fingerprint)
+        place = self._common(row.pipeline_name, row.source_table, row.fingerprint, row.error_type, row.run_id)
         context = None if row.context is None or self._digests is None else decode(row.context)
         by_position = self._identity(place, None, row.position, _content(row.raw_record, context))
         content = f"{row.raw_record}\0{row.context or ''}"
         by_content = self._identity(place, row.sink_key or "", None, content, both=True)
         return (by_content, by_position) if row.identity == by_position else (row.identity, by_content, by_position)
+
+    def _common(self, pipeline: str, source: str | None, cause: str, error_type: str, run_id: str | None) -> _Place:
+        """Return what the identity of a letter has in common with those of its batch."""
+        if self._by_run and error_type not in _NAMES_WORK:
+            return (pipeline, source, cause, run_id)
+        return (pipeline, source, cause)
 
     def _place(self, letter: NewLetter) -> tuple[str, str | None]:
         """Pipeline and source."""

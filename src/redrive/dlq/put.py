@@ -92,15 +92,17 @@ def put_rows(
     found: Sequence[CauseFound],
     *,
     identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
+    by_run: bool = False,
 ) -> Stored:
     """Put rows in the caller's transaction.
 
     Args:
         identities: by what the row of a run may be known, so that two rows of one run are always two letters.
+        by_run: whether equal rows of two runs are two letters, too.
     """
     dialect = database.dialect
     add_causes(connection, database, found)
-    matched = match(connection, database, rows, identities)
+    matched = match(connection, database, rows, identities, by_run=by_run)
     decided = len(rows) - len(matched.rows)
     if matched.decided:
         dialect.see_decided(connection, matched.decided)

@@ -154,18 +154,22 @@ class DeadLetters:
         pipeline: str,
         run_id: UUID | str | None = None,
         target: str | None = None,
+        by_run: bool = False,
     ) -> Stored:
         """Quarantine the records of a run in a transaction of the caller's on this store's database.
 
         A record is identified by the key of its row in the sink, where that is known, otherwise by its position and
         content. Two records of one run are always two letters.
+
+        Args:
+            by_run: whether equal records of two runs are two letters, as the rows of a sink without a key are two.
         """
-        preparer = self._preparer(pipeline=pipeline, run_id=run_id, target=target, by_key=False)
+        preparer = self._preparer(pipeline=pipeline, run_id=run_id, target=target, by_key=False, by_run=by_run)
         rows = [preparer.row(letter) for letter in letters]
         if not rows:
             return Stored()
         causes = tuple(preparer.causes.values())
-        return put_rows(connection, self._database, rows, causes, identities=preparer.identities)
+        return put_rows(connection, self._database, rows, causes, identities=preparer.identities, by_run=by_run)
 
     def _preparer(self, **common: Any) -> Preparer:
         return Preparer(now=_now(), redactor=self.redactor, digests=self._digests, **common)

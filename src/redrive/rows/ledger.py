@@ -32,7 +32,7 @@ from redrive.store.lease import renewed
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import note_start
 from redrive.store.run_log import columns_of, counts_of
-from redrive.store.schema import checkpoints, run_key_blocks, run_keys, runs
+from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
 
 LEASE = timedelta(seconds=60)
 _OVER = {RunStatus.COMPLETE, RunStatus.ABANDONED}
@@ -139,6 +139,8 @@ class Ledger:
                     .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now, **reason)
                 )
                 _forget_keys(connection, last.run_id)
+                if restart and appending is not None:
+                    _supersede_letters(connection, last.run_id, now)
                 # Who dies before the first row dies as often as who dies behind it.
                 failures = 0 if restart else _failures(last)
             elif restart and last is not None and isinstance(source, Continues) and has_rows(appending):
@@ -449,6 +451,12 @@ def _accepted(last: Row[Any]) -> Counts | None:
     if last.accepted is None:
         return None
     return Counts(read=last.accepted["rows_read"], rejected=last.accepted["rows_rejected"])
+
+
+def _supersede_letters(connection: Connection, run_id: uuid.UUID, now: datetime) -> None:
+    """Mark the letters of a run whose input is read again: without a key, a replay would double their rows."""
+    mine = (letters.c.run_id == run_id) & letters.c.superseded_at.is_(None)
+    connection.execute(update(letters).where(mine).values(superseded_at=now))
 
 
 def _forget_keys(connection: Connection, run_id: uuid.UUID) -> None:

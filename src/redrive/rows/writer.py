@@ -397,7 +397,9 @@ class Writer:
         if self._open_letters is not None and whole.superseded:
             self._open_letters.mark(connection, whole.superseded, now)
         in_order = sorted(whole.letters, key=_first_number)
-        self._store.dlq.put_within(connection, in_order, pipeline=job.pipeline, run_id=run_id, target=job.target)
+        self._store.dlq.put_within(
+            connection, in_order, pipeline=job.pipeline, run_id=run_id, target=job.target, by_run=not job.sink.key
+        )
         if self._open_letters is not None and whole.superseded_here:
             self._open_letters.mark_here(connection, whole.superseded_here, now)
         if self._has_claims:
