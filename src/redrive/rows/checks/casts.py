@@ -7,11 +7,15 @@ at the day and the month, half a number cut off or a time zone made up would be 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import time, timedelta
+from datetime import datetime, time, timedelta
 from functools import partial
 from typing import Any, Literal
 
 from redrive.extras import needs
+from redrive.rows.frames import values_of
+from redrive.rows.sinks.capacity import Capacity, Family
+from redrive.rows.sinks.exact import find_changes
+from redrive.rows.sinks.exact_values import change_of
 
 with needs("rows"):
     import polars as pl
@@ -34,8 +38,6 @@ _ZONED_MOMENTS = ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%+", "%Y-%m-%dT%H
 _TIMES = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
 _PLACES = {"ms": 3, "us": 6, "ns": 9}  # of a second
 _LEAP_SECOND = ":60"  # polars makes of it the first second of the next minute
-# Up to here a float holds every integer.
-_EXACT: dict[pl.DataType, float] = {pl.Float32(): 2.0**24, pl.Float64(): 2.0**53}
 
 _Reading = Callable[[pl.Series], pl.Series]
 
@@ -65,6 +67,7 @@ def of_values(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series
     # Of a text polars would make a list.
     container = dict if isinstance(dtype, pl.Struct) else list | tuple
     values = [value if isinstance(value, container) else None for value in values]
+    values = [None if _is_changed_within(value, dtype) else value for value in values]
     return _in_pieces(
         values, lambda some: pl.Series(name, some, dtype=dtype, strict=True), pl.Series(name, [None], dtype)
     )
@@ -92,9 +95,7 @@ def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         case pl.Boolean():
             return texts.str.to_lowercase().replace_strict(_TRUTHS, default=None, return_dtype=pl.Boolean)
         case pl.Decimal():
-            found = texts.cast(dtype, strict=False)
-            # A digit that the scale has no room for would be rounded away.
-            return _without(found, texts.cast(pl.Decimal(38, min(dtype.scale + 15, 38)), strict=False) != found)
+            return _unchanged(texts, dtype)
         case pl.Date():
             return _of_this_calendar(texts.str.to_date("%Y-%m-%d", strict=False, cache=False))
         case pl.Time():
@@ -110,18 +111,61 @@ def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 
 def _floats(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """Rounded as floats are; but a number is never infinite, an integer never another one, and nothing becomes zero."""
-    found = texts.cast(dtype, strict=False)
-    endless = found.is_infinite()
-    if endless.any():
-        found = _without(found, endless & texts.str.contains(r"\d"))
-    found = _without(found, (found == 0) & texts.str.contains(r"^[^eE]*[1-9]"))
-    large = found.is_finite() & (found.abs() >= _EXACT[dtype])
-    if large.any():
-        whole = large & texts.str.contains(r"^[+-]?\d+$")
-        bent = [place for place in whole.arg_true() if int(texts[place]) != int(found[place])]
-        found = found.scatter(bent, None)
-    return found
+    """Numbers that the float holds as written; one with an exponent beyond Python's is never infinite or zero."""
+    found = _unchanged(texts, dtype)
+    found = _without(found, found.is_infinite() & texts.str.contains(r"\d"))
+    return _without(found, (found == 0) & texts.str.contains(r"^[^eE]*[1-9]"))
+
+
+def _unchanged(column: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """The column in another type of numbers, by the rule of the sinks: null where a number would be another one."""
+    changed = [place for place, _ in find_changes(column, _capacity(dtype))]
+    found = column.cast(dtype, strict=False)
+    return _blanked(found, changed)
+
+
+def _blanked(column: pl.Series, places: Sequence[int]) -> pl.Series:
+    """The column with nulls at these places; `Series.scatter` cannot do that for decimals and lists."""
+    if not places:
+        return column
+    kept = pl.repeat(True, len(column), eager=True).scatter(places, False)
+    return column.zip_with(kept, pl.Series([None], dtype=column.dtype))
+
+
+def _capacity(dtype: pl.DataType) -> Capacity | None:
+    """What a type of polars can hold exactly; None where it changes no value silently."""
+    name = str(dtype)
+    match dtype:
+        case pl.Decimal():
+            return Capacity(name, Family.DECIMAL, dtype.scale)
+        case pl.Datetime():
+            return Capacity(name, Family.INSTANT if dtype.time_zone else Family.TIMESTAMP, _PLACES[dtype.time_unit])
+        case pl.Duration():
+            return Capacity(name, Family.INTERVAL, _PLACES[dtype.time_unit])
+        case pl.Date():
+            return Capacity(name, Family.DATE)
+        case pl.Time():
+            return Capacity(name, Family.TIME, _PLACES["ns"])
+    if dtype.is_float():
+        return Capacity(name, Family.FLOAT, bits=32 if dtype == pl.Float32 else 64)
+    return Capacity(name, Family.INTEGER) if dtype.is_integer() else None
+
+
+def _is_changed_within(value: Any, dtype: Any) -> bool:
+    """Whether a list or struct holds a value that its type would change."""
+    if isinstance(dtype, type):  # as in pl.List(pl.Date)
+        dtype = dtype()
+    if isinstance(dtype, pl.Struct):
+        fields = {field.name: field.dtype for field in dtype.fields}
+        return isinstance(value, dict) and any(
+            name in fields and _is_changed_within(own, fields[name]) for name, own in value.items()
+        )
+    if isinstance(dtype, pl.List | pl.Array):
+        return isinstance(value, list | tuple) and any(_is_changed_within(own, dtype.inner) for own in value)
+    if dtype == pl.Date and isinstance(value, datetime):  # polars panics
+        return True
+    capacity = _capacity(dtype)
+    return capacity is not None and change_of(value, capacity) is not None
 
 
 def _moments(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
@@ -224,15 +268,13 @@ def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         return _without(found, found.cast(have, strict=False) != column)
     if have.is_integer():
         return _without(found, found.cast(have, strict=False).ne_missing(column))
-    if not have.is_float():
-        return found
-    wide = found.cast(pl.Float64)
-    whole = (column == column.floor()) & (column.abs() < _EXACT[pl.Float64()]) & (wide != column)
-    return _without(found, whole | ((found == 0) & (column != 0)) | (found.is_infinite() & column.is_finite()))
+    return found if have == pl.Boolean else _unchanged(column, dtype)
 
 
 def _nested(column: pl.Series, dtype: pl.DataType) -> pl.Series:
-    return _in_pieces(column, lambda some: some.cast(dtype, strict=True), pl.Series(column.name, [None], dtype))
+    found = _in_pieces(column, lambda some: some.cast(dtype, strict=True), pl.Series(column.name, [None], dtype))
+    changed = [place for place, value in enumerate(values_of(column)) if _is_changed_within(value, dtype)]
+    return _blanked(found, changed)
 
 
 def _in_pieces(values: Any, made: Callable[[Any], pl.Series], nothing: pl.Series) -> pl.Series:

@@ -291,3 +291,45 @@ class TestFloat32:
         assert fit(["1e-400", "0.0", "0e5", "-0"], pl.Float64()) == [None, 0.0, 0.0, 0.0]
         assert fit(["1e-60", "0"], pl.Float32()) == [None, 0.0]
         assert fit([1e-60, 0.0], pl.Float32(), pl.Float64) == [None, 0.0]
+
+    def test_number_is_kept_with_the_digits_it_is_written_with(self):
+        (kept, changed, longer) = fit(["0.1", "12345678901234567.89", "0.123456789"], pl.Float32())
+        assert (round(kept, 7), changed, longer) == (0.1, None, None)
+        assert fit([0.123456789012, 0.5], pl.Float32(), pl.Float64) == [None, 0.5]
+
+
+class TestNumbersAsWritten:
+    """A float or decimal keeps a number where it is that number with as many digits, and rejects it otherwise."""
+
+    @pytest.mark.parametrize(
+        "text", ["12345678901234567.89", "9007199254740993.0", "0.1234567890123456789", "1e99999999999999999999"]
+    )
+    def test_float_takes_no_other_number(self, text):
+        assert fit([text, "0.1", "0.10000000000000001"], pl.Float64()) == [None, 0.1, 0.1]
+
+    @pytest.mark.parametrize("text", ["1e-30", "1e-400", "1." + "0" * 45 + "1", "1e-99999999999999999999", "-5e-3"])
+    def test_decimal_cuts_no_digit_off(self, text):
+        assert fit([text, "1.50", "1.5e1"], pl.Decimal(8, 2)) == [None, Decimal("1.50"), Decimal(15)]
+
+    def test_decimal_becomes_no_other_float(self):
+        numbers = [Decimal("12345678901234567.89"), Decimal("0.10")]
+        assert fit(numbers, pl.Float64(), pl.Decimal(38, 2)) == [None, 0.1]
+
+    @pytest.mark.parametrize(
+        ("value", "inner"),
+        [
+            (2**53 + 1, pl.Float64),
+            (Decimal("12345678901234567.89"), pl.Float64),
+            (0.125, pl.Decimal(8, 2)),
+            (1.5, pl.Int64),
+            (datetime(2026, 7, 1, 5), pl.Date),
+        ],
+        ids=str,
+    )
+    def test_element_of_a_list_or_struct_is_not_changed(self, value, inner):
+        assert of_values("c", [[value], None, []], pl.List(inner)).to_list() == [None, None, []]
+        assert of_values("c", [{"a": value}], pl.Struct({"a": inner})).to_list() == [None]
+
+    def test_element_of_a_list_of_a_frame_is_not_changed(self):
+        assert fit([["12345678901234567.89"], ["0.1"]], pl.List(pl.Float64), pl.List(pl.String)) == [None, [0.1]]
+        assert fit([[1.5, 2.0], [2.0], None], pl.List(pl.Int64), pl.List(pl.Float64)) == [None, [2], None]
