@@ -263,8 +263,8 @@ class ReplayReport:
     decided: int = 0
     """Letters that matched and were left out: another replay or an operator has decided them since."""
     key_unknown: int = 0
-    """Letters that matched, whose key is not known, and whose pipeline has written rows since: they may overwrite newer
-    rows."""
+    """Letters that matched and may overwrite newer rows: rows were written since, and its key is not known, was edited
+    or imported later, its record becomes several rows, or another pipeline writes to the sink."""
     canary: int | None = None
     """Letters that were sent first; None without a canary."""
 

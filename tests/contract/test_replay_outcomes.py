@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from typing import Any
 
@@ -18,7 +19,7 @@ class Place:
         self.store, self.url, self.sql = store, url, execute
         execute("CREATE TABLE t (id integer PRIMARY KEY, v text, seq integer)")
 
-    def pipeline(self, *rows, fixed=False, mode=None, **options):
+    def pipeline(self, *rows, fixed=False, mode=None, name="vendor", **options):
         def check(record: dict[str, Any]) -> None:
             if record["v"].startswith("bad") and not fixed:
                 raise ValueError("bad " + "row " * record.get("seq", 0))
@@ -26,13 +27,15 @@ class Place:
         source = redrive.rows.records([{"id": key, "v": v, "seq": seq} for key, v, seq in rows], name="in")
         sink = redrive.rows.table(self.url, "t", key="id", **(mode or {}))
         options = {"source": source, "validate": check, "gate": redrive.Gate(abort=1), "store": self.store} | options
-        return redrive.Pipeline("vendor", sink=sink, **options)
+        return redrive.Pipeline(name, sink=sink, **options)
 
     def run(self, *rows, **options):
         return self.pipeline(*rows, **options).run()
 
-    def replay(self, *, mode=None, validate=None, transform=None, on_duplicate="last", dry_run=False, **options):
-        parts = {"mode": mode, "transform": transform, "on_duplicate": on_duplicate}
+    def replay(
+        self, *, mode=None, validate=None, transform=None, on_duplicate="last", name="vendor", dry_run=False, **options
+    ):
+        parts = {"mode": mode, "transform": transform, "on_duplicate": on_duplicate, "name": name}
         target = self.pipeline(fixed=True, **parts, **({} if validate is None else {"validate": validate}))
         return self.store.dlq.replay(target, dry_run=dry_run, **options)
 
@@ -146,6 +149,180 @@ class TestLetterWithoutAKnownKey:
         some_place.run((1, "bad", 1), transform=self.keep)
         some_place.run((2, "other", 2), transform=self.keep)
         assert some_place.store.dlq.replay(lambda records: None, pipeline="vendor").key_unknown == 0
+
+
+class TestEditedKey:
+    """A letter is superseded by the key of its edited record."""
+
+    @pytest.fixture
+    def place(self, some_place):
+        some_place.run((1, "bad", 1), (2, "good", 1))
+        return some_place
+
+    @staticmethod
+    def edit(place, **given):
+        place.store.dlq.edit(place.letters()["bad"].id, **given)
+
+    def test_key_that_was_written_before_is_counted(self, place):
+        place.run((2, "new", 1))
+        self.edit(place, patch={"id": 2})
+        assert place.replay(dry_run=True).key_unknown == 1
+
+    def test_later_run_supersedes_by_the_new_key(self, place):
+        self.edit(place, patch={"id": 3})
+        place.run((3, "new", 1))
+        assert (place.replay().superseded, place.rows()) == (1, {2: "good", 3: "new"})
+
+    def test_later_run_does_not_supersede_by_the_old_key(self, place):
+        self.edit(place, patch={"id": 3})
+        place.run((1, "new", 1))
+        assert place.replay().reprocessed == 1
+        assert place.rows() == {1: "new", 2: "good", 3: "bad"}
+
+    def test_run_under_way_supersedes_by_the_new_key(self, place):
+        def rows():
+            yield {"id": 5, "v": "good", "seq": 1}
+            self.edit(place, patch={"id": 3})
+            yield {"id": 3, "v": "new", "seq": 1}
+
+        place.run(source=redrive.rows.records(rows), batch=1)
+        assert place.became() == {"bad": "superseded"}
+
+    def test_new_key_ends_what_superseded_the_old_one(self, place):
+        place.run((1, "new", 1))
+        assert place.became() == {"bad": "superseded"}
+        self.edit(place, patch={"id": 9})
+        assert place.became() == {"bad": "pending"}
+        self.edit(place, undo=True)
+        assert place.became() == {"bad": "superseded"}
+
+    def test_undo_restores_the_key(self, place):
+        self.edit(place, patch={"id": 3})
+        self.edit(place, undo=True)
+        place.run((3, "new", 1))
+        assert place.became() == {"bad": "pending"}
+        place.run((1, "new", 1))
+        assert place.became() == {"bad": "superseded"}
+
+    def test_undo_counts_runs_that_wrote_the_old_key_meanwhile(self, place):
+        self.edit(place, patch={"id": 3})
+        place.run((1, "new", 1))
+        self.edit(place, undo=True)
+        assert place.replay(dry_run=True).key_unknown == 1
+
+    def test_edit_of_other_fields_keeps_the_key(self, place):
+        place.run((4, "good", 1))
+        self.edit(place, patch={"v": "edited"})
+        assert place.replay(dry_run=True).key_unknown == 0
+        place.run((1, "new", 1))
+        assert place.became() == {"bad": "superseded"}
+
+    def test_key_of_a_letter_that_was_replayed(self, place):
+        place.run((7, "bad too", 2))
+        place.replay(ids=[place.letters()["bad too"].id])
+        self.edit(place, patch={"id": 7})
+        assert place.became()["bad"] == "superseded"
+
+    def test_key_that_a_transform_makes(self, place):
+        def swap(record: dict[str, Any]) -> dict[str, Any]:
+            return {"id": int(record["seq"]), "v": record["v"], "seq": 1}
+
+        place.sql("DROP TABLE t")
+        place.sql("CREATE TABLE t (id integer PRIMARY KEY, v text CHECK (v <> 'refused'), seq integer)")
+        place.run((1, "refused", 70), (2, "good", 80), transform=swap)
+        letter = place.letters()["refused"]
+        place.store.dlq.edit(letter.id, patch={"v": "fixed"})
+        place.run((3, "new", 70), transform=swap)
+        assert place.became()["refused"] == "superseded"
+        place.store.dlq.edit(letter.id, patch={"seq": 90})
+        assert place.replay(transform=swap, dry_run=True, ids=[letter.id]).key_unknown == 1
+
+    def test_record_without_the_key_is_counted(self, place):
+        self.edit(place, patch={"id": None})
+        assert place.replay(dry_run=True).key_unknown == 1
+
+    def test_export_keeps_the_key_before_the_edit(self, place):
+        self.edit(place, patch={"id": 3})
+        lines = list(place.store.dlq.export())
+        place.store.dlq.discard(note="moved", pipeline="vendor")
+        place.store.dlq.purge(older_than=dt.timedelta())
+        assert place.store.dlq.import_(lines).new == 1
+        self.edit(place, undo=True)
+        place.run((1, "new", 1))
+        assert place.became() == {"bad": "superseded"}
+
+
+class TestImportedLetter:
+    @pytest.fixture
+    def lines(self, some_place):
+        some_place.run((1, "bad", 1))
+        lines = list(some_place.store.dlq.export())
+        some_place.store.dlq.discard(note="moved", pipeline="vendor")
+        some_place.store.dlq.purge(older_than=dt.timedelta())
+        return lines
+
+    def test_run_before_the_import_is_counted(self, some_place, lines):
+        some_place.run((1, "new", 1))
+        some_place.store.dlq.import_(lines)
+        assert some_place.replay(dry_run=True).key_unknown == 1
+
+    def test_run_after_the_import_supersedes(self, some_place, lines):
+        some_place.store.dlq.import_(lines)
+        some_place.run((1, "new", 1))
+        assert some_place.replay().superseded == 1
+
+    def test_run_under_way_supersedes(self, some_place, lines):
+        def rows():
+            yield {"id": 5, "v": "good", "seq": 1}
+            some_place.store.dlq.import_(lines)
+            yield {"id": 1, "v": "new", "seq": 1}
+
+        some_place.run(source=redrive.rows.records(rows), batch=1)
+        assert some_place.became() == {"bad": "superseded"}
+
+
+class TestOtherPipelineIntoTheSink:
+    def test_renamed_pipeline_that_has_written_rows(self, some_place):
+        some_place.run((1, "bad", 1))
+        assert some_place.replay(name="renamed", pipeline="vendor", dry_run=True).key_unknown == 0
+        some_place.run((1, "new", 1), name="renamed")
+        assert some_place.replay(name="renamed", pipeline="vendor", dry_run=True).key_unknown == 1
+
+    def test_second_pipeline_that_has_written_rows(self, some_place):
+        some_place.run((1, "bad", 1))
+        some_place.run((1, "new", 1), name="other")
+        assert some_place.replay(dry_run=True).key_unknown == 1
+
+    def test_sink_that_compares_is_not_said_to_overwrite(self, some_place):
+        mode = {"newer": "seq"}
+        some_place.run((1, "bad", 1), mode=mode)
+        some_place.run((1, "new", 1), mode=mode, name="other")
+        assert some_place.replay(mode=mode, dry_run=True).key_unknown == 0
+
+
+class TestRecordOfSeveralRows:
+    @staticmethod
+    def split(seq=None):
+        """Return a transform that gives a second row to records with a seq above 5."""
+        import polars as pl
+
+        def rows(frame: pl.DataFrame) -> pl.DataFrame:
+            second = frame.filter(pl.col("seq") > 5).with_columns(pl.col("id") + 100)
+            second = second if seq is None else second.with_columns(seq=pl.lit(seq, pl.Int64))
+            return pl.concat([frame.with_columns(seq=pl.lit(1, pl.Int64)), second])
+
+        return redrive.rows.per_frame(rows, row="n")
+
+    def test_is_counted_once_later_rows_are_written(self, some_place):
+        some_place.sql("DROP TABLE t")
+        some_place.sql("CREATE TABLE t (id integer PRIMARY KEY, v text, seq integer CHECK (seq < 100))")
+        some_place.run((1, "old", 500), transform=self.split())
+        assert (some_place.rows(), some_place.became()) == ({1: "old"}, {"old": "pending"})
+        fixed = self.split(seq=50)
+        report = some_place.replay(transform=fixed, dry_run=True)
+        assert (report.reprocessed, report.key_unknown) == (1, 0)
+        some_place.run((1, "new", 1), transform=self.split())
+        assert some_place.replay(transform=fixed, dry_run=True).key_unknown == 1
 
 
 class TestRecordThatIsNotWritten:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, null, select, update
 
 from redrive.dlq.change import actor, held_letters
+from redrive.dlq.edited_keys import StoredTexts, rekey
 from redrive.dlq.edits import diff, expression, merge_patch
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, in_parts, must_exist, snapshot
@@ -64,7 +65,13 @@ def _patched(record: Any, patch: Mapping[str, Any]) -> Any:
 
 
 def edit_one(
-    database: Database, letter_id: int, change: Change | None, *, note: str | None, redactor: Redactor
+    database: Database,
+    letter_id: int,
+    change: Change | None,
+    *,
+    note: str | None,
+    redactor: Redactor,
+    stored_texts: StoredTexts,
 ) -> Edit:
     """Edit one letter."""
 
@@ -81,7 +88,8 @@ def edit_one(
         except Exception as error:
             said = redactor.text(error_text(error), letter.payload)
             raise LetterError(f"letter {letter_id} cannot be edited so: {said}; nothing was changed") from error
-        _write(connection, [(letter, made)], note, undo=change is None)
+        keys = stored_texts, database.dialect.now(connection)
+        _write(connection, [(letter, made)], note, *keys, undo=change is None)
         return made
 
     return database.write(work)
@@ -95,6 +103,7 @@ def edit_many(
     note: str | None,
     dry_run: bool,
     redactor: Redactor,
+    stored_texts: StoredTexts,
     kept: Callable[[int], None],
 ) -> EditReport:
     """Edit a selection, batch by batch; a letter on which the change raises is left alone and reported.
@@ -111,7 +120,17 @@ def edit_many(
         for ids in in_parts(database.read(lambda connection: snapshot(connection, where)), BATCH):
 
             def work(connection: Connection, ids: list[int] = ids) -> EditReport:
-                return _batch(connection, database, again, ids, change, note=note, dry_run=dry_run, redactor=redactor)
+                return _batch(
+                    connection,
+                    database,
+                    again,
+                    ids,
+                    change,
+                    note=note,
+                    dry_run=dry_run,
+                    redactor=redactor,
+                    stored_texts=stored_texts,
+                )
 
             total = _sum(total, database.read(work) if dry_run else database.write(work))
     finally:
@@ -129,6 +148,7 @@ def _batch(
     note: str | None,
     dry_run: bool,
     redactor: Redactor,
+    stored_texts: StoredTexts,
 ) -> EditReport:
     still = select(letters.c.id).where(chosen.where(), among(letters.c.id, ids)).order_by(letters.c.id)
     there = list(connection.execute(still if dry_run else still.with_for_update()).scalars())
@@ -147,7 +167,7 @@ def _batch(
         else:
             made.append((letter, edit))
     if made and not dry_run:
-        _write(connection, made, note, undo=change is None)
+        _write(connection, made, note, stored_texts, database.dialect.now(connection), undo=change is None)
     return EditReport(
         dry_run=dry_run,
         selected=len(there),
@@ -168,12 +188,20 @@ def _edit(letter: Letter, change: Change | None) -> Edit:
     return Edit(id=letter.id, before=before, after=after, changes=tuple(diff(before, after)))
 
 
-def _write(connection: Connection, made: list[tuple[Letter, Edit]], note: str | None, *, undo: bool) -> None:
-    now = datetime.now(UTC)
+def _write(
+    connection: Connection,
+    made: list[tuple[Letter, Edit]],
+    note: str | None,
+    stored_texts: StoredTexts,
+    now: datetime,
+    *,
+    undo: bool,
+) -> None:
     for letter, edit in made:
         connection.execute(
             update(letters).where(letters.c.id == letter.id).values(edited_record=null() if undo else edit.after)
         )
+    rekey(connection, [(letter, edit.after) for letter, edit in made], undo=undo, stored_texts=stored_texts, now=now)
     connection.execute(
         letter_audit.insert(),
         [

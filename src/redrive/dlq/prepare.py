@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
@@ -286,6 +286,15 @@ def as_key(key: object) -> str:
     if len(text) <= _LONGEST_KEY:
         return text
     return f"{text[: _LONGEST_KEY - 40]}…{blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def key_text(parts: Sequence[Any]) -> str | None:
+    """Return a key as one text, as a letter keeps it; None where a part of it is missing."""
+    if not parts or any(part is None for part in parts):
+        return None
+    if len(parts) == 1:
+        return as_key(parts[0])
+    return as_key("|".join(str(part).replace("\\", "\\\\").replace("|", "\\|") for part in parts))
 
 
 def storable(text: str) -> str:

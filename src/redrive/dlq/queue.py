@@ -328,7 +328,14 @@ class DeadLetters:
         """
         change = editing.change_of(record, patch, expression, undo)
         Filter.of(_now(), {"ids": (letter_id,)})
-        made = editing.edit_one(self._database, letter_id, change, note=_noted(note), redactor=self.redactor)
+        made = editing.edit_one(
+            self._database,
+            letter_id,
+            change,
+            note=_noted(note),
+            redactor=self.redactor,
+            stored_texts=self.stored_texts,
+        )
         self._changed(_edited(undo), 1)
         return made
 
@@ -357,6 +364,7 @@ class DeadLetters:
             note=_noted(note),
             dry_run=dry_run,
             redactor=self.redactor,
+            stored_texts=self.stored_texts,
             kept=lambda count: self._changed(_edited(undo), count),
         )
 

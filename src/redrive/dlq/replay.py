@@ -29,12 +29,13 @@ from redrive.dlq.results import Answered, mark
 from redrive.dlq.scope import must_be_its_own, must_be_one_pipeline, must_be_records
 from redrive.dlq.siblings import StoredTexts, held_siblings
 from redrive.dlq.target import Answer, Became, Target, TargetFailed
+from redrive.dlq.unknown_keys import UnknownKeys
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.letters import OPEN, ErrorType, FailedCause, Letter, ReplayReport
 from redrive.policy import checks
 from redrive.store.database import Database
 from redrive.store.listed import among
-from redrive.store.schema import letters, runs, task_runs
+from redrive.store.schema import letters, task_runs
 
 BATCH = 500
 CANARY = 10
@@ -160,7 +161,7 @@ class Replay:
         self._tally = _Tally()
         self._began = datetime.now(UTC)
         self._ids: Sequence[int] = ()
-        self._key_unknown = 0
+        self._unknown = UnknownKeys(target)
         self._by_cause: Counter[str] = Counter()
         self._by_pipeline: Counter[str] = Counter()
         self._by_target: Counter[str] = Counter()
@@ -218,7 +219,7 @@ class Replay:
             if target is not None:
                 self._by_target[target] += count
         self._tally.superseded = self._of_superseded(connection)
-        self._key_unknown = self._of_unknown_keys(connection, conditions)
+        self._unknown.look(connection, conditions)
         self._others = self._of_others(connection)
         must_be_records(self._of_tasks(connection, conditions))
         self._refuse_foreign()
@@ -234,19 +235,6 @@ class Replay:
         left_out = self._plan.chosen.but(superseded=True).where()
         counted = select(func.count()).select_from(letters).where(left_out, *self._due())
         return int(connection.execute(counted).scalar_one())
-
-    def _of_unknown_keys(self, connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> int:
-        """Return how many letters match that may overwrite newer rows, since nobody knows their key."""
-        if not self._target.overwrites:
-            return 0
-        later = select(runs.c.run_id).where(
-            runs.c.pipeline_name == letters.c.pipeline_name,
-            runs.c.started_at > letters.c.last_seen,
-            runs.c.rows_written > 0,
-        )
-        counted = select(func.count()).select_from(letters)
-        unknown = counted.where(letters.c.sink_key.is_(None), later.exists(), *conditions)
-        return int(connection.execute(unknown).scalar_one())
 
     def _of_tasks(self, connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> dict[str, str]:
         """Return the runs of flows of which dead tasks match, and their flow."""
@@ -426,6 +414,7 @@ class Replay:
         ]
         for letter, answer in answered:
             self._tally.add(letter, answer)
+            self._unknown.add(letter, answer)
         return answered
 
     def _storable(self, letter: Letter, answer: Answer, reason: str) -> Answer:
@@ -472,7 +461,7 @@ class Replay:
             selected_by_target=dict(self._by_target),
             other_pipelines=self._others,
             superseded=tally.superseded + tally.became[Became.SUPERSEDED],
-            key_unknown=self._key_unknown,
+            key_unknown=self._unknown.count,
             canary=self._canary,
         )
 

@@ -109,11 +109,8 @@ def supersede(
 
 
 def _keys(connection: Connection, written: Sequence[tuple[Letter, Answer]]) -> dict[int, tuple[str, ...]]:
-    """Return the keys that letters were rejected with, where the target does not say which it wrote.
-
-    An edit may have given the record another key.
-    """
-    asked = [letter.id for letter, answer in written if answer.keys is None and not letter.edited]
+    """Return the keys of letters for which the target does not say which it wrote."""
+    asked = [letter.id for letter, answer in written if answer.keys is None]
     found: dict[int, tuple[str, ...]] = {letter.id: () for letter, _ in written}
     if asked:
         keyed = select(letters.c.id, letters.c.sink_key).where(

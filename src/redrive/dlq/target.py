@@ -107,6 +107,8 @@ class Target:
     """The pipeline whose letters it takes; None where it does not say."""
     overwrites: bool = False
     """Whether it is a pipeline that replaces the row of a key in its sink."""
+    sink: str | None = None
+    """The name of its sink, as runs have it; None where it does not say."""
 
     @classmethod
     def of(cls, target: object) -> Target:
@@ -125,6 +127,7 @@ class Target:
             "letters" in keywords,
             pipeline if isinstance(pipeline, str) else None,
             getattr(owner, "letters_overwrite", False),
+            getattr(owner, "letters_sink", None),
         )
 
     def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:

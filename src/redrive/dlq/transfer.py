@@ -32,6 +32,7 @@ BATCH = 1_000
 
 # Everything but the id, which is each store's own. Records are kept in the encoding of the store.
 _COLUMNS = tuple(column.name for column in letters.columns if column.name != "id")
+# `key_since` is each store's own as well: its runs have not looked for the keys of what is imported.
 _MOMENTS = {"rejected_at", "last_reprocess", "last_seen", "settled_at", "superseded_at"}
 _NUMBERS = {"reprocess_count": 0, "seen": 1, "attempts": 0}  # and what they are at least
 _TEXTS = {"source_table", "source_key", "position", "resolution_note", "fingerprint", "last_error", "target"}
@@ -74,7 +75,8 @@ def _line(row: Any) -> str:
     text = json.dumps(plain, ensure_ascii=False)[:-1]
     edited = f', "edited_record": {encode(row.edited_record)}' if row.edited else ""
     context = "" if row.context is None else f', "context": {encode(row.context)}'
-    return f'{text}, "raw_record": {encode(row.raw_record)}{edited}{context}}}'
+    received = "" if row.received_key is None else f', "received_key": {json.dumps(row.received_key)}'
+    return f'{text}, "raw_record": {encode(row.raw_record)}{edited}{context}{received}}}'
 
 
 def import_lines(
@@ -173,6 +175,7 @@ def _checked(found: dict[str, Any], redactor: Redactor, digests: Digests | None)
     if digests is not None:
         context = _mask(row, (record, edited, context), redactor, digests)
     row["context"] = None if context is None else encode(context)
+    row["received_key"] = _received_key(found.get("received_key"), digests if REDACTED in (context or {}) else None)
     row["cause"] = _cause(found.get("cause"), row)
     return row
 
@@ -197,6 +200,18 @@ def _mask(row: dict[str, Any], values: tuple[Any, Any, Any], redactor: Redactor,
     row["sink_key"] = row["sink_key"] and digests.text(row["sink_key"])
     row["identity"] = digests.identity(row["identity"])  # what it is made of may be the masked value
     return {**(context or {}), REDACTED: digest}
+
+
+def _received_key(found: Any, digests: Digests | None) -> str | None:
+    """Return the key of a letter before it was edited, checked; as a digest where its record is masked."""
+    if found is None:
+        return None
+    key, superseded = _text(found["sink_key"]), found["superseded_at"]
+    if superseded is not None:
+        superseded = utc_text(datetime.fromisoformat(superseded))
+    if key is not None and digests is not None:
+        key = digests.text(key)
+    return json.dumps({"sink_key": key, "superseded_at": superseded})
 
 
 def _text(value: Any) -> str | None:
@@ -251,6 +266,9 @@ def _store(
     found = {row["fingerprint"]: row["cause"] for row in new if row["cause"]}
     add_causes(connection, database, list(found.values()))
     if new:
+        key_since = utc_text(database.dialect.now(connection))
+        for row in new:
+            row["key_since"] = key_since
         database.dialect.add_letters(connection, _COLUMNS, [[row[name] for name in _COLUMNS] for row in new])
     return len(new), differing
 

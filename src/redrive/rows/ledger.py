@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, null, select, update
 
 from redrive.dlq.claims import Claims
 from redrive.dlq.prepare import storable
@@ -74,11 +74,18 @@ class Ledger:
     """One process's claim on one pipeline."""
 
     def __init__(
-        self, database: Database, pipeline: str, *, lease: timedelta = LEASE, target: str | None = None
+        self,
+        database: Database,
+        pipeline: str,
+        *,
+        lease: timedelta = LEASE,
+        target: str | None = None,
+        key: Sequence[str] = (),
     ) -> None:
         self._database = database
         self._pipeline = pipeline
         self._target = None if target is None else storable(target)
+        self._key = [storable(name) for name in key] or None
         self._lease = lease
         self._owner = ourselves()
         self._confirmed = time.monotonic()
@@ -436,6 +443,7 @@ class Ledger:
             "status": RunStatus.RUNNING,
             "source": storable(source.name),
             "sink": storable(sink),
+            "key_fields": null() if self._key is None else self._key,
             "started_at": now,
             "updated_at": now,
             "sla": None if sla is None else sla.after(now),

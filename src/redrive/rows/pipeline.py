@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from redrive.calls.announce import Announcer, Hook
-from redrive.dlq.prepare import checked_pipeline
+from redrive.dlq.prepare import checked_pipeline, storable
 from redrive.errors import LetterError, RedriveError, RunStopped, StoreError
 from redrive.letters import Letter
 from redrive.opening import Store, connect
@@ -160,7 +160,7 @@ class Pipeline:
         opened = store or self.store
         limit = self._deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
         job = replace(self._job, announcer=self._job.announcer.heard_by(opened.listeners), target=self.target)
-        ledger = Ledger(opened.database, self.name, target=self.target)
+        ledger = Ledger(opened.database, self.name, target=self.target, key=self.sink.key)
         self._stopping = stopping = Stopping(limit)
         try:
             with stopping.heeding_signals():
@@ -207,8 +207,15 @@ class Pipeline:
 
     @property
     def letters_overwrite(self) -> bool:
-        """Whether a replayed record replaces the row of its key in the sink."""
-        return bool(self.sink.key)
+        """Whether a replayed record replaces the row of its key in the sink, whatever that row holds."""
+        mode = getattr(self.sink, "mode", None)
+        compares = mode is not None and (mode.on_conflict == "ignore" or mode.newer is not None)
+        return bool(self.sink.key) and not compares
+
+    @property
+    def letters_sink(self) -> str:
+        """The sink that a replay writes to, by the name that runs have for it."""
+        return storable(self.sink.name)
 
     def reprocess(
         self, records: Sequence[Any], *, dry_run: bool = False, letters: Sequence[Letter] = ()

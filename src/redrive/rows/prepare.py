@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redrive.dlq.prepare import as_key, error_text
+from redrive.dlq.prepare import error_text, key_text
 from redrive.letters import ErrorType, NewLetter
 from redrive.masking import mask
 from redrive.rows import duplicates
@@ -203,15 +203,6 @@ class Preparation:
         keyed = rows.keyed
         texts = [key_text(parts) for parts in zip(*(keyed.values(name) for name in self._key), strict=True)]
         return [text if at in counting else None for at, text in enumerate(texts)]
-
-
-def key_text(parts: Sequence[Any]) -> str | None:
-    """Return a key as one text, as a letter keeps it; None where a part of it is missing."""
-    if not parts or any(part is None for part in parts):
-        return None
-    if len(parts) == 1:
-        return as_key(parts[0])
-    return as_key("|".join(str(part).replace("\\", "\\\\").replace("|", "\\|") for part in parts))
 
 
 def _key_text(record: Mapping[str, Any], names: Sequence[str]) -> str | None:

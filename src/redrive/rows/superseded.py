@@ -9,19 +9,18 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 
 from redrive.dlq.claims import Claims
-from redrive.dlq.prepare import as_key, storable
+from redrive.dlq.prepare import as_key, key_text, storable
 from redrive.errors import RunStopped
 from redrive.letters import NewLetter
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing
-from redrive.rows.prepare import key_text
 from redrive.stopping import Cancellation
 from redrive.store.database import Database
 from redrive.store.schema import letters
@@ -30,6 +29,8 @@ MOST = 200_000
 """Letters that are looked at, the newest: a pipeline with more of them has other problems."""
 _AT_ONCE = 500
 _LOOK_AGAIN = 0.1
+_COMMITTED_WITHIN = timedelta(minutes=2)
+"""How long an import or an edit may take from its time stamp to its commit, before which no run sees it."""
 
 Place = tuple[str | None, str]
 """The source and the position of a rejected row."""
@@ -57,8 +58,22 @@ class OpenLetters:
         self._key = key
         self._stored_texts = stored_texts
         self._is_masked = len(stored_texts("")) > 1
-        self._keys = set(database.read(lambda connection: _find(connection, pipeline)))
+        self._looked_at = datetime.min.replace(tzinfo=UTC)
+        self._keys: set[str] = set()
+        self._database.read(self._look)
         self._of_this_run: set[str] = set()
+
+    def look_again(self) -> None:
+        """Read the letters that were imported, or were given another key, since the last look."""
+        self._database.read(self._look_again)
+
+    def _look(self, connection: Connection) -> None:
+        self._looked_at = self._database.dialect.now(connection)
+        self._keys.update(_find(connection, self._pipeline))
+
+    def _look_again(self, connection: Connection) -> None:
+        since, self._looked_at = self._looked_at - _COMMITTED_WITHIN, self._database.dialect.now(connection)
+        self._keys.update(_find(connection, self._pipeline, letters.c.key_since > since))
 
     def having_letters(self, rows: Outgoing) -> frozenset[str]:
         """Return the keys of these rows that have a letter."""
@@ -163,12 +178,12 @@ def place_of(letter: NewLetter) -> Place:
     return letter.source, str(letter.position)
 
 
-def _find(connection: Connection, pipeline: str) -> list[str]:
+def _find(connection: Connection, pipeline: str, *conditions: ColumnElement[bool]) -> list[str]:
     column = letters.c
     wanted = (
         select(column.sink_key)
         .where(column.pipeline_name == pipeline)
-        .where(column.sink_key.is_not(None), column.superseded_at.is_(None))
+        .where(column.sink_key.is_not(None), column.superseded_at.is_(None), *conditions)
         .order_by(column.id.desc())
         .limit(MOST)
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from redrive.dlq.prepare import key_text
 from redrive.letters import ErrorType, NewLetter
 from redrive.model import Kind
 from redrive.opening import Store
@@ -27,7 +28,7 @@ from redrive.rows.job import Job
 from redrive.rows.keys_seen import KeysSeen
 from redrive.rows.keys_seen import digest_of as digest_of_key
 from redrive.rows.ledger import Begun, Ledger
-from redrive.rows.prepare import Preparation, Prepared, key_text, reason_of
+from redrive.rows.prepare import Preparation, Prepared, reason_of
 from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransactions
 from redrive.rows.sources.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
@@ -215,6 +216,7 @@ class Writer:
         self._with_letters = frozenset()
         if self._open_letters is None or not len(prepared.rows):
             return
+        self._open_letters.look_again()
         self._with_letters = self._open_letters.having_letters(self._superseding(prepared.rows))
         if self._with_letters:
             self._has_claims = True

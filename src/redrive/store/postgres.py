@@ -130,7 +130,10 @@ class PostgresDialect:
                        run_id = again.run_id, error_message = again.error_message, position = again.position,
                        attempts = again.attempts, raw_record = again.raw_record,
                        context = again.context, target = coalesce(again.target, letter.target), superseded_at = NULL,
-                       edited_record = CASE WHEN {unchanged} THEN letter.edited_record END
+                       edited_record = CASE WHEN {unchanged} THEN letter.edited_record END,
+                       sink_key = CASE WHEN {unchanged} THEN letter.sink_key ELSE again.sink_key END,
+                       received_key = CASE WHEN {unchanged} THEN letter.received_key END,
+                       key_since = CASE WHEN {unchanged} THEN letter.key_since END
                 FROM seen_again AS again WHERE {same}"""
         )
         cursor.execute("TRUNCATE seen_again")

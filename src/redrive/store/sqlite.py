@@ -170,7 +170,10 @@ class SqliteDialect:
         cursor.executemany(
             f"""UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
                        run_id = :run_id, error_message = :error_message, position = :position, attempts = :attempts,
-                       edited_record = CASE WHEN {same} THEN edited_record END, raw_record = :raw_record,
+                       edited_record = CASE WHEN {same} THEN edited_record END,
+                       sink_key = CASE WHEN {same} THEN sink_key ELSE :sink_key END,
+                       received_key = CASE WHEN {same} THEN received_key END,
+                       key_since = CASE WHEN {same} THEN key_since END, raw_record = :raw_record,
                        context = :context, target = coalesce(:target, target), superseded_at = NULL
                 WHERE {pending}""",
             values,

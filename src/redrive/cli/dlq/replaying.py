@@ -293,8 +293,9 @@ def _show_one(session: Session, report: ReplayReport) -> None:
         )
     if report.key_unknown:
         out.say(
-            f"{counted(report.key_unknown)} without a known key, and the pipeline has written rows since: newer rows "
-            "of the same key are overwritten. Compare them with the sink, or discard them"
+            f"{counted(report.key_unknown)} may overwrite newer rows: the sink was written since, and it is not known "
+            "whether with their keys (not known, edited or imported since, several rows of a record, or another "
+            "pipeline). Compare them with the sink, or discard them"
         )
     if report.decided:
         out.say(f"{counted(report.decided)} left out: another replay or an operator decided them meanwhile")

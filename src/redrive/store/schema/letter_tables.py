@@ -53,6 +53,10 @@ letters = Table(
     Column("target", Text),
     Column("sink_key", Text),
     Column("superseded_at", Moment),
+    # From when on runs look for that key, where it came later than the letter: by an import or an edit. What the key
+    # and `superseded_at` were before an edit.
+    Column("key_since", Moment),
+    Column("received_key", Value),
     sqlite_autoincrement=True,  # an id is never used again: the audit log refers to it
 )
 
@@ -71,6 +75,14 @@ Index(
     letters.c.sink_key,
     sqlite_where=_IN_SINK,
     postgresql_where=_IN_SINK,
+)
+_LATE_KEY = letters.c.key_since.is_not(None)
+Index(
+    "dead_letter_queue_key_since",
+    letters.c.pipeline_name,
+    letters.c.key_since,
+    sqlite_where=_LATE_KEY,
+    postgresql_where=_LATE_KEY,
 )
 
 causes = Table(

@@ -41,6 +41,8 @@ runs = Table(
     Column("target", Text),
     # What it had counted when an operator last let it continue although the gate had aborted it.
     Column("accepted", Value),
+    # The key of the sink, as the names of its columns.
+    Column("key_fields", Value),
     Index("runs_pipeline_name", "pipeline_name", "started_at"),
     Index("runs_started_at", "started_at"),
 )

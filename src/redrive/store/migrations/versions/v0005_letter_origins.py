@@ -22,23 +22,27 @@ def upgrade() -> None:
         sa.Column("target", sa.Text),
         sa.Column("sink_key", sa.Text),
         sa.Column("superseded_at", Moment),
+        sa.Column("key_since", Moment),
+        sa.Column("received_key", Value),
     ):
         op.add_column("dead_letter_queue", column, schema=schema)
-    has_key = sa.text("sink_key IS NOT NULL")
-    op.create_index(
-        "dead_letter_queue_sink_key",
-        "dead_letter_queue",
-        ["pipeline_name", "sink_key"],
-        schema=schema,
-        sqlite_where=has_key,
-        postgresql_where=has_key,
-    )
+    for name in ("sink_key", "key_since"):
+        is_set = sa.text(f"{name} IS NOT NULL")
+        op.create_index(
+            f"dead_letter_queue_{name}",
+            "dead_letter_queue",
+            ["pipeline_name", name],
+            schema=schema,
+            sqlite_where=is_set,
+            postgresql_where=is_set,
+        )
     op.add_column("runs", sa.Column("target", sa.Text), schema=schema)
     op.add_column("task_runs", sa.Column("key_prefix", sa.Text), schema=schema)
     for name in ("twin", "lost"):
         zero = sa.Column(name, sa.Integer, nullable=False, server_default=sa.text("0"))
         op.add_column("tasks", zero, schema=schema)
     op.add_column("runs", sa.Column("accepted", Value), schema=schema)
+    op.add_column("runs", sa.Column("key_fields", Value), schema=schema)
     op.add_column("checkpoints", sa.Column("fields", Value), schema=schema)
     op.create_table(
         "run_key_blocks",

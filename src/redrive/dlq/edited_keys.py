@@ -1,0 +1,124 @@
+"""The key of an edited letter: runs and newer letters supersede it by the key that its edited record has.
+
+Which keys earlier runs have written is not kept. So a letter whose key was changed may overwrite a row that was written
+before the edit: `key_since` says from when on its key is watched, and a replay counts such letters (`key_unknown`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, null, or_, select, update
+
+from redrive.dlq.edits import diff
+from redrive.dlq.prepare import key_text
+from redrive.letters import ABSENT, Letter, Status
+from redrive.store.listed import among
+from redrive.store.schema import letters, runs
+from redrive.store.types import utc_text
+
+StoredTexts = Callable[[str], tuple[str, ...]]
+"""How a key may be stored: as it is, or as a digest where its record was masked."""
+
+
+def rekey(
+    connection: Connection,
+    made: Sequence[tuple[Letter, Any]],
+    *,
+    undo: bool,
+    stored_texts: StoredTexts,
+    now: datetime,
+) -> None:
+    """Give edited letters the key of their edited record, and let go of what superseded the old one.
+
+    Args:
+        made: letters as they were before the edit, each with what a replay sends from now on.
+        undo: whether they go back to the record as received, and to its key.
+        stored_texts: how a key may be stored.
+    """
+    column = letters.c
+    of_keys = select(column.id, column.sink_key, column.superseded_at, column.received_key).where(
+        among(column.id, [letter.id for letter, _ in made]),
+        or_(column.sink_key.is_not(None), column.received_key.is_not(None)),
+    )
+    keyed = {row.id: row for row in connection.execute(of_keys)}
+    fields: dict[str, Sequence[str]] = {}
+    for letter, after in made:
+        row = keyed.get(letter.id)
+        if row is None:
+            continue
+        if letter.pipeline not in fields:
+            fields[letter.pipeline] = _key_fields(connection, letter.pipeline)
+        received = row.received_key or {"sink_key": row.sink_key, "superseded_at": _text(row.superseded_at)}
+        key = received["sink_key"]
+        is_sure = True
+        if not undo:
+            key, is_sure = _key_after(letter.record, after, fields[letter.pipeline], key, stored_texts)
+        values = {} if key == row.sink_key else _values(connection, letter, received, key, now)
+        if not is_sure:
+            values["key_since"] = now
+        if values:
+            connection.execute(update(letters).where(column.id == letter.id).values(values))
+
+
+def _values(
+    connection: Connection, letter: Letter, received: Mapping[str, Any], key: str | None, now: datetime
+) -> dict[str, Any]:
+    """Return the columns of a letter that gets another key."""
+    if key == received["sink_key"]:
+        before = received["superseded_at"]
+        superseded = None if before is None else datetime.fromisoformat(before)
+        return {"sink_key": key, "superseded_at": superseded, "received_key": null(), "key_since": now}
+    superseded = now if key is not None and _has_newer(connection, letter, key) else None
+    return {"sink_key": key, "superseded_at": superseded, "received_key": dict(received), "key_since": now}
+
+
+def _key_fields(connection: Connection, pipeline: str) -> Sequence[str]:
+    """Return the key of the sink that the pipeline writes to; nothing where no run has said."""
+    newest = (
+        select(runs.c.key_fields)
+        .where(runs.c.pipeline_name == pipeline, runs.c.key_fields.is_not(None))
+        .order_by(runs.c.started_at.desc())
+        .limit(1)
+    )
+    return connection.execute(newest).scalar() or ()
+
+
+def _key_after(
+    record: Any, after: Any, fields: Sequence[str], key: str, stored_texts: StoredTexts
+) -> tuple[str | None, bool]:
+    """Return the key of an edited record as it is stored, None where that is not known; and whether it is sure.
+
+    Args:
+        record: as it was received, with this `key`.
+    """
+    if not fields or not isinstance(record, Mapping) or not isinstance(after, Mapping):
+        return None, True
+    before, edited = (key_text([one.get(name) for name in fields]) for one in (record, after))
+    stored = () if before is None else stored_texts(before)
+    if key not in stored:
+        # The pipeline or the sink made the key of something else, such as other fields, or another spelling.
+        is_touched = before != edited or any(_is_in(change.before, key) for change in diff(record, after))
+        return (None, True) if is_touched else (key, False)
+    return (None if edited is None else stored_texts(edited)[stored.index(key)]), True
+
+
+def _is_in(value: Any, key: str) -> bool:
+    """Whether a key may have been made of this value."""
+    return value is not ABSENT and value is not None and str(value) in key
+
+
+def _has_newer(connection: Connection, letter: Letter, key: str) -> bool:
+    """Whether the row of a newer letter of this key is in the sink."""
+    column = letters.c
+    newer = or_(column.last_seen > letter.last_seen, and_(column.last_seen == letter.last_seen, column.id > letter.id))
+    there = select(column.id).where(
+        column.pipeline_name == letter.pipeline, column.sink_key == key, column.status == Status.REPROCESSED, newer
+    )
+    return connection.execute(there.limit(1)).first() is not None
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else utc_text(moment)
