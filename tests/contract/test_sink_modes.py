@@ -1,5 +1,7 @@
 """What a table does with a row whose key it has: update it, leave it, compare it, delete it."""
 
+import datetime as dt
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -136,6 +138,58 @@ class TestNewer:
         place.sql("UPDATE texts SET seq = '9'")
         with pytest.raises(redrive.RunStopped, match="texts such as '9'"):
             place.run([row(1, "new", "2026-07-02 12:00")], newer="seq", table="texts")
+
+    @pytest.mark.parametrize("batch", [1, 40_000])
+    def test_row_is_not_compared_with_a_text_of_another_form(self, place, batch):
+        place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
+        stored = {
+            1: ("old", "2026-07-01T01:00:00Z"),
+            2: ("newer", "2026-07-01 12:00:00"),
+            3: ("older", "2026-07-01T12:00:00+05:30"),
+            4: ("no time", "later"),
+            5: ("none", None),
+        }
+        for key, (v, at) in stored.items():
+            place.sql(f"INSERT INTO texts VALUES ({key}, '{v}', {'NULL' if at is None else repr(at)})")
+        rows = [row(key, "in", "2026-07-01T08:00:00Z") for key in ("1", 2, 3, 4, 5, 6, "x")]
+        counts = place.run(rows, newer="seq", batch=batch, table="texts")
+        assert dict(place.sql("SELECT id, v FROM texts")) == {
+            1: "in",
+            2: "newer",
+            3: "older",
+            4: "no time",
+            5: "in",
+            6: "in",
+        }
+        assert (counts["written"], counts["rejected"]) == (3, 4)
+        messages = [letter.error_message for letter in place.store.dlq.each(status="any")]
+        assert sum("which the table has for this key" in message for message in messages) == 3
+
+    def test_row_is_not_deleted_by_a_text_of_another_form(self, place):
+        place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
+        place.sql("INSERT INTO texts VALUES (1, 'a', '2026-07-01T01:00:00Z')")
+        place.sql("INSERT INTO texts VALUES (2, 'newer', '2026-07-01 12:00:00')")
+        rows = [row(key, None, "2026-07-01T08:00:00Z", op="D") for key in (1, 2)]
+        counts = place.run(rows, newer="seq", delete_when={"op": "D"}, table="texts")
+        assert place.sql("SELECT v FROM texts") == [("newer",)]
+        assert (counts["discarded"], counts["rejected"]) == (1, 1)
+
+    @pytest.mark.parametrize("zone", [None, dt.UTC])
+    def test_times_in_a_text_column_are_of_the_form_that_was_written(self, place, zone):
+        place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
+        for day in (2, 3, 1):
+            at = dt.datetime(2026, 7, day, 12, tzinfo=zone)
+            assert place.run([row(1, f"day {day}", at)], newer="seq", table="texts")["rejected"] == 0
+        assert place.sql("SELECT v FROM texts") == [("day 3",)]
+
+    def test_json_column_is_refused(self, place):
+        if place.url.startswith("sqlite"):
+            pytest.skip("SQLite has no type for JSON")
+        place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq json)")
+        place.sql("INSERT INTO texts VALUES (1, 'ten', '10')")
+        with pytest.raises(redrive.RunStopped, match="do not sort by what they mean"):
+            place.run([row(1, "nine", 9)], newer="seq", table="texts")
+        assert place.sql("SELECT v FROM texts") == [("ten",)]
 
     def test_rows_without_the_column_are_a_mismatch(self, place):
         with pytest.raises(redrive.RunStopped, match="updated where 'seq' is newer"):

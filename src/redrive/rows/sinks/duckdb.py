@@ -25,6 +25,7 @@ from redrive.rows.sinks.duckdb_catalog import (
     contested,
     faults,
     has_schema,
+    is_nested,
     other_tables,
     read_shape,
     secondary,
@@ -33,7 +34,7 @@ from redrive.rows.sinks.duckdb_catalog import (
     upserts,
 )
 from redrive.rows.sinks.duckdb_delete import delete_rows
-from redrive.rows.sinks.duckdb_keys import ask, kind_of
+from redrive.rows.sinks.duckdb_keys import ask, kind_of, stored_values
 from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.keys import compared as compare_keys
@@ -67,6 +68,7 @@ _TYPES = {
     ColumnType.UUID: "UUID",
     ColumnType.JSON: "JSON",
 }
+_UNSORTED = ("JSON",)  # it sorts as a text: "10" before "9"
 _HEALS = (Kind.RETRY_NOW, Kind.TRANSIENT)
 _classifier = Classifier()
 
@@ -215,6 +217,8 @@ class DuckdbTable:
         if name is None:
             return {}
         kind = _type(name, types_of(rows)[name], rows) if shape is None else shape.type_of(name, fold_name)
+        if kind is not None and (kind in _UNSORTED or is_nested(kind)):
+            self._order.refuse_type(kind)
         if kind != "VARCHAR":
             return {}
 
@@ -224,7 +228,14 @@ class DuckdbTable:
             found = None if shape is None else connection.execute(query).fetchone()
             return None if found is None else found[0]
 
-        return self._order.faults(rows.values(name), stored, takes_numbers=False)
+        def replaced(places: Sequence[int]) -> Mapping[int, Any]:
+            if shape is None or not places:
+                return {}
+            keys = rows.take(places).onto(self.key)
+            found = stored_values(connection, self._table, keys, shape.types(self.key, fold_name), newer)
+            return {places[at]: value for at, value in found.items()}
+
+        return self._order.faults(rows.values(name), stored, replaced, takes_numbers=False)
 
     def _append(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.duckdb_catalog import type_of
 from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.keys import KeyKind
-from redrive.rows.sinks.shape import quoted
+from redrive.rows.sinks.shape import TableName, quoted
 
 with needs("rows"):
     import duckdb
@@ -59,6 +59,31 @@ def ask(
         ]
         for at, name in enumerate(rows.columns)
     ]
+
+
+def stored_values(
+    connection: duckdb.DuckDBPyConnection, table: TableName, keys: Outgoing, types: Sequence[str], column: str
+) -> dict[int, Any]:
+    """Return the values of a column that a table has for keys, by place; a key that it cannot have has none."""
+    frame, bad, sources = framed(keys, types, partial(type_of, connection))
+    number = "redrive_row"
+    while number in keys.columns:
+        number += "_"
+    read = ", ".join(
+        f"TRY_CAST({sources[name]} AS {kind}) AS {quoted(name)}" for name, kind in zip(keys.columns, types, strict=True)
+    )
+    same = " AND ".join(f"redrive_own.{quoted(name)} = redrive_keys.{quoted(name)}" for name in keys.columns)
+    connection.register(_TABLE, frame.with_row_index(number))
+    try:
+        found = connection.execute(
+            f"SELECT redrive_keys.{quoted(number)}, redrive_own.{quoted(column)} "
+            f"FROM (SELECT {quoted(number)}, {read} FROM {_TABLE}) AS redrive_keys "
+            f"JOIN {table.sql} AS redrive_own ON {same}"
+        ).fetchall()
+    finally:
+        with suppress(duckdb.Error):
+            connection.unregister(_TABLE)
+    return {place: value for place, value in found if place not in bad}
 
 
 def _compared(source: str, kind: str, collation: str) -> str:

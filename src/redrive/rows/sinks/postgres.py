@@ -31,7 +31,7 @@ from redrive.rows.sinks.postgres_catalog import (
 )
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable, faulty_line
 from redrive.rows.sinks.postgres_delete import delete_rows
-from redrive.rows.sinks.postgres_keys import KeyType, ask
+from redrive.rows.sinks.postgres_keys import KeyType, ask, stored_values
 from redrive.rows.sinks.postgres_sift import can_sift, sift
 from redrive.rows.sinks.postgres_unique import UniqueFaults
 from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
@@ -61,6 +61,7 @@ _TYPES = {
     ColumnType.JSON: "jsonb",
 }
 _TEXTS = ("text", "varchar", "bpchar", "citext")
+_UNSORTED = ("json", "jsonb", "xml")  # or not by what they mean
 _SMALLEST_WINDOW = 64
 _MANY_FAULTS = 20
 # A type or a check that does not answer by yes or no, a character that no text can hold.
@@ -162,9 +163,7 @@ class PostgresTable(TransactedTable):
             made = types_of(rows)
             types = {name: KeyType.made(_TYPES[made[name]]) for name in self.key}
         else:
-            assert isinstance(shape, PostgresShape)
-            named = zip(self.key, shape.types(self.key), strict=True)
-            types = {name: KeyType(kind, shape.base_types[name]) for name, kind in named}
+            types = self._key_types(shape)
 
         def ask_server(some: Outgoing) -> Sequence[Sequence[Any]]:
             def work(connection: Connection) -> Sequence[Sequence[Any]]:
@@ -176,10 +175,21 @@ class PostgresTable(TransactedTable):
 
         return {name: one.kind for name, one in types.items()}, ask_server
 
+    def _key_types(self, shape: Shape) -> dict[str, KeyType]:
+        assert isinstance(shape, PostgresShape)
+        named = zip(self.key, shape.types(self.key), strict=True)
+        return {name: KeyType(kind, shape.base_types[name]) for name, kind in named}
+
     def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts"] | None:
-        if isinstance(shape, PostgresShape):
-            return "texts" if shape.base_types.get(name) in _TEXTS else None
-        return "texts" if _TYPES[types_of(rows)[name]] in _TEXTS else None
+        base = shape.base_types.get(name) if isinstance(shape, PostgresShape) else _TYPES[types_of(rows)[name]]
+        if base in _UNSORTED:
+            self._order.refuse_type(base)
+        return "texts" if base in _TEXTS else None
+
+    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing) -> Mapping[int, Any]:
+        cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
+        with closing(cursor):
+            return stored_values(cursor, self._table, keys, self._key_types(shape), self.mode.newer or "")
 
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own

@@ -11,7 +11,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable
-from redrive.rows.sinks.shape import quoted
+from redrive.rows.sinks.shape import TableName, quoted
 from redrive.rows.sinks.transacted import is_row_fault
 
 with needs("postgres"):
@@ -62,6 +62,43 @@ class KeyType(NamedTuple):
 
 def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> list[list[Any]]:
     """See `keys.Ask`. The values are staged as text, as COPY would send them to the table."""
+    number = _stage(cursor, rows, types)
+    cursor.execute(_SETTINGS)
+    chosen = ", ".join(_compared(name, types[name]) for name in rows.columns)
+    query = f"SELECT {quoted(number)}, {chosen} FROM pg_temp.{_TABLE} WHERE {quoted(number)} >= {{}} AND "
+    query = f"{query}{quoted(number)} < {{}}"
+    if cursor.connection.info.server_version >= _FIRST_WITH_VALIDITY:
+        query += "".join(
+            f" AND pg_input_is_valid({quoted(name)}, {_literal(types[name].name)})" for name in rows.columns
+        )
+    found = _answers(cursor, query, len(rows))
+    return [
+        [found[place][at] if place in found else value for place, value in enumerate(rows.values(name))]
+        for at, name in enumerate(rows.columns)
+    ]
+
+
+def stored_values(
+    cursor: psycopg.Cursor[Any], table: TableName, keys: Outgoing, types: Mapping[str, KeyType], column: str
+) -> dict[int, Any]:
+    """Return the values of a column that a table has for keys, by place; a key that it cannot have has none."""
+    number = quoted(_stage(cursor, keys, types))
+    same = " AND ".join(
+        f"redrive_own.{quoted(name)} = CAST(redrive_staged.{quoted(name)} AS {types[name].name})"
+        for name in keys.columns
+    )
+    query = (
+        f"SELECT redrive_staged.{number}, redrive_own.{quoted(column)} FROM pg_temp.{_TABLE} AS redrive_staged "
+        f"JOIN {table.sql} AS redrive_own ON {same} "
+        f"WHERE redrive_staged.{number} >= {{}} AND redrive_staged.{number} < {{}}"
+    )
+    found = _answers(cursor, query, len(keys))
+    cursor.execute(f"DROP TABLE pg_temp.{_TABLE}")  # the transaction goes on
+    return {place: value for place, (value,) in found.items()}
+
+
+def _stage(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> str:
+    """Copy keys into a temporary table, as texts; return the name of its column of places."""
     own = [types[name] for name in rows.columns]
     text = CopyText(rows, [one.base for one in own], [one.name for one in own])
     text.bad.update(text.with_nul())
@@ -71,15 +108,12 @@ def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType
     columns = ", ".join(f"{quoted(name)} text" for name in rows.columns)
     cursor.execute(f"CREATE TEMPORARY TABLE {_TABLE} ({quoted(number)} integer, {columns}) ON COMMIT DROP")
     _send(cursor, text, len(rows), number)
-    cursor.execute(_SETTINGS)
+    return number
+
+
+def _answers(cursor: psycopg.Cursor[Any], query: str, count: int) -> dict[int, Sequence[Any]]:
+    """Return what a query over a range of places answers, by place; without the rows for which it fails."""
     found: dict[int, Sequence[Any]] = {}
-    chosen = ", ".join(_compared(name, types[name]) for name in rows.columns)
-    query = f"SELECT {quoted(number)}, {chosen} FROM pg_temp.{_TABLE} WHERE {quoted(number)} >= {{}} AND "
-    query = f"{query}{quoted(number)} < {{}}"
-    if cursor.connection.info.server_version >= _FIRST_WITH_VALIDITY:
-        query += "".join(
-            f" AND pg_input_is_valid({quoted(name)}, {_literal(types[name].name)})" for name in rows.columns
-        )
 
     def attempt(start: int, stop: int) -> Exception | None:
         cursor.execute("SAVEPOINT redrive_keys")
@@ -95,12 +129,9 @@ def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType
         cursor.execute("RELEASE redrive_keys")
         return None
 
-    if attempt(0, len(rows)) is not None:
-        isolate(len(rows), attempt)
-    return [
-        [found[place][at] if place in found else value for place, value in enumerate(rows.values(name))]
-        for at, name in enumerate(rows.columns)
-    ]
+    if attempt(0, count) is not None:
+        isolate(count, attempt)
+    return found
 
 
 def _send(cursor: psycopg.Cursor[Any], text: CopyText, count: int, number: str) -> None:

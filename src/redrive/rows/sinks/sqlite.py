@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from decimal import Decimal
 from operator import length_hint
 from pathlib import Path
@@ -222,6 +222,20 @@ class SqliteTable(TransactedTable):
         return (
             None if made is None or holds_numbers(made) else "numbers"
         )  # a DATE of SQLite holds texts, and numbers as such
+
+    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing) -> Mapping[int, Any]:
+        columns: list[Sequence[Any]] = [keys.values(name) for name in keys.columns]
+        bad = adapt_columns(columns, [rules_of(kind) for kind in shape.types(keys.columns, fold_name)])
+        same = " AND ".join(f"{quoted(name)} = ?" for name in keys.columns)
+        query = f"SELECT {quoted(self.mode.newer or '')} FROM {self._table.sql} WHERE {same}"
+        driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+        found: dict[int, Any] = {}
+        with closing(driver.cursor()) as cursor:
+            for place, values in enumerate(zip(*columns, strict=True)):
+                with suppress(*_UNSENDABLE):  # the table will not take it either
+                    if place not in bad and (row := cursor.execute(query, values).fetchone()) is not None:
+                        found[place] = row[0]
+        return found
 
     def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]

@@ -6,9 +6,9 @@ A number does not: as texts, "10" comes before "9".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, NoReturn
 
 from redrive.errors import SinkMismatch
 from redrive.rows.sinks.shape import TableName
@@ -31,11 +31,19 @@ class TextOrder:
         self._table, self._column = table, column
         self._form: str | None = None
 
-    def faults(self, values: Sequence[Any], stored: Callable[[], Any], *, takes_numbers: bool) -> dict[int, str]:
+    def faults(
+        self,
+        values: Sequence[Any],
+        stored: Callable[[], Any],
+        replaced: Callable[[Sequence[int]], Mapping[int, Any]],
+        *,
+        takes_numbers: bool,
+    ) -> dict[int, str]:
         """Return the values that cannot be compared as texts with the others, by place, and why.
 
         Args:
             stored: returns any value that the table has, or None.
+            replaced: returns the values that the table has for the keys of the rows at these places, by place.
             takes_numbers: whether the column keeps numbers as such.
 
         Raises:
@@ -47,11 +55,25 @@ class TextOrder:
         given = [at for at, value in enumerate(values) if value is not None]
         if self._form is None and given:
             self._form = next((forms[at] for at in given if forms[at]), None) or self._refuse(values[given[0]])
-        return {
+        faults = {
             at: f"{self._column}: {values[at]!r} cannot be compared as a text with the values of other rows; {_ADVICE}"
             for at in given
             if forms[at] != self._form
         }
+        for at, value in replaced([at for at in given if at not in faults]).items():
+            if value is not None and _form(value, takes_numbers=takes_numbers) != self._form:
+                faults[at] = (
+                    f"{self._column}: {values[at]!r} cannot be compared as a text with {str(value)[:40]!r}, which the "
+                    f"table has for this key; {_ADVICE}"
+                )
+        return faults
+
+    def refuse_type(self, kind: str) -> NoReturn:
+        """Raise for a column of a type whose values do not sort by what they mean."""
+        raise SinkMismatch(
+            f"{self._table} is updated where {self._column!r} is newer, and values of the type {kind} do not sort by "
+            "what they mean: give the column a type of numbers, dates or timestamps"
+        )
 
     def _refuse(self, value: Any) -> str:
         raise SinkMismatch(
@@ -70,4 +92,5 @@ def _form(value: Any, *, takes_numbers: bool) -> str | None:
     day, separator, clock, fraction, zone = (part or "" for part in found.groups())
     # A fraction sorts behind none, and before an offset, but not before a letter.
     digits = len(fraction) if zone[-1:].isalpha() else 0
+    zone = re.sub(r"^( ?[+-]\d{2}):?00$", r"\1", zone)  # databases write +00 for +00:00
     return re.sub(r"\d", "0", f"{day}{separator}{clock}") + f" {digits} {zone}"

@@ -268,7 +268,17 @@ class TransactedTable(ABC):
                 found = cursor.fetchone()
                 return None if found is None else found[0]
 
-        return self._order.faults(rows.values(name), stored, takes_numbers=order == "numbers")
+        def replaced(places: Sequence[int]) -> Mapping[int, Any]:
+            if shape is None or not places:
+                return {}
+            found = self._stored_values(connection, shape, rows.take(places).onto(self.key))
+            return {places[at]: value for at, value in found.items()}
+
+        return self._order.faults(rows.values(name), stored, replaced, takes_numbers=order == "numbers")
+
+    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing) -> Mapping[int, Any]:
+        """The values of the column `newer` that the table has for these keys, by place."""
+        raise NotImplementedError
 
     def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
         """Whether a column has texts, or numbers and texts; None where it has neither. Without a shape, when made."""

@@ -31,7 +31,7 @@ WRITTEN = (
 
 def faults(values, stored=None, *, takes_numbers=False):
     order = TextOrder(TableName("t"), "seq")
-    return set(order.faults(values, lambda: stored, takes_numbers=takes_numbers))
+    return set(order.faults(values, lambda: stored, lambda places: {}, takes_numbers=takes_numbers))
 
 
 @given(moments, moments, st.sampled_from(WRITTEN), st.sampled_from(WRITTEN), st.integers(0, 3))
