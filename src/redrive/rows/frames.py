@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +21,17 @@ _DEEPEST = 64
 _LARGEST = 127  # bits of an integer, beside its sign
 _EXACT_IN_FLOAT = 53
 _CONTAINERS = (dict, list, tuple)
+_KINDS: dict[type, str] = {
+    bool: "a boolean",
+    **dict.fromkeys((int, float, Decimal), "a number"),
+    str: "a text",
+    **dict.fromkeys((bytes, bytearray), "bytes"),
+    date: "a date",
+    time: "a time of day",
+    timedelta: "a duration",
+    **dict.fromkeys((list, tuple), "a list"),
+    dict: "an object",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +55,22 @@ def of_records(records: Sequence[Record]) -> pl.DataFrame:
     return frame
 
 
-def framed(records: Sequence[Record], columns: Iterable[str] | None = None) -> tuple[pl.DataFrame, list[Misfit]]:
-    """A frame of records, or of some columns of them, and the values that have no place in it: they are null there."""
+def framed(
+    records: Sequence[Record], columns: Iterable[str] | None = None, *, one_kind: bool = False
+) -> tuple[pl.DataFrame, list[Misfit]]:
+    """A frame of records, or of some columns of them, and the values that have no place in it: they are null there.
+
+    one_kind  values of another kind than most of their column have no place; otherwise all become text
+    """
     names = dict.fromkeys(name for record in records for name in record) if columns is None else columns
     misfits: list[Misfit] = []
-    series = [_series(name, [record.get(name) for record in records], misfits) for name in names]
+    series = []
+    for name in names:
+        values = [record.get(name) for record in records]
+        _remove_deep(name, values, misfits)
+        if one_kind:
+            _remove_other_kinds(name, values, misfits)
+        series.append(_series(name, values, misfits))
     return pl.DataFrame(series), misfits
 
 
@@ -107,12 +131,52 @@ def has_nanoseconds(kind: Any) -> bool:
     return kind == pl.Time or (isinstance(kind, pl.Datetime | pl.Duration) and kind.time_unit == "ns")
 
 
-def _series(name: str, values: list[object], misfits: list[Misfit]) -> pl.Series:
+def _remove_other_kinds(name: str, values: list[object], misfits: list[Misfit]) -> None:
+    """Set values to None that are of another kind than most, or than the first where no kind has most."""
+    types = set(map(type, values)) - {type(None)}
+    kinds = {one: _kind(next(value for value in values if type(value) is one)) for one in types}
+    has_times = any(issubclass(one, datetime) for one in types)
+    if not has_times and len(set(kinds.values())) < 2:
+        return
+    own = [None if value is None else _kind(value) if has_times else kinds[type(value)] for value in values]
+    counts = Counter(kind for kind in own if kind is not None)
+    main = counts.most_common(1)[0][0]
+    if len(counts) < 2:
+        return
+    for place, kind in enumerate(own):
+        if kind is not None and kind != main:
+            misfits.append(Misfit(place, name, f"{name}: {kind}, where most rows of the batch have {main}"))
+            values[place] = None
+
+
+def _kind(value: object) -> str:
+    """What values of a column must have in common to be kept as they are; numbers are kept, as text if need be."""
+    if isinstance(value, datetime):
+        return "a time without a zone" if value.tzinfo is None else "a time with a zone"
+    kind = next((_KINDS[base] for base in type(value).__mro__ if base in _KINDS), None)
+    if kind is not None:
+        return kind
+    try:
+        dtype = pl.Series([value]).dtype  # numpy's values are those of Python
+    except (TypeError, ValueError, OverflowError, RuntimeError, pl.exceptions.PolarsError):
+        return "a text"
+    if dtype.is_numeric():
+        return "a number"
+    known = ((pl.Boolean, bool), (pl.Binary, bytes), (pl.Date, date), (pl.Time, time), (pl.Duration, timedelta))
+    plain = next((_KINDS[python] for polars, python in known if dtype == polars), None)
+    return plain or ("a time without a zone" if dtype == pl.Datetime else "a text")
+
+
+def _remove_deep(name: str, values: list[object], misfits: list[Misfit]) -> None:
+    """Set values to None that polars cannot nest."""
     if any(issubclass(kind, _CONTAINERS) for kind in set(map(type, values))):
         for place, value in enumerate(values):
             if isinstance(value, _CONTAINERS) and _is_deep(value):
                 misfits.append(Misfit(place, name, f"{name}: nested too deep, or within itself"))
                 values[place] = None
+
+
+def _series(name: str, values: list[object], misfits: list[Misfit]) -> pl.Series:
     typed = _typed(name, values)
     if typed is not None:
         return typed
@@ -141,7 +205,8 @@ def _typed(name: str, values: list[object]) -> pl.Series | None:
     if int in types and any(type(value) is int and value.bit_length() > largest for value in values):
         return None
     try:
-        series = pl.Series(name, values, strict=True)
+        # Whether polars takes integers beside floats hangs on which come first.
+        series = pl.Series(name, values, dtype=pl.Float64 if types == {int, float} else None, strict=True)
     except (TypeError, ValueError, OverflowError, RecursionError, RuntimeError, pl.exceptions.PolarsError):
         return None
     if series.dtype == pl.Object:  # with which polars can do nothing

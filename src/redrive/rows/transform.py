@@ -228,7 +228,7 @@ def _frame_of(rows: Outgoing) -> tuple[pl.DataFrame, Outgoing, list[Refused]]:
         return rows.as_frame, rows, []
     from redrive.rows.frames import framed
 
-    frame, misfits = framed(rows.records())
+    frame, misfits = framed(rows.records(), one_kind=True)
     if not misfits:
         return frame, rows, []
     why: dict[int, list[str]] = {}

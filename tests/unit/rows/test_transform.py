@@ -2,6 +2,8 @@
 
 import functools
 import math
+from datetime import UTC, datetime
+from uuid import UUID
 
 import polars as pl
 import pytest
@@ -339,3 +341,43 @@ def test_a_row_that_cannot_be_copied_or_has_a_name_that_is_no_text_is_rejected_a
         (5, "a value is nested more than 200 levels deep, or within itself"),
         (8, "column names must be text, not 3"),
     ]
+
+
+MORNING = datetime(2026, 7, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("values", "rejected"),
+    [
+        ([MORNING.replace(tzinfo=UTC), MORNING, MORNING.replace(tzinfo=UTC)], {1: "a time without a zone"}),
+        ([MORNING, MORNING.replace(tzinfo=UTC), None], {1: "a time with a zone"}),
+        ([b"\xff\xfe", "a", b"c"], {1: "a text"}),
+        (["a", b"\xff\xfe"], {1: "bytes"}),
+        ([True, 2, 3, None], {0: "a boolean"}),
+        ([MORNING.date(), MORNING], {1: "a time without a zone"}),
+        (["7", 7, "8"], {1: "a number"}),
+        ([[1], {"a": 1}], {1: "an object"}),
+        ([1, 1.5, None], {}),
+        ([UUID(int=1), "a"], {}),
+    ],
+)
+def test_values_keep_their_type_whatever_stands_beside_them(tmp_path, values, rejected):
+    written = tmp_path / "written"
+    with redrive.connect(f"sqlite:///{tmp_path}/store.db") as store:
+        report = redrive.Pipeline(
+            "load",
+            source=redrive.rows.records([{"id": at, "v": value} for at, value in enumerate(values)], name="rows"),
+            transform=per_frame(lambda frame: frame),
+            sink=redrive.rows.parquet_dataset(written, key="id"),
+            store=store,
+            gate=redrive.Gate(abort=1),
+        ).run()
+        letters = {letter.record["id"]: letter.error_message for letter in store.dlq.each(status="any")}
+    kept = dict(pl.read_parquet(written).rows())
+    assert report.rejected == len(rejected)
+    assert {at: message.partition(", where most rows of the batch have ")[0] for at, message in letters.items()} == {
+        at: f"v: {kind}" for at, kind in rejected.items()
+    }
+    assert kept == {
+        at: str(value) if isinstance(value, UUID) else value for at, value in enumerate(values) if at not in rejected
+    }
