@@ -198,7 +198,7 @@ def few_rows(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgeme
         return Judgement()
     evidence, limits = f"run:{run.subject.ident}:few_rows", settings.thresholds
     past = [one.read for one in run.history if one.status == "complete"][:_COMPARED]
-    if len(past) < limits.history_least or run.read >= limits.few_rows * min(past):
+    if not past or len(past) < limits.history_least or run.read >= limits.few_rows * min(past):
         return _judged(evidence)
     finding = found(
         "few_rows",

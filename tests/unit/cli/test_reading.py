@@ -307,7 +307,7 @@ def test_a_long_record_is_cut_with_a_word_that_says_so(terminal, run, store):
     assert len(shown) < 8_000
     assert "… (30,000 characters; --full shows all)" in shown
     assert "more characters; --full shows all" in shown
-    assert "9,999,750 more bytes; --full shows all" in terminal("dlq", "show", 2).out
+    assert "9,999,750 more bytes; redrive dlq export writes all" in terminal("dlq", "show", 2).out
     assert "x" * 30_000 in terminal("dlq", "show", 1, "--full").out
     assert json.loads(run("dlq", "show", 1, "--raw").out)["body"] == "x" * 30_000
 

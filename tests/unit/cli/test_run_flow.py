@@ -281,6 +281,7 @@ def once_reached(process, here):
 
 
 @pytest.mark.process
+@pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="these tests run under nohup")
 def test_sighup_stops_it_as_sigterm_does(here):
     process = started("faults.py:endless", "--json")
     once_reached(process, here)

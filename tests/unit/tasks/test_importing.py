@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from redrive.cli.loading import load
-from redrive.errors import FlowError
+from redrive.errors import FlowError, PolicyWarning
 from redrive.tasks.flow import Flow
 from redrive.tasks.importing import refuse_within_import
 from redrive.tasks.pool import Pool
@@ -297,7 +297,8 @@ def test_what_a_module_does_when_it_is_imported_does_not_disturb(tmp_path):
     def state():
         return [keep.name, os.path.exists(keep.name), sleeper.pid]
     """
-    with Workshop(tmp_path, textwrap.dedent(source), recycle_after=1) as workshop:
+    warned = pytest.warns(PolicyWarning, match="starts threads when it is imported")
+    with warned, Workshop(tmp_path, textwrap.dedent(source), recycle_after=1) as workshop:
         outcomes = [workshop.run("state") for _ in range(4)]
         assert {outcome.output for outcome in outcomes} == {""}
         [kept, is_there, sleeper] = workshop.value("state")

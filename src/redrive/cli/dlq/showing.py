@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 4_000  # characters of a record that are shown unless all of it is asked for
 
+_FULL = "--full shows all"
 _LONGEST_TEXT = 400
 
 
@@ -129,14 +130,15 @@ def _record(view: LetterView, record: Any, *, full: bool) -> str:
     content = view.content(record) if isinstance(record, bytes) else None
     if isinstance(content, bytes):
         shown = content if full else content[: _LONGEST // 16]
-        text, cut = hexdump(shown), len(content) - len(shown)
+        text, cut = hexdump(shown), max(len(record), len(content)) - len(shown)  # masks are applied to a beginning only
         unit = "bytes"
     else:
         document = content or view.record(record)
         whole = json.dumps(document if full else _with_short_texts(document), ensure_ascii=False, indent=2)
         text = whole if full else whole[:_LONGEST]
         cut, unit = len(whole) - len(text), "characters"
-    return f"{text}\n… {cut:,} more {unit}; --full shows all" if cut else text
+    hint = "redrive dlq export writes all" if isinstance(content, bytes) and len(content) < len(record) else _FULL
+    return f"{text}\n… {cut:,} more {unit}; {hint}" if cut > 0 else text
 
 
 def _with_short_texts(document: Any) -> Any:
@@ -146,5 +148,5 @@ def _with_short_texts(document: Any) -> Any:
     if isinstance(document, list):
         return [_with_short_texts(value) for value in document]
     if isinstance(document, str) and len(document) > _LONGEST_TEXT:
-        return f"{document[:_LONGEST_TEXT]}… ({len(document):,} characters; --full shows all)"
+        return f"{document[:_LONGEST_TEXT]}… ({len(document):,} characters; {_FULL})"
     return document
