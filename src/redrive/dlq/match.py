@@ -8,8 +8,9 @@ sure, the content; for a further row of the same content, its position as well.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -34,6 +35,8 @@ class _Known(NamedTuple):
     is_open: bool
     is_decided: bool
     """Whether its decision holds for a record that comes again unchanged."""
+    written_at: datetime | None
+    """When it was reprocessed, where it was."""
     run_id: UUID | None
     position: str | None
 
@@ -53,17 +56,20 @@ def match(
     identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
     *,
     by_run: bool = False,
+    overwrites: bool = False,
 ) -> Matched:
     """Find the records whose letter was reprocessed or discarded, and give rows of a run the identity of their letter.
 
     Args:
         identities: by what the row of a run may be known, the preferred first.
         by_run: whether each row is an event: a decision about one does not hold for an equal one of the same run.
+        overwrites: whether of the rows of a key the last one counts, so that one that was written may have to be again.
     """
     if identities is None:
         decided, put = _decided(connection, database, rows), rows
     else:
-        run = _RowsOfRun(connection, database, rows, [identities(row) for row in rows], by_run=by_run)
+        known_by = [identities(row) for row in rows]
+        run = _RowsOfRun(connection, database, rows, known_by, by_run=by_run, overwrites=overwrites)
         decided, chosen = run.decided, run.chosen
         put = [row._replace(identity=chosen.get(place, row.identity)) for place, row in enumerate(rows)]
     times = Counter(decided.values())
@@ -97,9 +103,13 @@ def _decided(connection: Connection, database: Database, rows: Sequence[LetterRo
     same = _same(connection, database, [(place, rows[place]) for place in places])
     found = {}
     for place in places:
-        matches = [one.id for one in known[rows[place].identity] if one.is_decided and one.id in same[place]]
+        letters_of = known[rows[place].identity]
+        matches = [one for one in letters_of if one.is_decided and one.id in same[place]]
         if matches:
-            found[place] = max(matches)
+            letter = max(matches, key=lambda one: one.id)
+            # What was reprocessed since is another record of the key, which has replaced this one.
+            if not any(_is_written_after(other.written_at, letter) for other in letters_of):
+                found[place] = letter.id
     return found
 
 
@@ -118,6 +128,7 @@ class _RowsOfRun:
         identities: Sequence[tuple[bytes, ...]],
         *,
         by_run: bool,
+        overwrites: bool,
     ) -> None:
         self._by_run = by_run
         self.chosen: dict[int, bytes] = {}
@@ -135,10 +146,16 @@ class _RowsOfRun:
             if one in known
         ]
         same = _same(connection, database, asked)
-        for place, several in enumerate(identities):
-            equal = [letter for one in several for letter in known.get(one, ()) if letter.id in same.get(place, ())]
-            if equal:
-                self._match_content(place, rows[place], equal)
+        equal = {
+            place: [letter for one in several for letter in known.get(one, ()) if letter.id in letter_ids]
+            for place, several in enumerate(identities)
+            if (letter_ids := same.get(place))
+        }
+        self._replaced = _replaced(connection, rows, equal) if overwrites else set()
+        for place, listed in equal.items():
+            self._match_content(place, rows[place], listed)
+        if overwrites:
+            self._decide_again(rows, equal)
         for place, several in enumerate(identities):
             if place not in self.chosen and place not in self.decided:
                 self.chosen[place] = self._free_identity(several, rows[place].position)
@@ -146,7 +163,11 @@ class _RowsOfRun:
     def _match_content(self, place: int, row: LetterRow, letters: Sequence[_Known]) -> None:
         """Give a row to the letter that has its content."""
         free = [one for one in letters if one.is_open and self._letters.get(one.id, row.position) == row.position]
-        decided = [one for one in letters if one.is_decided and row.error_type not in _NEVER_DECIDED]
+        decided = [
+            one
+            for one in letters
+            if one.is_decided and one.id not in self._replaced and row.error_type not in _NEVER_DECIDED
+        ]
         if self._by_run:
             decided = [one for one in decided if self._letters.get(one.id, row.position) == row.position]
         if free:
@@ -160,6 +181,14 @@ class _RowsOfRun:
             return
         self._letters[letter.id] = row.position
         self._identities[letter.identity] = row.position
+
+    def _decide_again(self, rows: Sequence[LetterRow], equal: Mapping[int, Sequence[_Known]]) -> None:
+        """Make rows that were written letters again where another row of their key is one: the last is to count."""
+        undecided = {row.sink_key for place, row in enumerate(rows) if place not in self.decided} - {None}
+        for place, letter_id in list(self.decided.items()):
+            is_written = any(one.id == letter_id and one.written_at is not None for one in equal[place])
+            if is_written and rows[place].sink_key in undecided:
+                del self.decided[place]
 
     def _free_identity(self, identities: tuple[bytes, ...], position: str | None) -> bytes:
         """Return the first identity that no other row of the run has."""
@@ -185,15 +214,57 @@ def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, l
     known: dict[bytes, list[_Known]] = defaultdict(list)
     for start in range(0, len(listed), _AT_ONCE):
         found = select(
-            column.id, column.identity, column.status, column.superseded_at, column.run_id, column.position
+            column.id,
+            column.identity,
+            column.status,
+            column.superseded_at,
+            column.settled_at,
+            column.run_id,
+            column.position,
         ).where(column.identity.in_(listed[start : start + _AT_ONCE]))
         for row in connection.execute(found):
             # A row that was reprocessed and then overwritten by a newer one is to be decided about again.
-            holds = row.status == Status.DISCARDED or (row.status == Status.REPROCESSED and row.superseded_at is None)
+            is_written = row.status == Status.REPROCESSED
+            holds = row.status == Status.DISCARDED or (is_written and row.superseded_at is None)
+            written_at = row.settled_at if is_written else None
             known[row.identity].append(
-                _Known(row.id, row.identity, row.status in OPEN, holds, row.run_id, row.position)
+                _Known(row.id, row.identity, row.status in OPEN, holds, written_at, row.run_id, row.position)
             )
     return known
+
+
+def _replaced(connection: Connection, rows: Sequence[LetterRow], equal: Mapping[int, Sequence[_Known]]) -> set[int]:
+    """Return the reprocessed letters whose row is not the last of its key, or would not stay so.
+
+    Another letter of the key was written later, or is open: its replay would write it over the row that comes again.
+    """
+    by_key: dict[tuple[str, str], list[_Known]] = defaultdict(list)
+    for place, listed in equal.items():
+        key = rows[place].sink_key
+        if key is not None:
+            by_key[rows[place].pipeline_name, key] += [one for one in listed if one.is_decided and one.written_at]
+    asked, column = [key for key, listed in by_key.items() if listed], letters.c
+    replaced: set[int] = set()
+    for start in range(0, len(asked), _AT_ONCE):
+        some = asked[start : start + _AT_ONCE]
+        found = select(
+            column.id, column.pipeline_name, column.sink_key, column.status, column.superseded_at, column.settled_at
+        ).where(
+            column.pipeline_name.in_({pipeline for pipeline, _ in some}),
+            column.sink_key.in_({key for _, key in some}),
+            column.status.in_((*OPEN, Status.REPROCESSED)),
+        )
+        for other in connection.execute(found):
+            is_next = other.status in OPEN and other.superseded_at is None
+            written_at = None if other.status in OPEN else other.settled_at
+            for letter in by_key.get((other.pipeline_name, other.sink_key), ()):
+                if other.id != letter.id and (is_next or _is_written_after(written_at, letter)):
+                    replaced.add(letter.id)
+    return replaced
+
+
+def _is_written_after(moment: datetime | None, letter: _Known) -> bool:
+    return moment is not None and letter.written_at is not None and moment > letter.written_at
 
 
 def _same(connection: Connection, database: Database, asked: Sequence[tuple[int, LetterRow]]) -> dict[int, set[int]]:

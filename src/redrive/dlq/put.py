@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import islice
 
 from sqlalchemy import Connection, literal, select
@@ -19,6 +20,7 @@ from redrive.store.database import Database
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import decode
 from redrive.store.schema import causes, letter_audit, letters
+from redrive.store.types import utc_text
 
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
@@ -93,16 +95,18 @@ def put_rows(
     *,
     identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
     by_run: bool = False,
+    overwrites: bool = False,
 ) -> Stored:
     """Put rows in the caller's transaction.
 
     Args:
         identities: by what the row of a run may be known, so that two rows of one run are always two letters.
         by_run: whether equal rows of two runs are two letters, too.
+        overwrites: whether of the rows of a key the last one counts.
     """
     dialect = database.dialect
     add_causes(connection, database, found)
-    matched = match(connection, database, rows, identities, by_run=by_run)
+    matched = match(connection, database, rows, identities, by_run=by_run, overwrites=overwrites)
     decided = len(rows) - len(matched.rows)
     if matched.decided:
         dialect.see_decided(connection, matched.decided)
@@ -116,6 +120,19 @@ def put_rows(
     if again or later:
         _see_again(connection, database, again + later)
     return Stored(len(first) - len(again), len(again) + len(later), decided)
+
+
+def in_order(rows: list[LetterRow]) -> list[LetterRow]:
+    """Return rows of a batch with the sightings of one key one after the other: a replay sends the last one last."""
+    times: Counter[str] = Counter()
+    for place, row in enumerate(rows):
+        if row.sink_key is None:
+            continue
+        if later := times[row.sink_key]:
+            moment = datetime.fromisoformat(row.last_seen) + timedelta(microseconds=later)
+            rows[place] = row._replace(last_seen=utc_text(moment))
+        times[row.sink_key] += 1
+    return rows
 
 
 def add_causes(connection: Connection, database: Database, found: Sequence[CauseFound]) -> None:

@@ -23,7 +23,7 @@ from redrive.dlq.due import Schedule
 from redrive.dlq.edit import MISSING
 from redrive.dlq.filters import Filter, moment
 from redrive.dlq.prepare import Preparer
-from redrive.dlq.put import put_all, put_rows
+from redrive.dlq.put import in_order, put_all, put_rows
 from redrive.dlq.redact import Redactor
 from redrive.dlq.replay import BATCH, Plan, Progress, Replay
 from redrive.dlq.scope import scoped
@@ -155,6 +155,7 @@ class DeadLetters:
         run_id: UUID | str | None = None,
         target: str | None = None,
         by_run: bool = False,
+        overwrites: bool = False,
     ) -> Stored:
         """Quarantine the records of a run in a transaction of the caller's on this store's database.
 
@@ -163,13 +164,16 @@ class DeadLetters:
 
         Args:
             by_run: whether equal records of two runs are two letters, as the rows of a sink without a key are two.
+            overwrites: whether of the rows of a key the last one counts, unless the sink itself compares them.
         """
         preparer = self._preparer(pipeline=pipeline, run_id=run_id, target=target, by_key=False, by_run=by_run)
-        rows = [preparer.row(letter) for letter in letters]
+        rows = in_order([preparer.row(letter) for letter in letters])
         if not rows:
             return Stored()
-        causes = tuple(preparer.causes.values())
-        return put_rows(connection, self._database, rows, causes, identities=preparer.identities, by_run=by_run)
+        causes, known_by = tuple(preparer.causes.values()), preparer.identities
+        return put_rows(
+            connection, self._database, rows, causes, identities=known_by, by_run=by_run, overwrites=overwrites
+        )
 
     def _preparer(self, **common: Any) -> Preparer:
         return Preparer(now=_now(), redactor=self.redactor, digests=self._digests, **common)

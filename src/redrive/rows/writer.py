@@ -400,7 +400,13 @@ class Writer:
             self._open_letters.mark(connection, whole.superseded, now)
         in_order = sorted(whole.letters, key=_first_number)
         self._store.dlq.put_within(
-            connection, in_order, pipeline=job.pipeline, run_id=run_id, target=job.target, by_run=not job.sink.key
+            connection,
+            in_order,
+            pipeline=job.pipeline,
+            run_id=run_id,
+            target=job.target,
+            by_run=not job.sink.key,
+            overwrites=bool(job.sink.key) and not (self._mode is not None and self._mode.compares),
         )
         if self._open_letters is not None and whole.superseded_here:
             self._open_letters.mark_here(connection, whole.superseded_here, now)
