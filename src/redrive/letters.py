@@ -211,7 +211,7 @@ class Changed:
     unfit: int = 0
     """Of another status than the change starts from, or standing again as another letter: left alone."""
     held: int = 0
-    """In the hands of a replay: left alone."""
+    """In the hands of a replay or run: left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,9 @@ class ReplayReport:
     discarded: int = 0
     """Dropped by the target on purpose, which wrote nothing; in a dry run: would be."""
     held: int = 0
-    """In the hands of another replay that is alive: left to it."""
+    """In the hands of another replay or of a run that is alive: left to it."""
+    held_by_run: int = 0
+    """Letters that matched and were left out: a run was killed while it wrote their rows, and is to be resumed."""
     seen_meanwhile: int = 0
     """Accepted, but the record failed anew while it was under way: still pending."""
     rehearsed: bool = True
@@ -346,7 +348,7 @@ class EditReport:
     unchanged: int
     """Letters that were so already."""
     held: int = 0
-    """In the hands of a replay: left alone."""
+    """In the hands of a replay or run: left alone."""
     failed: int = 0
     """Letters on which the edit raised: left alone."""
     failures: tuple[tuple[int, str], ...] = ()

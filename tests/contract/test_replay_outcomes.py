@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 import redrive
-from tests.support.table_places import PLACES, place_of
+from redrive.store.schema import letter_claims
+from tests.support.table_places import PLACES, place_of, sqlite
 
 
 class Place:
@@ -487,6 +491,59 @@ class TestRunDuringReplay:
         some_place.run((1, "new", 0))
         report = some_place.replay(include_superseded=True, lease=0.3)
         assert (report.reprocessed, report.held) == (2, 0)
+
+
+class TestRunThatWasKilled:
+    """A run is killed between the commit of the sink and that of the store."""
+
+    PROGRAM = """
+import os, sys
+import redrive
+store = redrive.connect(sys.argv[1])
+sink = redrive.rows.table(sys.argv[2], "t", key="id")
+write = sink.write
+def write_and_die(rows, *, label):
+    if rows.values("id")[0] == 1:
+        write(rows, label=label)
+        os._exit(9)
+    return write(rows, label=label)
+sink.write = write_and_die
+rows = [{"id": 5, "v": "good", "seq": 0}, {"id": 1, "v": "new", "seq": 0}]
+redrive.Pipeline("vendor", source=redrive.rows.records(rows, name="in"), sink=sink, store=store, batch=1).run()
+"""
+
+    @pytest.fixture(params=["sqlite", "postgresql"])
+    def place(self, request, new_store, tmp_path):
+        parts = new_store(request.param), sqlite(tmp_path / "t.db")
+        with parts[0] as store_url, parts[1] as table, redrive.connect(store_url) as store:
+            place = Place(store, *table)
+            place.run((1, "bad", 0))
+            command = [sys.executable, "-c", self.PROGRAM, store_url, place.url]
+            assert subprocess.run(command, check=False).returncode == 9
+            assert place.rows() == {1: "new", 5: "good"}
+            past = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
+            ended = update(letter_claims).values(until=past)  # as if the lease had run out
+            assert store.database.write(lambda connection: connection.execute(ended).rowcount) == 1
+            yield place
+
+    def test_replay_leaves_its_letters_to_it(self, place):
+        for dry_run in (True, False):
+            report = place.replay(dry_run=dry_run)
+            assert (report.selected, report.held_by_run) == (0, 1)
+        assert place.rows() == {1: "new", 5: "good"}
+
+    def test_resumed_run_supersedes_them(self, place):
+        place.run((5, "good", 0), (1, "new", 0), batch=1)
+        report = place.replay()
+        assert (report.held_by_run, report.superseded) == (0, 1)
+
+    def test_abandoned_run_may_have_written_them(self, place):
+        place.pipeline((7, "other", 0)).run(restart=True)
+        report = place.replay(dry_run=True)
+        assert (report.selected, report.held_by_run, report.key_unknown) == (1, 0, 1)
+
+    def test_they_are_sent_if_asked_for(self, place):
+        assert place.replay(include_superseded=True).reprocessed == 1
 
 
 class TestRunThatWritesNothingForTheKey:

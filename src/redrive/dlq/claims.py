@@ -1,8 +1,9 @@
 """Who has a letter in hand: claims with a lease, so that two replays never work on the same one.
 
 A run that writes rows for which there are letters claims these, too: no replay writes an old row over a new one. A
-claim lives as long as its replay or run renews it. One that was killed stops renewing, and its letters are free once
-the lease has run out. Results are only written by who still holds the claim.
+claim lives as long as its replay or run renews it. A replay that was killed stops renewing, and its letters are free
+once the lease has run out. A run that was killed may have written their rows and not marked them: its claims hold until
+the run is resumed or abandoned. Results are only written by who still holds the claim.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, and_, delete, or_, select, update
 
+from redrive.runs import RunStatus
 from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.listed import among
-from redrive.store.schema import letter_claims
+from redrive.store.schema import checkpoints, letter_claims, letters, runs
 
 LEASE = 30.0
+_RUN = "run:"
 
 
 class Claims:
@@ -30,15 +33,18 @@ class Claims:
         self.lease = timedelta(seconds=lease)
         self._database = database
 
-    def take(self, connection: Connection, ids: Sequence[int]) -> set[int]:
-        """Claim what is free of these letters."""
+    def take(self, connection: Connection, ids: Sequence[int], *, but: Sequence[str] = ()) -> set[int]:
+        """Claim what is free of these letters; `but` are owners whose claims hold although their lease is over."""
         now = self._database.dialect.now(connection)
         until = now + self.lease
         wanted = self._database.dialect.insert(letter_claims)
         taken = wanted.on_conflict_do_update(
             index_elements=["letter_id"],
             set_={"owner": wanted.excluded.owner, "until": wanted.excluded.until},
-            where=(letter_claims.c.until <= now) | (letter_claims.c.owner == self.owner),
+            where=or_(
+                and_(letter_claims.c.until <= now, *(letter_claims.c.owner != owner for owner in but)),
+                letter_claims.c.owner == self.owner,
+            ),
         ).returning(letter_claims.c.letter_id)
         claims = [{"letter_id": one, "owner": self.owner, "until": until} for one in ids]
         return set(connection.execute(taken, claims).scalars())
@@ -58,6 +64,34 @@ class Claims:
         """Hold the claims for another lease."""
         until = self._database.dialect.now(connection) + self.lease
         connection.execute(update(letter_claims).where(letter_claims.c.owner == self.owner).values(until=until))
+
+
+def owner_of_run(run_id: uuid.UUID) -> str:
+    """Return who the claims of a run belong to, in whatever process it is resumed."""
+    return f"{_RUN}{run_id.hex}"
+
+
+def killed_runs(connection: Connection, now: datetime) -> list[str]:
+    """Return the owners of the claims of runs that were killed, and are to be resumed."""
+    claims = letter_claims.c
+    over = select(claims.owner).distinct().where(claims.owner.startswith(_RUN), claims.until <= now)
+    owners = {uuid.UUID(owner.removeprefix(_RUN)): owner for owner in connection.execute(over).scalars()}
+    if not owners:
+        return []
+    unfinished = (
+        select(runs.c.run_id)
+        .join(checkpoints, checkpoints.c.run_id == runs.c.run_id)
+        .where(runs.c.run_id.in_(list(owners)), runs.c.status.not_in([RunStatus.COMPLETE, RunStatus.ABANDONED]))
+    )
+    return sorted(owners[run_id] for run_id in connection.execute(unfinished).scalars())
+
+
+def abandon_run(connection: Connection, run_id: uuid.UUID, now: datetime) -> None:
+    """Let go of the letters of a run that is not resumed. Whether it has written their rows is not known."""
+    theirs = delete(letter_claims).where(letter_claims.c.owner == owner_of_run(run_id))
+    ids = list(connection.execute(theirs.returning(letter_claims.c.letter_id)).scalars())
+    if ids:
+        connection.execute(update(letters).where(among(letters.c.id, ids)).values(key_since=now))
 
 
 def holders(connection: Connection, ids: Sequence[int]) -> dict[int, datetime]:

@@ -82,7 +82,7 @@ def edit_one(
         if letter.status not in OPEN:
             raise LetterError(f"letter {letter_id} is {letter.status}; reopen it before it is edited")
         if held_letters(connection, [letter_id], database.dialect.now(connection)):
-            raise LetterError(f"letter {letter_id} is in the hands of a replay; try again when that is done")
+            raise LetterError(f"letter {letter_id} is in the hands of a replay or run; try again when that is done")
         try:
             made = _edit(letter, change)
         except Exception as error:

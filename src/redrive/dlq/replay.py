@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from redrive.dlq.canary import canary_first
-from redrive.dlq.claims import LEASE, Claims, holders
+from redrive.dlq.claims import LEASE, Claims, holders, killed_runs
 from redrive.dlq.due import Schedule
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, snapshot
@@ -35,7 +35,7 @@ from redrive.letters import OPEN, ErrorType, FailedCause, Letter, ReplayReport
 from redrive.policy import checks
 from redrive.store.database import Database
 from redrive.store.listed import among
-from redrive.store.schema import letters, task_runs
+from redrive.store.schema import letter_claims, letters, task_runs
 
 BATCH = 500
 CANARY = 10
@@ -162,6 +162,7 @@ class Replay:
         self._began = datetime.now(UTC)
         self._ids: Sequence[int] = ()
         self._unknown = UnknownKeys(target)
+        self._held_by_run = 0
         self._by_cause: Counter[str] = Counter()
         self._by_pipeline: Counter[str] = Counter()
         self._by_target: Counter[str] = Counter()
@@ -207,7 +208,7 @@ class Replay:
 
     def _select(self, connection: Connection) -> None:
         self._began = self._database.dialect.now(connection)
-        conditions = self._conditions(self._plan.chosen)
+        conditions = [*self._conditions(self._plan.chosen), *self._but_of_killed_runs(connection)]
         # By their last sighting: a letter that was put early may hold the newest record of its key, which is sent last.
         self._ids = snapshot(connection, *conditions, by=(letters.c.last_seen, letters.c.id))
         groups = (letters.c.fingerprint, letters.c.pipeline_name, letters.c.target)
@@ -227,6 +228,20 @@ class Replay:
         if self._canary is not None:
             sample = {"canary": self._canary, "of": self._wanted()}
             self._ids = canary_first(connection, self._ids, **sample, conditions=conditions)
+
+    def _killed_runs(self, connection: Connection, now: datetime) -> list[str]:
+        """Return the killed runs whose letters are left to them: they may have written a newer row."""
+        return [] if self._plan.include_superseded else killed_runs(connection, now)
+
+    def _but_of_killed_runs(self, connection: Connection) -> list[ColumnElement[bool]]:
+        """Count the letters that are left to killed runs, and return the condition that leaves them out."""
+        owners = self._killed_runs(connection, self._began)
+        if not owners:
+            return []
+        theirs = letters.c.id.in_(select(letter_claims.c.letter_id).where(letter_claims.c.owner.in_(owners)))
+        counted = select(func.count()).select_from(letters).where(theirs, *self._conditions(self._plan.chosen))
+        self._held_by_run = int(connection.execute(counted).scalar_one())
+        return [~theirs]
 
     def _of_superseded(self, connection: Connection) -> int:
         """Return how many letters match that are left out because their key was written since."""
@@ -316,9 +331,11 @@ class Replay:
         """Claim what is free of these letters, and still to be sent."""
         if not ids:
             return _Taken()
-        mine = self._claims.take(connection, ids)
+        now = self._database.dialect.now(connection)
+        killed = self._killed_runs(connection, now)
+        mine = self._claims.take(connection, ids, but=killed)
         # Another one may have a letter of the same key in hand: of two that write one row, the older might be last.
-        contested = held_siblings(connection, mine, self._claims.owner, self._database.dialect.now(connection))
+        contested = held_siblings(connection, mine, self._claims.owner, now, killed)
         # Another replay may have decided them between our look and our claim, or tried them and escalated them.
         last = letters.c.last_reprocess
         untried = or_(last.is_(None), last <= self._began)
@@ -452,6 +469,7 @@ class Replay:
             discarded=tally.became[Became.DISCARDED],
             decided=tally.decided,
             held=self._alive,
+            held_by_run=self._held_by_run,
             seen_meanwhile=tally.seen_meanwhile,
             rehearsed=not self._dry or self._target.rehearses,
             stopped=tally.stopped,

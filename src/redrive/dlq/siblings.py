@@ -32,7 +32,9 @@ class _Written:
     """Runs of whose letters of this key no other counts."""
 
 
-def held_siblings(connection: Connection, ids: Collection[int], owner: str, now: datetime) -> dict[int, datetime]:
+def held_siblings(
+    connection: Connection, ids: Collection[int], owner: str, now: datetime, killed_runs: Sequence[str] = ()
+) -> dict[int, datetime]:
     """Return those of these letters of whose key others have a letter in hand, and until when.
 
     The letters of all these keys are locked for the rest of the transaction, so that of two that claim letters of one
@@ -57,7 +59,8 @@ def held_siblings(connection: Connection, ids: Collection[int], owner: str, now:
         select(column.id, func.max(claims.until))
         .join_from(letters, sibling, same)
         .join(letter_claims, claims.letter_id == sibling.c.id)
-        .where(among(column.id, ids), claims.owner != owner, claims.until > now)
+        .where(among(column.id, ids), claims.owner != owner)
+        .where((claims.until > now) | claims.owner.in_(killed_runs))
         .group_by(column.id)
     )
     return {row[0]: row[1] for row in connection.execute(held)}

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, null, select, update
 
-from redrive.dlq.claims import Claims
+from redrive.dlq.claims import Claims, abandon_run, owner_of_run
 from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
 from redrive.model import Kind, in_words
@@ -146,6 +146,7 @@ class Ledger:
                     .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now, **reason)
                 )
                 _forget_keys(connection, last.run_id)
+                abandon_run(connection, last.run_id, now)
                 if restart and appending is not None:
                     _supersede_letters(connection, last.run_id, now)
                 # Who dies before the first row dies as often as who dies behind it.
@@ -162,6 +163,7 @@ class Ledger:
 
         begun = self._database.write(work, done=lambda connection, _: self._is_ours(connection))
         self.run_id = begun.run_id
+        self.claims.owner = owner_of_run(begun.run_id)
         return begun
 
     def refuse(self, source: Source, *, sink: str, sla: Daily | None, reason: str, fault: Fault) -> Refusal | None:

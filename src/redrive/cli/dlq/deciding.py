@@ -73,7 +73,7 @@ def _in_words(changed: Changed, verb: str) -> list[str]:
         twin = ", or the same record is pending as another letter" if verb == "reopen" else ""
         said.append(f"{counted(changed.unfit)} left alone: not {starts}{twin}")
     if changed.held:
-        said.append(f"{counted(changed.held)} left alone: in the hands of a replay, try again when it is done")
+        said.append(f"{counted(changed.held)} left alone: in the hands of a replay or run, try again when it is done")
     return said
 
 

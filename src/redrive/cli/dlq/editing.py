@@ -257,7 +257,7 @@ def _in_words(report: EditReport, *, undo: bool) -> list[str]:
             f"{counted(report.unchanged)} would not differ" if report.dry_run else f"{report.unchanged:,} are so"
         )
     if report.held:
-        said.append(f"{counted(report.held)} left alone: in the hands of a replay, try again when it is done")
+        said.append(f"{counted(report.held)} left alone: in the hands of a replay or run, try again when it is done")
     if report.failed:
         said.append(f"{counted(report.failed)} left alone: the edit fails on them")
     return said
