@@ -13,7 +13,7 @@ from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.parquet_types import has_nulls, is_writable, merged, plain
-from redrive.rows.sinks.parquet_values import kinds_of, misfits, plain_values, type_of_most
+from redrive.rows.sinks.parquet_values import kinds_of, misfits, plain_values, type_of_most, with_pairs
 
 with needs("rows"):
     import polars as pl
@@ -145,16 +145,22 @@ class _Values:
         rest = (
             [None if place in wrong else value for place, value in enumerate(self._values)] if wrong else self._values
         )
-        return wrong | _found_out(len(rest), lambda start, stop: pa.array(rest[start:stop], kind))
+        return wrong | _found_out(len(rest), lambda start, stop: _array(rest[start:stop], kind))
 
     def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
         fit = self._values if len(places) == len(self._values) else [self._values[place] for place in places]
-        return pa.array(fit, kind)
+        return _array(fit, kind)
 
     def _use_decimals(self) -> None:
         """Write floats as the Decimals that they are written as."""
         self._values = [Decimal(repr(value)) if type(value) is float else value for value in self._values]
         self._kinds = kinds_of(self._values)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> Any:
+    if "map<" in str(kind):
+        values = [with_pairs(value, kind) for value in values]
+    return pa.array(values, kind)
 
 
 def _found_out(count: int, convert: Callable[[int, int], Any]) -> dict[int, str]:

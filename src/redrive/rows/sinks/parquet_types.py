@@ -26,6 +26,8 @@ def plain(kind: pa.DataType) -> pa.DataType:
         return pa.timestamp("ms" if kind.unit == "s" else kind.unit, None if kind.tz is None else "UTC")
     if types.is_list(kind) or types.is_large_list(kind):
         return pa.list_(plain(kind.value_type))
+    if types.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
     if types.is_struct(kind):
         return pa.struct([(field.name, plain(field.type)) for field in kind])
     return kind

@@ -55,7 +55,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "instant": lambda kind: types.is_timestamp(kind) and kind.tz is not None,
     "duration": types.is_duration,
     "list": types.is_list,
-    "object": types.is_struct,
+    "object": lambda kind: types.is_struct(kind) or types.is_map(kind),
 }
 _TYPES = {
     "boolean": pa.bool_(),
@@ -139,6 +139,9 @@ def type_of_most(values: Sequence[Any], kinds: Counter[str]) -> pa.DataType:
         return kind
     main = kinds.most_common(1)[0][0]
     alike = [value for value in values if value is not None and kind_of(value) == main]
+    if main == "object":  # those of most have the same fields
+        names = Counter(map(frozenset, alike)).most_common(1)[0][0]
+        alike = [value for value in alike if value.keys() == names]
     kind = type_of(alike)
     if kind is not None:
         return kind
@@ -168,8 +171,8 @@ def type_of(values: Sequence[Any]) -> pa.DataType | None:
 
 def _type_of_objects(values: Sequence[dict[Any, Any]]) -> pa.DataType | None:
     names = dict.fromkeys(name for value in values for name in value)
-    if not all(isinstance(name, str) for name in names):
-        return None
+    if not all(isinstance(name, str) for name in names) or any(len(value) < len(names) for value in values):
+        return None  # a field that an object lacks would be one that is null
     fields = [(name, type_of([value.get(name) for value in values])) for name in names]
     if any(kind is None for _, kind in fields):
         return None
@@ -221,11 +224,36 @@ def _microseconds(value: dt.datetime | dt.time | dt.timedelta) -> int:
     return value.microseconds if isinstance(value, dt.timedelta) else value.microsecond
 
 
+def with_pairs(value: Any, kind: pa.DataType) -> Any:
+    """The value with pairs for its maps, as Arrow takes them."""
+    if value is None:
+        return None
+    if types.is_map(kind):
+        return [(with_pairs(key, kind.key_type), with_pairs(item, kind.item_type)) for key, item in value.items()]
+    if types.is_list(kind):
+        return [with_pairs(item, kind.value_type) for item in value]
+    if types.is_struct(kind):
+        return {field.name: with_pairs(value[field.name], field.type) for field in kind}
+    return value
+
+
 def _fault_of_object(value: dict[Any, Any], kind: pa.DataType) -> str | None:
+    if types.is_map(kind):
+        if None in value:
+            return "a map has no key that is null"
+        own_types = (kind.key_type, kind.item_type)
+        parts = ((part, own) for pair in value.items() for part, own in zip(pair, own_types, strict=True))
+        return next((fault for part, own in parts if (fault := _fault(part, own))), None)
     known = {field.name: field.type for field in kind}
     for name, item in value.items():
         if name not in known:
             return f"{name!r} is no field of the column, which holds {kind}"
         if fault := _fault(item, known[name]):
             return f"{name}: {fault}"
-    return None
+    lacking = next((name for name in known if name not in value), None)
+    if lacking is None:
+        return None
+    return (
+        f"the object has no {lacking!r}, which would be null in the column, which holds {kind}: "
+        "set it to None where that is meant, or write objects of several shapes as JSON text"
+    )

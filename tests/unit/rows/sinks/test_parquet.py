@@ -500,10 +500,58 @@ def test_a_value_that_does_not_fit_the_others_costs_its_own_row_only(path, sink,
 
 def test_an_object_with_a_field_that_the_column_lacks_is_refused_and_not_cut(path, sink):
     sink.write(listed([{"id": 1, "more": {"x": 1}}]), label="a")
-    [refused] = sink.write(listed([{"id": 2, "more": {"x": 1, "y": 2}}, {"id": 3, "more": {}}]), label="b")
+    [refused] = sink.write(listed([{"id": 2, "more": {"x": 1, "y": 2}}, {"id": 3, "more": {"x": None}}]), label="b")
     assert refused.place == 0
     assert str(refused.error).startswith("more: 'y' is no field of the column")
     assert read(path) == [{"id": 1, "more": {"x": 1}}, {"id": 3, "more": {"x": None}}]
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_an_object_gets_no_field_that_it_lacks(tmp_path, path, batch):
+    values = [{"x": 1}, {"y": 2}, {}, {"x": None}, {"x": 2, "y": 3}, None]
+    with redrive.connect(f"sqlite:///{tmp_path}/store.db") as store:
+        report = run_into(path, store, redrive.rows.records(enumerated(values), name="rows"), batch=batch)
+        messages = [letter.error_message for letter in store.dlq.each(status="any")]
+    assert report.rejected == 3
+    assert read(path) == [{"id": 0, "v": {"x": 1}}, {"id": 3, "v": {"x": None}}, {"id": 5, "v": None}]
+    assert sum("the object has no 'x', which would be null" in message for message in messages) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+@pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.map_(pa.string(), pa.int64()))])
+def test_objects_are_maps_where_the_dataset_has_maps(tmp_path, path, kind, batch):
+    maps = [{"a": 1}, {"b": 2, "c": None}, {}]
+    values = [*([[one] for one in maps] if pa.types.is_list(kind) else maps), None]
+    pairs = [with_pairs(value) for value in values]
+    source = tmp_path / "source.parquet"
+    pq.write_table(pa.table({"id": pa.array(range(4)), "v": pa.array(pairs, kind)}), source)
+    with redrive.connect(f"sqlite:///{tmp_path}/store.db") as store:
+        run_into(path, store, redrive.rows.parquet(source), batch=batch)
+        report = run_into(path, store, redrive.rows.parquet(source), batch=batch, validate=lambda row: row)
+        assert report.rejected == 0
+        wrong = [{"a": "text"}, {1: 1}, {"a": 5}]
+        wrong = [[one] for one in wrong] if pa.types.is_list(kind) else wrong
+        report = run_into(path, store, redrive.rows.records(enumerated(wrong, start=4), name="rows"), batch=batch)
+        assert report.rejected == 2
+    table = pa.concat_tables(pq.ParquetFile(path / name).read() for name in files(path)).sort_by("id")
+    assert table.schema.field("v").type == kind
+    assert table.column("v").to_pylist() == [*pairs, with_pairs(wrong[2])]
+
+
+def run_into(path, store, source, **options):
+    sink = parquet_dataset(path, key="id")
+    name = f"load-{len(list(store.runs.find()))}"
+    return redrive.Pipeline(name, source=source, sink=sink, store=store, gate=redrive.Gate(abort=1), **options).run()
+
+
+def enumerated(values, start=0):
+    return [{"id": at, "v": value} for at, value in enumerate(values, start)]
+
+
+def with_pairs(value):
+    if isinstance(value, list):
+        return [with_pairs(one) for one in value]
+    return None if value is None else list(value.items())
 
 
 def test_all_that_is_wrong_with_a_row_is_told(sink):
