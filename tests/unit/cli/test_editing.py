@@ -230,3 +230,14 @@ def test_line_for_a_letter_with_fields_is_refused(run, put, store):
     assert answer.code == 64
     assert answer.sentence.startswith("letter 1 holds fields, not a line of text; edit it by --set FIELD=VALUE")
     assert not store.dlq.get(1).edited
+
+
+@pytest.mark.parametrize("how", [["--set", "p.ssn=078-05-1120"], ["--patch", '{"p": {"ssn": "078-05-1120"}}']])
+@pytest.mark.parametrize("which", [["1"], ["--pipeline", "vendor"]])
+def test_preview_does_not_repeat_a_redacted_value(run, store, here, how, which):
+    (here / "redrive.toml").write_text('[letters]\nredact = ["*.ssn"]\n')
+    store.dlq.put({"p": {"ssn": "1"}}, "bad", pipeline="vendor")
+    answer = run("dlq", "edit", *which, *how)
+    assert answer.code == 0
+    assert "to do it: redrive dlq edit" in answer.err
+    assert "078-05-1120" not in answer.out + answer.err

@@ -175,7 +175,7 @@ def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go:
         out.say(
             "nothing was changed"
             if by_hand
-            else f"a preview: nothing was changed; to do it: {session.again_with('--go')}"
+            else f"a preview: nothing was changed; to do it: {_again(session, store, [new])}"
         )
 
 
@@ -243,7 +243,16 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
     for reason in dict.fromkeys(reason for _, reason in failures):
         out.say(f"  {reason} (letter {', '.join(str(one) for one, its in failures if its == reason)})")
     if report.dry_run and report.changed:
-        out.say(f"a preview: nothing was changed; to do it: {session.again_with('--go')}")
+        again = _again(session, store, [one.after for one in report.previews])
+        out.say(f"a preview: nothing was changed; to do it: {again}")
+
+
+def _again(session: Session, store: Store, edited: list[Any]) -> str:
+    """Return the command that does it, without values that are to be masked in these records."""
+    again = session.again_with("--go")
+    for record in edited:
+        again = store.dlq.redactor.text(again, record)
+    return again
 
 
 def _in_words(report: EditReport, *, undo: bool) -> list[str]:
