@@ -26,6 +26,8 @@ def is_same(given, found):
     """Return whether `found`, as a driver returns it, is `given`."""
     if given is None or found is None:
         return given is None and found is None
+    if isinstance(given, bytes) or isinstance(found, bytes):
+        return (given.encode() if isinstance(given, str) else given) == found
     if isinstance(found, list | tuple):
         given = json.loads(given.replace("{", "[").replace("}", "]")) if isinstance(given, str) else given
         return len(given) == len(found) and all(map(is_same, given, found))
@@ -76,8 +78,6 @@ def _is_same_json(given, found):
 def _is_same_number(given, found):
     if isinstance(given, float) and isinstance(found, float) and (given == found or given != given != found != found):
         return True
-    if isinstance(given, float) and isinstance(found, int):
-        return given == found
     number = _number(given)
     if number is None:  # nan, inf
         return str(given).strip().lower()[:3] == str(found).lower()[:3]
@@ -108,7 +108,7 @@ def _is_same_time(given, found):
     if type(found) is dt.date:
         return day == own_day and clock in (None, 0) and not offset
     if isinstance(found, dt.time):
-        return day is None and clock == own_clock and not offset
+        return day is None and clock == own_clock and (offset or 0) == (own_offset or 0)
     if own_offset is None:
         return (day, clock or 0) == (own_day, own_clock) and not offset
     return _instant(day, clock or 0, offset or 0) == _instant(own_day, own_clock, own_offset)

@@ -263,7 +263,7 @@ def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         # The number that the float is written as: of its own digits polars would make others.
         found = column.cast(pl.String).cast(dtype, strict=False)
         return _without(found, found.cast(pl.String).cast(have) != column)
-    found = column.cast(dtype, strict=False)
+    found = _unchanged(column, dtype) if have.is_float() else column.cast(dtype, strict=False)
     if dtype.is_integer() or dtype.is_decimal():
         return _without(found, found.cast(have, strict=False) != column)
     if have.is_integer():

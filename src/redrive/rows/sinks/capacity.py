@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from redrive.rows.sinks.decimals import scale_of
 
-_INTEGER = re.compile(r"u?(?:tiny|small|big|huge)?int(?:eger)?")
+_INTEGER = re.compile(r"u?(?:tiny|small|big|huge)?int(?:eger)?|bignum")
 _TIMED = re.compile(
     r"(?P<base>timestamp|time)(?P<ending>tz|_s|_ms|_ns|tz_ns)?(?:\s*+\((?P<places>\d)\))?\s*+"
     r"(?P<zone>with(?:out)? time zone)?"
@@ -44,6 +44,8 @@ class Capacity:
     """Decimal places: of a number, or of the seconds of a time."""
     bits: int = 64
     """Of a float."""
+    zoned: bool = False
+    """Whether a time of day keeps its offset from UTC."""
 
     @classmethod
     def of(cls, kind: str) -> Capacity | None:
@@ -63,10 +65,10 @@ class Capacity:
         return None if found is None else _timed(kind, found)
 
 
-def _timed(kind: str, found: re.Match[str]) -> Capacity | None:
+def _timed(kind: str, found: re.Match[str]) -> Capacity:
     ending = found["ending"] or ""
     zoned = ending.startswith("tz") or found["zone"] == "with time zone"
     places = int(found["places"]) if found["places"] else _ENDINGS.get(ending, _MICROSECONDS)
     if found["base"] == "time":
-        return None if zoned else Capacity(kind, Family.TIME, places)
+        return Capacity(kind, Family.TIME, places, zoned=zoned)
     return Capacity(kind, Family.INSTANT if zoned else Family.TIMESTAMP, places)

@@ -10,6 +10,7 @@ from typing import Any
 
 from redrive.extras import needs
 from redrive.rows.sinks.capacity import Capacity, Family
+from redrive.rows.sinks.duckdb_types import change_of_text, own_rules
 from redrive.rows.sinks.exact_values import change_of
 from redrive.rows.sinks.shape import quoted
 from redrive.rows.sinks.values import is_foreign, native
@@ -71,7 +72,7 @@ def fitted(value: Any, kind: Any) -> Any:
 
 def _change(value: Any, kind: Any) -> str | None:
     capacity = Capacity.of(str(kind))
-    change = None if capacity is None else change_of(value, capacity)
+    change = change_of_text(value, str(kind)) if capacity is None else change_of(value, capacity)
     return None if change is None else f"{str(value)!r} {change}"
 
 
@@ -110,7 +111,7 @@ def _is_exact(kind: Any) -> bool:
     """Whether nothing in a nested type could change: nothing but texts, say."""
     if kind.id in ("list", "array", "struct", "map"):
         return all(_is_exact(inner) for _, inner in kind.children if not isinstance(inner, int))
-    return Capacity.of(str(kind)) is None
+    return Capacity.of(str(kind)) is None and own_rules(str(kind)) is None
 
 
 def _taken_apart(texts: pl.Series, kind: Any) -> list[Any]:

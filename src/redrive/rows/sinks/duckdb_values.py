@@ -14,6 +14,7 @@ from redrive.rows.frames import has_nanoseconds, values_of
 from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.duckdb_catalog import is_nested
 from redrive.rows.sinks.duckdb_nested import apart, changes_in_texts, fitted, is_same
+from redrive.rows.sinks.duckdb_types import is_own, own_rules, text_rules
 from redrive.rows.sinks.exact import find_changes
 from redrive.rows.sinks.shape import quoted
 from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt_columns, json_of_str, json_text
@@ -97,12 +98,16 @@ class _Framing:
             return True
         if dtype.is_nested():
             return is_nested(kind) and not is_same(dtype, self._type_of(kind))
+        if not is_own(dtype, kind):
+            return True
         return kind == "VARCHAR" and has_nanoseconds(dtype) and bool((series.to_physical() % 1_000 != 0).any())
 
     def of_values(self, name: str, values: Sequence[Any], kind: str) -> pl.Series:
         """A column of values of whatever type."""
         column = [values]
         if is_nested(kind):
+            values = self._encodable(name, values)
+            column = [values]
             if any(isinstance(value, tuple(NESTED)) for value in values):
                 self.json.add(name)
                 column = [apart(values, self._type_of(kind))]
@@ -115,6 +120,18 @@ class _Framing:
         capacity = Capacity.of(kind)
         self._note(name, find_changes(column[0], capacity))
         return _series(name, column[0], kind, capacity, self.bad)
+
+    def _encodable(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        """The values without texts that hold half a character, which polars does not take."""
+        made = list(values)
+        for place, value in enumerate(values):
+            if isinstance(value, str):
+                try:
+                    value.encode()
+                except UnicodeEncodeError as error:
+                    self._note(name, [(place, f"{type(value).__name__} cannot be stored: {error}")])
+                    made[place] = None
+        return made
 
     def _note(self, name: str, changes: Iterable[tuple[int, str]]) -> None:
         for place, change in changes:
@@ -130,8 +147,10 @@ def _source(name: str, frame: pl.DataFrame, kind: str, json: set[str]) -> str:
 def _rules(kind: str, type_of: TypeOf, *, of_text: bool) -> Rules:
     if kind == "JSON":
         return {object: json_text, str: None if of_text else json_of_str, type(None): None}
+    if (own := own_rules(kind)) is not None:
+        return own
     rules: dict[type, Convert | None] = {object: _unknown, **dict.fromkeys(_KNOWN), **NESTED}
-    rules |= {UUID: str, bytearray: bytes, memoryview: bytes}
+    rules |= {UUID: str, bytearray: bytes, memoryview: bytes, **text_rules(kind)}
     if is_nested(kind):
         made_of = type_of(kind)
         rules |= dict.fromkeys(NESTED, lambda value: json_text(fitted(value, made_of)))
@@ -147,7 +166,7 @@ def _series(name: str, values: Sequence[Any], kind: str, capacity: Capacity | No
     types = set(map(type, values)) - {type(None)}
     only = types.pop() if len(types) == 1 else None
     family = None if capacity is None else capacity.family
-    as_it_is = kind != "VARCHAR" or only in (str, bytes)
+    as_it_is = kind not in ("VARCHAR", "BIGNUM") or only is str
     if only in _AS_THEY_ARE and as_it_is and not (only is float and family is Family.DECIMAL):
         try:
             return pl.Series(name, values, dtype=_AS_THEY_ARE[only], strict=True)

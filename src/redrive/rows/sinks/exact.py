@@ -174,7 +174,7 @@ def _suspect_numbers(series: pl.Series, capacity: Capacity) -> pl.Series | None:
             return None
         return _suspect_texts(series.cast(pl.String), capacity)
     if capacity.family is Family.INTEGER:
-        return series.is_finite() & (series != series.floor())
+        return series.is_finite() & ((series != series.floor()) | (series.abs() > _WHOLE[64]))
     if capacity.family is Family.FLOAT:
         return None if capacity.bits == 64 else series.cast(pl.Float32).cast(pl.Float64).ne_missing(series)
     return _suspect_texts(series.cast(pl.Float64).cast(pl.String), capacity)
@@ -206,7 +206,7 @@ def _suspect_texts(texts: pl.Series, capacity: Capacity) -> pl.Series | None:
         case Family.TIME:
             return ~texts.str.contains(f"^{_CLOCK % capacity.places}$") if capacity.places else texts.is_not_null()
         case Family.INTERVAL:
-            return texts.str.contains(rf"\.\d{{{capacity.places}}}\d*[1-9]")
+            return texts.str.contains(rf"\.\d{{{capacity.places}}}\d*[1-9]|^\s*[+-]?[\d.]+\s*$")
     return None
 
 

@@ -23,7 +23,8 @@ _CLOCK = re.compile(
 _ZONE = re.compile(r"[+-]\d{1,2}(?::?\d\d){0,2}|[a-z]{1,5}(?:[+-]\d+)?|[a-z_]+/[a-z_/+-]+", re.IGNORECASE)
 _NO_OFFSET = re.compile(r"z|utc|gmt|[+-]00?(?::?00){0,2}", re.IGNORECASE)
 _NO_ZONE = re.compile(r"(?:[ap]m)?\s*\(?(?:ad|bc)?\)?", re.IGNORECASE)
-_RELATIVE = re.compile(r"\s*(?:now|today|tomorrow|yesterday|epoch|allballs)\s*", re.IGNORECASE)
+_RELATIVE = re.compile(r"\s*(?:now|today|tomorrow|yesterday|epoch|allballs|[+-]?inf|\+infinity)\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[+-]?[\d.]+\s*")
 _FRACTION = re.compile(r"\.(\d+)")
 _DATE = re.compile(r"\d[-/]\d")
 _LEAP_SECOND = "60"
@@ -60,9 +61,13 @@ def is_held(number: Decimal, bits: int = 64) -> bool:
 
 def _in_integers(value: Any, capacity: Capacity) -> str | None:
     number = number_of(value)
-    if number is None or not decimal_places(number):
+    if number is None:
         return None
-    return f"is not a whole number, as {capacity.type} has it"
+    if decimal_places(number):
+        return f"is not a whole number, as {capacity.type} has it"
+    if isinstance(value, float) and number != int(value):
+        return f"would be changed: as a float it is {int(value)}; pass it as an integer or a text"
+    return None
 
 
 def _in_decimals(value: Any, capacity: Capacity) -> str | None:
@@ -133,7 +138,8 @@ def _in_times(value: Any, capacity: Capacity) -> str | None:
     if isinstance(value, dt.date):
         return f"has a date, which {capacity.type} does not keep"
     if isinstance(value, dt.time):
-        return _offset(capacity) if value.utcoffset() else _finer(f"{value.microsecond:06}", capacity)
+        has_offset = value.utcoffset() and not capacity.zoned
+        return _offset(capacity) if has_offset else _finer(f"{value.microsecond:06}", capacity)
     if not isinstance(value, str):
         return None
     if _RELATIVE.fullmatch(value):
@@ -146,12 +152,14 @@ def _in_times(value: Any, capacity: Capacity) -> str | None:
     if found["second"] == _LEAP_SECOND:
         return f"would be changed: {capacity.type} has no leap seconds"
     after = found["after"].strip()
-    if not _NO_ZONE.fullmatch(after) and not _NO_OFFSET.fullmatch(after):
+    if not capacity.zoned and not _NO_ZONE.fullmatch(after) and not _NO_OFFSET.fullmatch(after):
         return _offset(capacity)
     return _finer(found["fraction"] or "", capacity)
 
 
 def _in_intervals(value: Any, capacity: Capacity) -> str | None:
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return f"is a number without a unit, not a value of type {capacity.type}"
     fractions = _FRACTION.findall(value) if isinstance(value, str) else ()
     return next((change for digits in fractions if (change := _finer(digits, capacity))), None)
 

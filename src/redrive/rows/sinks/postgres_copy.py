@@ -14,6 +14,7 @@ from redrive.extras import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity
+from redrive.rows.sinks.decimals import number_of
 from redrive.rows.sinks.exact import find_changes, find_changes_within, is_no_time
 from redrive.rows.sinks.shape import listed
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
@@ -30,6 +31,7 @@ _EXACT_SECONDS = 2.0**51 / 1_000_000  # up to 2041, a float of seconds rounds to
 _NUMBERS = ("float4", "float8", "numeric")
 _MOMENTS = ("timestamp", "timestamptz")
 _JSON = ("json", "jsonb")
+_TEXTS = ("text", "varchar", "bpchar", "citext", "name")
 _IN_WORDS = {date, datetime, time, Decimal}
 """Types whose text is the same to Python, to the driver and to the server."""
 _AS_THEY_ARE = {int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
@@ -104,7 +106,8 @@ class CopyText:
     ) -> None:
         """Reject values that the server would change; `given` are the same before they were put into words."""
         capacity = self._capacities[name]
-        if base != "array" and is_no_time(given, capacity):
+        is_float = isinstance(given, pl.Series) and given.dtype.is_float() and base in _INTEGERS
+        if is_float or (base != "array" and is_no_time(given, capacity)):
             values = given
         changes = find_changes_within(values, capacity) if base == "array" else find_changes(values, capacity)
         for place, change in changes:
@@ -173,7 +176,11 @@ def _is_own(kind: pl.DataType, base: str) -> bool:
         return base == "date" or base in _MOMENTS
     if kind.is_float():
         return base in (*_INTEGERS, *_NUMBERS)
-    for one, own in ((pl.Time, base == "time"), (pl.Binary, base not in _JSON), (pl.Decimal, base == "numeric")):
+    for one, own in (
+        (pl.Time, base == "time"),
+        (pl.Binary, base not in (*_JSON, *_TEXTS)),
+        (pl.Decimal, base == "numeric"),
+    ):
         if kind == one:
             return own
     return kind != pl.Duration and not kind.is_nested()
@@ -263,7 +270,15 @@ def _moments(name: str, values: Sequence[datetime | None]) -> pl.Series | None:
 
 
 def _whole(value: float) -> int | float:
-    return int(value) if value.is_integer() else value
+    if not value.is_integer():
+        return value
+    if number_of(value) != int(value):
+        raise ValueError(f"{value} is {int(value)} as a float; pass it as an integer or a text")
+    return int(value)
+
+
+def _undecoded(value: Any) -> Any:
+    raise TypeError("the column takes text; decode bytes in a transform")
 
 
 def _rules(base: str, *, of_text: bool) -> Rules:
@@ -277,6 +292,8 @@ def _rules(base: str, *, of_text: bool) -> Rules:
         rules[bool] = json_text
     if base in _INTEGERS:
         rules[float] = _whole
+    if base in _TEXTS:
+        rules |= dict.fromkeys((bytes, bytearray, memoryview), _undecoded)
     return rules
 
 

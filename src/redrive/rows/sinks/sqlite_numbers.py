@@ -71,6 +71,8 @@ def fit_numbers(name: str, kind: str, values: Sequence[Any], bad: dict[int, str]
     if made == "REAL" and int in kinds:
         _note(name, values, bad, lambda value: _integer_fault(value, kind))
         values = [float(value) if _is_huge(value) and place not in bad else value for place, value in enumerate(values)]
+    if made != "REAL" and float in kinds:  # which SQLite makes an integer where it is a whole number
+        _note(name, values, bad, _float_fault)
     if str not in kinds:
         return values
     if made == "NUMERIC" and not holds_numbers(kind):
@@ -108,6 +110,12 @@ def _integer_fault(value: Any, kind: str) -> str | None:
     if type(value) is not int or abs(value) <= _WHOLE_IN_FLOAT or is_held(Decimal(value)):
         return None
     return f"would be changed: {kind} has no such number"
+
+
+def _float_fault(value: Any) -> str | None:
+    if type(value) is not float or not _WHOLE_IN_FLOAT < abs(value) < 2**63 or number_of(value) == int(value):
+        return None
+    return f"would be changed: as a float it is {int(value)}; pass it as an integer or a text"
 
 
 def _is_huge(value: Any) -> bool:

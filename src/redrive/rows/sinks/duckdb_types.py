@@ -1,0 +1,76 @@
+"""Types of DuckDB that take values of their own Python type only.
+
+DuckDB would rewrite others, such as the bytes `ü` to the text `\\xC3\\xBC`, some of them only beside certain rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from redrive.extras import needs
+from redrive.rows.sinks.values import Convert, Rules
+
+with needs("rows"):
+    import polars as pl
+
+_BYTES = (bytes, bytearray, memoryview)
+_OF_TEXT = ("UUID", "BIT", "ENUM", "GEOMETRY")
+
+
+def own_rules(kind: str) -> Rules | None:
+    """Return what becomes of values in a column that takes those of its own type only; None for other columns."""
+    if kind == "BLOB":
+        return {object: _refusal(kind, "bytes"), **dict.fromkeys(_BYTES, bytes), str: _ascii, type(None): None}
+    if kind.startswith(_OF_TEXT):
+        bits: Convert | None = _bits if kind == "BIT" else None
+        return {object: _refusal(kind, "text"), str: bits, UUID: str, type(None): None}
+    return None
+
+
+def text_rules(kind: str) -> Rules:
+    """Return what becomes of bytes in a column of text: they are rejected, since nobody knows their encoding."""
+    return dict.fromkeys(_BYTES, _refusal(kind, "text; decode bytes in a transform")) if kind == "VARCHAR" else {}
+
+
+def is_own(dtype: pl.DataType, kind: str) -> bool:
+    """Return whether a column of a frame goes into a column of this type without a look at each value."""
+    if kind == "BIGNUM":  # DuckDB casts neither decimals nor booleans to it
+        return dtype == pl.String or dtype.is_integer()
+    if kind == "VARCHAR":
+        return dtype != pl.Binary
+    if kind == "BLOB":
+        return dtype == pl.Binary
+    return not kind.startswith(_OF_TEXT) or (dtype == pl.String and kind != "BIT")
+
+
+def change_of_text(value: Any, kind: str) -> str | None:
+    """Return why a text within a list, struct or map would not be the same; None where it is."""
+    check = (own_rules(kind) or {}).get(str)
+    if check is not None and isinstance(value, str):
+        try:
+            check(value)
+        except ValueError as error:
+            return f"cannot be stored: {error}"
+    return None
+
+
+def _refusal(kind: str, own: str) -> Callable[[Any], Any]:
+    def refuse(value: Any) -> Any:
+        raise TypeError(f"{kind.partition('(')[0]} takes {own}")
+
+    return refuse
+
+
+def _ascii(text: str) -> str:
+    """A text whose characters are the bytes; DuckDB reads escapes, and rejects other characters."""
+    if "\\" in text or not text.isascii():
+        raise ValueError("BLOB takes bytes, or ASCII text without a backslash")
+    return text
+
+
+def _bits(text: str) -> str:
+    if not text:
+        raise ValueError("BIT takes a text of one or more digits 0 and 1")
+    return text
