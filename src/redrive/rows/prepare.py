@@ -15,7 +15,7 @@ from redrive.rows.checks.check import Check, Checked, Unchecked
 from redrive.rows.checks.function import FunctionCheck
 from redrive.rows.columns import Columns
 from redrive.rows.sinks.mode import Mode
-from redrive.rows.transform import BadBatch, Transform
+from redrive.rows.transform import BadBatch, PerRow, Transform
 from redrive.runs import Counts
 
 OnDuplicate = duplicates.Rule
@@ -80,6 +80,13 @@ class Preparation:
     def keeps_columns(self) -> bool:
         """Whether rows reach the sink with the columns that the source has."""
         return self._transform is None and isinstance(self._check, Unchecked)
+
+    @property
+    def is_by_record(self) -> bool:
+        """Whether nothing but functions of one record is called, each of which may give it other fields."""
+        if not isinstance(self._check, Unchecked | FunctionCheck):
+            return False
+        return not self.keeps_columns and (self._transform is None or isinstance(self._transform, PerRow))
 
     def sift(self, rows: Received) -> Checked:
         """Check and transform rows; those without a key are rejected, too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from redrive.classify.classifier import Classifier
@@ -13,11 +13,13 @@ from redrive.dlq.target import Outcomes
 from redrive.errors import Discard, SinkMismatch, SourceError, Superseded
 from redrive.letters import ErrorType, Letter
 from redrive.model import Kind
+from redrive.rows import portions
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.columns import unite
 from redrive.rows.duplicates import Contest, Rounds
 from redrive.rows.effect import LEFT_OUT, Effect, apply
 from redrive.rows.prepare import Preparation
+from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.sink import Appends, ComparesKeys, Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import BadBatch
@@ -95,12 +97,6 @@ class _Sent:
     """With the reason."""
     written: list[tuple[int, str | None]] = field(default_factory=list)
     """With the key, unless the sink compares the rows of a key by itself."""
-
-    def add(self, other: _Sent, *, behind: int) -> None:
-        """Add rows that stand so many places behind these."""
-        self.refused += [replace(one, place=behind + one.place) for one in other.refused]
-        self.superseded += [(behind + place, reason) for place, reason in other.superseded]
-        self.written += [(behind + place, key) for place, key in other.written]
 
 
 def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exception:
@@ -192,56 +188,83 @@ def _send(
     Args:
         runs: the run that rejected each row; empty where that is not known.
     """
-    try:
-        sifted = preparation.sift(Received(rows))
-    except BadBatch as bad:
-        return _Sent([Refused(place, bad.error, ErrorType.TRANSFORM) for place in range(len(rows))])
-    except SinkMismatch as error:  # a frame without the sink's key: rows among others would be rejected one by one
-        if len(rows) == 1 and error.lacking:
-            return _Sent([Refused(0, error, ErrorType.VALIDATION)])
-        if len(rows) == 1:
-            raise
-        middle = len(rows) // 2
-        sent = _send(sink, preparation, rows[:middle], runs[:middle], dry_run=dry_run)
-        sent.add(_send(sink, preparation, rows[middle:], runs[middle:], dry_run=dry_run), behind=middle)
+    found, refused = portions.sift(preparation, rows)
+    sent, groups = _Sent(refused), list[Outgoing]()
+    for group in found:
+        good, unfit = _fitted(sink, group)
+        sent.refused += unfit
+        if len(good):
+            groups.append(good)
+    if not groups:
         return sent
-    good, unfit = _fitted(sink, sifted.good)
-    sent = _Sent([*sifted.rejected, *unfit])
-    if not len(good):
-        return sent
-    if isinstance(sink, ComparesKeys):
-        good.keys = sink.compared_keys(good)
-    contest, good = _contest(sink, preparation, good, runs)
-    keys = preparation.sink_keys(good, getattr(sink, "mode", None))
+    mode = getattr(sink, "mode", None)
+    slots = _in_order(groups, preparation, mode, runs)
+    contenders = _contenders(sink, groups, slots)
+    origins = contenders.origin
+    counting = [set(range(len(group)) if mode is None else mode.superseding(group)) for group in groups]
+    texts = preparation.sink_keys(contenders, None)
+    keys = [text if slot.place in counting[slot.group] else None for text, slot in zip(texts, slots, strict=True)]
+    contest = _contest(sink, contenders, mode)
     places = contest.first()
     while len(places):
-        effect = _to_sink(sink, good.take(places), dry_run=dry_run)
-        sent.refused += [replace(one, place=good.origin[places[one.place]]) for one in effect.refused]
-        sent.superseded += [(good.origin[places[at]], _KEPT) for at in sorted(effect.ignored)]
-        sent.written += [(good.origin[places[at]], keys[places[at]]) for at in effect.written]
-        places = contest.next([places[one.place] for one in effect.refused])
-    sent.superseded += [(good.origin[place], _OTHER_LETTER) for place in contest.left()]
+        failed: list[int] = []
+        for number, group in enumerate(groups):
+            own = [place for place in places if slots[place].group == number]
+            if not own:
+                continue
+            effect = _to_sink(sink, group.take([slots[place].place for place in own]), dry_run=dry_run)
+            sent.refused += [replace(one, place=origins[own[one.place]]) for one in effect.refused]
+            sent.superseded += [(origins[own[at]], _KEPT) for at in sorted(effect.ignored)]
+            sent.written += [(origins[own[at]], keys[own[at]]) for at in effect.written]
+            failed += [own[one.place] for one in effect.refused]
+        places = contest.next(sorted(failed))
+    sent.superseded += [(origins[place], _OTHER_LETTER) for place in contest.left()]
     return sent
 
 
-def _contest(
-    sink: Sink, preparation: Preparation, rows: Outgoing, runs: Sequence[UUID | None]
-) -> tuple[Contest | Rounds, Outgoing]:
-    """Return which of several letters of one key is sent, and the rows in the order it goes by.
+class _Slot(NamedTuple):
+    """Where a row is: its group, and its place there."""
 
-    The newest counts. Where the sink refuses it, the one before it is written.
-    """
-    mode = getattr(sink, "mode", None)
+    group: int
+    place: int
+
+
+def _in_order(
+    groups: Sequence[Outgoing], preparation: Preparation, mode: Mode | None, runs: Sequence[UUID | None]
+) -> list[_Slot]:
+    """Return all rows so that of those of one key the last one counts."""
+    slots = [_Slot(number, place) for number, group in enumerate(groups) for place in range(len(group))]
+    slots.sort(key=lambda slot: groups[slot.group].origin[slot.place])
+    if preparation.rule == "last" or not runs or (mode is not None and mode.compares):
+        return slots
+    # The first of its run, and of the newest run.
+    newest = {run: place for place, run in enumerate(runs)}
+    rank = [place if run is None else newest[run] for place, run in enumerate(runs)]
+    ranks = [rank[groups[slot.group].origin[slot.place]] for slot in slots]
+    return [slots[at] for at in sorted(range(len(slots)), key=lambda at: (ranks[at], -at))]
+
+
+def _contenders(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[_Slot]) -> Outgoing:
+    """Return the rows of all groups in their order, with the key at least."""
+    if len(groups) == 1:
+        rows = groups[0].take([slot.place for slot in slots])
+    else:
+        of_groups = [list(zip(*(group.values(name) for name in sink.key), strict=True)) for group in groups]
+        origins = [groups[slot.group].origin[slot.place] for slot in slots]
+        rows = Outgoing(sink.key, origins, tuples=[of_groups[slot.group][slot.place] for slot in slots])
+        rows.of_text = groups[0].of_text
+    if isinstance(sink, ComparesKeys):
+        rows.keys = sink.compared_keys(rows)
+    return rows
+
+
+def _contest(sink: Sink, rows: Outgoing, mode: Mode | None) -> Contest | Rounds:
+    """Return which of several letters of one key is sent. Where the sink refuses it, the one before it is written."""
     if mode is not None and mode.newer:
-        return Rounds(rows, sink.key), rows  # the sink compares all of them
+        return Rounds(rows, sink.key)  # the sink compares all of them
     if mode is not None and mode.on_conflict == "ignore":
-        return Contest(rows, sink.key, "first"), rows  # as between runs, where the row that is there stays
-    if preparation.rule != "last" and runs:
-        # The first of its run, and of the newest run.
-        newest = {run: place for place, run in enumerate(runs)}
-        rank = [place if run is None else newest[run] for place, run in enumerate(runs)]
-        rows = rows.take(sorted(range(len(rows)), key=lambda place: (rank[rows.origin[place]], -place)))
-    return Contest(rows, sink.key, "last"), rows
+        return Contest(rows, sink.key, "first")  # as between runs, where the row that is there stays
+    return Contest(rows, sink.key, "last")
 
 
 def _fitted(sink: Sink, rows: Outgoing) -> tuple[Outgoing, list[Refused]]:
