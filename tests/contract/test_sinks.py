@@ -291,11 +291,14 @@ def test_a_table_in_another_schema(place, outgoing):
     assert place.sql("SELECT * FROM t") == []
 
 
-def test_keys_that_become_the_same_in_the_table_are_one_row_the_last(place, outgoing):
+def test_keys_that_become_the_same_in_the_table_are_one_row(place, outgoing):
+    # Which of them it is, the run decides before it writes: see test_key_spellings.
     sink = deliveries(place)
     rows = [{"id": "1", "vendor": "first"}, {"id": "01", "vendor": "second"}, {"id": "2", "vendor": "other"}]
     assert list(sink.write(outgoing(rows), label="a")) == []
-    assert place.sql("SELECT id, vendor FROM t ORDER BY id") == [(1, "second"), (2, "other")]
+    (one, other) = place.sql("SELECT id, vendor FROM t ORDER BY id")
+    assert one in [(1, "first"), (1, "second")]
+    assert other == (2, "other")
 
 
 # ── bad rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
