@@ -134,3 +134,14 @@ def test_new_file_follows_no_link(tmp_path):
         os.close(open_new(tmp_path / "link"))
     assert not target.exists()
     assert Path(tmp_path / "link").is_symlink()
+
+
+def test_another_process_leaves_the_log_of_a_store_that_is_open(tmp_path):
+    """SQLite removes the log with the last process: a process that opens the store twice must stay known to it."""
+    path = tmp_path / "redrive.db"
+    with redrive.connect(path) as store, redrive.connect(path) as again:
+        for one in (store, again):
+            one.dlq.put({"id": 1}, "bad", pipeline="vendor")
+        code = f"import sqlite3; sqlite3.connect({str(path)!r}).execute('SELECT count(*) FROM runs').fetchall()"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert path.with_name("redrive.db-wal").exists()

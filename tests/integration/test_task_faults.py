@@ -132,7 +132,7 @@ def check_filled(heard, digits):
     [("disk", "database or disk is full; free some space and run again"), ("limit", "disk I/O error")],
 )
 def test_a_store_on_a_full_disk_ends_a_flow_in_a_sentence_and_it_goes_on_when_there_is_room(filling, what, says):
-    heard = filling(what, bytes=12_000, room=2_000_000, limit=1_300_000, in_thread=what == "limit")
+    heard = filling(what, bytes=12_000, room=2_000_000, limit=1_600_000, in_thread=what == "limit")
     assert heard["full"].startswith("StoreError"), heard
     assert says in heard["full"], heard
     assert says in heard["still"], heard

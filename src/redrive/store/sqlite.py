@@ -20,7 +20,7 @@ from sqlalchemy.pool import QueuePool
 
 from redrive.errors import StoreError
 from redrive.model import Kind
-from redrive.private_files import FILE, make_directory, open_new, tighten
+from redrive.private_files import make_directory, open_new, scratch_beside, tighten
 from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
 from redrive.store.encoding import decode, encode
 from redrive.store.schema import SCHEMA, STATUSES
@@ -104,9 +104,23 @@ class SqliteDialect:
                     after,
                 )
 
+    def _make_file(self) -> None:
+        """Make a file that is private; SQLite gives its log the same rights.
+
+        It is closed before it gets its name: to close the file of a database releases all locks of this process on it,
+        and the next process that leaves would remove the log that this one still reads.
+        """
+        made = scratch_beside(self._path)
+        with suppress(OSError):  # another process was first, or the file system has no links: SQLite makes it
+            os.close(open_new(made))
+            try:
+                os.link(made, self._path)
+            finally:
+                os.unlink(made)
+
     def _connect(self) -> sqlite3.Connection:
-        with suppress(OSError):  # a file that is new is private; SQLite gives its log the same rights
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE))
+        if not self._path.exists():
+            self._make_file()
         # Transactions are begun by `_begin` and by nobody else, hence isolation_level=None.
         connection = sqlite3.connect(
             self._path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
