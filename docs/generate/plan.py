@@ -119,7 +119,10 @@ def pages() -> list[Page]:
             [
                 *public("Service"),
                 Entry(redrive.retry, "redrive.retry", what="the decorator"),
-                *public("Retry", "Breaker", "RetryBudget", "KeyPool", "Token", "Classifier", Retry=("decide",)),
+                Entry(redrive.run_with_timeout, "redrive.run_with_timeout"),
+                *public("Retry", Retry=("decide",)),
+                *public("Timeout", Timeout=("phase",)),
+                *public("Breaker", "RetryBudget", "KeyPool", "Token", "Classifier"),
                 *public("classify", "on_event"),
                 *given(redrive.Verdict, redrive.Kind, Stats, Circuit, Attempts, Block, model.Failure, model.Attempt),
             ],

@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     from redrive.policy.budget import RetryBudget
     from redrive.policy.keys import KeyPool
     from redrive.policy.retry import Retry
+    from redrive.policy.timeout import Timeout
     from redrive.policy.token import Token
     from redrive.rows.gate import Gate
     from redrive.rows.pipeline import Pipeline
     from redrive.runs import Report
     from redrive.tasks.flow import Flow
+    from redrive.tasks.killable_call import run_with_timeout
 
 __version__ = "0.1.0"
 
@@ -88,6 +90,7 @@ __all__ = [
     "Store",
     "StoreError",
     "TaskTimeout",
+    "Timeout",
     "Token",
     "Transient",
     "Verdict",
@@ -96,6 +99,7 @@ __all__ = [
     "on_event",
     "retry",
     "rows",
+    "run_with_timeout",
 ]
 
 _HOMES = {
@@ -115,11 +119,13 @@ _HOMES = {
     "Schedule": "dlq.due",
     "Service": "calls.service",
     "Store": "opening",
+    "Timeout": "policy.timeout",
     "Token": "policy.token",
     "Verdict": "model",
     "connect": "opening",
     "on_event": "calls.announce",
     "retry": "calls.retry",
+    "run_with_timeout": "tasks.killable_call",
 }
 
 

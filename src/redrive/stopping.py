@@ -152,6 +152,76 @@ class Cancellation:
 _current: ContextVar[Cancellation | None] = ContextVar("redrive_cancellation", default=None)
 
 
+class StepCancelled(BaseException):
+    """Raised in the thread of a run, within a step that goes on after the run was asked to stop.
+
+    It is not an Exception, so that code of the user's that catches and retries everything is ended, too.
+    """
+
+
+class ThreadInterrupt:
+    """Ends what one thread does from another one, by an exception.
+
+    In the main thread a signal ends system calls that wait, too. In any other thread the exception is raised when the
+    thread executes Python code: what waits in a system call cannot be ended.
+    """
+
+    _SIGNAL = getattr(signal, "SIGURG", None)  # ignored by default, and used by hardly any program
+
+    def __init__(self) -> None:
+        """Make one for the current thread."""
+        self._thread = threading.get_ident()
+        self._is_main = threading.current_thread() is threading.main_thread() and self._SIGNAL is not None
+        self._is_armed = False
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle the signal within this block."""
+        if not self._is_main or self._SIGNAL is None:
+            yield
+            return
+        before = signal.signal(self._SIGNAL, self._on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(self._SIGNAL, signal.SIG_DFL if before is None else before)
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Let `interrupt` end this block."""
+        self._is_armed = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_armed = False
+                if not self._is_main:
+                    _raise_in(self._thread, None)
+
+    def interrupt(self) -> None:
+        """Raise StepCancelled in the thread, if it is in an armed block."""
+        with self._lock:
+            if not self._is_armed:
+                return
+            if self._is_main and self._SIGNAL is not None:
+                signal.pthread_kill(self._thread, self._SIGNAL)
+            else:
+                _raise_in(self._thread, StepCancelled)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._is_armed:  # it may arrive after the block has ended
+            raise StepCancelled
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an error in another thread at its next step; None takes back one that has not been raised yet."""
+    import ctypes
+
+    given = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), given)
+
+
 def cancel_statement(connection: Any) -> None:
     """Cancel the statement that another thread runs on a connection of a database driver, where the driver can."""
     if hasattr(connection, "cancel_safe"):  # psycopg

@@ -44,6 +44,7 @@ PUBLIC = {
     "Store",
     "StoreError",
     "TaskTimeout",
+    "Timeout",
     "Token",
     "Transient",
     "Verdict",
@@ -52,6 +53,7 @@ PUBLIC = {
     "on_event",
     "retry",
     "rows",
+    "run_with_timeout",
 }
 
 HEAVY = ["httpx", "requests", "sqlalchemy", "polars", "pydantic", "asyncio", "logging", "email", "json", "dataclasses"]

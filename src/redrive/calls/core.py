@@ -19,6 +19,7 @@ from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
 from redrive.policy.budget import Ledger
 from redrive.policy.retry import Retry
+from redrive.policy.timeout import Timeout
 
 Idempotent = bool | Literal["key"]
 
@@ -38,6 +39,9 @@ class Options:
     """What may differ between the views of one service."""
 
     timeout: float | None = None
+    """Seconds of one attempt in all."""
+    limits: Timeout | None = None
+    """The same, and the limits of its phases."""
     endpoint: str | None = None
     idempotency_key: str | None = None
     fallback: Any = MISSING

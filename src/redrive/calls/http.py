@@ -56,6 +56,16 @@ def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
     )
 
 
+def too_slow(timeout: float) -> str:
+    """Say that an attempt did not end in time."""
+    return f"no complete answer within the {timeout:g} s of one attempt"
+
+
+def shorter(given: float | None, limit: float | None) -> float | None:
+    """Return the shorter of two limits, of which any may be None, for none."""
+    return min((one for one in (given, limit) if one is not None), default=None)
+
+
 def warn_of_retries(runner: Runner, retries: object, instead: str) -> None:
     """Warn where what sends a request repeats it, too: the attempts of both multiply."""
     made = runner.core.retry.attempts

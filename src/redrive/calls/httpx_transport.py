@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from urllib.request import getproxies, proxy_bypass_environment  # type: ignore[attr-defined]  # not in typeshed
 
 from redrive.calls.apply import Apply, Origin, scrub
-from redrive.calls.http import KEY_SENT, http_target, warn_of_retries
+from redrive.calls.http import KEY_SENT, http_target, shorter, too_slow, warn_of_retries
 from redrive.calls.runner import Runner
 from redrive.calls.target import Target
 from redrive.classify.responses import attribute
@@ -85,7 +85,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
                     parts.append(part)
                     # A socket's read timeout starts anew with each byte of a body that drips.
                     if timeout is not None and time.monotonic() - began > timeout:
-                        raise httpx.ReadTimeout(_too_slow(timeout))
+                        raise httpx.ReadTimeout(too_slow(timeout))
             finally:
                 response.close()
         except Exception as error:
@@ -117,7 +117,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         except TimeoutError:
             if timeout is None:
                 raise
-            raise httpx.ReadTimeout(_too_slow(timeout), request=request) from None
+            raise httpx.ReadTimeout(too_slow(timeout), request=request) from None
         except Exception as error:
             _own(error, request, credential)
             raise
@@ -142,10 +142,10 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         if key is not None:
             headers.setdefault("Idempotency-Key", key)
             request.extensions[KEY_SENT] = self._runner.core
-        if timeout is not None:
+        if (limits := self._runner.options.limits) is not None:
             given = extensions.get("timeout", {})
             phases = ("connect", "read", "write", "pool")
-            extensions["timeout"] = {phase: _shorter(given.get(phase), timeout) for phase in phases}
+            extensions["timeout"] = {phase: shorter(given.get(phase), limits.phase(phase, timeout)) for phase in phases}
         return httpx.Request(request.method, url, headers=headers, stream=request.stream, extensions=extensions)
 
     def _guarded(self, request: httpx.Request) -> Target:
@@ -222,14 +222,6 @@ def _own(error: Exception, request: httpx.Request, credential: str | None) -> No
     if isinstance(error, httpx.RequestError):
         error.request = request
     scrub(error, credential)
-
-
-def _too_slow(timeout: float) -> str:
-    return f"no complete answer within the {timeout:g} s of one attempt"
-
-
-def _shorter(given: Any, timeout: float) -> float:
-    return timeout if given is None else min(float(given), timeout)
 
 
 def _in_memory(response: httpx.Response, body: bytes, request: httpx.Request, began: float) -> httpx.Response:

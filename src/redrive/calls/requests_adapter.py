@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
 from redrive.calls.apply import Apply, Origin, scrub
-from redrive.calls.http import KEY_SENT, http_target, warn_of_retries
+from redrive.calls.http import KEY_SENT, http_target, shorter, too_slow, warn_of_retries
 from redrive.calls.runner import Runner
 from redrive.classify.responses import attribute
 from redrive.extras import needs
+from redrive.policy.timeout import Timeout
 
 with needs("requests"):
     import requests
+    import urllib3
     from requests.adapters import BaseAdapter, HTTPAdapter
     from requests.utils import rewind_body
 
 
 _ORIGIN = "redrive.origin"
+_CHUNK = 1 << 16
 
 
 class ServiceAdapter(BaseAdapter):
@@ -65,12 +69,14 @@ class ServiceAdapter(BaseAdapter):
         **options: Any,
     ) -> requests.Response:
         outgoing = self._outgoing(request, credential, idempotency_key)
+        ends = None if timeout is None else time.monotonic() + timeout
         try:
-            response = self._inner.send(outgoing, stream=stream, timeout=_shorter(limit, timeout), **options)
+            limits = _limits(limit, self._runner.options.limits, timeout)
+            response = self._inner.send(outgoing, stream=stream, timeout=limits, **options)
             response.request, response.url = request, request.url or ""
             response.connection = self  # type: ignore[assignment]  # auth flows send their second leg by it
             if not stream or response.status_code >= 400:
-                response.content  # noqa: B018  # reads the body
+                _read(response, ends, timeout)
         except Exception as error:
             if isinstance(error, requests.RequestException):
                 error.request = request
@@ -99,11 +105,32 @@ class ServiceAdapter(BaseAdapter):
         self._inner.close()
 
 
-def _shorter(given: Any, timeout: float | None) -> Any:
-    """The caller's limit and the service's, phase by phase."""
-    if timeout is None:
-        return given
-    if not isinstance(given, int | float | tuple | None):
+def _limits(given: Any, limits: Timeout | None, left: float | None) -> Any:
+    """The caller's limits and the service's, phase by phase."""
+    if limits is None or not isinstance(given, int | float | tuple | None):
         return given  # a urllib3.Timeout: its caller knows what he does
-    phases = given if isinstance(given, tuple) else (given, given)
-    return tuple(timeout if phase is None else min(phase, timeout) for phase in phases)
+    connect, read = given if isinstance(given, tuple) else (given, given)
+    return shorter(connect, limits.phase("connect", left)), shorter(read, limits.phase("read", left))
+
+
+def _read(response: requests.Response, ends: float | None, timeout: float | None) -> None:
+    """Read the body; one that drips is given up at the end of the attempt, which requests itself has no limit for."""
+    read1 = getattr(response.raw, "read1", None)
+    if ends is None or read1 is None:
+        response.content  # noqa: B018  # reads the body
+        return
+    parts = []
+    try:
+        while part := read1(_CHUNK, decode_content=True):
+            parts.append(part)
+            if time.monotonic() > ends:
+                response.close()
+                raise requests.ReadTimeout(too_slow(timeout or 0), response=response)
+    except urllib3.exceptions.ProtocolError as error:  # as requests itself would say it
+        raise requests.exceptions.ChunkedEncodingError(error) from error
+    except urllib3.exceptions.DecodeError as error:
+        raise requests.exceptions.ContentDecodingError(error) from error
+    except urllib3.exceptions.ReadTimeoutError as error:
+        raise requests.ConnectionError(error) from error
+    response._content = b"".join(parts)
+    response._content_consumed = True  # type: ignore[attr-defined]  # as its own property does

@@ -27,6 +27,7 @@ from redrive.policy.breaker import Breaker, State
 from redrive.policy.budget import Ledger, RetryBudget
 from redrive.policy.keys import KeyPool
 from redrive.policy.retry import Retry
+from redrive.policy.timeout import Timeout, timeout_of
 from redrive.policy.token import Token
 from redrive.policy.window import RollingWindow
 
@@ -52,9 +53,9 @@ class Service:
     budget       the share of repeats; None for no limit
     credentials  a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
     classifier   rules beyond the built-in table
-    timeout      seconds of one attempt: enforced by the httpx transport and for async functions, given to requests as
-                 its own timeout (which a body that drips outlasts) and to a sync function that takes the keyword
-                 `timeout`; where the caller sets a limit, too, the shorter one holds
+    timeout      seconds of one attempt, or a Timeout with those of its phases: enforced by the HTTP adapters and for
+                 async functions, and given to a sync function that takes the keyword `timeout`; where the caller sets a
+                 limit, too, the shorter one holds
     idempotent   False: a POST or PATCH is not repeated once it may have reached the server, unless it carries an
                  Idempotency-Key; "key": the HTTP adapters send one per logical call; True: everything may be repeated
     fallback     a value, or a function of the same arguments, for when the circuit is open or retries are spent;
@@ -75,7 +76,7 @@ class Service:
         budget: RetryBudget | None = RetryBudget(),  # noqa: B008
         credentials: KeyPool | Token | None = None,
         classifier: Classifier | None = None,
-        timeout: float | None = None,
+        timeout: float | Timeout | None = None,
         idempotent: Idempotent = False,
         fallback: Any = MISSING,
         on_event: Hook | None = None,
@@ -97,7 +98,9 @@ class Service:
             credentials=credentials,
             classifier=classifier,
         )
-        for option, value in {"timeout": timeout, "round_trip": round_trip, "sla": sla}.items():
+        limits = timeout_of(timeout)
+        total = None if limits is None else limits.total
+        for option, value in {"round_trip": round_trip, "sla": sla}.items():
             if value is not None:
                 checks.seconds(option, value, above=0)
         if breaker is _BREAKER and retry is not None and retry.attempts > breaker.failures:
@@ -117,10 +120,10 @@ class Service:
             "random": random,
         }
         self.name = name
-        self.retry = retry or _once(timeout)
+        self.retry = retry or _once(total)
         self.breaker = breaker
         self.budget = budget
-        for concern in self.retry.concerns(timeout=timeout, round_trip=round_trip, sla=sla):
+        for concern in self.retry.concerns(timeout=total, round_trip=round_trip, sla=sla):
             checks.warn(f"service {name!r}: {concern}")
         clock = SystemClock() if clock is None else clock
         # The module's own generator: it is seeded anew after a fork, so that workers do not wait in step.
@@ -143,7 +146,7 @@ class Service:
             remake=(_core_of, given),
             has_store=store is not None,
         )
-        self._use(core, Options(timeout=timeout, fallback=fallback))
+        self._use(core, Options(timeout=total, limits=limits, fallback=fallback))
         if store is not None:
             from redrive.calls import recording, sharing
 
@@ -176,14 +179,14 @@ class Service:
     def with_options(
         self,
         *,
-        timeout: float | None = None,
+        timeout: float | Timeout | None = None,
         endpoint: str | None = None,
         idempotency_key: str | None = None,
         fallback: Any = MISSING,
     ) -> Service:
         """The same service, sharing all its state, with other settings for some of its calls.
 
-        timeout          seconds of one attempt
+        timeout          seconds of one attempt, or a Timeout
         endpoint         the name in logs and errors
         idempotency_key  the key of one logical call; a view kept for another call would send the same
         fallback         a value, or a function of the same arguments, for when the call fails
@@ -194,8 +197,8 @@ class Service:
                 if not isinstance(text, str) or not text.strip():
                     raise ValueError(f"{name} must be a non-empty string, not {text!r}")
                 changes[name] = text
-        if timeout is not None:
-            changes["timeout"] = checks.seconds("timeout", timeout, above=0)
+        if (limits := timeout_of(timeout)) is not None:
+            changes.update(timeout=limits.total, limits=limits)
         if fallback is not MISSING:
             changes["fallback"] = fallback
         view = copy.copy(self)
@@ -257,7 +260,7 @@ class Service:
         self._core.warned = True
         EVENTS.warning(
             "service %r: the timeout of %g s does not hold for %s, which runs in a thread; "
-            "let it take the keyword timeout, or make it async",
+            "let it take the keyword timeout, make it async, or call it by redrive.run_with_timeout",
             self.name,
             self._runner.timeout,
             target.endpoint,

@@ -19,7 +19,7 @@ from redrive.errors import RunStopped
 from redrive.model import Kind, Scope
 from redrive.policy import backoff
 from redrive.rows import write_thread
-from redrive.stopping import Cancellation, Stopping
+from redrive.stopping import Cancellation, StepCancelled, Stopping, ThreadInterrupt
 
 T = TypeVar("T")
 
@@ -29,6 +29,7 @@ PATIENCE = 60.0
 _TRANSIENT = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
 _MOST_AMBIGUOUS = 3
 _TICK = 0.1
+_TO_CANCEL = 2.0  # seconds
 _classifier = Classifier()
 
 Announce = Callable[[str, int, float, Exception], None]
@@ -45,6 +46,7 @@ class Retries:
         self._stopping = stopping
         self._announce = announce
         self._cancellation = Cancellation()
+        self._interrupt: ThreadInterrupt | None = None
 
     def run(
         self,
@@ -66,7 +68,9 @@ class Retries:
         ends, retry, ambiguous = None, 0, 0
         while True:
             try:
-                return work()
+                return self._interruptible(work)
+            except StepCancelled as cancelled:
+                raise self._stopped() or cancelled from None
             except Exception as error:
                 if self._cancellation.requested and (stopped := self._stopped()):
                     raise stopped from error
@@ -89,13 +93,20 @@ class Retries:
             if again is not None:
                 again()
 
+    def _interruptible(self, work: Callable[[], T]) -> T:
+        if self._interrupt is None:
+            return work()
+        with self._interrupt.armed():
+            return work()
+
     @contextmanager
     def cancelling(self) -> Iterator[None]:
-        """Cancel the database statement of this thread when it goes on after the run was asked to stop."""
+        """End what this thread waits for when it goes on after the run was asked to stop: a statement, a source."""
         over = threading.Event()
+        self._interrupt = ThreadInterrupt()
         threading.Thread(target=self._cancel, args=(over,), name="redrive-stop", daemon=True).start()
         try:
-            with self._cancellation.active():
+            with self._interrupt.installed(), self._cancellation.active():
                 yield
         finally:
             over.set()
@@ -105,8 +116,12 @@ class Retries:
         while not over.wait(_TICK):
             if self._stopping.reason() is not None:
                 asked = asked or time.monotonic()
-                if time.monotonic() - asked >= write_thread.GRACE:
+                waited = time.monotonic() - asked
+                if waited >= write_thread.GRACE:
                     self._cancellation.cancel()
+                # A statement that is cancelled ends its step in an orderly way, within a moment.
+                if waited >= write_thread.GRACE + _TO_CANCEL and self._interrupt is not None:
+                    self._interrupt.interrupt()
 
     def _sleep(self, seconds: float) -> None:
         ends = time.monotonic() + seconds

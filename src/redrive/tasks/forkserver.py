@@ -20,15 +20,17 @@ import sys
 import time
 import traceback
 import warnings
-from typing import Any, NoReturn
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from redrive.calls import testmode
 from redrive.errors import FlowError
-from redrive.tasks import importing, processes
-from redrive.tasks.fingerprint import storable
-from redrive.tasks.flow import Flow
+from redrive.tasks import processes
 from redrive.tasks.wire import BROKEN, DEAD, END, FORK, ORDER, READY, SIGNAL, UNFORKED, frame
-from redrive.tasks.worker import work
+
+if TYPE_CHECKING:
+    from redrive.tasks.flow import Flow
 
 _FOR_ORPHANS = 1.0  # seconds that the report of a death waits for orphans, which may be beyond the reach of a SIGKILL
 _FOR_LAST_WORDS = 8.0
@@ -38,18 +40,18 @@ _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 def main(descriptor: int) -> None:
     """Import the flow, tell the executor, serve it until it is gone."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the executor does not want to hear
-    control = socket.socket(fileno=descriptor)
-    control.set_inheritable(False)
-    launch = _read_launch(control)
+    # What belongs to flows is imported here: a single call that can be killed is served without it.
+    from redrive.tasks import importing
+    from redrive.tasks.fingerprint import storable
+    from redrive.tasks.worker import work
+
+    control, launch = open_control(descriptor)
     executor: int = launch["executor"]
     for stream in (sys.stdout, sys.stderr):
         # Those of the workers are these, on other descriptors: handlers of logs may have taken hold of them by then.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     processes.die_with_parent(executor)  # while the import goes on, nothing is listened to
     importing.becomes("import")
-    sys.argv = launch["argv"]
-    testmode.activate(testmode.TestMode(**launch["testing"]))  # a test means the services of its tasks, too
     try:
         flow = importing.Home(**launch["home"]).visit()
     except FlowError as error:
@@ -61,7 +63,18 @@ def main(descriptor: int) -> None:
     if flow is None:
         os._exit(0)
     importing.becomes("task")
-    _serve(ForkServer(control, flow, executor, launch["max_rss"]))
+    serve(ForkServer(control, executor, partial(work, flow, parent=os.getpid(), max_rss=launch["max_rss"])))
+
+
+def open_control(descriptor: int) -> tuple[socket.socket, Any]:
+    """Take over the socket of orders; what is to be known for the launch is the first line that comes by it."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the executor does not want to hear
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    launch = _read_launch(control)
+    sys.argv = launch["argv"]
+    testmode.activate(testmode.TestMode(**launch["testing"]))  # a test means the services of its tasks, too
+    return control, launch
 
 
 def _tell(control: socket.socket, *report: Any) -> None:
@@ -71,7 +84,7 @@ def _tell(control: socket.socket, *report: Any) -> None:
         os._exit(1)
 
 
-def _serve(server: ForkServer) -> NoReturn:
+def serve(server: ForkServer) -> NoReturn:
     """Serve, and end by the shortest way: what the user's module has started must not keep the process."""
     status = 1
     try:
@@ -114,12 +127,12 @@ def _warm(flow: Flow | None) -> None:
 class ForkServer:
     """Forks, signals, reaps and reports."""
 
-    def __init__(self, control: socket.socket, flow: Flow, executor: int, max_rss: int | None) -> None:
-        self._pid = os.getpid()
+    def __init__(self, control: socket.socket, executor: int, work: Callable[..., int], *, takes: int = 2) -> None:
+        """Obey `control`. A worker calls `work` with its descriptors, `takes` of them, and exits with its result."""
         self._control = control
-        self._flow = flow
         self._executor = executor
-        self._max_rss = max_rss
+        self._work = work
+        self._takes = takes
         self._pids: dict[int, int] = {}  # of living workers, by number
         self._numbers: dict[int, int] = {}  # and the other way round
         self._dead: list[tuple[int, int, float]] = []  # number, status, until when its orphans are waited for
@@ -187,28 +200,29 @@ class ForkServer:
             return
         what, number, signalled = ORDER.unpack(data)
         if what == FORK:
-            self._fork(number, descriptors)
+            self.fork(number, descriptors)
         elif what == SIGNAL and number in self._pids:
             processes.kill_group(self._pids[number], signalled)
         elif what == END:
             self._ended = self.is_orderly = True
 
-    def _fork(self, number: int, descriptors: list[int]) -> None:
+    def fork(self, number: int, descriptors: list[int]) -> None:
+        """Fork a worker, which takes these descriptors over."""
         try:
-            if len(descriptors) != 2:
+            if len(descriptors) != self._takes:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = os.fork()
         except OSError as error:
             self._say(UNFORKED, number, f"no process can be made for them ({error.strerror})")
         else:
             if pid == 0:
-                self._become_worker(*descriptors)
+                self._become_worker(descriptors)
             self._pids[number] = pid
             self._numbers[pid] = number
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _become_worker(self, connection: int, output: int) -> NoReturn:
+    def _become_worker(self, descriptors: list[int]) -> NoReturn:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -220,7 +234,7 @@ class ForkServer:
                 end.close()
             if self._pidfd is not None:
                 os.close(self._pidfd)
-            status = work(self._flow, connection, output, parent=self._pid, max_rss=self._max_rss)
+            status = self._work(*descriptors)
         except BaseException:
             traceback.print_exc()
         finally:

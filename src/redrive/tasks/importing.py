@@ -73,6 +73,16 @@ class Home:
             )
         return cls(flow.name, flow.line, "__main__", file)
 
+    @classmethod
+    def of_program(cls) -> Home | None:
+        """Return where the program itself lives; None where it has no file (a notebook, python -c)."""
+        main = sys.modules.get("__main__")
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        if file is None or not os.path.exists(file):
+            return None
+        package = spec.name if spec is not None and spec.name != "__main__" else None
+        return cls("", 0, "__main__", os.path.abspath(file), package)
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         return asdict(self)
@@ -85,12 +95,13 @@ class Home:
     def visit(self) -> Flow | None:
         """Import the module, and find the flow in it; FlowError where that breaks, None where the flow is not there."""
         try:
-            self._import()
+            self.load()
         except BaseException as error:
             raise FlowError(why_not(self.shown, error, by=" by workers")) from error
         return defined.get((self.flow, self.line))
 
-    def _import(self) -> None:
+    def load(self) -> None:
+        """Import the module."""
         if self.module in _MAIN:
             self._import_main()
             return

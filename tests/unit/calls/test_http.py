@@ -114,11 +114,55 @@ def test_a_read_timeout_after_exhaustion_is_still_the_librarys_read_timeout(clie
     assert "service 'shipfast', GET /page: 2 attempts" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("kind", ["httpx", "async httpx"])
-def test_a_body_that_drips_is_cut_by_the_time_of_one_attempt(server, kind):
+def test_a_body_that_drips_is_cut_by_the_time_of_one_attempt(client, server):
     server.on("/page", Answer(body="x" * 200, drip=0.02), Answer(json=[1]))
-    client = Client(kind, server.url)
     assert client.send(Service("shipfast", retry=QUICK, timeout=0.7), "GET", "/page").json() == [1]
+
+
+class TestTimeout:
+    def test_read_limit_cuts_a_hang_below_the_total(self, client, server):
+        server.on("/page", Answer(hang=True), Answer(json=[1]))
+        limits = redrive.Timeout(total=60, connect=30, read=SHORT)
+        assert client.send(Service("shipfast", retry=QUICK, timeout=limits), "GET", "/page").json() == [1]
+        assert server.count("/page") == 2
+
+    def test_each_phase_has_the_shorter_of_both_limits(self, server):
+        asked = []
+
+        class Asks(httpx.HTTPTransport):
+            def handle_request(self, request):
+                asked.append(request.extensions["timeout"])
+                return super().handle_request(request)
+
+        service = Service("shipfast", timeout=redrive.Timeout(connect=3, read=7))
+        with httpx.Client(transport=service.httpx_transport(Asks()), timeout=5) as client:
+            client.get(server.url)
+            client.get(server.url, timeout=None)
+        assert asked[0] == {"connect": 3, "read": 5, "write": 5, "pool": 3}
+        assert asked[1] == {"connect": 3, "read": 7, "write": 7, "pool": 3}
+
+    def test_requests_is_given_both_limits(self, server):
+        asked = []
+
+        class Asks(requests.adapters.HTTPAdapter):
+            def send(self, request, **options):
+                asked.append(options["timeout"])
+                return super().send(request, **options)
+
+        service = Service("shipfast").with_options(timeout=redrive.Timeout(connect=3))
+        with requests.Session() as session:
+            session.mount("http://", service.requests_adapter(Asks()))
+            session.get(server.url)
+            session.get(server.url, timeout=(5, 2))
+        assert asked == [(3, None), (3, 2)]
+
+    def test_limits_without_sense_are_refused(self):
+        with pytest.raises(ValueError, match=r"read of 9 s is longer than the total of 5 s"):
+            redrive.Timeout(total=5, read=9)
+        with pytest.raises(ValueError, match="needs total, connect or read"):
+            redrive.Timeout()
+        with pytest.raises(ValueError, match=r"a number of seconds or a redrive\.Timeout, not '5'"):
+            Service("shipfast", timeout="5")
 
 
 def test_an_open_circuit_sends_nothing(client, server):

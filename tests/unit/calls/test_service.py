@@ -319,7 +319,7 @@ def test_function_that_cannot_be_timed_warns_once(service, caplog):
     timed.call(max, 1, 2)
     assert [record.getMessage() for record in caplog.records] == [
         "service 'shipfast': the timeout of 5 s does not hold for len, which runs in a thread; "
-        "let it take the keyword timeout, or make it async"
+        "let it take the keyword timeout, make it async, or call it by redrive.run_with_timeout"
     ]
 
 

@@ -331,7 +331,7 @@ def test_fork_server_killed_while_it_imports_is_started_again(tmp_path):
 
 def kill_the_server(workshop):
     server = workshop.pool._server
-    server._process.kill()
+    server._supervisor.process.kill()
     workshop.until(lambda: workshop.pool._server is not server)
 
 

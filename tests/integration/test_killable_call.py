@@ -1,0 +1,119 @@
+"""`run_with_timeout`: a call in a process of its own, which is killed at its limit and with its caller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive.tasks import processes
+from tests.support import slow_calls
+from tests.support.worker_pool import is_alive, wait_until
+
+LONG = 60.0
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+NAMES = ("child", "session", "worker")
+
+
+def pids(directory: Path, names: tuple[str, ...] = NAMES) -> list[int]:
+    wait_until(lambda: all((directory / name).exists() for name in names))
+    return [int((directory / name).read_text()) for name in names]
+
+
+class TestResult:
+    def test_result_comes_back_from_calls_in_threads(self):
+        before = set(processes.children())
+        with ThreadPoolExecutor(4) as threads:
+            calls = [
+                threads.submit(redrive.run_with_timeout, slow_calls.add, LONG, 1, second=2),
+                threads.submit(redrive.run_with_timeout, slow_calls.add_later, LONG, 3, 4),
+                threads.submit(redrive.run_with_timeout, bytes, LONG, 3_000_000),
+                threads.submit(redrive.run_with_timeout, len, LONG, b"x" * 3_000_000),
+            ]
+            first, second, *large = [call.result() for call in calls]
+        assert (first, second, len(large[0]), large[1]) == (3, 7, 3_000_000, 3_000_000)
+        assert set(processes.children()) == before
+
+    def test_error_keeps_its_class_and_shows_its_traceback(self):
+        with pytest.raises(slow_calls.NeedsTwo, match="code 422") as caught:
+            redrive.run_with_timeout(slow_calls.fail, LONG)
+        assert caught.value.code == 422
+        assert "in fail" in caught.value.__notes__[0]
+
+    def test_death_of_the_process_is_said(self):
+        with pytest.raises(ChildProcessError, match=r"die died: aborted by its own code \(SIGABRT\)"):
+            redrive.run_with_timeout(slow_calls.die, LONG)
+
+    def test_unpicklable_function_or_result_gets_one_sentence(self):
+        with pytest.raises(TypeError, match="Define the function at the top of a module"):
+            redrive.run_with_timeout(lambda: 1, LONG)
+        with pytest.raises(TypeError, match=r"the result of give_generator, a generator, cannot be sent back"):
+            redrive.run_with_timeout(slow_calls.give_generator, LONG)
+
+    def test_wrong_arguments_are_refused(self):
+        with pytest.raises(TypeError, match="needs a function"):
+            redrive.run_with_timeout(30, slow_calls.add)
+        with pytest.raises(ValueError, match="timeout"):
+            redrive.run_with_timeout(slow_calls.add, 0)
+
+
+class TestLimit:
+    def test_hanging_call_is_killed_with_all_it_started(self, tmp_path):
+        before = set(processes.children())
+        with pytest.raises(TimeoutError, match=r"hang did not finish within 6 s; its process was killed"):
+            redrive.run_with_timeout(slow_calls.hang, 6, str(tmp_path))
+        assert not any(map(is_alive, pids(tmp_path)))
+        assert set(processes.children()) == before
+
+    def test_processes_left_behind_end_with_the_call(self, tmp_path):
+        redrive.run_with_timeout(slow_calls.leave_sleepers, LONG, str(tmp_path))
+        assert not any(map(is_alive, pids(tmp_path, ("child", "session"))))
+
+    def test_event_loop_goes_on_meanwhile(self):
+        import asyncio
+
+        async def main() -> list[int]:
+            call = asyncio.to_thread(redrive.run_with_timeout, slow_calls.add, LONG, 1, second=2)
+            return await asyncio.gather(call, asyncio.sleep(0, 5))
+
+        assert asyncio.run(main()) == [3, 5]
+
+
+PROGRAM = """
+import sys
+import redrive
+from tests.support.slow_calls import hang
+
+def hang_here(directory):
+    hang(directory)
+
+if {guard}:
+    redrive.run_with_timeout(hang_here, 600, sys.argv[1])
+"""
+
+
+class TestProgram:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda one: one.name)
+    def test_call_ends_with_its_caller(self, tmp_path, number):
+        program = tmp_path / "program.py"
+        program.write_text(textwrap.dedent(PROGRAM.format(guard="__name__ == '__main__'")))
+        caller = subprocess.Popen([sys.executable, program, tmp_path], stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        running = pids(tmp_path)
+        caller.send_signal(number)
+        assert caller.wait(60) != 0
+        wait_until(lambda: not any(map(is_alive, running)))
+
+    def test_program_without_guard_is_refused(self, tmp_path):
+        program = tmp_path / "program.py"
+        program.write_text(textwrap.dedent(PROGRAM.format(guard="True")))
+        command = [sys.executable, program, tmp_path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+        assert done.returncode == 1
+        assert "put that under `if __name__ == '__main__':`" in done.stderr
