@@ -233,7 +233,7 @@ def test_the_source_of_a_fan_out_is_accepted_with_a_list(flow, task, store):
 
 def test_a_sensor_that_gave_up_can_be_asked_again(flow, task, store):
     answers = [False]
-    flow.sensor(every=60, timeout=30, in_thread=True, name="arrived")(lambda: answers[0])
+    flow.sensor(every=60, timeout=1, in_thread=True, name="arrived")(lambda: answers[0])
     task(name="load", after="arrived")(lambda: 1)
     assert status_of(flow) is FlowStatus.FAILED
     flow.retry("arrived")

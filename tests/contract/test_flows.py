@@ -193,11 +193,11 @@ def test_a_sensor_is_asked_until_it_says_yes_and_its_answer_is_its_result(flow, 
 
 
 def test_a_sensor_that_never_says_yes_fails_and_what_waits_for_it_does_not_run(flow, task, store):
-    flow.sensor(every=60, timeout=30, in_thread=True, name="arrived")(lambda: False)
+    flow.sensor(every=60, timeout=1, in_thread=True, name="arrived")(lambda: False)
     task(name="load", after="arrived")(lambda: None)
     assert stopped(flow).report.status is FlowStatus.FAILED
     assert states(store) == {"arrived": "FAILED", "load": "UPSTREAM_FAILED"}
-    assert store.tasks.get("settlement", "arrived").task.error == "was not true within 30 s"
+    assert store.tasks.get("settlement", "arrived").task.error == "was not true within 1.0 s"
 
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

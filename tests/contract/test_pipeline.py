@@ -486,7 +486,7 @@ def test_a_run_that_read_nothing_binds_nobody(kit):
         yield
 
     with pytest.raises(redrive.RunStopped):
-        kit.pipeline(redrive.rows.records(broken, name="monday")).run()
+        kit.pipeline(redrive.rows.records(broken, name="monday"), patience=0).run()
     assert kit.pipeline(redrive.rows.records(rows(5), name="tuesday")).run().written == 5
 
 
@@ -594,7 +594,7 @@ def test_who_begins_anew_on_purpose_begins_with_a_clean_record(kit):
         yield
 
     with pytest.raises(redrive.RunStopped):
-        kit.pipeline(broken).run()
+        kit.pipeline(broken, patience=0).run()
     kit.pipeline(rows(5)).run(restart=True)
     assert failures(kit) == {"abandoned": [0], "complete": [0]}
 
