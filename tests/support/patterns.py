@@ -73,6 +73,8 @@ def patterns() -> tuple[list[Found], list[str]]:
                 continue
             methods = {function} if function != "compile" else uses.get((name, target or ""), set())
             found[module, pattern] = Found(f"{module}:{target or node.lineno}", pattern, frozenset(methods))
+        if ".programs." in name:  # to import it is to run it: it opens a store and starts a service
+            continue
         for variable, value in vars(importlib.import_module(name)).items():
             for pattern in _held(value):
                 found.setdefault((module, pattern), Found(f"{module}:{variable}", pattern, frozenset({"search"})))
