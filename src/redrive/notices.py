@@ -40,7 +40,7 @@ class AlertStatus(StrEnum):
     """It is over."""
 
 
-SubjectKind = Literal["pipeline", "flow", "service", "table", "slot", "consumer", "store"]
+SubjectKind = Literal["pipeline", "flow", "service", "table", "slot", "consumer", "store", "monitor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from sqlalchemy.schema import DropTable
 import redrive
 from redrive.alerts.promises import Promises
 from redrive.alerts.settings import AlertSettings, PipelineSettings
+from redrive.alerts.watch_rules import freshness
 from redrive.policy.daily import Daily
 from redrive.store.schema import runs, service_minutes, service_rollups
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books, levels_of, statements
@@ -255,6 +256,50 @@ def test_a_quiet_look_asks_few_questions_however_much_there_is_and_reads_no_lett
         assert len(watched.picture(MONDAY + HOUR + MINUTE).due) == 40
     assert len(heard) < 25
     assert [one for one in heard if "dead_letter_queue" in one] == []
+
+
+# ── freshness ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fresh(levels, now, **own):
+    """Return the freshness of "vendor" then, and the conditions that are found."""
+    settings = {"pipelines": {"vendor": PipelineSettings(fresh_within=5_400.0, **own)}}
+    picture = levels(**settings).picture(now)
+    return picture.fresh[0], [one.condition for one in freshness(picture, AlertSettings(**settings)).findings]
+
+
+class TestFreshness:
+    def test_hourly_pipeline_is_stale_after_its_limit(self, books, levels):
+        run_id = books.ran(MONDAY - HOUR, MONDAY)
+        books.ran(MONDAY + HOUR, MONDAY + HOUR + MINUTE, status="failed")
+        assert fresh(levels, MONDAY + 90 * MINUTE)[1] == []
+        measured, found = fresh(levels, MONDAY + 91 * MINUTE)
+        assert (measured.last_complete, measured.age, measured.status) == (MONDAY, 91 * 60, "failed")
+        assert (found, measured.target) == (["stale"], "silver.deliveries")
+        assert measured.run_id != run_id
+
+    def test_complete_run_makes_it_fresh_again(self, books, levels):
+        books.ran(MONDAY - DAY, MONDAY - DAY)
+        assert fresh(levels, MONDAY)[1] == ["stale"]
+        books.ran(MONDAY, MONDAY + MINUTE)
+        assert fresh(levels, MONDAY + 2 * MINUTE)[1] == []
+
+    def test_what_never_ran_is_stale_from_when_the_setting_was_seen(self, levels):
+        assert fresh(levels, MONDAY)[1] == []
+        measured, found = fresh(levels, MONDAY + 91 * MINUTE)
+        assert (measured.last_complete, measured.status, found) == (None, None, ["stale"])
+
+    def test_days_without_runs_do_not_count(self, books, levels):
+        friday = MONDAY.replace(hour=23, minute=59) - 3 * DAY
+        books.ran(friday - MINUTE, friday)
+        monday = MONDAY.replace(hour=1, minute=0)
+        assert fresh(levels, monday, days=frozenset(range(5)))[1] == []
+        assert fresh(levels, monday)[1] == ["stale"]
+
+    def test_flow_is_measured_by_its_own_runs(self, books, levels):
+        books.flowed(MONDAY - HOUR, MONDAY, name="vendor")
+        measured, found = fresh(levels, MONDAY + HOUR)
+        assert (measured.subject.kind, measured.last_complete, found) == ("flow", MONDAY, [])
 
 
 # ── runs, services, letters ───────────────────────────────────────────────────────────────────────────────────────────

@@ -41,6 +41,7 @@ def _condition(
 CONDITIONS: Mapping[str, Condition] = dict(
     (
         _condition("sla_missed", _P1, "an SLA deadline was missed", "sla_grace", elsewhere="the pipeline's sla"),
+        _condition("stale", _P1, "no run was complete for too long", elsewhere="the pipeline's fresh_within"),
         _condition(
             "permanent_error", _P1, "a run ended by an error that does not heal: credentials, schema, disk full"
         ),
@@ -78,6 +79,7 @@ CONDITIONS: Mapping[str, Condition] = dict(
             *("consumer_lag", _P2, "a consumer is behind, by messages or by time", "lag_messages", "lag_seconds"),
             elsewhere=_PERSIST,
         ),
+        _condition("monitor_failed", _P2, "the watch cannot measure what it should", elsewhere=_PERSIST),
         _condition("pending_total", _P2, "many letters are open in all", "pending_total", elsewhere=_PERSIST),
         _condition("recovered", _P3, "a run that had failed is complete by itself", elsewhere=_RECOVERY),
         _condition("new_letters", _P3, "a share of a run's rows was rejected", elsewhere="Gate(warn=)"),

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, case, func, select
 
 from redrive.alerts.errands import Errands, Unanswered, read_bounded, why
+from redrive.alerts.freshness import read_freshness
 from redrive.alerts.judging import under_way
 from redrive.alerts.lag import Probe
 from redrive.alerts.outside import read_slots, server_of, slots_of
@@ -71,6 +72,7 @@ class Levels:
         until, read = time.monotonic() + self._patience, partial(read_bounded, self._database)
         due, given_up = self._measured("due", lambda: self._promises.due(now), unknown) or ([], [])
         unknown |= self._promises.unknown
+        fresh = self._measured("fresh", lambda: read_freshness(self._database, self._settings, now), unknown)
         running = self._measured("running", lambda: read(partial(under_way, now=now)), unknown)
         called = self._measured("services", lambda: read(partial(services, now=now)), unknown)
         letters = self._measured("letters", lambda: read(partial(pending, now=now)), unknown) or []
@@ -80,6 +82,7 @@ class Levels:
             now=now,
             due=tuple(due),
             given_up=tuple(given_up),
+            fresh=tuple(fresh or ()),
             running=tuple(running or ()),
             services=tuple(called or ()),
             letters=tuple(letters),

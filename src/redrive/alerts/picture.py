@@ -123,6 +123,22 @@ class DueRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """The age of what a pipeline or flow makes, against its `fresh_within`."""
+
+    subject: Subject
+    within: float
+    """Seconds that may pass between two complete runs."""
+    age: float
+    """Seconds since the last complete run, or since the setting was first seen where there is none."""
+    last_complete: datetime | None = None
+    target: str | None = None
+    run_id: UUID | None = None
+    """The newest run, with its status."""
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Minute:
     """One minute of a service."""
 
@@ -204,6 +220,8 @@ class LevelPicture:
     """The last deadline of every pipeline and flow that is expected to keep one."""
     given_up: tuple[str, ...] = ()
     """The idents of what had a deadline, and has not run for so long that nobody waits for it any more."""
+    fresh: tuple[Freshness, ...] = ()
+    """Every pipeline and flow with a `fresh_within`."""
     running: tuple[RunPicture, ...] = ()
     """Runs that are under way, or lost; and flows that are held, or were stopped while tasks of them are dead."""
     services: tuple[ServicePicture, ...] = ()

@@ -46,7 +46,7 @@ _KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {
 _KIND_NAMES = (*_KINDS, "command", "log")
 _SLOWEST = 60.0  # seconds: no service takes longer to take a message in
 _CHANNEL_KEYS = (*_KIND_NAMES, "timeout")
-_PIPELINE_KEYS = ("sla", "days", "runbook", "links", "routes")
+_PIPELINE_KEYS = ("sla", "fresh_within", "days", "runbook", "links", "routes")
 _LONGEST_KEPT = 3_650
 # What a threshold is measured in; the others are counts.
 _MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
@@ -255,6 +255,7 @@ def _check_that_people_are_told(
 def _pipeline(at: Located, channels: Collection[str]) -> PipelineSettings:
     read_each: Mapping[str, Callable[[Located], Any]] = {
         "sla": _sla,
+        "fresh_within": duration,
         "days": weekdays,
         "runbook": _runbook,
         "links": _links,

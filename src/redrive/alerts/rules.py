@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from redrive.alerts import level_rules, service_rules
+from redrive.alerts import level_rules, service_rules, watch_rules
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.picture import Judgement, LevelPicture, RunPicture
 from redrive.alerts.run_rules import dead, errors, few_rows, growing, late, recovered, rejects, took
@@ -36,6 +36,7 @@ RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
 
 LEVEL_RULES: tuple[LevelRule, ...] = (
     level_rules.deadlines,
+    watch_rules.freshness,
     level_rules.lost,
     level_rules.durations,
     level_rules.dead_tasks,
@@ -48,6 +49,7 @@ LEVEL_RULES: tuple[LevelRule, ...] = (
     level_rules.row_counts,
     level_rules.slots,
     level_rules.consumers,
+    watch_rules.monitors,
 )
 
 

@@ -109,6 +109,8 @@ class PipelineSettings:
 
     sla: Daily | None = None
     """Holds before what its program says."""
+    fresh_within: float | None = None
+    """Seconds that may pass between two complete runs."""
     days: frozenset[int] | None = None
     """The weekdays on which it runs, Monday being 0; None where that is to be learned from its history."""
     routes: Mapping[Urgency, tuple[str, ...]] = field(default_factory=dict)

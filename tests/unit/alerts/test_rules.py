@@ -15,6 +15,7 @@ from typer.main import get_command
 from redrive.alerts.picture import (
     DeadTasks,
     DueRun,
+    Freshness,
     Lag,
     LevelPicture,
     Minute,
@@ -78,6 +79,8 @@ EXAMPLES = [
             tables=(TableRows(name="silver.orders", rows=1, week_ago=9, pipeline="orders"),),
             slots=(Slot(name="cdc", lag_bytes=11_000_000_000),),
             lags=(Lag(consumer="billing", messages=10_001, look="redrive runs ls"),),
+            fresh=(Freshness(subject=Subject(kind="pipeline", name="orders"), within=5_400, age=5_401),),
+            unknown={"tables:silver.refunds": "permission denied"},
         )
     ),
 ]
@@ -95,6 +98,7 @@ def test_the_table_has_the_tiers_of_the_specification():
     assert tiers == {
         Urgency.P1: {
             "sla_missed",
+            "stale",
             "permanent_error",
             "auth_refused",
             "rejected",
@@ -110,6 +114,7 @@ def test_the_table_has_the_tiers_of_the_specification():
             "too_long",
             "service_down",
             "consumer_lag",
+            "monitor_failed",
             "pending_total",
         },
         Urgency.P3: {"recovered", "new_letters", "pending_day", "slow", "client_errors", "retries_rising"},
@@ -274,6 +279,16 @@ PICTURES = st.builds(
         )
     ),
     given_up=many(NAMES),
+    fresh=many(
+        st.builds(
+            Freshness,
+            subject=st.builds(Subject, kind=st.sampled_from(["pipeline", "flow"]), name=NAMES),
+            within=SECONDS,
+            age=SECONDS,
+            last_complete=MAYBE | MOMENTS,
+            target=MAYBE | TEXTS,
+        )
+    ),
     running=many(RUNS),
     services=many(SERVICES),
     letters=many(st.builds(PendingLetters, pipeline=NAMES, pending=COUNTS, new_today=COUNTS, cause=MAYBE | TEXTS)),
@@ -310,10 +325,13 @@ SHAPES = {
     "slot_lag": (r"slot:(.+)", r"level:slot:\1"),
     "row_count": (r"rows:(.+)", r"level:rows:\1"),
     "consumer_lag": (r"lag:(.+)", r"level:lag:\1"),
+    "stale": (r"stale:(.+)", r"level:stale:\1"),
+    "monitor_failed": (r"monitor:(.+)", r"level:monitor:\1"),
     "recovered": (r"(recovered:[0-9a-f-]{36})", r"\1"),
 }
 PERSISTS = {
     **dict.fromkeys(("pending_day", "pending_total", "retries_rising", "slot_lag", "row_count", "consumer_lag"), 300.0),
+    "monitor_failed": 300.0,
     "retries_exhausted": 600.0,
 }
 
@@ -328,7 +346,7 @@ def check(finding, judgement):
     assert "hunter2" not in finding.title
     assert "hunter2" not in "".join(map(str, (finding.facts.error, finding.facts.cause, finding.facts.impact)))
     assert finding.facts.next_step
-    assert finding.facts.commands or finding.facts.sql or finding.condition == "consumer_lag"
+    assert finding.facts.commands or finding.facts.sql or finding.condition in ("consumer_lag", "monitor_failed")
     # What is momentary closes its alert itself; everything else can be withdrawn by the one who has said it.
     assert judgement.weighed(finding.evidence) is not finding.momentary or finding.evidence.endswith("*")
     assert finding.momentary is (finding.condition == "recovered") or finding.condition == "sla_missed"
