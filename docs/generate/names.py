@@ -35,7 +35,18 @@ OPAQUE = {
         "FrameRecords",
         "ArrowStream",
     ),
-    *("ServiceTransport", "ServiceAdapter", "Shares", "Clock", "Random", "Rule", "RetryOptions", "_Restore"),
+    *(
+        "ServiceTransport",
+        "ServiceAdapter",
+        "Shares",
+        "KeepsLetters",
+        "CallTarget",
+        "Clock",
+        "Random",
+        "Rule",
+        "RetryOptions",
+        "_Restore",
+    ),
 }
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -68,6 +70,16 @@ async def sleep(seconds: float) -> None:
     import asyncio  # 30 ms that a synchronous program need not pay
 
     await asyncio.sleep(seconds)
+
+
+async def in_thread(function: Callable[..., T], *args: object) -> T:
+    """Call a function that blocks in another thread, under asyncio or trio."""
+    if (trio := running_trio()) is not None:
+        result: T = await trio.to_thread.run_sync(function, *args)
+        return result
+    import asyncio
+
+    return await asyncio.to_thread(function, *args)
 
 
 @asynccontextmanager

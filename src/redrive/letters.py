@@ -33,6 +33,8 @@ class ErrorType(StrEnum):
     """A task of a flow that is a dead letter."""
     BATCH = "batch"
     """A batch that was bad as a whole."""
+    CALL = "call"
+    """A call of a service, with its arguments."""
 
 
 class Status(StrEnum):

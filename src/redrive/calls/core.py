@@ -13,6 +13,7 @@ from uuid import uuid4
 from redrive.calls.announce import Announcer
 from redrive.calls.circuit import Circuit
 from redrive.calls.credentials import Credentials
+from redrive.calls.dead_letters import LetterBox
 from redrive.calls.parts import received, sent
 from redrive.calls.tally import Tally
 from redrive.classify.classifier import Classifier
@@ -45,6 +46,8 @@ class Options:
     endpoint: str | None = None
     idempotency_key: str | None = None
     fallback: Any = MISSING
+    keeps_letters: bool = True
+    """Whether calls that fail become dead letters, where the service has a place for them."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -65,6 +68,9 @@ class Core:
     remake: tuple[Callable[[dict[str, Any]], Core], dict[str, Any]] | None = None
     """How another process makes its like: a function and the options it takes."""
     has_store: bool = False
+    letters: LetterBox | None = None
+    discards: bool = False
+    """Whether a call that is discarded returns None."""
     warned: bool = field(init=False, default=False)
     """Whether it was said that the timeout of an attempt does not hold for a function."""
     token: str | None = field(init=False, default=None)

@@ -333,6 +333,8 @@ class Call:
     def _give_up(self, stop: Stop, last: Judged | None) -> Steps:
         """The call's outcome where there is no further attempt, or the user's fallback in its place."""
         verdict = last.verdict if last else _nothing_to_judge(stop)
+        if verdict.kind is Kind.DISCARD and self._core.discards:
+            return Returned(None)
         if verdict.kind is Kind.AMBIGUOUS and stop.spent:
             verdict = replace(verdict, kind=Kind.PERMANENT)  # it had its chance
         failure = Failure(

@@ -14,7 +14,7 @@ from redrive.calls.context import Inside, attempt_of, enclosing, innermost, insi
 from redrive.calls.core import MISSING
 from redrive.calls.flow import Call, Steps, Trial
 from redrive.calls.results import Nature, nature_of
-from redrive.calls.steps import Invoke
+from redrive.calls.steps import Invoke, Outcome
 from redrive.calls.target import Target, refuse_generator
 from redrive.clock import time_limit
 
@@ -148,6 +148,17 @@ class Job:
         if _takes_error(fallback):
             return fallback(*self._args, **self._kwargs, error=error)
         return fallback(*self._args, **self._kwargs)
+
+    def is_kept(self, outcome: Outcome) -> bool:
+        """Whether what the call came to is to become a dead letter."""
+        letters = self._runner.core.letters
+        return letters is not None and self._runner.options.keeps_letters and letters.wants(outcome)
+
+    def keep(self, outcome: Outcome) -> None:
+        """Make a dead letter of the call."""
+        letters = self._runner.core.letters
+        assert letters is not None
+        letters.keep(self._target, self._args, self._kwargs, outcome)
 
     def _mark(self, step: Invoke | None) -> Inside:
         grant = step.grant if step is not None else self.nested.grant if self.nested is not None else None

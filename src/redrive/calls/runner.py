@@ -26,6 +26,7 @@ from redrive.calls.results import Nature, nature_of
 from redrive.calls.steps import Outcome, Raised, Returned
 from redrive.calls.target import Target
 from redrive.classify.responses import response_status
+from redrive.clock import in_thread
 from redrive.model import Attempt
 from redrive.policy.breaker import Permit
 
@@ -117,27 +118,37 @@ class Runner:
 
     def recover(self, job: Job, first: Trial | None) -> Any:
         """Leave the straight way: go on from the first attempt, or begin where there is none."""
+        outcome: Outcome | None
         if job.nested is not None:
             return job.attempt(None)
         try:
             if first is not None and isinstance(first.outcome, Returned):
                 job.expect_value(first.outcome.value)
-            return unwrap(drive(job.steps(first), Work(job.attempt, job.fall_back, self.core.clock)))
+            outcome = drive(job.steps(first), Work(job.attempt, job.fall_back, self.core.clock))
+            if job.is_kept(outcome):
+                job.keep(outcome)
+            return unwrap(outcome)
         except TurnedOutAsync as turned:
             # Only its result told: the attempt is already under way and is awaited as the first one.
             return self.arecover(job.taking_over(turned.awaitable), None)
         finally:
             del first
+            outcome = None  # no cycle through this frame
 
     async def arecover(self, job: Job, first: Trial | None) -> Any:
+        outcome: Outcome | None
         if job.nested is not None:
             return await job.aattempt(None)
         try:
             if first is not None and isinstance(first.outcome, Returned):
                 job.refuse_generator(first.outcome.value)
-            return unwrap(await adrive(job.steps(first), Work(job.aattempt, job.fall_back, self.core.clock)))
+            outcome = await adrive(job.steps(first), Work(job.aattempt, job.fall_back, self.core.clock))
+            if job.is_kept(outcome):
+                await in_thread(job.keep, outcome)
+            return unwrap(outcome)
         finally:
             del first
+            outcome = None  # no cycle through this frame
 
 
 class Passage(NamedTuple):

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 from redrive.calls.announce import EVENTS, Announcer, Hook
 from redrive.calls.attempts import Attempts
 from redrive.calls.circuit import Circuit
 from redrive.calls.core import MISSING, Core, Idempotent, Options
 from redrive.calls.credentials import Credentials
+from redrive.calls.dead_letters import CallTarget, KeepsLetters, LetterBox
 from redrive.calls.runner import Runner
 from redrive.calls.tally import Stats, Tally
 from redrive.calls.target import Target, is_async, refuse_generator, refuse_unless_callable, target_of
@@ -48,23 +49,27 @@ class Service:
 
     Use it as a decorator, as `call`/`acall`, as `for attempt in service.attempts()`, or below an HTTP client.
 
-    retry        attempts and waits; None for a single attempt
-    breaker      when to stop calling; None for never. By default after five failures, or as many as `retry` makes
-    budget       the share of repeats; None for no limit
-    credentials  a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
-    classifier   rules beyond the built-in table
-    timeout      seconds of one attempt, or a Timeout with those of its phases: enforced by the HTTP adapters and for
-                 async functions, and given to a sync function that takes the keyword `timeout`; where the caller sets a
-                 limit, too, the shorter one holds
-    idempotent   False: a POST or PATCH is not repeated once it may have reached the server, unless it carries an
-                 Idempotency-Key; "key": the HTTP adapters send one per logical call; True: everything may be repeated
-    fallback     a value, or a function of the same arguments, for when the circuit is open or retries are spent;
-                 HTTP adapters and `attempts()` have no use for it
-    on_event     called with every event of this service
-    round_trip   seconds a call usually takes: policies are checked against it
-    sla          seconds the whole call may take: policies are checked against it
-    store        share the circuit and used-up keys with all processes that name the same store and service, and keep
-                 there what the service did by the quarter of an hour
+    retry         attempts and waits; None for a single attempt
+    breaker       when to stop calling; None for never. By default after five failures, or as many as `retry` makes
+    budget        the share of repeats; None for no limit
+    credentials   a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
+    classifier    rules beyond the built-in table
+    timeout       seconds of one attempt, or a Timeout with those of its phases: enforced by the HTTP adapters and for
+                  async functions, and given to a sync function that takes the keyword `timeout`; where the caller sets
+                  a limit, too, the shorter one holds
+    idempotent    False: a POST or PATCH is not repeated once it may have reached the server, unless it carries an
+                  Idempotency-Key; "key": the HTTP adapters send one per logical call; True: everything may be repeated
+    fallback      a value, or a function of the same arguments, for when the circuit is open or retries are spent;
+                  HTTP adapters and `attempts()` have no use for it
+    on_event      called with every event of this service
+    round_trip    seconds a call usually takes: policies are checked against it
+    sla           seconds the whole call may take: policies are checked against it
+    store         share the circuit and used-up keys with all processes that name the same store and service, and keep
+                  there what the service did by the quarter of an hour
+    dead_letters  the store in which a call that fails for good, or exhausts its retries, becomes a dead letter with its
+                  arguments; blocks of `attempts()` have none, and do not
+    pipeline      the name that its letters are filed under; by default the service's
+    on_discard    "raise", or "none": a call that ends in `redrive.Discard` returns None
     """
 
     def __init__(
@@ -83,6 +88,9 @@ class Service:
         round_trip: float | None = None,
         sla: float | None = None,
         store: Shares | None = None,
+        dead_letters: KeepsLetters | None = None,
+        pipeline: str | None = None,
+        on_discard: Literal["raise", "none"] = "raise",
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
@@ -98,6 +106,7 @@ class Service:
             credentials=credentials,
             classifier=classifier,
         )
+        _check_letters(dead_letters, pipeline, on_discard)
         limits = timeout_of(timeout)
         total = None if limits is None else limits.total
         for option, value in {"round_trip": round_trip, "sla": sla}.items():
@@ -116,6 +125,7 @@ class Service:
             "idempotent": idempotent,
             "fallback": fallback,
             "on_event": on_event,
+            "on_discard": on_discard,
             "clock": clock,
             "random": random,
         }
@@ -144,8 +154,11 @@ class Service:
             idempotent=idempotent,
             slice_seconds=_slice(breaker, budget),
             remake=(_core_of, given),
-            has_store=store is not None,
+            has_store=store is not None or dead_letters is not None,
+            letters=None if dead_letters is None else LetterBox(dead_letters.dlq, pipeline or name),
+            discards=on_discard == "none",
         )
+        self._letters_pipeline = pipeline or name
         self._use(core, Options(timeout=total, limits=limits, fallback=fallback))
         if store is not None:
             from redrive.calls import recording, sharing
@@ -300,6 +313,17 @@ class Service:
 
         return ServiceAdapter(self._runner, adapter, apply=apply)
 
+    def replay_target(self, function: Callable[..., Any]) -> CallTarget:
+        """What `store.dlq.replay` sends the letters of failed calls to: each is made again, through the service.
+
+        function  the function that the letters are calls of
+        """
+        refuse_unless_callable(function)
+        view = copy.copy(self)
+        view._use(self._core, replace(self._options, keeps_letters=False))
+        inner = getattr(function, "__wrapped__", function)  # what this service has decorated is guarded by the view
+        return CallTarget(view, inner, self._letters_pipeline)
+
     @property
     def circuit(self) -> State:
         """Where the breaker stands."""
@@ -330,6 +354,7 @@ def _view_of(core: Core, options: Options) -> Service:
     view = object.__new__(Service)
     given = core.remake[1] if core.remake is not None else {}
     view.name, view.retry, view.breaker, view.budget = core.name, core.retry, given["breaker"], given["budget"]
+    view._letters_pipeline = core.name
     view._use(core, options)
     return view
 
@@ -377,6 +402,15 @@ def _check_types(
         if value is not None and not isinstance(value, _TYPES[option]):
             names = " or ".join(cls.__name__ for cls in _TYPES[option])
             raise TypeError(f"{option} must be a {names} or None, not {type(value).__name__}")
+
+
+def _check_letters(dead_letters: object, pipeline: object, on_discard: object) -> None:
+    if dead_letters is not None and not hasattr(dead_letters, "dlq"):
+        raise TypeError(f"dead_letters must be what redrive.connect() returns, not {type(dead_letters).__name__}")
+    if pipeline is not None and (dead_letters is None or not isinstance(pipeline, str) or not pipeline.strip()):
+        raise ValueError(f"pipeline names the letters of dead_letters=, as a non-empty string, not {pipeline!r}")
+    if on_discard not in ("raise", "none"):
+        raise ValueError(f'on_discard must be "raise" or "none", not {on_discard!r}')
 
 
 _LONGEST_NAME = 200

@@ -67,6 +67,14 @@ def body_detail(body: str | None) -> str | None:
     return shown(body)
 
 
+def server_detail(error: BaseException) -> str | None:
+    """What the server said in the answer that an error was raised for, as `raise_for_status()` does; else None."""
+    from redrive.classify.read import http_answer
+
+    answer = http_answer(error)
+    return None if answer is None else body_detail(answer.body)
+
+
 def error_detail(error: BaseException) -> str | None:
     """What an error says: every error of a validation, a database's message with its DETAIL, else its text."""
     names = type_names(type(error))

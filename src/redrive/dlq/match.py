@@ -23,8 +23,8 @@ from redrive.store.schema import cause_hours, letters
 
 _AT_ONCE = 500
 
-# Their record only names the work: the task, or the page as it is by then, has failed once more.
-_NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE}
+# Their record only names the work: the task, the call, or the page as it is by then, has failed once more.
+_NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE, ErrorType.CALL}
 
 
 class _Known(NamedTuple):

@@ -8,6 +8,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
+from redrive.classify.detail import server_detail
 from redrive.dlq.digests import Digests
 from redrive.dlq.fingerprint import Fingerprint, fingerprint
 from redrive.dlq.redact import Redactor
@@ -28,7 +29,7 @@ _SINKS = ("sqlalchemy", "psycopg", "psycopg2", "sqlite3", "duckdb", "pymysql", "
 REDACTED = "redacted"
 """In the context of a letter whose record was masked before it was stored: the digest of the record as received."""
 
-_NAMES_WORK = {ErrorType.TASK, ErrorType.PAGE, ErrorType.FILE}
+_NAMES_WORK = {ErrorType.TASK, ErrorType.PAGE, ErrorType.FILE, ErrorType.CALL}
 """Letters whose record only names what is to be done again."""
 
 _Place = tuple[str | None, ...]
@@ -232,7 +233,12 @@ def error_text(error: BaseException) -> str:
         said = str(error)
     except Exception as broken:
         said = f"(its text cannot be had: {type(broken).__name__})"
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    detail = server_detail(error)
+    if detail is None or detail in text:
+        return text
+    first, line_end, rest = text.partition("\n")
+    return f"{first} ({detail}){line_end}{rest}"  # alerts and lists show the first line
 
 
 def error_type_of(error: BaseException) -> ErrorType:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from types import TracebackType
 
+from redrive.classify.detail import server_detail
 from redrive.masking import cut_to_mask, mask
 
 ERROR_LENGTH = 2_000
@@ -84,6 +85,9 @@ def one_line(error: BaseException) -> str:
         said = ""
     name = type(error).__name__
     said = " ".join(mask(cut_to_mask(said, _LOOK_AT)).split())
+    detail = server_detail(error)
+    if detail is not None and detail not in said:
+        said = f"{said} ({detail})"
     return storable(cut(f"{name}: {said}" if said else name, ERROR_LENGTH))
 
 

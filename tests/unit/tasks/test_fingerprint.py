@@ -156,3 +156,12 @@ def test_a_traceback_keeps_its_innermost_frames():
 
 def test_a_traceback_shows_no_secrets():
     assert "hunter2" not in trace_of(raised(ValueError("password=hunter2")))
+
+
+def test_error_of_raise_for_status_keeps_what_the_server_said():
+    import httpx
+
+    refused = httpx.Response(422, json={"detail": "fee: not a number"}, request=httpx.Request("GET", "https://bank"))
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        refused.raise_for_status()
+    assert one_line(caught.value).endswith("(fee: not a number)")

@@ -1,0 +1,123 @@
+"""Calls that fail for good become dead letters, with their arguments; and the way back: a target for replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redrive.calls.announce import EVENTS
+from redrive.calls.blame import story_of
+from redrive.calls.steps import Outcome, Raised
+from redrive.calls.target import Target, endpoint_of, is_async
+from redrive.classify.responses import attribute
+from redrive.letters import ErrorType, NewLetter
+from redrive.masking import mask
+from redrive.model import Failure, Kind
+
+if TYPE_CHECKING:
+    from redrive.calls.service import Service
+
+
+class Queue(Protocol):
+    """What letters are put into: `store.dlq`."""
+
+    def put_many(self, letters: Iterable[NewLetter], *, pipeline: str) -> Any:
+        """Quarantine records."""
+
+
+class KeepsLetters(Protocol):
+    """What has a queue of dead letters: `redrive.connect(…)`."""
+
+    @property
+    def dlq(self) -> Any:
+        """The queue."""
+
+
+class LetterBox:
+    """Where the failed calls of one service go."""
+
+    def __init__(self, queue: Queue, pipeline: str) -> None:
+        self._queue = queue
+        self._pipeline = pipeline
+
+    def wants(self, outcome: Outcome) -> bool:
+        """Whether a call came to nothing: it raised, or ended in an answer that says so."""
+        carrier = outcome.error if isinstance(outcome, Raised) else outcome.value
+        story = attribute(carrier, "redrive")
+        if isinstance(story, Failure):
+            return story.verdict.kind is not Kind.DISCARD
+        return isinstance(outcome, Raised)
+
+    def keep(self, target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], outcome: Outcome) -> None:
+        """Quarantine a call. Where that cannot be done, the call still ends with its own error."""
+        carrier = outcome.error if isinstance(outcome, Raised) else outcome.value
+        story = story_of(carrier)
+        letter = NewLetter(
+            record=_request(args[0]) if target.returns_responses else _call(target, args, kwargs),
+            error=carrier if isinstance(outcome, Raised) else _said(target, story),
+            source=target.endpoint,
+            error_type=ErrorType.CALL,
+            attempts=max(1, len(story.attempts)) if story is not None else 1,
+        )
+        try:
+            self._queue.put_many([letter], pipeline=self._pipeline)
+        except Exception as error:
+            told = mask(f"{type(error).__name__}: {error}")
+            EVENTS.error("cannot store the dead letter of a call of %s: %s", target.endpoint, told)
+
+
+def _call(target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"function": target.endpoint, "args": list(args), "kwargs": dict(kwargs)}
+
+
+def _request(request: Any) -> dict[str, Any]:
+    """A request of httpx or requests, without headers and the secrets in its URL; a body only where it is in memory."""
+    body = attribute(request, "content") if hasattr(request, "stream") else attribute(request, "body")
+    if isinstance(body, bytes):
+        with suppress(UnicodeDecodeError):  # it is stored as bytes
+            body = body.decode()
+    headers = attribute(request, "headers")
+    return {
+        "method": str(attribute(request, "method")),
+        "url": mask(str(attribute(request, "url"))),
+        "content_type": None if headers is None else headers.get("content-type"),
+        "body": body if isinstance(body, str | bytes | None) else None,
+    }
+
+
+def _said(target: Target, story: Failure | None) -> str:
+    if story is None:
+        return f"{target.endpoint} failed"
+    detail = f": {story.verdict.detail}" if story.verdict.detail else ""
+    return f"{target.endpoint}: {story.verdict.reason}{detail}"
+
+
+class CallTarget:
+    """Makes the calls of dead letters again, through the service; what fails again does not become another letter."""
+
+    def __init__(self, service: Service, function: Callable[..., Any], pipeline: str | None) -> None:
+        self._service = service
+        self._function = function
+        self._name = endpoint_of(function)
+        self.letters_pipeline = pipeline
+
+    def reprocess(self, records: Sequence[Any]) -> list[BaseException | None]:
+        """Call the function with the arguments of each record; the errors of those that failed, None for the others."""
+        return [self._again(record) for record in records]
+
+    def _again(self, record: Any) -> BaseException | None:
+        if not isinstance(record, Mapping) or record.get("function") != self._name:
+            was = record.get("function") if isinstance(record, Mapping) else None
+            return ValueError(f"it is a call of {was or 'another kind'}, not of {self._name}")
+        args, kwargs = record.get("args", ()), record.get("kwargs", {})
+        try:
+            if is_async(self._function):
+                import asyncio
+
+                asyncio.run(self._service.acall(self._function, *args, **kwargs))
+            else:
+                self._service.call(self._function, *args, **kwargs)
+        except Exception as error:
+            return error
+        return None

@@ -1,0 +1,141 @@
+"""Calls that become dead letters, and the way back, on every store."""
+
+import asyncio
+
+import httpx
+import pytest
+import requests
+
+import redrive
+from redrive.testing import Answer, FaultyServer
+
+ONCE = redrive.Retry(attempts=1)
+
+
+@pytest.fixture
+def bank(store):
+    return redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with FaultyServer() as server:
+        server.on("/orders/1", Answer(422, json={"detail": "fee: not a number"}))
+        server.on("/orders/2", Answer(422, json={"detail": "fee: not a number"}))
+        yield server
+
+
+def letters(store):
+    return list(store.dlq.find(pipeline="payments"))
+
+
+class TestFunctions:
+    def test_failed_call_becomes_a_letter_that_can_be_replayed(self, store, bank):
+        fixed = []
+
+        @bank
+        def pay(account, *, amount):
+            if not fixed:
+                raise ConnectionResetError("peer went away")
+            fixed.append((account, amount))
+
+        for _ in range(2):
+            with pytest.raises(ConnectionResetError):
+                pay("DE-17", amount=5)
+        [letter] = letters(store)
+        assert letter.record == {
+            "function": "TestFunctions.test_failed_call_becomes_a_letter_that_can_be_replayed.<locals>.pay",
+            "args": ["DE-17"],
+            "kwargs": {"amount": 5},
+        }
+        assert (letter.error_type, letter.seen) == ("call", 2)
+        target = bank.replay_target(pay)
+        report = store.dlq.replay(target, dry_run=False)
+        assert (report.reprocessed, report.failed_again) == (0, 1)
+        fixed.append("yes")
+        report = store.dlq.replay(target, dry_run=False, status="any")
+        assert report.reprocessed == 1
+        assert fixed == ["yes", ("DE-17", 5)]
+        fixed.clear()
+        with pytest.raises(ConnectionResetError):
+            pay("DE-17", amount=5)
+        assert store.dlq.count(pipeline="payments", status="pending") == 1
+
+    def test_async_call_becomes_a_letter(self, store, bank):
+        async def pay(account):
+            raise ValueError(f"no account {account}")
+
+        with pytest.raises(ValueError, match="no account"):
+            asyncio.run(bank.acall(pay, "DE-17"))
+        [letter] = letters(store)
+        assert letter.record["args"] == ["DE-17"]
+        report = store.dlq.replay(bank.replay_target(pay), dry_run=False)
+        assert report.failed_again == 1
+
+    def test_fallback_and_discard_leave_no_letter(self, store, bank):
+        def fail():
+            raise ConnectionResetError
+
+        def drop():
+            raise redrive.Discard("a test account")
+
+        assert bank.with_options(fallback=7).call(fail) == 7
+        with pytest.raises(redrive.Discard):
+            bank.call(drop)
+        lenient = redrive.Service("lenient", on_discard="none", dead_letters=store, pipeline="payments")
+        assert lenient.call(drop) is None
+        assert letters(store) == []
+
+    def test_letter_that_cannot_be_stored_hides_no_error(self, bank, caplog):
+        class Broken:
+            def put_many(self, letters, *, pipeline):
+                raise OSError("no space")
+
+        bank._core.letters._queue = Broken()
+        with pytest.raises(ZeroDivisionError):
+            bank.call(divmod, 1, 0)
+        assert "cannot store the dead letter of a call of divmod: OSError: no space" in caplog.text
+
+
+class TestRequests:
+    def test_response_text_reaches_letters_and_ids_make_one_cause(self, store, bank, server):
+        def order(number):
+            httpx.get(f"{server.url}/orders/{number}").raise_for_status()
+
+        def order_by_requests(number):
+            requests.get(f"{server.url}/orders/{number}", timeout=30).raise_for_status()
+
+        for function in (order, order_by_requests):
+            for number in (1, 2):
+                with pytest.raises((httpx.HTTPStatusError, requests.HTTPError)):
+                    bank.call(function, number)
+        assert all("fee: not a number" in letter.error_message.partition("\n")[0] for letter in letters(store))
+        assert len(store.dlq.causes(pipeline="payments")) == 2
+
+    @pytest.mark.parametrize("library", ["httpx", "requests"])
+    def test_refused_request_becomes_a_letter(self, store, bank, server, library):
+        if library == "httpx":
+            with httpx.Client(transport=bank.httpx_transport(), base_url=server.url) as client:
+                for number in (1, 2):
+                    client.post(f"/orders/{number}?token=s3cret-s3cret", json={"fee": "N/A"})
+        else:
+            with requests.Session() as session:
+                session.mount("http://", bank.requests_adapter())
+                for number in (1, 2):
+                    session.post(f"{server.url}/orders/{number}?token=s3cret-s3cret", json={"fee": "N/A"})
+        first, _ = letters(store)
+        assert first.record["method"] == "POST"
+        assert "s3cret" not in str(first.record)
+        assert '"fee"' in first.record["body"]
+        assert "fee: not a number" in first.error_message
+        [cause] = store.dlq.causes(pipeline="payments")
+        assert cause.count == 2
+
+
+def test_wrong_options_are_refused(store):
+    with pytest.raises(TypeError, match=r"dead_letters must be what redrive.connect\(\) returns"):
+        redrive.Service("bank", dead_letters="sqlite:///x.db")
+    with pytest.raises(ValueError, match="pipeline names the letters"):
+        redrive.Service("bank", pipeline="payments")
+    with pytest.raises(ValueError, match='on_discard must be "raise" or "none"'):
+        redrive.Service("bank", on_discard=None)
