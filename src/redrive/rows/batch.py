@@ -52,6 +52,13 @@ class Received:
         return self._frame
 
     @property
+    def maps(self) -> dict[str, Any]:
+        """The types of the source's columns that have a map in them."""
+        if not self.is_frame:
+            return {}
+        return {name: dtype for name, dtype in self.frame.schema.items() if "Map(" in repr(dtype)}
+
+    @property
     def records(self) -> Sequence[Record]:
         """The rows as records."""
         if self._records is None:
@@ -119,7 +126,7 @@ class Outgoing:
     origin  the place of each row in its batch, so that a row the sink refuses is quarantined as it was received
     """
 
-    __slots__ = ("_frame", "_tuples", "columns", "digits", "keys", "loose", "of_text", "origin")
+    __slots__ = ("_frame", "_tuples", "columns", "digits", "keys", "loose", "maps", "of_text", "origin")
 
     def __init__(
         self,
@@ -132,6 +139,7 @@ class Outgoing:
         digits: Mapping[str, tuple[int, int]] | None = None,
         of_text: bool = False,
         keys: Outgoing | None = None,
+        maps: Mapping[str, Any] | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self.origin = origin
@@ -142,6 +150,9 @@ class Outgoing:
         self.digits = digits or {}
         """By column: how many digits its decimals have at most, and how many of them behind the point, where the model
         of the rows says so."""
+        self.maps = maps or {}
+        """By column: the type that it has in the source, where that has a map in it, which a record shows as an
+        object."""
         self.keys = keys
         """The key of each row as the sink compares it, where that is not how the rows have it."""
         self._frame = frame
@@ -207,6 +218,7 @@ class Outgoing:
             tuples=None if self._tuples is None else self._tuples[start : start + length],
             loose=self.loose,
             digits=self.digits,
+            maps=self.maps,
             of_text=self.of_text,
             keys=None if self.keys is None else self.keys.slice(start, length),
         )
@@ -220,6 +232,7 @@ class Outgoing:
             tuples=None if self._tuples is None else [self._tuples[place] for place in places],
             loose=self.loose,
             digits=self.digits,
+            maps=self.maps,
             of_text=self.of_text,
             keys=None if self.keys is None else self.keys.take(places),
         )
@@ -237,6 +250,7 @@ class Outgoing:
             tuples=tuples,
             loose=self.loose,
             digits=self.digits,
+            maps=self.maps,
             of_text=self.of_text,
             keys=self.keys,
         )

@@ -99,6 +99,7 @@ def unite(sink: Sink, rows: Outgoing, seen: Collection[str] = ()) -> tuple[Outgo
         tuples=list(zip(*columns.values(), strict=True)),
         loose=rows.loose,
         digits=rows.digits,
+        maps=rows.maps,
         of_text=rows.of_text,
         keys=rows.keys,
     )

@@ -78,5 +78,6 @@ def _joined(pieces: Sequence[Outgoing]) -> Outgoing:
         tuples=[row for _, row in rows],
         loose=first.loose,
         digits=first.digits,
+        maps=first.maps,
         of_text=first.of_text,
     )

@@ -102,6 +102,7 @@ class Preparation:
             rejected = rejected + _as_received(keyless, good)
             good = kept
         good.of_text = self._of_text
+        good.maps = rows.maps
         return Checked(good, rejected, discarded)
 
     def prepare(self, batch: Batch) -> Prepared:

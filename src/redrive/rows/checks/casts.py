@@ -152,13 +152,13 @@ def _capacity(dtype: pl.DataType) -> Capacity | None:
 
 
 def _is_changed_within(value: Any, dtype: Any) -> bool:
-    """Whether a list or struct holds a value that its type would change."""
+    """Whether a list or struct holds a value that its type would change, or a field that it would drop."""
     if isinstance(dtype, type):  # as in pl.List(pl.Date)
         dtype = dtype()
     if isinstance(dtype, pl.Struct):
         fields = {field.name: field.dtype for field in dtype.fields}
         return isinstance(value, dict) and any(
-            name in fields and _is_changed_within(own, fields[name]) for name, own in value.items()
+            name not in fields or _is_changed_within(own, fields[name]) for name, own in value.items()
         )
     if isinstance(dtype, pl.List | pl.Array):
         return isinstance(value, list | tuple) and any(_is_changed_within(own, dtype.inner) for own in value)

@@ -108,6 +108,9 @@ class SchemaCheck:
                 missing = pl.Series([value is None for value in values])
                 _misfits(found[name], missing, values, faults)
                 continue
+            if len(kinds := _kinds(rows.records, name) if not of_frame else ()) > 1:
+                found[name] = self._mixed(frame.get_column(name), rows.records, kinds, column.dtype, faults)
+                continue
             received = frame.get_column(name)
             if column.validate_dtype(received.dtype):
                 found[name] = received
@@ -116,6 +119,27 @@ class SchemaCheck:
             if found[name].null_count() > received.null_count():
                 _misfits(found[name], received.is_null(), received, faults)
         return found
+
+    def _mixed(
+        self, column: pl.Series, records: Sequence[Record], kinds: Collection[type], dtype: pl.DataType, faults: _Faults
+    ) -> pl.Series:
+        """A column of values of several Python types, each type cast by itself: no value is changed by its neighbours.
+
+        `column` has them in one type; it is null where a value has no place in any frame.
+        """
+        name, pieces, places = column.name, list[pl.Series](), list[int]()
+        missing = column.is_null().to_list()
+        for kind in kinds:
+            own = [place for place, record in enumerate(records) if type(record.get(name)) is kind]
+            values = [None if missing[place] else records[place].get(name) for place in own]
+            received = framed([{name: value} for value in values], [name])[0].get_column(name)
+            is_own = received.dtype == dtype
+            pieces.append(received if is_own else self._fitted(received, dtype, of_frame=False))
+            places += own
+        order = pl.Series(places, dtype=pl.UInt32).arg_sort()
+        made = pl.concat(pieces).gather(order).alias(name)
+        _misfits(made, pl.Series(missing), [record.get(name) for record in records], faults)
+        return made
 
     def _fitted(self, received: pl.Series, dtype: pl.DataType, *, of_frame: bool) -> pl.Series:
         cast = fitted(received, dtype)
@@ -152,6 +176,12 @@ class SchemaCheck:
         """The columns that a rule of the user's looks at."""
         used = getattr(self._schema, rule).make(self._schema).expr.meta.root_names()
         return [name for name in self._columns if name in used]
+
+
+def _kinds(records: Sequence[Record], name: str) -> Collection[type]:
+    """The Python types of a column, that of None among them where there are two others."""
+    kinds = {type(record.get(name)) for record in records}
+    return kinds if len(kinds - {type(None)}) > 1 else ()
 
 
 def _misfits(cast: pl.Series, missing: pl.Series, received: Sequence[Any] | pl.Series, faults: _Faults) -> None:

@@ -13,6 +13,9 @@ _TIMED = re.compile(
     r"(?P<base>timestamp|time)(?P<ending>tz|_s|_ms|_ns|tz_ns)?(?:\s*+\((?P<places>\d)\))?\s*+"
     r"(?P<zone>with(?:out)? time zone)?"
 )
+_INTERVAL = re.compile(
+    r"interval(?: (?:\w+ to )?(?P<lowest>year|month|day|hour|minute|second))?(?:\s*\((?P<places>\d)\))?"
+)
 _ENDINGS = {"_s": 0, "_ms": 3, "_ns": 9, "tz_ns": 9}
 _MICROSECONDS = 6
 
@@ -46,6 +49,8 @@ class Capacity:
     """Of a float."""
     zoned: bool = False
     """Whether a time of day keeps its offset from UTC."""
+    lowest: str = ""
+    """The last unit that an interval keeps, such as "day"; empty where it keeps seconds."""
 
     @classmethod
     def of(cls, kind: str) -> Capacity | None:
@@ -59,8 +64,10 @@ class Capacity:
             return cls(kind, Family.FLOAT, bits=64 if name.startswith("double") else 32)
         if name in ("boolean", "date"):
             return cls(kind, Family(name))
-        if name.startswith("interval"):
-            return cls(kind, Family.INTERVAL, _MICROSECONDS)
+        if (interval := _INTERVAL.fullmatch(name)) is not None:
+            places = int(interval["places"]) if interval["places"] else _MICROSECONDS
+            lowest = interval["lowest"] if interval["lowest"] != "second" else None
+            return cls(kind, Family.INTERVAL, places, lowest=lowest or "")
         found = _TIMED.fullmatch(name)
         return None if found is None else _timed(kind, found)
 

@@ -222,11 +222,10 @@ class DuckdbTable:
         if kind != "VARCHAR":
             return {}
 
-        def stored() -> Any:
+        def stored(most: int) -> Sequence[Any]:
             column = quoted(newer)
-            query = f"SELECT {column} FROM {self._table.sql} WHERE {column} IS NOT NULL LIMIT 1"
-            found = None if shape is None else connection.execute(query).fetchone()
-            return None if found is None else found[0]
+            query = f"SELECT {column} FROM {self._table.sql} WHERE {column} IS NOT NULL LIMIT {most}"
+            return () if shape is None else [value for (value,) in connection.execute(query).fetchall()]
 
         def replaced(places: Sequence[int]) -> Mapping[int, Any]:
             if shape is None or not places:

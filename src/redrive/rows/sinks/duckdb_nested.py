@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
 from redrive.extras import needs
 from redrive.rows.sinks.capacity import Capacity, Family
-from redrive.rows.sinks.duckdb_types import change_of_text, own_rules
+from redrive.rows.sinks.duckdb_types import change_within, own_rules
 from redrive.rows.sinks.exact_values import change_of
 from redrive.rows.sinks.shape import quoted
 from redrive.rows.sinks.values import is_foreign, native
@@ -19,6 +19,7 @@ with needs("rows"):
     import duckdb
     import polars as pl
 
+_CONTAINERS = ("list", "array", "struct", "map")
 _SAME: dict[str, pl.DataType] = {
     "BOOLEAN": pl.Boolean(),
     "TINYINT": pl.Int8(),
@@ -65,14 +66,27 @@ def fitted(value: Any, kind: Any) -> Any:
         return {name: fitted(one, kind.children[1][1]) for name, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and kind.id in ("list", "array"):
         return [fitted(one, kind.children[0][1]) for one in value]
+    if kind.id == "union" and value is not None:
+        return _member(value, kind)
     if change := _change(value, kind):
         raise ValueError(change)
     return _written(value, str(kind))
 
 
+def _member(value: Any, kind: Any) -> dict[str, Any]:
+    """A value of a union: DuckDB would choose a member by what stands beside it, so that the row must name it."""
+    members = dict(kind.children[1:])  # the first one is the tag
+    texts = [name for name, own in members.items() if own.id == "varchar"]
+    if isinstance(value, str) and len(texts) == 1:
+        return {texts[0]: value}
+    if isinstance(value, Mapping) and len(value) == 1 and (name := next(iter(value))) in members:
+        return {name: fitted(value[name], members[name])}
+    raise ValueError(f"{str(value)!r} names no member of {kind}: pass an object such as {{{next(iter(members))!r}: …}}")
+
+
 def _change(value: Any, kind: Any) -> str | None:
     capacity = Capacity.of(str(kind))
-    change = change_of_text(value, str(kind)) if capacity is None else change_of(value, capacity)
+    change = change_within(value, str(kind)) if capacity is None else change_of(value, capacity)
     return None if change is None else f"{str(value)!r} {change}"
 
 
@@ -91,6 +105,10 @@ def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
     """Yield the places of texts of a nested type that hold a value which would be changed, and why."""
     if _is_exact(kind):
         return
+    if has_members(kind):
+        why = f"would be read by DuckDB as it likes: pass an object or a list for {kind}"
+        yield from ((place, f"{text!r} {why}") for place, text in enumerate(texts) if text is not None)
+        return
     for place, value in enumerate(_taken_apart(texts, kind)):
         if change := next(_changes_within(value, kind), None):
             yield place, change
@@ -107,9 +125,17 @@ def apart(values: Sequence[Any], kind: Any) -> list[Any]:
     return made
 
 
+def has_members(kind: Any, sorts: Collection[str] = ("union", "variant")) -> bool:
+    """Return whether a type has a union or a variant in it."""
+    inner = (one for _, one in kind.children if not isinstance(one, int)) if kind.id in _CONTAINERS else ()
+    return kind.id in sorts or any(has_members(one, sorts) for one in inner)
+
+
 def _is_exact(kind: Any) -> bool:
     """Whether nothing in a nested type could change: nothing but texts, say."""
-    if kind.id in ("list", "array", "struct", "map"):
+    if kind.id in ("union", "variant"):
+        return False
+    if kind.id in _CONTAINERS:
         return all(_is_exact(inner) for _, inner in kind.children if not isinstance(inner, int))
     return Capacity.of(str(kind)) is None and own_rules(str(kind)) is None
 

@@ -6,16 +6,18 @@ DuckDB would rewrite others, such as the bytes `ü` to the text `\\xC3\\xBC`, so
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
 from redrive.extras import needs
-from redrive.rows.sinks.values import Convert, Rules
+from redrive.rows.sinks.values import Convert, Rules, json_text
 
 with needs("rows"):
     import polars as pl
 
 _BYTES = (bytes, bytearray, memoryview)
+_OF_JSON = "what JSON has: texts, booleans, floats, integers of 64 bits, lists and objects"
 _OF_TEXT = ("UUID", "BIT", "ENUM", "GEOMETRY")
 
 
@@ -45,15 +47,45 @@ def is_own(dtype: pl.DataType, kind: str) -> bool:
     return not kind.startswith(_OF_TEXT) or (dtype == pl.String and kind != "BIT")
 
 
-def change_of_text(value: Any, kind: str) -> str | None:
-    """Return why a text within a list, struct or map would not be the same; None where it is."""
-    check = (own_rules(kind) or {}).get(str)
-    if check is not None and isinstance(value, str):
+def change_within(value: Any, kind: str) -> str | None:
+    """Return why a value within a list, struct or map would not be the same; None where it is."""
+    rules = own_rules(kind) or {}
+    convert = next((rules[base] for base in type(value).__mro__ if base in rules), None)
+    if convert is not None:
         try:
-            check(value)
-        except ValueError as error:
+            convert(value)
+        except (TypeError, ValueError) as error:
             return f"cannot be stored: {error}"
     return None
+
+
+def variant_rules() -> Rules:
+    """Return what becomes of values in a column of the type VARIANT: JSON, of which DuckDB keeps the types.
+
+    It would make a text of a number that stands beside a text.
+    """
+    plain = dict.fromkeys((dict, list, tuple, str, bool, int, float), _variant)
+    return {object: _refusal("VARIANT", _OF_JSON), **plain, type(None): None}
+
+
+def _variant(value: Any) -> str:
+    _see_that_it_is_json(value)
+    return json_text(value)
+
+
+def _see_that_it_is_json(value: Any) -> None:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            _see_that_it_is_json(one)
+            if not isinstance(name, str):
+                raise TypeError(f"VARIANT takes {_OF_JSON}, not the key {name!r}")
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _see_that_it_is_json(one)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError(f"{value} would be a float")
+    elif not (value is None or isinstance(value, str | int | float)) or isinstance(value, Enum):
+        raise TypeError(f"VARIANT takes {_OF_JSON}, not {type(value).__name__}")
 
 
 def _refusal(kind: str, own: str) -> Callable[[Any], Any]:

@@ -13,8 +13,8 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.frames import has_nanoseconds, values_of
 from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.duckdb_catalog import is_nested
-from redrive.rows.sinks.duckdb_nested import apart, changes_in_texts, fitted, is_same
-from redrive.rows.sinks.duckdb_types import is_own, own_rules, text_rules
+from redrive.rows.sinks.duckdb_nested import apart, changes_in_texts, fitted, has_members, is_same
+from redrive.rows.sinks.duckdb_types import is_own, own_rules, text_rules, variant_rules
 from redrive.rows.sinks.exact import find_changes
 from redrive.rows.sinks.shape import quoted
 from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt_columns, json_of_str, json_text
@@ -94,9 +94,13 @@ class _Framing:
     def _is_for_python(self, series: pl.Series, kind: str) -> bool:
         """Whether values must be looked at one by one, as those of tuples are."""
         dtype = series.dtype
+        if kind == "VARIANT" or _is_union(kind):
+            return True
         if dtype == pl.Object or (dtype == pl.String and kind == "JSON" and not self._of_text):
             return True
         if dtype.is_nested():
+            if kind in ("VARCHAR", "JSON") and has_nanoseconds(dtype):
+                return True
             return is_nested(kind) and not is_same(dtype, self._type_of(kind))
         if not is_own(dtype, kind):
             return True
@@ -108,13 +112,16 @@ class _Framing:
         if is_nested(kind):
             values = self._encodable(name, values)
             column = [values]
-            if any(isinstance(value, tuple(NESTED)) for value in values):
+            made_of = self._type_of(kind)
+            is_apart = any(isinstance(value, tuple(NESTED)) for value in values)
+            if (is_apart or _is_union(kind)) and not has_members(made_of, ("variant",)):
                 self.json.add(name)
-                column = [apart(values, self._type_of(kind))]
-            elif str in set(map(type, values)):
-                self._note(
-                    name, changes_in_texts(pl.Series(values, dtype=pl.String, strict=False), self._type_of(kind))
-                )
+            texts = [value if type(value) is str else None for value in values]
+            if not _is_union(kind) and any(text is not None for text in texts):
+                if is_apart and not has_members(made_of):
+                    column = [apart(values, made_of)]
+                else:
+                    self._note(name, changes_in_texts(pl.Series(texts, dtype=pl.String), made_of))
         for place, fault in adapt_columns(column, [_rules(kind, self._type_of, of_text=self._of_text)]).items():
             self.bad.setdefault(place, f"{name}: {fault}")
         capacity = Capacity.of(kind)
@@ -138,13 +145,24 @@ class _Framing:
             self.bad.setdefault(place, f"{name}: {change}")
 
 
+def _is_union(kind: str) -> bool:
+    return kind.startswith("UNION") and not kind.endswith("]")
+
+
 def _source(name: str, frame: pl.DataFrame, kind: str, json: set[str]) -> str:
+    if kind == "VARIANT":
+        return f"CAST(CAST({quoted(name)} AS JSON) AS VARIANT)"
     if name in json:
         return f"CAST({quoted(name)} AS JSON)"
     return f"to_json({quoted(name)})" if kind == "VARCHAR" and frame.schema[name].is_nested() else quoted(name)
 
 
 def _rules(kind: str, type_of: TypeOf, *, of_text: bool) -> Rules:
+    if kind == "VARIANT":
+        return variant_rules()
+    if _is_union(kind):
+        union = type_of(kind)
+        return {object: lambda value: json_text(fitted(value, union)), type(None): None}
     if kind == "JSON":
         return {object: json_text, str: None if of_text else json_of_str, type(None): None}
     if (own := own_rules(kind)) is not None:
@@ -153,8 +171,14 @@ def _rules(kind: str, type_of: TypeOf, *, of_text: bool) -> Rules:
     rules |= {UUID: str, bytearray: bytes, memoryview: bytes, **text_rules(kind)}
     if is_nested(kind):
         made_of = type_of(kind)
+        if has_members(made_of, ("variant",)):
+            return {object: _no_variant, type(None): None}
         rules |= dict.fromkeys(NESTED, lambda value: json_text(fitted(value, made_of)))
     return rules
+
+
+def _no_variant(value: Any) -> Any:
+    raise TypeError("DuckDB reads no VARIANT within a list, struct or map")
 
 
 def _unknown(value: Any) -> Any:

@@ -7,21 +7,17 @@ value gets the same verdict whatever stands beside it.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from typing import Any
 
 from redrive.extras import needs
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.exact_values import NOT_TIMES, TIMES, change_of
-from redrive.rows.sinks.values import is_foreign, native
 
 with needs("rows"):
     import polars as pl
 
-_ELEMENTS = re.compile(r'[^{},"\\]+')
 _TEMPORAL = (Family.TIMESTAMP, Family.INSTANT, Family.DATE, Family.TIME)
 _CLOCKED = (Family.TIMESTAMP, Family.INSTANT, Family.TIME)
 _NOT_TIMES: dict[Family, tuple[Any, ...]] = {
@@ -78,37 +74,6 @@ def is_no_time(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> 
     return any(issubclass(kind, NOT_TIMES) for kind in set(map(type, values)))
 
 
-def find_changes_within(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> Iterator[tuple[int, str]]:
-    """Yield the place of each list with an element that the column would change, and why its row is rejected.
-
-    `capacity` is that of an element; a text is one of PostgreSQL's, such as `{1.5,2}`.
-    """
-    if capacity is None:
-        return
-    for place, value in enumerate(values_of(values) if isinstance(values, pl.Series) else values):
-        changes = _changes((), (), capacity) if value is None else _changes_of_elements(value, capacity)
-        if change := next(changes, None):
-            yield place, change[1]
-
-
-def _changes_of_elements(value: Any, capacity: Capacity) -> Iterator[tuple[int, str]]:
-    if isinstance(value, str):
-        value = [text.strip() for text in _ELEMENTS.findall(value)]
-    if isinstance(value, list | tuple | set | frozenset):
-        for element in value:
-            yield from (
-                _changes_of_elements(element, capacity)
-                if isinstance(element, list | tuple)
-                else _changes((0,), (_plain(element),), capacity)
-            )
-
-
-def _plain(element: Any) -> Any:
-    if isinstance(element, Enum):
-        element = element.value
-    return native(element) if is_foreign(type(element)) else element
-
-
 def _changes(places: Sequence[int], values: Sequence[Any], capacity: Capacity) -> Iterator[tuple[int, str]]:
     for place, value in zip(places, values, strict=True):
         if change := change_of(value, capacity):
@@ -117,7 +82,7 @@ def _changes(places: Sequence[int], values: Sequence[Any], capacity: Capacity) -
 
 def _may_change(values: Sequence[Any], capacity: Capacity) -> bool:
     types = set(map(type, values)) - {type(None)}
-    if capacity.places >= 0:
+    if capacity.places >= (_UNITS["us"] if capacity.family is Family.INTERVAL else 0):
         types -= _SAFE[capacity.family]
     own = dt.time if capacity.family is Family.TIME else dt.datetime
     if types == {own} and capacity.family in _CLOCKED and capacity.places >= _UNITS["us"]:
@@ -206,7 +171,9 @@ def _suspect_texts(texts: pl.Series, capacity: Capacity) -> pl.Series | None:
         case Family.TIME:
             return ~texts.str.contains(f"^{_CLOCK % capacity.places}$") if capacity.places else texts.is_not_null()
         case Family.INTERVAL:
-            return texts.str.contains(rf"\.\d{{{capacity.places}}}\d*[1-9]|^\s*[+-]?[\d.]+\s*$")
+            if capacity.lowest:
+                return texts.is_not_null()
+            return texts.str.contains(rf"\.\d{{{capacity.places}}}\d*[1-9]|^[^A-Za-z:]*$")
     return None
 
 

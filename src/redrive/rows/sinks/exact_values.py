@@ -24,7 +24,11 @@ _ZONE = re.compile(r"[+-]\d{1,2}(?::?\d\d){0,2}|[a-z]{1,5}(?:[+-]\d+)?|[a-z_]+/[
 _NO_OFFSET = re.compile(r"z|utc|gmt|[+-]00?(?::?00){0,2}", re.IGNORECASE)
 _NO_ZONE = re.compile(r"(?:[ap]m)?\s*\(?(?:ad|bc)?\)?", re.IGNORECASE)
 _RELATIVE = re.compile(r"\s*(?:now|today|tomorrow|yesterday|epoch|allballs|[+-]?inf|\+infinity)\s*", re.IGNORECASE)
-_NUMBER = re.compile(r"\s*[+-]?[\d.]+\s*")
+_NUMBERS_ALONE = re.compile(r"[^A-Za-z:]*")
+_YEARS_AND_MONTHS = re.compile(r"\s*[+-]?\d+-\d+\s*")
+_UNITS = ("year", "mon", "month", "week", "day", "hour", "min", "minute")
+_WORDS = re.compile(r"([+-]?\d+)\s*([a-z]+)")
+_TIME = re.compile(r"(?:[+-]?(\d+):(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?")
 _FRACTION = re.compile(r"\.(\d+)")
 _DATE = re.compile(r"\d[-/]\d")
 _LEAP_SECOND = "60"
@@ -158,10 +162,28 @@ def _in_times(value: Any, capacity: Capacity) -> str | None:
 
 
 def _in_intervals(value: Any, capacity: Capacity) -> str | None:
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
+    if isinstance(value, dt.timedelta):
+        value = str(value).replace(",", "")
+    if not isinstance(value, str):
+        return None
+    if _NUMBERS_ALONE.fullmatch(value) and not _YEARS_AND_MONTHS.fullmatch(value):
         return f"is a number without a unit, not a value of type {capacity.type}"
-    fractions = _FRACTION.findall(value) if isinstance(value, str) else ()
-    return next((change for digits in fractions if (change := _finer(digits, capacity))), None)
+    if capacity.lowest and not _is_of_units(value, capacity.lowest):
+        return f"would be cut: {capacity.type} keeps nothing below a {capacity.lowest}"
+    return next((change for digits in _FRACTION.findall(value) if (change := _finer(digits, capacity))), None)
+
+
+def _is_of_units(interval: str, lowest: str) -> bool:
+    """Whether an interval is surely made of whole units, down to the lowest that is kept."""
+    if _YEARS_AND_MONTHS.fullmatch(interval):
+        return lowest != "year"
+    allowed = _UNITS[: _UNITS.index(lowest) + 1]
+    words = _WORDS.findall(interval.lower())
+    clock = _TIME.fullmatch(_WORDS.sub("", interval.lower()).strip())
+    if clock is None or any(int(number) and not word.startswith(allowed) for number, word in words):
+        return False
+    kept = {"hour": 1, "minute": 2}.get(lowest, 0)
+    return not any(int(part or 0) for part in clock.groups()[kept:])
 
 
 def _has_offset(after: str) -> bool:

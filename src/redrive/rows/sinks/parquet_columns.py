@@ -13,7 +13,7 @@ from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.parquet_types import has_nulls, is_writable, merged, plain
-from redrive.rows.sinks.parquet_values import kinds_of, misfits, plain_values, type_of_most, with_pairs
+from redrive.rows.sinks.parquet_values import kinds_of, misfits, plain_values, type_of, type_of_most, with_pairs
 
 with needs("rows"):
     import polars as pl
@@ -75,7 +75,7 @@ def _settled(columns: dict[str, _Column], known: pa.Schema | None, where: str) -
 def _columns_of(rows: Outgoing) -> dict[str, _Column]:
     frame = rows.as_frame
     if frame is None or any(dtype in _NOT_IN_ARROW for dtype in frame.dtypes):
-        return {name: _Values(rows.values(name)) for name in rows.columns}
+        return {name: _Values(rows.values(name), _map_type(rows.maps.get(name))) for name in rows.columns}
     table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     return {name: _Typed(table.column(name)) for name in table.column_names}
 
@@ -119,7 +119,8 @@ class _Typed:
 class _Values:
     """A column of tuples: whatever came."""
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Sequence[Any], map_type: pa.DataType | None = None) -> None:
+        self._map_type = map_type
         self._values, self._deep = plain_values(values)
         self._kinds = kinds_of(self._values)
 
@@ -130,6 +131,10 @@ class _Values:
     def settle(self, has: pa.DataType) -> pa.DataType | None:
         if not self._kinds:
             return has
+        if pa.types.is_null(has) and self._map_type is not None:
+            for kind in (self._map_type, self._map_of_values()):
+                if kind is not None and not self.misfits(kind):
+                    return kind
         if has_nulls(has):
             if {"float", "decimal"} <= self._kinds.keys():  # JSON numbers: a Decimal is one that no float holds
                 self._use_decimals()
@@ -139,6 +144,13 @@ class _Values:
         if pa.types.is_decimal(has) and "float" in self._kinds:
             self._use_decimals()
         return has  # the values that are something else are their rows' fault
+
+    def _map_of_values(self) -> pa.DataType | None:
+        """A map of what the values hold by now, such as texts for times with nanoseconds."""
+        if self._map_type is None or not pa.types.is_map(self._map_type) or self._kinds.keys() != {"object"}:
+            return None
+        item = type_of([item for value in self._values if value is not None for item in value.values()])
+        return None if item is None else pa.map_(self._map_type.key_type, item)
 
     def misfits(self, kind: pa.DataType) -> dict[int, str]:
         wrong = self._deep | misfits(self._values, self._kinds, kind)
@@ -155,6 +167,14 @@ class _Values:
         """Write floats as the Decimals that they are written as."""
         self._values = [Decimal(repr(value)) if type(value) is float else value for value in self._values]
         self._kinds = kinds_of(self._values)
+
+
+def _map_type(dtype: pl.DataType | None) -> pa.DataType | None:
+    """The type of a column that has a map in it in the source, so that objects of a function stay a map."""
+    if dtype is None:
+        return None
+    table = pl.DataFrame(schema={"map": dtype}).to_arrow(compat_level=pl.CompatLevel.oldest())
+    return plain(table.schema.field("map").type)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> Any:

@@ -238,7 +238,8 @@ class _Load:
         self._mode = mode
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
         self._count, self._columns = len(rows), rows.columns
-        stored = [shape.stored_types[name] for name in rows.columns]
+        types = shape.stored_types
+        stored = [types[name].as_key if name in key else types[name] for name in rows.columns]
         self._text = CopyText(rows, [shape.base_types[name] for name in rows.columns], stored)
         self._bad = self._text.bad
         self._changed = 0

@@ -10,23 +10,41 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 
 from redrive.rows.sinks.mode import Mode
+from redrive.rows.sinks.postgres_types import Stored
 from redrive.rows.sinks.shape import Column, Shape, TableName, listed, quoted
 
 _TABLE = """
     SELECT c.oid, c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules
     FROM pg_class c WHERE c.oid = to_regclass(%s)"""
 
+# Domains are followed to what they are made of, arrays to their elements.
 _COLUMNS = """
+    WITH RECURSIVE walk (number, type, modifier, is_array) AS (
+        SELECT attnum, atttypid, atttypmod, false FROM pg_attribute
+        WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
+        UNION ALL
+        SELECT w.number, CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.typelem END,
+               CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE w.modifier END, w.is_array OR t.typtype <> 'd'
+        FROM walk w JOIN pg_type t ON t.oid = w.type
+        WHERE t.typtype = 'd' OR t.typcategory = 'A' AND t.typelem <> 0
+    )
     SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR a.attidentity <> '',
-           a.attgenerated <> '' OR a.attidentity = 'a', coalesce(base.typname, t.typname), t.typcategory,
-           CASE WHEN base.oid IS NULL THEN format_type(a.atttypid, a.atttypmod)
-                ELSE format_type(base.oid, t.typtypmod) END,
+           a.attgenerated <> '' OR a.attidentity = 'a',
            (SELECT ' COLLATE ' || quote_ident(n.nspname) || '.' || quote_ident(l.collname)
             FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
             WHERE l.oid = a.attcollation AND l.oid <> t.typcollation),
-           EXISTS (SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic)
-    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype
-    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+           EXISTS (SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic),
+           base.typname, w.is_array,
+           -- Some settings read a point in a money as the mark of thousands.
+           CASE WHEN base.typname = 'money' THEN
+                    format('money(%%s)', CASE WHEN '1.0'::money::numeric = 1 THEN scale(1::money::numeric) ELSE 0 END)
+                ELSE format_type(coalesce(r.rngsubtype, w.type), w.modifier) END,
+           r.rngsubtype IS NOT NULL, CASE WHEN base.typtype = 'c' THEN base.typrelid ELSE 0 END
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    JOIN walk w ON w.number = a.attnum JOIN pg_type base ON base.oid = w.type
+    LEFT JOIN pg_range r ON base.oid IN (r.rngtypid, r.rngmultitypid)
+    WHERE a.attrelid = %(oid)s AND base.typtype <> 'd' AND NOT (base.typcategory = 'A' AND base.typelem <> 0)
+    ORDER BY a.attnum"""
 
 # Those that ON CONFLICT can use: whole, valid, and not to be checked later.
 _UNIQUE = """
@@ -110,8 +128,7 @@ class PostgresShape(Shape):
     not_null: frozenset[str]
     base_types: dict[str, str]
     """By column: `json`, `jsonb`, `array`, `timestamptz`, `int8` …"""
-    stored_types: dict[str, str]
-    """By column, as the server writes it: of a domain, the type that it is made of."""
+    stored_types: dict[str, Stored]
     collations: dict[str, str]
     checks: tuple[Check, ...]
     nondeterministic: frozenset[str]
@@ -124,7 +141,7 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
     if found is None:
         return None
     oid, is_table = found
-    columns = connection.exec_driver_sql(_COLUMNS, (oid,)).all()
+    columns = connection.exec_driver_sql(_COLUMNS, {"oid": oid}).all()
     has_triggers, rewrites = connection.exec_driver_sql(_TRIGGERS, {"oid": oid}).one()
     deferred, refers_to_itself = connection.exec_driver_sql(_CONSTRAINTS, {"oid": oid}).one()
     checks = connection.exec_driver_sql(_CHECKS, (oid,)).all()
@@ -140,13 +157,19 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
         acts_later=deferred or has_triggers,
         refers_to_itself=refers_to_itself,
         not_null=frozenset(name for name, _, not_null, *_ in columns if not_null),
-        base_types={name: "array" if category == "A" else base for name, *_, base, category, _, _, _ in columns},
-        collations={name: collation or "" for name, *_, collation, _ in columns},
-        stored_types={name: stored for name, *_, stored, _, _ in columns},
+        base_types={column.attname: "array" if column.is_array else column.typname for column in columns},
+        collations={name: collation or "" for name, _, _, _, _, collation, *_ in columns},
+        stored_types={column.attname: _stored(connection, column) for column in columns},
         # One that is about the row as a whole names no column, and is left to the table.
         checks=tuple(Check(name, said, frozenset(of)) for name, said, count, of in checks if count == len(of)),
-        nondeterministic=frozenset(name for name, *_, nondeterministic in columns if nondeterministic),
+        nondeterministic=frozenset(name for name, _, _, _, _, _, nondeterministic, *_ in columns if nondeterministic),
     )
+
+
+def _stored(connection: Connection, column: Any) -> Stored:
+    *_, is_array, kind, is_range, composite = column
+    fields = connection.exec_driver_sql(_COLUMNS, {"oid": composite}).all() if composite else ()
+    return Stored(kind, is_array, is_range, tuple(_stored(connection, field) for field in fields))
 
 
 def other_tables(connection: Connection) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from io import BytesIO
 from typing import Any
 from uuid import UUID
@@ -15,9 +16,10 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity
 from redrive.rows.sinks.decimals import number_of
-from redrive.rows.sinks.exact import find_changes, find_changes_within, is_no_time
+from redrive.rows.sinks.exact import find_changes, is_no_time
+from redrive.rows.sinks.postgres_types import Stored, find_changes_by_type
 from redrive.rows.sinks.shape import listed
-from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, is_foreign, json_of_str, json_text, native
 
 with needs("rows"):
     import polars as pl
@@ -31,7 +33,13 @@ _EXACT_SECONDS = 2.0**51 / 1_000_000  # up to 2041, a float of seconds rounds to
 _NUMBERS = ("float4", "float8", "numeric")
 _MOMENTS = ("timestamp", "timestamptz")
 _JSON = ("json", "jsonb")
-_TEXTS = ("text", "varchar", "bpchar", "citext", "name")
+_TEXTS = ("text", "varchar", "bpchar", "citext", "name", "char")
+_BYTES = (bytes, bytearray, memoryview)
+_BYTEA = ("bytea",)
+_BASES = {
+    **{"character varying": "varchar", "character": "bpchar", '"char"': "char", "boolean": "bool"},
+    **{"smallint": "int2", "integer": "int4", "bigint": "int8"},
+}
 _IN_WORDS = {date, datetime, time, Decimal}
 """Types whose text is the same to Python, to the driver and to the server."""
 _AS_THEY_ARE = {int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
@@ -53,24 +61,24 @@ class Unsendable(Exception):
 class CopyText:
     """Rows as COPY takes them into columns of these types, as many at a time as asked for."""
 
-    def __init__(self, rows: Outgoing, base_types: Sequence[str], types: Sequence[str]) -> None:
+    def __init__(self, rows: Outgoing, base_types: Sequence[str], types: Sequence[Stored]) -> None:
         self.bad: dict[int, str] = {}
         """The rows that are not to be sent, by place, and why."""
         self.columns = rows.columns
         self._frame: pl.DataFrame | None = None
         self._tuples: Sequence[tuple[Any, ...]] = ()
-        self._capacities = {
-            name: Capacity.of(kind.rstrip("[]")) for name, kind in zip(rows.columns, types, strict=True)
-        }
+        self._stored = dict(zip(rows.columns, types, strict=True))
+        self._capacities = {name: Capacity.of(one.type) if one.is_plain else None for name, one in self._stored.items()}
         if rows.as_frame is not None:
             self._frame = self._textual(rows.as_frame, base_types, of_text=rows.of_text)
         if self._frame is None:
             columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
             given = list(columns)
-            self.bad = adapt_columns(columns, [_rules(base, of_text=rows.of_text) for base in base_types])
+            rules = [_rules(*kinds, of_text=rows.of_text) for kinds in zip(base_types, types, strict=True)]
+            self.bad = adapt_columns(columns, rules)
             words = [_in_words(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
             for at, (name, base, series) in enumerate(zip(rows.columns, base_types, words, strict=True)):
-                self._find_changed(name, base, columns[at] if series is None else series, given[at])
+                self._find_changed(name, base, columns[at] if series is None else series, given[at], columns[at])
             made = [series for series in words if series is not None]
             if len(made) == len(columns):
                 self._frame = pl.DataFrame(made)
@@ -86,32 +94,43 @@ class CopyText:
         made = []
         for series, base in zip(frame.get_columns(), base_types, strict=True):
             words: pl.Series | None
+            sent: pl.Series | Sequence[Any] = series
+            stored = self._stored[series.name]
             if series.dtype == pl.Object or (series.dtype.is_nested() and base == "array"):
                 return None
             if _is_own(series.dtype, base) and (of_text or base not in _JSON):
                 words = frame.select(_written(series, base).alias(series.name)).to_series()
             else:
                 values: list[Sequence[Any]] = [_listed(series, self.bad)]
-                self.bad.update(adapt_columns(values, [_rules(base, of_text=of_text)]))
-                words = _in_words(series.name, values[0], base)
+                self.bad.update(adapt_columns(values, [_rules(base, stored, of_text=of_text)]))
+                sent = values[0]
+                words = _in_words(series.name, sent, base)
             if words is None:
                 return None
             # In words a moment is cut to what the server keeps.
-            self._find_changed(series.name, base, words if words.dtype == pl.String else series, series)
+            self._find_changed(series.name, base, words if words.dtype == pl.String else series, series, sent)
             made.append(words)
         return pl.DataFrame(made)
 
     def _find_changed(
-        self, name: str, base: str, values: pl.Series | Sequence[Any], given: pl.Series | Sequence[Any]
+        self,
+        name: str,
+        base: str,
+        values: pl.Series | Sequence[Any],
+        given: pl.Series | Sequence[Any],
+        sent: pl.Series | Sequence[Any],
     ) -> None:
-        """Reject values that the server would change; `given` are the same before they were put into words."""
+        """Reject values that the server would change.
+
+        `given` are the same before they were put into words, `sent` before they were escaped.
+        """
         capacity = self._capacities[name]
         is_float = isinstance(given, pl.Series) and given.dtype.is_float() and base in _INTEGERS
-        if is_float or (base != "array" and is_no_time(given, capacity)):
+        if is_float or is_no_time(given, capacity):
             values = given
-        changes = find_changes_within(values, capacity) if base == "array" else find_changes(values, capacity)
-        for place, change in changes:
-            self.bad.setdefault(place, f"{name}: {change}")
+        for changes in (find_changes(values, capacity), find_changes_by_type(sent, self._stored[name])):
+            for place, change in changes:
+                self.bad.setdefault(place, f"{name}: {change}")
 
     def places(self, start: int, stop: int) -> Sequence[int]:
         """The rows of a range that are sent, one on each line."""
@@ -277,24 +296,57 @@ def _whole(value: float) -> int | float:
     return int(value)
 
 
-def _undecoded(value: Any) -> Any:
-    raise TypeError("the column takes text; decode bytes in a transform")
+def _refusal(why: str) -> Callable[[Any], Any]:
+    def refuse(value: Any) -> Any:
+        raise TypeError(why)
+
+    return refuse
 
 
-def _rules(base: str, *, of_text: bool) -> Rules:
+_UNDECODED = dict.fromkeys(_BYTES, _refusal("the column takes text; decode bytes in a transform"))
+_NO_PARTS = dict.fromkeys(NESTED, _refusal("the column takes no lists and no objects"))
+
+
+def _rules(base: str, stored: Stored, *, of_text: bool) -> Rules:
     """What the driver would write in another way than the column reads it, or not at all."""
     if base in _JSON:
         return {object: json_text, str: str if of_text else json_of_str, type(None): lambda nothing: nothing}
-    rules: dict[type, Any] = dict.fromkeys((tuple, set, frozenset), list) if base == "array" else dict(NESTED)
-    rules[UUID] = str
-    rules[timedelta] = lambda length: str(length).replace(",", "")
+    if base == "array":
+        elements = _scalar_rules(_BASES.get(stored.type) or stored.type.partition("(")[0])
+        return dict.fromkeys((list, tuple, set, frozenset), lambda value: _adapted(value, elements)) | {UUID: str}
+    rules = {**NESTED, **_scalar_rules(base)}
+    return rules | _NO_PARTS if stored.is_range or base in (*_BYTEA, "interval", "char") else rules
+
+
+def _scalar_rules(base: str) -> Rules:
+    if base in _BYTEA:
+        return {object: _refusal("bytea takes bytes"), **dict.fromkeys((*_BYTES, str), _same), type(None): _same}
+    rules: dict[type, Any] = {UUID: str, timedelta: lambda length: str(length).replace(",", "")}
     if base != "bool":
         rules[bool] = json_text
     if base in _INTEGERS:
         rules[float] = _whole
-    if base in _TEXTS:
-        rules |= dict.fromkeys((bytes, bytearray, memoryview), _undecoded)
-    return rules
+    return rules | _UNDECODED if base in _TEXTS else rules
+
+
+def _adapted(values: Iterable[Any], rules: Rules) -> list[Any]:
+    """The elements of an array as the driver is to write them."""
+    return [_adapted_element(value, rules) for value in values]
+
+
+def _adapted_element(value: Any, rules: Rules) -> Any:
+    if isinstance(value, Enum):
+        value = value.value
+    if is_foreign(type(value)):
+        value = native(value)
+    if isinstance(value, list | tuple):
+        return _adapted(value, rules)
+    convert = next((rules[base] for base in type(value).__mro__ if base in rules), None)
+    return value if convert is None else convert(value)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def faulty_line(context: str | None, table: str, columns: Sequence[str]) -> tuple[int, str | None] | None:

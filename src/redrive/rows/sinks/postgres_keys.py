@@ -11,6 +11,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.postgres_copy import CopyText, Unsendable
+from redrive.rows.sinks.postgres_types import Stored
 from redrive.rows.sinks.shape import TableName, quoted
 from redrive.rows.sinks.transacted import is_row_fault
 
@@ -100,7 +101,9 @@ def stored_values(
 def _stage(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> str:
     """Copy keys into a temporary table, as texts; return the name of its column of places."""
     own = [types[name] for name in rows.columns]
-    text = CopyText(rows, [one.base for one in own], [one.name for one in own])
+    text = CopyText(
+        rows, [one.base for one in own], [Stored(one.name.rstrip("[]"), one.base == "array").as_key for one in own]
+    )
     text.bad.update(text.with_nul())
     number = "redrive_row"
     while number in rows.columns:

@@ -6,6 +6,7 @@ A number does not: as texts, "10" comes before "9".
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ _ADVICE = (
     "2026-07-01T12:00:00Z"
 )
 _NUMBER = "number"
+_SAMPLE = 1_000
 
 
 class TextOrder:
@@ -34,7 +36,7 @@ class TextOrder:
     def faults(
         self,
         values: Sequence[Any],
-        stored: Callable[[], Any],
+        stored: Callable[[int], Sequence[Any]],
         replaced: Callable[[Sequence[int]], Mapping[int, Any]],
         *,
         takes_numbers: bool,
@@ -42,7 +44,7 @@ class TextOrder:
         """Return the values that cannot be compared as texts with the others, by place, and why.
 
         Args:
-            stored: returns any value that the table has, or None.
+            stored: returns values that the table has, as many as asked for at most.
             replaced: returns the values that the table has for the keys of the rows at these places, by place.
             takes_numbers: whether the column keeps numbers as such.
 
@@ -50,8 +52,11 @@ class TextOrder:
             SinkMismatch: no value of the column can, or those of the table cannot.
         """
         forms = [None if value is None else _form(value, takes_numbers=takes_numbers) for value in values]
-        if self._form is None and (found := stored()) is not None:
-            self._form = _form(found, takes_numbers=takes_numbers) or self._refuse(found)
+        if self._form is None and (some := stored(_SAMPLE)):
+            # Which rows a table returns first is chance, so that most of them count. A row that replaces another is
+            # compared with the form of that one below.
+            known = Counter(form for value in some if (form := _form(value, takes_numbers=takes_numbers)))
+            self._form = min(known, key=lambda form: (-known[form], form)) if known else self._refuse(some[0])
         given = [at for at, value in enumerate(values) if value is not None]
         if self._form is None and given:
             self._form = next((forms[at] for at in given if forms[at]), None) or self._refuse(values[given[0]])

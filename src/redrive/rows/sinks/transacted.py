@@ -260,13 +260,12 @@ class TransactedTable(ABC):
             return {}
         column = quoted(self.mode.newer or "")
 
-        def stored() -> Any:
+        def stored(most: int) -> Sequence[Any]:
             if shape is None:
-                return None
+                return ()
             with closing(connection.connection.cursor()) as cursor:  # the driver's own: a name may have a % in it
-                cursor.execute(f"SELECT {column} FROM {self._table.sql} WHERE {column} IS NOT NULL LIMIT 1")
-                found = cursor.fetchone()
-                return None if found is None else found[0]
+                cursor.execute(f"SELECT {column} FROM {self._table.sql} WHERE {column} IS NOT NULL LIMIT {most}")
+                return [value for (value,) in cursor.fetchall()]
 
         def replaced(places: Sequence[int]) -> Mapping[int, Any]:
             if shape is None or not places:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -23,6 +22,7 @@ from redrive.masking import mask
 from redrive.model import Kind
 from redrive.policy import backoff
 from redrive.rows.sinks.locks import limit_lock_waits
+from redrive.rows.sources.duckdb_exact import ExactColumns, is_timedelta
 from redrive.stopping import Cancellation, cancel_statement
 
 T = TypeVar("T")
@@ -168,21 +168,6 @@ def _keep_intervals(connection: Any, _: Any) -> None:
     connection.adapters.register_loader("interval", Interval)
 
 
-def is_timedelta(interval: str) -> bool:
-    """Return whether an interval, in PostgreSQL's default style, is days and a time of less than a day."""
-    found = _DAYS_AND_TIME.fullmatch(interval)
-    if found is None:
-        return False
-    days, time_of_day = int(found["days"] or 0), found["hours"]
-    mixed = bool(days) and time_of_day is not None and (days < 0) != (found["sign"] == "-")
-    return int(time_of_day or 0) < 24 and not mixed
-
-
-_DAYS_AND_TIME = re.compile(
-    r"(?:(?P<days>-?\d+) days?)?\s*(?:(?P<sign>[-+]?)(?P<hours>\d+):\d\d:\d\d(?:\.\d+)?)?", re.ASCII
-)
-
-
 class _Duck:
     """DuckDB, by its own connection: it has no dialect that comes with SQLAlchemy."""
 
@@ -193,6 +178,7 @@ class _Duck:
         self._file = ":memory:" if _is_no_file(url) else str(url.database)
         self._connection: Any = None
         self._dialect = DefaultDialect(paramstyle="numeric_dollar")
+        self._exact: dict[str, ExactColumns] = {}
 
     def run(self, statement: Executable) -> Found:
         assert isinstance(statement, ClauseElement)
@@ -201,8 +187,12 @@ class _Duck:
             self._connection = self._connect()
         parameters = [compiled.params[name] for name in compiled.positiontup]
         with Cancellation.current().during(self._connection.interrupt):
-            result = self._connection.execute(compiled.string, parameters)
-            return [column[0] for column in result.description], result.fetchall()
+            if compiled.string not in self._exact:
+                types = self._connection.execute(f"DESCRIBE {compiled.string}", parameters).fetchall()
+                self._exact[compiled.string] = ExactColumns({name: kind for name, kind, *_ in types})
+            exact = self._exact[compiled.string]
+            result = self._connection.execute(exact.select(compiled.string), parameters)
+            return exact.names, exact.rows(result.fetchall())
 
     def _connect(self) -> Any:
         if self._file == ":memory:":

@@ -196,7 +196,7 @@ def test_records_are_judged_one_by_one_whatever_their_types():
     assert list(outcome.good.origin) == [0, 3]
     assert [(one.place, one.error) for one in outcome.rejected] == [
         (1, "tags: not a List(String) ('a')"),
-        (2, "at: not a Datetime in UTC ('5'); number: not an Int64 ('2.5')"),
+        (2, "at: not a Datetime in UTC (5); number: not an Int64 (2.5)"),
         (4, "at: missing"),
     ]
 
@@ -270,12 +270,42 @@ def test_whatever_python_has_stays_what_it_is_where_the_schema_wants_that():
     assert [thing for (thing,) in outcome.good.tuples] == things
 
 
-def test_identifiers_bytes_and_durations_become_texts_where_the_schema_wants_texts():
+def test_identifiers_and_durations_become_texts_where_the_schema_wants_texts():
     class Named(dy.Schema):
         name = dy.String()
 
-    values = [UUID(int=5), b"caf\xc3\xa9 \xff", "x"]
-    good = check_of(Named)(Received([{"name": value} for value in values])).good
-    assert good.values("name") == ["00000000-0000-0000-0000-000000000005", "café \\xff", "x"]
+    good = check_of(Named)(Received([{"name": value} for value in (UUID(int=5), "x")])).good
+    assert good.values("name") == ["00000000-0000-0000-0000-000000000005", "x"]
     for received in Received([{"name": timedelta(hours=1)}]), Received(pl.DataFrame({"name": [timedelta(hours=1)]})):
         assert check_of(Named)(received).good.values("name") == ["PT1H"]
+
+
+def test_value_gets_the_same_verdict_whatever_stands_beside_it():
+    class Loose(dy.Schema):
+        text = dy.String(nullable=True)
+        raw = dy.Binary(nullable=True)
+        number = dy.Int64(nullable=True)
+
+    values = [b"caf\xc3\xa9", b"\xff", "x", "7", 7, 2**53 + 1, 0.5, 7.0, True, Decimal("1.50"), [1], {"a": 1}, None]
+    values += ["\ud800", date(2026, 7, 1), timedelta(hours=1)]
+    records = [{"text": value, "raw": value, "number": value} for value in values]
+    for name in Loose.column_names():
+        some = [{name: record[name]} for record in records]
+        together = check_of(Loose)(Received(some))
+        found = {place: repr(row) for place, row in zip(together.good.origin, together.good.tuples, strict=True)}
+        found |= {one.place: one.error for one in together.rejected}
+        for place, record in enumerate(some):
+            alone = check_of(Loose)(Received([record]))
+            assert found[place] == (repr(alone.good.tuples[0]) if alone.good.tuples else alone.rejected[0].error)
+    texts = check_of(Loose)(Received([{"text": value} for value in (b"caf\xc3\xa9", "x")]))
+    assert [one.error for one in texts.rejected] == ["text: not a String (b'caf\\xc3\\xa9')"]
+
+
+def test_struct_with_a_field_that_the_schema_lacks_is_rejected():
+    class Nested(dy.Schema):
+        at = dy.List(dy.Struct({"city": dy.String(), "zip": dy.String(nullable=True)}))
+
+    values = [[{"city": "Ulm"}], [{"city": "Ulm", "zip": "89073"}, {"city": "Bonn", "street": "Am Hof"}]]
+    outcome = check_of(Nested)(Received([{"at": value} for value in values]))
+    assert [one.place for one in outcome.rejected] == [1]
+    assert outcome.good.values("at") == [[{"city": "Ulm", "zip": None}]]

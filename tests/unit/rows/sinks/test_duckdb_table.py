@@ -3,6 +3,7 @@
 import random
 import subprocess
 import threading
+from datetime import date
 from decimal import Decimal
 
 import duckdb
@@ -256,3 +257,61 @@ def test_an_object_keeps_its_fields_whatever_those_before_it_had(sql, sink):
     found, refused = stored(sql, sink, "STRUCT(a INTEGER, b VARCHAR)", values)
     assert found == ["{'a': 1, 'b': NULL}", "{'a': 2, 'b': x}", "{'a': NULL, 'b': y}"]
     assert refused == [3]
+
+
+# By type: values that are kept, and values that are rejected.
+MIXED = {
+    "VARIANT": (
+        [1, 1.5, "1", True, {"a": [1, "x", None]}, [], 2**63, None, '{"a": 1}'],
+        [Decimal("1.5"), b"a", date(2026, 7, 1), 2**64, {1: 2}, {"at": date(2026, 7, 1)}, float("nan")],
+    ),
+    "UNION(num INTEGER, str VARCHAR)": (
+        ["x", {"num": 1}, {"str": "1"}, None],
+        [1, {"num": 1.5}, {"x": 1}, [1], {}],
+    ),
+    "UNION(num INTEGER, str VARCHAR)[]": ([["x", {"num": 1}], [], None], [[1], "[1]", [{"num": 0.5}]]),
+    "STRUCT(u UNION(num INTEGER, str VARCHAR))": ([{"u": {"num": 1}}, {"u": "x"}], [{"u": 1}, "{'u': 1}"]),
+    "VARIANT[]": ([None], [[1], [], "[1]", 1]),
+    "STRUCT(a BLOB)": ([{"a": "x"}], [{"a": 1}, {"a": "\\x61"}]),
+}
+MEMBERS = ({"num": 1}, {"str": "1"})
+
+
+class TestTypesOfSeveralKinds:
+    """What DuckDB would choose by the rows beside a value, the value itself decides."""
+
+    @pytest.mark.parametrize("kind", MIXED)
+    def test_value_is_kept_or_rejected_whatever_stands_beside_it(self, sql, sink, kind):
+        kept, rejected = MIXED[kind]
+        sql(f"CREATE TABLE t (id INTEGER PRIMARY KEY, v {kind})")
+        target, values = sink(), [*kept, *rejected]
+        together = [{"id": number, "v": value} for number, value in enumerate(values)]
+        bad = range(len(kept), len(values))
+        assert places(target.write(rows_of(together), label="b")) == list(bad)
+        for number, value in enumerate(values):
+            refused = target.write(rows_of([{"id": 100 + number, "v": value}]), label=f"b{number}")
+            assert [one.error.partition(":")[0] for one in refused] in ([], ["v"], ["Conversion Error"])
+            assert bool(refused) == (number in bad)
+        target.close()
+        found = dict(sql("SELECT id, v FROM t"))
+        expected = [self._read(value) for value in kept]
+        assert [found[number] for number in range(len(kept))] == expected
+        assert [found[100 + number] for number in range(len(kept))] == expected
+        assert [type(found[number]) for number in range(len(kept))] == list(map(type, expected))
+
+    def _read(self, value):
+        if isinstance(value, list):
+            return [self._read(one) for one in value]
+        if value in MEMBERS:
+            return next(iter(value.values()))
+        if value == {"a": "x"}:
+            return {"a": b"x"}
+        return {"u": self._read(value["u"])} if isinstance(value, dict) and "u" in value else value
+
+
+def test_nanoseconds_in_lists_of_a_frame_are_kept_in_json(sql, sink):
+    length = pl.Series("v", [[5]], dtype=pl.List(pl.Duration("ns")))
+    target = sink(create=True)
+    assert list(target.write(Outgoing.of_frame(pl.DataFrame({"id": [1], "v": length}), [0]), label="b")) == []
+    target.close()
+    assert sql("SELECT v FROM t") == [('["PT0.000000005S"]',)]

@@ -29,9 +29,10 @@ WRITTEN = (
 )
 
 
-def faults(values, stored=None, *, takes_numbers=False):
+def faults(values, stored=(), replaced=None, *, takes_numbers=False):
     order = TextOrder(TableName("t"), "seq")
-    return set(order.faults(values, lambda: stored, lambda places: {}, takes_numbers=takes_numbers))
+    found = order.faults(values, lambda most: stored[:most], lambda places: replaced or {}, takes_numbers=takes_numbers)
+    return set(found)
 
 
 @given(moments, moments, st.sampled_from(WRITTEN), st.sampled_from(WRITTEN), st.integers(0, 3))
@@ -69,8 +70,16 @@ def test_column_without_sortable_texts_is_refused(value):
     with pytest.raises(SinkMismatch, match="do not sort by what they mean"):
         faults([value])
     with pytest.raises(SinkMismatch, match="do not sort by what they mean"):
-        faults(["2026-07-01"], value)
+        faults(["2026-07-01"], [value])
 
 
 def test_numbers_are_numbers_where_the_column_keeps_them():
     assert faults([9, 10.5, "2026-07-01"], takes_numbers=True) == {2}
+
+
+def test_table_of_several_forms_is_compared_by_the_most_common_one():
+    day, moment = "2026-07-01", "2026-07-01T00:00:00Z"
+    for stored in (["9", day, moment, moment], [moment, moment, day, "9"]):
+        assert faults(["2026-07-02", "2026-07-02T00:00:00Z"], stored) == {0}
+        assert faults([moment, moment, moment], stored, {0: moment, 1: day, 2: "9"}) == {1, 2}
+    assert faults([day, moment], [day, moment]) == faults([day, moment], [moment, day])

@@ -703,6 +703,28 @@ def test_a_database_that_another_connection_has_locked_is_waited_for(lite):
     holder.close()
 
 
+def test_duckdb_values_that_python_lacks_are_texts(tmp_path):
+    path = tmp_path / "fine.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            """CREATE TABLE t AS SELECT * FROM (VALUES
+                (1, INTERVAL '1 month', TIMESTAMP 'infinity', DATE '-infinity', TIMESTAMPTZ 'infinity',
+                 TIMESTAMP_NS '2026-07-01 12:00:00.123456789', [TIMESTAMP_NS '2026-07-01 12:00:00.123456789'],
+                 {'a "INTERVAL"': INTERVAL '1 month'}),
+                (2, INTERVAL '30 hours', TIMESTAMP '9999-12-31 23:59:59.999999', DATE '9999-12-31', NULL,
+                 TIMESTAMP_NS '2026-07-01 12:00:00.123456', [], NULL)
+            ) rows (id, length, moment, day, instant, fine, list, nested)"""
+        )
+    reading = query(f"duckdb:///{path}", "SELECT * FROM t", watermark="fine", key="id")
+    with contextlib.closing(reading.open(None, reading.identity())) as opened:
+        records = [record for batch in iter(lambda: opened.read(1), None) for record in batch.rows.records]
+    fine = "2026-07-01 12:00:00.123456789"
+    second, first = ([record[name] for name in list(record)[1:]] for record in records)
+    assert first == ["1 month", "infinity", "-infinity", "infinity", fine, [fine], {'a "INTERVAL"': "1 month"}]
+    moment = datetime(2026, 7, 1, 12, 0, 0, 123456)
+    assert second == [timedelta(hours=30), datetime.max, date.max, None, moment, [], None]
+
+
 def test_duckdb_reads_a_file_that_this_process_writes_to(tmp_path):
     path = tmp_path / "busy.duckdb"
     with duckdb.connect(str(path)) as writer:

@@ -1,0 +1,93 @@
+"""Columns of a DuckDB query whose values Python cannot hold: they are read as texts, where they would be changed.
+
+Its driver makes 30 days of a month, the year 9999 of infinity, and cuts nanoseconds off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redrive.rows.sinks.shape import quoted
+
+_ENDLESS = ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP WITH TIME ZONE")
+_FINE = {"TIMESTAMP_NS": "epoch_ns({0})", "TIME_NS": "epoch_ns({0})"}
+_INTERVAL = "INTERVAL"
+_NESTED = re.compile(r'"(?:[^"]|"")*"|\b(?:INTERVAL|TIMESTAMP_NS|TIME_NS)\b')
+
+
+class ExactColumns:
+    """The columns of a query, with the texts of some of them."""
+
+    def __init__(self, types: Mapping[str, str]) -> None:
+        self.names = list(types)
+        self._replaced = {name: nested for name, kind in types.items() if (nested := _of_texts(kind)) is not None}
+        self._texts = {at: text for at, (name, kind) in enumerate(types.items()) if (text := _text(name, kind))}
+        self._intervals = {at for at, kind in enumerate(types.values()) if kind == _INTERVAL}
+
+    def select(self, query: str) -> str:
+        """Return a query with the texts behind the columns; the order of its rows is kept, as DuckDB promises."""
+        if not self._texts and not self._replaced:
+            return query
+        chosen = [
+            f"CAST({quoted(name)} AS {self._replaced[name]}) AS {quoted(name)}"
+            if name in self._replaced
+            else quoted(name)
+            for name in self.names
+        ]
+        return f"SELECT {', '.join([*chosen, *self._texts.values()])} FROM ({query}) AS redrive_exact"
+
+    def rows(self, found: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the rows with texts for the values that Python cannot hold."""
+        if not self._texts:
+            return found
+        width, rows = len(self.names), []
+        for row in found:
+            values = list(row[:width])
+            for at, text in zip(self._texts, row[width:], strict=True):
+                if text is not None and not (at in self._intervals and _is_duration(text)):
+                    values[at] = text
+            rows.append(values)
+        return rows
+
+
+def _text(name: str, kind: str) -> str | None:
+    """The expression for the text of a value, where it must be one; NULL for most values."""
+    column = quoted(name)
+    if kind == _INTERVAL:
+        return f"CAST({column} AS VARCHAR)"
+    condition = f"NOT isfinite({column})" if kind in _ENDLESS else None
+    if kind in _FINE:
+        condition = f"{_FINE[kind].format(column)} % 1000 <> 0"
+        condition = f"NOT isfinite({column}) OR {condition}" if kind == "TIMESTAMP_NS" else condition
+    return None if condition is None else f"CASE WHEN {condition} THEN CAST({column} AS VARCHAR) END"
+
+
+def _of_texts(kind: str) -> str | None:
+    """A nested type with texts for what Python cannot hold; None where it has nothing of that kind."""
+    if not kind.endswith("]") and not kind.startswith(("STRUCT", "MAP", "UNION")):
+        return None
+    made = _NESTED.sub(lambda found: found[0] if found[0].startswith('"') else "VARCHAR", kind)
+    return None if made == kind else made
+
+
+def _is_duration(interval: str) -> bool:
+    """Whether an interval of DuckDB is a timedelta: it has no months."""
+    return is_timedelta(interval) or _TIME.fullmatch(interval) is not None
+
+
+def is_timedelta(interval: str) -> bool:
+    """Return whether an interval, in PostgreSQL's default style, is days and a time of less than a day."""
+    found = _DAYS_AND_TIME.fullmatch(interval)
+    if found is None:
+        return False
+    days, time_of_day = int(found["days"] or 0), found["hours"]
+    mixed = bool(days) and time_of_day is not None and (days < 0) != (found["sign"] == "-")
+    return int(time_of_day or 0) < 24 and not mixed
+
+
+_DAYS_AND_TIME = re.compile(
+    r"(?:(?P<days>-?\d+) days?)?\s*(?:(?P<sign>[-+]?)(?P<hours>\d+):\d\d:\d\d(?:\.\d+)?)?", re.ASCII
+)
+_TIME = re.compile(r"-?\d+:\d\d:\d\d(?:\.\d+)?")
