@@ -61,6 +61,10 @@ CASES = {
     "int4range": ([("[1,5]", "[1,6)")], [[1, 5]]),
     "tsmultirange": ([("{[2026-07-01,)}", '{["2026-07-01 00:00:00",)}')], ["{[2026-07-01 00:00:00.1234567,)}"]),
     "point": ([("(0.1,2)", "(0.1,2)")], ["(0.12345678901234567891,2)"]),
+    "date": (
+        [("2026-07-01", "2026-07-01"), ("infinity", "infinity")],
+        [["2026-07-01"], ["Infinity"], '["2026-07-01"]'],
+    ),
     "oid": ([(5, "5")], [-1]),
 }
 
@@ -117,6 +121,8 @@ def test_texts_of_a_frame_are_kept_or_rejected(opened):
         }
     )
     sink = table(url, "types.t", key="id")
+    flags = pl.DataFrame({"id": [9], numbers["bytea"]: [True]})
+    assert len(sink.write(Outgoing.of_frame(flags, [0]), label="a")) == 1
     refused = {one.place: str(one.error) for one in sink.write(Outgoing.of_frame(frame, range(4)), label="b")}
     assert list(refused) == [1, 2, 3]
     assert refused[1] == f"{numbers['varchar(3)']}: 'abc ' would be cut: character varying(3) keeps 3 characters"

@@ -99,8 +99,8 @@ class _Framing:
         if dtype == pl.Object or (dtype == pl.String and kind == "JSON" and not self._of_text):
             return True
         if dtype.is_nested():
-            if kind in ("VARCHAR", "JSON") and has_nanoseconds(dtype):
-                return True
+            if kind in ("VARCHAR", "JSON") and (has_nanoseconds(dtype) or "Binary" in repr(dtype)):
+                return True  # DuckDB would cut and decode them
             return is_nested(kind) and not is_same(dtype, self._type_of(kind))
         if not is_own(dtype, kind):
             return True

@@ -32,6 +32,7 @@ _TIME = re.compile(r"(?:[+-]?(\d+):(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?")
 _FRACTION = re.compile(r"\.(\d+)")
 _DATE = re.compile(r"\d[-/]\d")
 _LEAP_SECOND = "60"
+_BRACKETS = re.compile(r"[\[\]{}\"']")
 TIMES = (Family.TIMESTAMP, Family.INSTANT, Family.DATE, Family.TIME, Family.INTERVAL)
 NOT_TIMES = (int, float, Decimal, dt.timedelta, dt.time)
 """Types whose values a database might take for a time that they are not."""
@@ -48,6 +49,8 @@ def change_of(value: Any, capacity: Capacity) -> str | None:
         return None
     if capacity.family in TIMES and isinstance(value, NOT_TIMES) and not isinstance(value, _OWN[capacity.family]):
         return f"is a {type(value).__name__}, not a value of type {capacity.type}"
+    if capacity.family in TIMES and isinstance(value, str) and _BRACKETS.search(value):
+        return f"has brackets or quotes, which {capacity.type} would leave out"
     return _CHANGES[capacity.family](value, capacity)
 
 

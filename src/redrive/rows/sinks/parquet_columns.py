@@ -19,7 +19,6 @@ with needs("rows"):
     import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
 
-_NOT_IN_ARROW = (pl.Object, pl.Int128, pl.UInt128)
 _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -74,10 +73,14 @@ def _settled(columns: dict[str, _Column], known: pa.Schema | None, where: str) -
 
 def _columns_of(rows: Outgoing) -> dict[str, _Column]:
     frame = rows.as_frame
-    if frame is None or any(dtype in _NOT_IN_ARROW for dtype in frame.dtypes):
+    if frame is None or any(_is_not_in_arrow(dtype) for dtype in frame.dtypes):
         return {name: _Values(rows.values(name), _map_type(rows.maps.get(name))) for name in rows.columns}
     table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     return {name: _Typed(table.column(name)) for name in table.column_names}
+
+
+def _is_not_in_arrow(dtype: pl.DataType) -> bool:
+    return dtype == pl.Object or "Int128" in repr(dtype)  # however deep
 
 
 class _Column(Protocol):

@@ -36,6 +36,8 @@ _JSON = ("json", "jsonb")
 _TEXTS = ("text", "varchar", "bpchar", "citext", "name", "char")
 _BYTES = (bytes, bytearray, memoryview)
 _BYTEA = ("bytea",)
+# Those that would read brackets and quotes as nothing, or as bytes.
+_WITHOUT_PARTS = (*_BYTEA, *_MOMENTS, "date", "time", "timetz", "interval", "char")
 _BASES = {
     **{"character varying": "varchar", "character": "bpchar", '"char"': "char", "boolean": "bool"},
     **{"smallint": "int2", "integer": "int4", "bigint": "int8"},
@@ -189,6 +191,8 @@ def _lines(frame: pl.DataFrame) -> bytes:
 
 def _is_own(kind: pl.DataType, base: str) -> bool:
     """Whether values of a frame's column are written exactly for a column of the table, or in Python's words."""
+    if base in _BYTEA:
+        return kind in (pl.Binary, pl.String, pl.Categorical, pl.Enum)
     if isinstance(kind, pl.Datetime):
         return base == "timestamptz" or (base == "timestamp" and kind.time_zone is None)
     if kind == pl.Date:
@@ -315,7 +319,7 @@ def _rules(base: str, stored: Stored, *, of_text: bool) -> Rules:
         elements = _scalar_rules(_BASES.get(stored.type) or stored.type.partition("(")[0])
         return dict.fromkeys((list, tuple, set, frozenset), lambda value: _adapted(value, elements)) | {UUID: str}
     rules = {**NESTED, **_scalar_rules(base)}
-    return rules | _NO_PARTS if stored.is_range or base in (*_BYTEA, "interval", "char") else rules
+    return rules | _NO_PARTS if stored.is_range or base in _WITHOUT_PARTS else rules
 
 
 def _scalar_rules(base: str) -> Rules:

@@ -56,7 +56,9 @@ class TextOrder:
             # Which rows a table returns first is chance, so that most of them count. A row that replaces another is
             # compared with the form of that one below.
             known = Counter(form for value in some if (form := _form(value, takes_numbers=takes_numbers)))
-            self._form = min(known, key=lambda form: (-known[form], form)) if known else self._refuse(some[0])
+            coming = Counter(forms)
+            likely = sorted(known, key=lambda form: (-known[form], -coming[form], form))
+            self._form = likely[0] if likely else self._refuse(some[0])
         given = [at for at, value in enumerate(values) if value is not None]
         if self._form is None and given:
             self._form = next((forms[at] for at in given if forms[at]), None) or self._refuse(values[given[0]])

@@ -309,9 +309,10 @@ class TestTypesOfSeveralKinds:
         return {"u": self._read(value["u"])} if isinstance(value, dict) and "u" in value else value
 
 
-def test_nanoseconds_in_lists_of_a_frame_are_kept_in_json(sql, sink):
+def test_nanoseconds_and_bytes_in_lists_of_a_frame_are_kept_or_rejected_in_json(sql, sink):
     length = pl.Series("v", [[5]], dtype=pl.List(pl.Duration("ns")))
     target = sink(create=True)
     assert list(target.write(Outgoing.of_frame(pl.DataFrame({"id": [1], "v": length}), [0]), label="b")) == []
+    assert places(target.write(Outgoing.of_frame(pl.DataFrame({"id": [2], "v": [[b"a"]]}), [0]), label="c")) == [0]
     target.close()
     assert sql("SELECT v FROM t") == [('["PT0.000000005S"]',)]

@@ -82,4 +82,6 @@ def test_table_of_several_forms_is_compared_by_the_most_common_one():
     for stored in (["9", day, moment, moment], [moment, moment, day, "9"]):
         assert faults(["2026-07-02", "2026-07-02T00:00:00Z"], stored) == {0}
         assert faults([moment, moment, moment], stored, {0: moment, 1: day, 2: "9"}) == {1, 2}
-    assert faults([day, moment], [day, moment]) == faults([day, moment], [moment, day])
+    for stored in ([day, moment], [moment, day]):
+        assert faults([day, moment, moment], stored) == {0}
+        assert faults([day, day, moment], stored) == {2}
