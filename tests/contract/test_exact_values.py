@@ -204,7 +204,7 @@ def test_value_is_kept_exactly_or_rejected_whatever_its_neighbours(column, rando
 
 
 @pytest.mark.chaos
-@settings(once, max_examples=20)
+@settings(once, max_examples=10)
 @shuffled
 def test_many_values_are_kept_exactly_or_rejected(column, random, drawn):
     _check_neighbours(column, random, drawn)

@@ -86,7 +86,8 @@ def _is_same_number(given, found):
     if not -1e308 < found < 1e308 or (found == 0) != (number == 0):
         return Decimal(repr(found)) == number if abs(found) < float("inf") else False
     last = Decimal((0, (1,), number.as_tuple().exponent))
-    return Decimal(found).quantize(last, context=_WIDE) == number
+    # Zeros at the end of a number may be more digits than a float has; its own text has none.
+    return Decimal(repr(found)) == number or Decimal(found).quantize(last, context=_WIDE) == number
 
 
 def _number(value):
