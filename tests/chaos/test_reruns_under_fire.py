@@ -138,9 +138,8 @@ def test_final_codes_are_the_same_in_all_recipes():
     assert {int(code) for code in kubernetes.split(",")} == {int(code) for code in table.split(",")} == FINAL
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_scheduler_loop_pays_every_merchant_once(new_store, tmp_path, kind):
-    with new_store(kind) as store:
+def test_scheduler_loop_pays_every_merchant_once(new_store, tmp_path):
+    with new_store("sqlite") as store:
         pay_one_day(tmp_path / "day", store, seed=1, kills=1)
 
 

@@ -11,6 +11,7 @@ import redrive
 from redrive.errors import PipelineError, SinkMismatch, StoreError
 from redrive.rows.batch import Outgoing
 from redrive.rows.ledger import Ledger
+from tests.support.examples import examples
 from tests.support.table_places import PLACES, place_of, postgresql, sqlite
 
 URL = "sqlite:///t.db"
@@ -185,7 +186,7 @@ class TestInterruptedRuns:
     @settings(
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         deadline=None,
-        max_examples=10,
+        max_examples=examples(5),
     )
     @given(
         rows=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["a", "b", "bad"])), min_size=1, max_size=9),

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 import redrive
 from redrive.letters import Status
+from tests.support.examples import examples
 
 UTC = dt.UTC
 NOON = dt.datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -144,7 +145,7 @@ def take_step(store, kind, detail):
         dlq.import_(lines)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(10))
 @given(plan=steps)
 def test_counts_are_exact_after_any_mix_of_changes(store, plan):
     dlq = store.dlq

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import redrive
 from tests.oracles.row_loader import RowLoader
+from tests.support.examples import examples
 from tests.support.stores import NewStore
 from tests.support.table_places import PLACES, place_of
 
@@ -92,7 +93,6 @@ def table(
     caplog.set_level(logging.CRITICAL, "redrive")
     place, kind = request.param
     with place_of(place, new_store, tmp_path) as (store, url, execute):
-        store.listeners = ()
         yield Table(store, url, execute, kind)
 
 
@@ -103,7 +103,7 @@ one_type = pytest.mark.parametrize("table", [(place, "INTEGER") for place in PLA
 @every_type
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=max(5, settings().max_examples // 8),
+    max_examples=examples(4),
 )
 @given(data=st.data(), batch=st.integers(1, 6), rule=st.sampled_from(["last", "first", "quarantine"]))
 def test_spellings_end_as_row_by_row_loader_has_them(request, table, data, batch, rule, tmp_path):

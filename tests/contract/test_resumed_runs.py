@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import redrive
+from tests.support.examples import examples
 from tests.support.table_places import place_of
 
 FIELDS = ("a", "b")
@@ -57,7 +58,7 @@ class TestFieldsOfRecords:
         batch=st.integers(1, 4),
         breaks_at=st.sets(st.integers(0, 14), max_size=4),
     )
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
     def test_are_the_same_in_a_resumed_run(self, tmp_path_factory, fields, batch, breaks_at):
         directory = tmp_path_factory.mktemp("fields")
         records = [{"id": n, **dict.fromkeys(sorted(some), "new")} for n, some in enumerate(fields)]

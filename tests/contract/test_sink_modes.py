@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 import redrive
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing
+from tests.support.examples import examples
 from tests.support.table_places import PLACES, place_of
 
 COUNTED = ("read", "written", "rejected", "discarded", "duplicates")
 URL = "sqlite:///t.db"
 few_examples = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=15
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=examples(6),
 )
 
 
@@ -92,7 +95,7 @@ class TestNewer:
     @settings(
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         deadline=None,
-        max_examples=15,
+        max_examples=examples(6),
     )
     @given(
         rows=st.lists(

@@ -31,6 +31,7 @@ from redrive.rows.sinks.parquet import parquet_dataset
 from redrive.rows.sinks.shape import TableName
 from redrive.rows.sinks.sink import SharesTransactions
 from redrive.rows.sinks.table import table
+from tests.support.examples import examples
 
 UTC = dt.UTC
 _WIDE = Context(prec=200)
@@ -318,7 +319,7 @@ def test_exactly_the_bad_rows_are_refused_and_all_others_written(place, outgoing
     assert {n for (n,) in place.sql("SELECT id FROM t")} == set(range(60)) - bad
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(6), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bad=st.sets(st.integers(0, 39)), there=st.sets(st.integers(0, 39)))
 def test_whatever_was_there_before_and_whichever_rows_are_bad(place, outgoing, bad, there):
     for statement in ("DROP TABLE IF EXISTS t", "DROP TABLE IF EXISTS city"):
