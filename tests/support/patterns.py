@@ -25,6 +25,7 @@ import redrive
 
 SOURCE = Path(redrive.__file__).parent
 _FUNCTIONS = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}
+_CALLED = re.compile(rf"\.(?:{'|'.join(_FUNCTIONS)})\b")
 _ANCHORED = {"match", "fullmatch"}
 _INTERESTING = "a0\\'\" -_.:=,<(/\t@eAx1+%\n{["
 _MOST_TEXTS = 16
@@ -58,7 +59,8 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 def patterns() -> tuple[list[Found], list[str]]:
     """All patterns of the package, and the modules in which some are put together at run time."""
-    trees = {name: ast.parse(path.read_text()) for name, path in modules()}
+    texts = {name: path.read_text() for name, path in modules()}
+    trees = {name: ast.parse(text if _CALLED.search(text) else "") for name, text in texts.items()}
     uses = _uses(trees)
     found: dict[tuple[str, Any], Found] = {}
     built = set()
