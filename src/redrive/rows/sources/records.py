@@ -16,6 +16,8 @@ from redrive.rows.sources.records_frame import ArrowStream, FrameRecords, frame_
 
 Items = Iterable[Mapping[str, Any]]
 
+_OVER_LISTS = (type(iter([])), type(iter(())), type(reversed([])))
+_WITH_INDEX = 3
 _MOST_SECONDS = 5.0  # how long a slow iterator is read ahead for its identity
 
 
@@ -111,10 +113,11 @@ class Records:
         self._peeked = None
         if isinstance(stream.error, SourceError) and not stream.has_ahead:
             raise stream.error
-        if stream.taken > start or stream.has_failed:
+        # One that has ended at row 0 may have been used up; behind a checkpoint, it has nothing more than that.
+        if stream.taken > start or stream.has_failed or (stream.has_ended and not start):
             raise SourceError(
-                f"{self.name} is a generator that was read before, to row {stream.taken:,}, and cannot begin again: "
-                "pass the function that makes it, without calling it"
+                f"{self.name} is an iterator that was read before, to row {stream.taken:,}, and cannot begin again: "
+                "pass the function that makes it, without calling it, or a list"
             )
         compares, size = self._declared is None, self._size()
         seen = FirstItems() if compares else None
@@ -127,12 +130,11 @@ class Records:
         return _record(raw)
 
     def _begin(self) -> None:
-        """Raise where the generator was read to its end by others, before this source has read a record of it."""
-        is_generator = isinstance(self._iterable, GeneratorType)
-        if is_generator and not self._is_begun and getgeneratorstate(self._iterable) == GEN_CLOSED:
+        """Raise where the iterator was read to its end by others, before this source has read a record of it."""
+        if not self._is_begun and _is_exhausted(self._iterable):
             raise SourceError(
-                f"{self.name} is a generator that was read to its end before: pass the function that makes it, "
-                "without calling it"
+                f"{self.name} is an iterator that was read to its end before: pass the function that makes it, "
+                "without calling it, or a list"
             )
         self._is_begun = True
 
@@ -205,6 +207,8 @@ class _Stream:
         self.error: Exception | None = None
         self.has_failed = False
         """Whether the error was raised: nothing more will come."""
+        self.has_ended = False
+        """Whether a reading came to the end of it."""
         self._items = items
         self._ahead: list[Any] = []
         self._seen: FirstItems | None = None
@@ -257,6 +261,7 @@ class _Stream:
             raise self.error
         found, self._ahead = (self._ahead, []) if len(self._ahead) <= most else _parted(self._ahead, most)
         self.taken += len(found)
+        self.has_ended = not found
         return found
 
     def _fill(self, count: int) -> None:
@@ -340,6 +345,16 @@ def _record(item: Any) -> Record:
         if not isinstance(key, str):
             raise TypeError(f"a record's keys are texts, not {key!r}")
     return record
+
+
+def _is_exhausted(items: object) -> bool:
+    """Whether an iterator was read to its end, of the kinds that know. Others look like one that is empty."""
+    if isinstance(items, GeneratorType):
+        return getgeneratorstate(items) == GEN_CLOSED
+    if isinstance(items, map | filter | zip | enumerate):
+        return any(_is_exhausted(part) for part in items.__reduce__()[1])
+    # Copied, an iterator over a list begins at an index, unless it was read to its end.
+    return isinstance(items, _OVER_LISTS) and len(items.__reduce__()) < _WITH_INDEX
 
 
 def _kind(item: object) -> str:

@@ -69,6 +69,34 @@ def test_generator_that_others_have_read_to_its_end_is_refused():
         source.open(None, source.identity())
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda items: iter(items),
+        lambda items: iter(tuple(items)),
+        lambda items: reversed(items),
+        lambda items: map(dict, items),
+        lambda items: filter(None, (item for item in items)),
+    ],
+)
+def test_iterator_that_others_have_read_to_its_end_is_refused(made):
+    items = [{"id": n} for n in range(3)]
+    used_up = made(items)
+    assert len(list(used_up)) == 3
+    with pytest.raises(SourceError, match="was read to its end before: pass the function"):
+        read_all(records(used_up))
+    assert len(rows_of(read_all(records(made(items))))) == 3
+    assert rows_of(read_all(records(made([])))) == []
+
+
+@pytest.mark.parametrize("made", [lambda: iter([]), lambda: iter({}.values()), lambda: numbered(0)])
+def test_empty_iterator_is_not_read_twice(made):
+    source = records(made())
+    assert rows_of(read_all(source)) == []
+    with pytest.raises(SourceError, match="read before, to row 0"):
+        source.open(None, source.identity())
+
+
 def test_a_generator_goes_on_where_it_stands():
     source = records(numbered(5))
     batch = source.open(None, source.identity()).read(2)
