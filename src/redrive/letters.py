@@ -245,7 +245,8 @@ class ReplayReport:
     held: int = 0
     """In the hands of another replay or of a run that is alive: left to it."""
     held_by_run: int = 0
-    """Letters that matched and were left out: a run was killed while it wrote their rows, and is to be resumed."""
+    """Letters that matched and were left out: a run was killed or failed while it wrote their rows, and is to be
+    resumed."""
     seen_meanwhile: int = 0
     """Accepted, but the record failed anew while it was under way: still pending."""
     rehearsed: bool = True

@@ -546,6 +546,54 @@ redrive.Pipeline("vendor", source=redrive.rows.records(rows, name="in"), sink=si
         assert place.replay(include_superseded=True).reprocessed == 1
 
 
+class TestRunThatFailed:
+    """A run fails between the commit of the sink and that of the store."""
+
+    @pytest.fixture
+    def place(self, some_place):
+        some_place.run((1, "bad", 0))
+        pipeline = some_place.pipeline((5, "good", 0), (1, "new", 0), batch=1)
+        write = pipeline.sink.write
+
+        def write_and_fail(rows, *, label):
+            refused = write(rows, label=label)
+            if rows.values("id")[0] == 1:
+                raise ConnectionResetError("the connection is gone")
+            return refused
+
+        pipeline.sink.write = write_and_fail
+        with pytest.raises(redrive.RunStopped):
+            pipeline.run()
+        assert some_place.rows() == {1: "new", 5: "good"}
+        return some_place
+
+    def test_replay_leaves_its_letters_to_it(self, place):
+        for dry_run in (True, False):
+            report = place.replay(dry_run=dry_run)
+            assert (report.selected, report.held_by_run) == (0, 1)
+        assert place.rows() == {1: "new", 5: "good"}
+
+    def test_resumed_run_supersedes_them(self, place):
+        place.run((5, "good", 0), (1, "new", 0), batch=1)
+        report = place.replay()
+        assert (report.held_by_run, report.superseded) == (0, 1)
+
+    def test_abandoned_run_may_have_written_them(self, place):
+        place.pipeline((7, "other", 0)).run(restart=True)
+        report = place.replay(dry_run=True)
+        assert (report.selected, report.held_by_run, report.key_unknown) == (1, 0, 1)
+
+    def test_run_that_stopped_before_it_wrote_leaves_them_free(self, some_place):
+        some_place.run((1, "bad", 0), (2, "bad too", 0))
+
+        def check(record):
+            with pytest.raises(redrive.RunStopped, match="a replay has 1 letters"):
+                some_place.run((1, "new", 0), (2, "new", 0), patience=0.1)
+
+        assert some_place.replay(validate=check, ids=[some_place.letters()["bad"].id]).reprocessed == 1
+        assert some_place.replay(ids=[some_place.letters()["bad too"].id]).reprocessed == 1
+
+
 class TestRunThatWritesNothingForTheKey:
     def test_table_that_keeps_its_row_supersedes_no_letter(self, place):
         place.sql("INSERT INTO t VALUES (1, 'there', 0)")
@@ -611,6 +659,36 @@ class TestOneRowOfAKeyAndRun:
             "bad two": "superseded",
             "bad three": "superseded",
         }
+
+    @pytest.mark.parametrize("batch", [1, 2, 100])
+    def test_later_letter_stays_superseded_in_the_next_run(self, some_place, rule, batch):
+        rows = [(1, "bad one", 1), (9, "good", 0), (1, "bad two", 2), (1, "bad one", 1), (1, "bad three", 3)]
+        for number in range(3):
+            some_place.run(*rows, on_duplicate=rule, batch=batch)
+            report = some_place.replay(on_duplicate=rule, batch=batch)
+            assert report.reprocessed == (0 if number else 1)
+            assert some_place.rows() == {1: "bad one", 9: "good"}
+        letters = list(some_place.store.dlq.each())
+        assert [letter.record["v"] for letter in letters if letter.status == "reprocessed"] == ["bad one"]
+        assert sum(letter.superseded_at is not None for letter in letters) == len(letters) - 1 == 3
+
+    @pytest.mark.parametrize("batch", [1, 100])
+    def test_row_before_the_written_letter_counts_in_the_next_run(self, some_place, rule, batch):
+        some_place.run((1, "bad two", 2), on_duplicate=rule)
+        some_place.replay(on_duplicate=rule)
+        some_place.run((1, "bad one", 1), (1, "bad two", 2), on_duplicate=rule, batch=batch)
+        some_place.replay(on_duplicate=rule)
+        assert some_place.rows() == {1: "bad one"}
+        assert some_place.replay(on_duplicate=rule).selected == 0
+
+    @pytest.mark.parametrize("batch", [1, 100])
+    def test_letter_behind_a_discarded_one_is_written(self, some_place, rule, batch):
+        rows = [(1, "bad one", 1), (1, "bad two", 2)]
+        some_place.run(*rows, on_duplicate=rule)
+        some_place.store.dlq.discard(ids=[some_place.letters()["bad one"].id], note="wrong")
+        some_place.run(*rows, on_duplicate=rule, batch=batch)
+        some_place.replay(on_duplicate=rule)
+        assert some_place.rows() == {1: "bad two"}
 
     def test_letter_of_a_later_run_is_written(self, some_place, rule):
         some_place.run((1, "good", 0), on_duplicate=rule)

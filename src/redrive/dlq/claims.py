@@ -2,8 +2,9 @@
 
 A run that writes rows for which there are letters claims these, too: no replay writes an old row over a new one. A
 claim lives as long as its replay or run renews it. A replay that was killed stops renewing, and its letters are free
-once the lease has run out. A run that was killed may have written their rows and not marked them: its claims hold until
-the run is resumed or abandoned. Results are only written by who still holds the claim.
+once the lease has run out. A run that was killed, or failed while it wrote a batch, may have written their rows and not
+marked them: its claims hold until the run is resumed or abandoned. Results are only written by who still holds the
+claim.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class Claims:
             statement = statement.where(among(letter_claims.c.letter_id, ids))
         return set(connection.execute(statement.returning(letter_claims.c.letter_id)).scalars())
 
+    def expire(self, connection: Connection) -> None:
+        """End the lease of all claims: those of a run hold all the same until it is resumed or abandoned."""
+        now = self._database.dialect.now(connection)
+        connection.execute(update(letter_claims).where(letter_claims.c.owner == self.owner).values(until=now))
+
     def kept_alive(self) -> AbstractContextManager[None]:
         """Renew the claims for as long as the block runs."""
         return renewed(self._database, self.renew, lease=self.lease)
@@ -71,8 +77,8 @@ def owner_of_run(run_id: uuid.UUID) -> str:
     return f"{_RUN}{run_id.hex}"
 
 
-def killed_runs(connection: Connection, now: datetime) -> list[str]:
-    """Return the owners of the claims of runs that were killed, and are to be resumed."""
+def unsaved_runs(connection: Connection, now: datetime) -> list[str]:
+    """Return the owners of the claims of runs that were killed, or failed while writing, and are to be resumed."""
     claims = letter_claims.c
     over = select(claims.owner).distinct().where(claims.owner.startswith(_RUN), claims.until <= now)
     owners = {uuid.UUID(owner.removeprefix(_RUN)): owner for owner in connection.execute(over).scalars()}

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, select
@@ -26,6 +26,9 @@ _AT_ONCE = 500
 # Their record only names the work: the task, the call, or the page as it is by then, has failed once more.
 _NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE, ErrorType.CALL}
 
+RowThatCounts = Literal["first", "last"]
+"""Which of the rows of one key and run is to be in the sink."""
+
 
 class _Known(NamedTuple):
     """A letter that is in the store."""
@@ -33,6 +36,7 @@ class _Known(NamedTuple):
     id: int
     identity: bytes
     is_open: bool
+    is_superseded: bool
     is_decided: bool
     """Whether its decision holds for a record that comes again unchanged."""
     written_at: datetime | None
@@ -47,6 +51,8 @@ class Matched:
 
     rows: list[LetterRow]
     decided: list[Sighting] = field(default_factory=list)
+    superseded: frozenset[bytes] = frozenset()
+    """Identities of rows that must not be written: the one that counts was, by a replay."""
 
 
 def match(
@@ -56,27 +62,31 @@ def match(
     identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
     *,
     by_run: bool = False,
-    overwrites: bool = False,
+    counts: RowThatCounts | None = None,
 ) -> Matched:
     """Find the records whose letter was reprocessed or discarded, and give rows of a run the identity of their letter.
 
     Args:
         identities: by what the row of a run may be known, the preferred first.
         by_run: whether each row is an event: a decision about one does not hold for an equal one of the same run.
-        overwrites: whether of the rows of a key the last one counts, so that one that was written may have to be again.
+        counts: which of the rows of a key counts, so that one that was written may have to be again; None where the
+            sink compares them, or has no key.
     """
+    superseded = frozenset[bytes]()
     if identities is None:
         decided, put = _decided(connection, database, rows), rows
     else:
         known_by = [identities(row) for row in rows]
-        run = _RowsOfRun(connection, database, rows, known_by, by_run=by_run, overwrites=overwrites)
+        run = _RowsOfRun(connection, database, rows, known_by, by_run=by_run, counts=counts)
         decided, chosen = run.decided, run.chosen
+        superseded = frozenset(chosen[place] for place in run.superseded)
         put = [row._replace(identity=chosen.get(place, row.identity)) for place, row in enumerate(rows)]
     times = Counter(decided.values())
     last = {letter_id: rows[place] for place, letter_id in sorted(decided.items())}
     return Matched(
         [row for place, row in enumerate(put) if place not in decided],
         [Sighting(one, times[one], row.last_seen, row.run_id, row.position) for one, row in last.items()],
+        superseded,
     )
 
 
@@ -128,11 +138,13 @@ class _RowsOfRun:
         identities: Sequence[tuple[bytes, ...]],
         *,
         by_run: bool,
-        overwrites: bool,
+        counts: RowThatCounts | None,
     ) -> None:
         self._by_run = by_run
+        self._counts = counts
         self.chosen: dict[int, bytes] = {}
         self.decided: dict[int, int] = {}
+        self.superseded: set[int] = set()
         run = next((row.run_id for row in rows if row.run_id is not None), None)
         known = _known(connection, {one for several in identities for one in several})
         # Where a letter was seen in this run. Decided ones as well: another row of the run must not replace them.
@@ -151,11 +163,18 @@ class _RowsOfRun:
             for place, several in enumerate(identities)
             if (letter_ids := same.get(place))
         }
-        self._replaced = _replaced(connection, rows, equal) if overwrites else set()
+        self._replaced = set() if counts is None else _replaced(connection, rows, equal)
         for place, listed in equal.items():
             self._match_content(place, rows[place], listed)
-        if overwrites:
-            self._decide_again(rows, equal)
+        written = {
+            place
+            for place, letter_id in self.decided.items()
+            if any(one.id == letter_id and one.written_at is not None for one in equal[place])
+        }
+        if counts == "last":
+            self._decide_again(rows, written)
+        elif counts == "first":
+            self._keep_first(rows, written, _written_keys(connection, rows, run))
         for place, several in enumerate(identities):
             if place not in self.chosen and place not in self.decided:
                 self.chosen[place] = self._free_identity(several, rows[place].position)
@@ -168,6 +187,8 @@ class _RowsOfRun:
             for one in letters
             if one.is_decided and one.id not in self._replaced and row.error_type not in _NEVER_DECIDED
         ]
+        if self._counts == "first" and any(one.written_at for one in decided):
+            free = [one for one in free if not one.is_superseded]  # the equal row that was written is the one
         if self._by_run:
             decided = [one for one in decided if self._letters.get(one.id, row.position) == row.position]
         if free:
@@ -182,13 +203,35 @@ class _RowsOfRun:
         self._letters[letter.id] = row.position
         self._identities[letter.identity] = row.position
 
-    def _decide_again(self, rows: Sequence[LetterRow], equal: Mapping[int, Sequence[_Known]]) -> None:
+    def _decide_again(self, rows: Sequence[LetterRow], written: set[int]) -> None:
         """Make rows that were written letters again where another row of their key is one: the last is to count."""
         undecided = {row.sink_key for place, row in enumerate(rows) if place not in self.decided} - {None}
-        for place, letter_id in list(self.decided.items()):
-            is_written = any(one.id == letter_id and one.written_at is not None for one in equal[place])
-            if is_written and rows[place].sink_key in undecided:
+        for place in written:
+            if rows[place].sink_key in undecided:
                 del self.decided[place]
+
+    def _keep_first(self, rows: Sequence[LetterRow], written: set[int], keys: set[str]) -> None:
+        """Supersede rows behind one of their key that was written; make that a letter again where it is not the first.
+
+        Args:
+            written: the places of rows whose letter was reprocessed.
+            keys: those of which the run has met such a row in an earlier batch.
+        """
+        undecided: set[str] = set()
+        for place, row in enumerate(rows):
+            key = row.sink_key
+            if key is None:
+                continue
+            if place not in self.decided:
+                if key in keys:
+                    self.superseded.add(place)
+                else:
+                    undecided.add(key)
+            elif place in written:
+                if key in undecided:
+                    del self.decided[place]
+                else:
+                    keys.add(key)
 
     def _free_identity(self, identities: tuple[bytes, ...], position: str | None) -> bytes:
         """Return the first identity that no other row of the run has."""
@@ -228,7 +271,16 @@ def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, l
             holds = row.status == Status.DISCARDED or (is_written and row.superseded_at is None)
             written_at = row.settled_at if is_written else None
             known[row.identity].append(
-                _Known(row.id, row.identity, row.status in OPEN, holds, written_at, row.run_id, row.position)
+                _Known(
+                    row.id,
+                    row.identity,
+                    row.status in OPEN,
+                    row.superseded_at is not None,
+                    holds,
+                    written_at,
+                    row.run_id,
+                    row.position,
+                )
             )
     return known
 
@@ -261,6 +313,22 @@ def _replaced(connection: Connection, rows: Sequence[LetterRow], equal: Mapping[
                 if other.id != letter.id and (is_next or _is_written_after(written_at, letter)):
                     replaced.add(letter.id)
     return replaced
+
+
+def _written_keys(connection: Connection, rows: Sequence[LetterRow], run: str | None) -> set[str]:
+    """Return the keys of these rows of which a row of this run is in the sink, by a replay of its letter."""
+    listed, column = list({row.sink_key for row in rows if row.sink_key is not None}), letters.c
+    keys: set[str] = set()
+    for start in range(0, len(listed) if run is not None else 0, _AT_ONCE):
+        found = select(column.sink_key).where(
+            column.pipeline_name.in_({row.pipeline_name for row in rows}),
+            column.sink_key.in_(listed[start : start + _AT_ONCE]),
+            column.run_id == UUID(run),
+            column.status == Status.REPROCESSED,
+            column.superseded_at.is_(None),
+        )
+        keys.update(connection.execute(found).scalars())
+    return keys
 
 
 def _is_written_after(moment: datetime | None, letter: _Known) -> bool:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
-from sqlalchemy import Connection, literal, select
+from sqlalchemy import Connection, literal, select, update
 
 from redrive.dlq.fingerprint import Fingerprint
-from redrive.dlq.match import match
+from redrive.dlq.match import RowThatCounts, match
 from redrive.dlq.prepare import Preparer
 from redrive.errors import StoreError
 from redrive.letters import OPEN, NewLetter, Stored
@@ -25,6 +25,7 @@ from redrive.store.types import utc_text
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
 _LONGEST_SAMPLE = 500
+_AT_ONCE = 500
 
 CauseFound = tuple[Fingerprint, str, str]
 """A cause, its error type, and the message of one letter."""
@@ -95,18 +96,18 @@ def put_rows(
     *,
     identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
     by_run: bool = False,
-    overwrites: bool = False,
+    counts: RowThatCounts | None = None,
 ) -> Stored:
     """Put rows in the caller's transaction.
 
     Args:
         identities: by what the row of a run may be known, so that two rows of one run are always two letters.
         by_run: whether equal rows of two runs are two letters, too.
-        overwrites: whether of the rows of a key the last one counts.
+        counts: which of the rows of a key and run counts, unless the sink itself compares them.
     """
     dialect = database.dialect
     add_causes(connection, database, found)
-    matched = match(connection, database, rows, identities, by_run=by_run, overwrites=overwrites)
+    matched = match(connection, database, rows, identities, by_run=by_run, counts=counts)
     decided = len(rows) - len(matched.rows)
     if matched.decided:
         dialect.see_decided(connection, matched.decided)
@@ -119,6 +120,10 @@ def put_rows(
     again = [row for row in first.values() if row.identity in standing] if standing else []
     if again or later:
         _see_again(connection, database, again + later)
+    superseded = sorted(matched.superseded)
+    for start in range(0, len(superseded), _AT_ONCE):
+        mine = letters.c.identity.in_(superseded[start : start + _AT_ONCE]) & letters.c.status.in_(OPEN)
+        connection.execute(update(letters).where(mine).values(superseded_at=dialect.now(connection)))
     return Stored(len(first) - len(again), len(again) + len(later), decided)
 
 

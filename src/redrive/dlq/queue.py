@@ -22,6 +22,7 @@ from redrive.dlq.digests import Digests
 from redrive.dlq.due import Schedule
 from redrive.dlq.edit import MISSING
 from redrive.dlq.filters import Filter, moment
+from redrive.dlq.match import RowThatCounts
 from redrive.dlq.prepare import Preparer
 from redrive.dlq.put import in_order, put_all, put_rows
 from redrive.dlq.redact import Redactor
@@ -155,7 +156,7 @@ class DeadLetters:
         run_id: UUID | str | None = None,
         target: str | None = None,
         by_run: bool = False,
-        overwrites: bool = False,
+        counts: RowThatCounts | None = None,
     ) -> Stored:
         """Quarantine the records of a run in a transaction of the caller's on this store's database.
 
@@ -164,16 +165,14 @@ class DeadLetters:
 
         Args:
             by_run: whether equal records of two runs are two letters, as the rows of a sink without a key are two.
-            overwrites: whether of the rows of a key the last one counts, unless the sink itself compares them.
+            counts: which of the rows of a key and run counts, unless the sink itself compares them.
         """
         preparer = self._preparer(pipeline=pipeline, run_id=run_id, target=target, by_key=False, by_run=by_run)
         rows = in_order([preparer.row(letter) for letter in letters])
         if not rows:
             return Stored()
         causes, known_by = tuple(preparer.causes.values()), preparer.identities
-        return put_rows(
-            connection, self._database, rows, causes, identities=known_by, by_run=by_run, overwrites=overwrites
-        )
+        return put_rows(connection, self._database, rows, causes, identities=known_by, by_run=by_run, counts=counts)
 
     def _preparer(self, **common: Any) -> Preparer:
         return Preparer(now=_now(), redactor=self.redactor, digests=self._digests, **common)

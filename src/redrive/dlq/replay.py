@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from redrive.dlq.canary import canary_first
-from redrive.dlq.claims import LEASE, Claims, holders, killed_runs
+from redrive.dlq.claims import LEASE, Claims, holders, unsaved_runs
 from redrive.dlq.due import Schedule
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, snapshot
@@ -208,7 +208,7 @@ class Replay:
 
     def _select(self, connection: Connection) -> None:
         self._began = self._database.dialect.now(connection)
-        conditions = [*self._conditions(self._plan.chosen), *self._but_of_killed_runs(connection)]
+        conditions = [*self._conditions(self._plan.chosen), *self._but_of_unsaved_runs(connection)]
         # By their last sighting: a letter that was put early may hold the newest record of its key, which is sent last.
         self._ids = snapshot(connection, *conditions, by=(letters.c.last_seen, letters.c.id))
         groups = (letters.c.fingerprint, letters.c.pipeline_name, letters.c.target)
@@ -229,13 +229,13 @@ class Replay:
             sample = {"canary": self._canary, "of": self._wanted()}
             self._ids = canary_first(connection, self._ids, **sample, conditions=conditions)
 
-    def _killed_runs(self, connection: Connection, now: datetime) -> list[str]:
-        """Return the killed runs whose letters are left to them: they may have written a newer row."""
-        return [] if self._plan.include_superseded else killed_runs(connection, now)
+    def _unsaved_runs(self, connection: Connection, now: datetime) -> list[str]:
+        """Return the runs that were killed or failed while writing: they may have written newer rows of their letters."""
+        return [] if self._plan.include_superseded else unsaved_runs(connection, now)
 
-    def _but_of_killed_runs(self, connection: Connection) -> list[ColumnElement[bool]]:
-        """Count the letters that are left to killed runs, and return the condition that leaves them out."""
-        owners = self._killed_runs(connection, self._began)
+    def _but_of_unsaved_runs(self, connection: Connection) -> list[ColumnElement[bool]]:
+        """Count the letters that are left to such runs, and return the condition that leaves them out."""
+        owners = self._unsaved_runs(connection, self._began)
         if not owners:
             return []
         theirs = letters.c.id.in_(select(letter_claims.c.letter_id).where(letter_claims.c.owner.in_(owners)))
@@ -332,10 +332,10 @@ class Replay:
         if not ids:
             return _Taken()
         now = self._database.dialect.now(connection)
-        killed = self._killed_runs(connection, now)
-        mine = self._claims.take(connection, ids, but=killed)
+        unsaved = self._unsaved_runs(connection, now)
+        mine = self._claims.take(connection, ids, but=unsaved)
         # Another one may have a letter of the same key in hand: of two that write one row, the older might be last.
-        contested = held_siblings(connection, mine, self._claims.owner, now, killed)
+        contested = held_siblings(connection, mine, self._claims.owner, now, unsaved)
         # Another replay may have decided them between our look and our claim, or tried them and escalated them.
         last = letters.c.last_reprocess
         untried = or_(last.is_(None), last <= self._began)

@@ -33,7 +33,7 @@ class _Written:
 
 
 def held_siblings(
-    connection: Connection, ids: Collection[int], owner: str, now: datetime, killed_runs: Sequence[str] = ()
+    connection: Connection, ids: Collection[int], owner: str, now: datetime, unsaved_runs: Sequence[str] = ()
 ) -> dict[int, datetime]:
     """Return those of these letters of whose key others have a letter in hand, and until when.
 
@@ -60,7 +60,7 @@ def held_siblings(
         .join_from(letters, sibling, same)
         .join(letter_claims, claims.letter_id == sibling.c.id)
         .where(among(column.id, ids), claims.owner != owner)
-        .where((claims.until > now) | claims.owner.in_(killed_runs))
+        .where((claims.until > now) | claims.owner.in_(unsaved_runs))
         .group_by(column.id)
     )
     return {row[0]: row[1] for row in connection.execute(held)}

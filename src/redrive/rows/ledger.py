@@ -241,8 +241,13 @@ class Ledger:
         counts: Counts,
         seconds: float,
         tier: Tier,
+        keep_claims: bool = False,
     ) -> datetime:
-        """Say how the run ended, and let the pipeline go."""
+        """Say how the run ended, and let the pipeline go.
+
+        Args:
+            keep_claims: whether letters stay claimed until the run is resumed or abandoned, as those of a killed one.
+        """
 
         def work(connection: Connection) -> datetime:
             now = self._database.dialect.now(connection)
@@ -263,7 +268,10 @@ class Ledger:
             )
             if status is RunStatus.COMPLETE:
                 _forget_keys(connection, self.run_id)
-            self.claims.release(connection)
+            if keep_claims:
+                self.claims.expire(connection)
+            else:
+                self.claims.release(connection)
             return now
 
         def done(connection: Connection, ended: datetime) -> bool:

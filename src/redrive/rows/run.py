@@ -334,7 +334,13 @@ class Run:
         fault = None if error is None else Fault.of(error)
         try:
             ended = self._ledger.end(
-                status, reason=reason, fault=fault, counts=writer.counts, seconds=writer.seconds, tier=writer.tier
+                status,
+                reason=reason,
+                fault=fault,
+                counts=writer.counts,
+                seconds=writer.seconds,
+                tier=writer.tier,
+                keep_claims=writer.has_unsaved_rows,
             )
         except (StoreError, RunStopped) as lost:
             # The checkpoint stands where the last batch left it; only how the run ended is not noted. Where everything

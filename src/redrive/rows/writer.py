@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from redrive.dlq.match import RowThatCounts
 from redrive.dlq.prepare import key_text
 from redrive.letters import ErrorType, NewLetter
 from redrive.model import Kind
@@ -136,6 +137,9 @@ class Writer:
         overwrites = self._mode is None or self._mode.on_conflict == "update"
         if job.on_duplicate == "last" and sink.key and overwrites:
             self._distinct = DistinctKeys(*keyed, resumed=begun.resumed)
+        self._row_that_counts: RowThatCounts | None = None
+        if sink.key and not (self._mode is not None and self._mode.compares):
+            self._row_that_counts = "last" if job.on_duplicate == "last" else "first"
         self._open_letters = None
         if sink.key:
             self._open_letters = OpenLetters(
@@ -143,6 +147,8 @@ class Writer:
             )
         self._with_letters: frozenset[str] = frozenset()  # keys of the batch, or piece, that is being written
         self._has_claims = False
+        self.has_unsaved_rows = False
+        """Whether rows may be in the sink whose letters are not marked: a batch was sent, and not saved."""
         # A batch that was cut in pieces is saved with its last piece, which alone moves the checkpoint.
         self._held: list[_Outcome] = []
         self._started = time.monotonic()
@@ -187,9 +193,10 @@ class Writer:
         self._lacks_files |= any(letter.error_type == ErrorType.FILE for letter in prepared.letters)
         if prepared.batch.next is None:
             self._held.append(outcome)
+            self.has_unsaved_rows = True
         else:
             self._held.clear()
-            self._has_claims = False
+            self._has_claims = self.has_unsaved_rows = False
             if self._distinct is not None:
                 self._distinct.add(*outcome.hashes)
             if self._open_letters is not None:
@@ -256,6 +263,7 @@ class Writer:
     def _to_other(self, prepared: Prepared, rows: Outgoing) -> Sequence[Refused]:
         """Write rows to a sink of another database, or one that appends."""
         sink = self._job.sink
+        self.has_unsaved_rows = True
         if sink.key or not isinstance(sink, Appends):
             return sink.write(rows, label=self._label())
         return sink.append(rows, label=self._label(), digest=self._first_rows(prepared))
@@ -406,7 +414,7 @@ class Writer:
             run_id=run_id,
             target=job.target,
             by_run=not job.sink.key,
-            overwrites=bool(job.sink.key) and not (self._mode is not None and self._mode.compares),
+            counts=self._row_that_counts,
         )
         if self._open_letters is not None and whole.superseded_here:
             self._open_letters.mark_here(connection, whole.superseded_here, now)

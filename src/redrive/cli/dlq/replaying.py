@@ -284,8 +284,8 @@ def _show_one(session: Session, report: ReplayReport) -> None:
         out.say(f"{counted(report.held)} left to another replay or run that is at work on them")
     if report.held_by_run:
         out.say(
-            f"{counted(report.held_by_run)} left to a run that was killed while it wrote their rows: run the pipeline "
-            "again, and it is resumed. --include-superseded sends them, and may overwrite the newer row"
+            f"{counted(report.held_by_run)} left to a run that was killed or failed while it wrote their rows: run "
+            "the pipeline again, and it is resumed. --include-superseded sends them, and may overwrite the newer row"
         )
     if report.seen_meanwhile:
         out.say(f"{counted(report.seen_meanwhile)} failed anew in the pipeline meanwhile and stay pending")
@@ -332,7 +332,7 @@ def _rows(report: ReplayReport) -> list[list[Any]]:
     if report.held:
         counts.append(("held", report.held))
     if report.held_by_run:
-        counts.append(("held by a killed run", report.held_by_run))
+        counts.append(("held by an unfinished run", report.held_by_run))
     if report.seen_meanwhile:
         counts.append(("failed meanwhile", report.seen_meanwhile))
     rows: list[list[Any]] = [["selected", report.selected, _pipelines(report)]]
