@@ -390,6 +390,27 @@ class TestRecordThatIsNotWritten:
         assert place.rows() == {1: "there", 2: "bad 2", 3: "bad 3"}
         assert place.became() == {"bad 1": "superseded", "bad 2": "reprocessed", "bad 3": "reprocessed"}
 
+    @pytest.mark.parametrize("dry_run", [True, False])
+    def test_table_has_a_newer_row_than_a_deletion(self, place, dry_run):
+        mode = {"newer": "seq", "delete_when": {"v": ["bad 1", "bad 2", "bad 3"]}}
+        place.sql("INSERT INTO t VALUES (1, 'there', 9), (2, 'there', 1)")
+        place.run(*((key, f"bad {key}", 5) for key in (1, 2, 3)))
+        report = place.replay(mode=mode, dry_run=dry_run)
+        assert (report.reprocessed, report.superseded) == (2, 1)
+        if not dry_run:
+            assert place.rows() == {1: "there"}
+            assert place.became() == {"bad 1": "superseded", "bad 2": "reprocessed", "bad 3": "reprocessed"}
+            assert "keeps" in place.letters()["bad 1"].last_error
+
+    def test_trigger_keeps_a_row_from_being_deleted(self, some_place):
+        some_place.sql("INSERT INTO t VALUES (1, 'there', 0), (2, 'there', 0)")
+        some_place.run((1, "bad 1", 0), (2, "bad 2", 0))
+        leave_out(some_place, 2, event="DELETE")
+        report = some_place.replay(mode={"delete_when": {"v": ["bad 1", "bad 2"]}})
+        assert (report.reprocessed, report.failed_again) == (1, 1)
+        assert some_place.rows() == {2: "there"}
+        assert "left the row out" in some_place.letters()["bad 2"].last_error
+
     def test_table_compares_letters_of_one_key(self, some_place):
         some_place.run((1, "bad newer", 9))
         some_place.run((1, "bad older", 5))
@@ -415,19 +436,20 @@ class TestRecordThatIsNotWritten:
         assert "left the row out" in letter.last_error
 
 
-def leave_out(place, key):
+def leave_out(place, key, event="INSERT"):
     """Let a trigger leave out the row of a key."""
+    row = "OLD" if event == "DELETE" else "NEW"
     if place.url.startswith("sqlite"):
         place.sql(
-            f"CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.id = {key} AND NEW.v LIKE '%' "
+            f"CREATE TRIGGER no BEFORE {event} ON t WHEN {row}.id = {key} AND {row}.v LIKE '%' "
             "BEGIN SELECT RAISE(IGNORE); END"
         )
         return
     place.sql(
         "CREATE OR REPLACE FUNCTION public.no() RETURNS trigger LANGUAGE plpgsql AS $$ "
-        f"BEGIN IF NEW.id = {key} THEN RETURN NULL; END IF; RETURN NEW; END $$"
+        f"BEGIN IF {row}.id = {key} THEN RETURN NULL; END IF; RETURN {row}; END $$"
     )
-    place.sql("CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION public.no()")
+    place.sql(f"CREATE TRIGGER no BEFORE {event} ON t FOR EACH ROW EXECUTE FUNCTION public.no()")
 
 
 class TestRunDuringReplay:
@@ -608,6 +630,16 @@ class TestRunThatWritesNothingForTheKey:
         assert place.became() == {"bad": "pending"}
         assert place.replay(mode={"newer": "seq"}).reprocessed == 1
         assert place.rows() == {1: "bad"}
+
+    @pytest.mark.parametrize("batch", [1, 100])
+    def test_deletion_that_the_table_refuses_supersedes_no_letter(self, place, batch):
+        mode = {"newer": "seq", "delete_when": "gone"}
+        place.sql("INSERT INTO t VALUES (1, 'there', 3), (2, 'there', 3)")
+        place.run((1, "bad 1", 5), (2, "bad 2", 5), mode=mode)
+        rows = [{"id": key, "v": "", "seq": seq, "gone": "yes"} for key, seq in ((1, 2), (2, 9))]
+        report = place.run(source=redrive.rows.records(rows, name="in"), mode=mode, batch=batch)
+        assert (report.discarded, report.duplicates) == (1, 1)
+        assert place.became() == {"bad 1": "pending", "bad 2": "superseded"}
 
     def test_deletion_supersedes(self, some_place):
         mode = {"newer": "seq", "delete_when": "gone"}

@@ -226,6 +226,21 @@ class TestDeleteWhen:
         assert place.rows() == {1: ("e", 0), 2: ("b", 0), 3: ("d", 0)}
         assert (counts["written"], counts["discarded"] + counts["duplicates"]) == (3, 2)
 
+    @few_examples
+    @given(
+        rows=st.lists(st.tuples(st.integers(1, 2), st.sampled_from(["a", "b", "gone"])), min_size=1, max_size=6),
+        batch=st.integers(1, 6),
+    )
+    def test_rows_left_in_the_table_are_counted_whatever_the_batch(self, place, rows, batch):
+        place.sql("DELETE FROM t")
+        place.sql("INSERT INTO t VALUES (1, 'old', 0)")
+        records = [row(key, v, op="D" if v == "gone" else "U") for key, v in rows]
+        counts = place.run(records, delete_when={"op": "D"}, batch=batch)
+        wanted = dict(rows)
+        assert counts["written"] == sum(v != "gone" for v in wanted.values())
+        left = {1: "old", **wanted}
+        assert place.rows() == {key: (v, 0) for key, v in left.items() if v != "gone"}
+
     @pytest.mark.parametrize("batch", [1, 40_000])
     def test_row_behind_a_newer_deletion_counts_as_written(self, place, batch):
         counts = place.run(

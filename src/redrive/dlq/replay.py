@@ -230,7 +230,7 @@ class Replay:
             self._ids = canary_first(connection, self._ids, **sample, conditions=conditions)
 
     def _unsaved_runs(self, connection: Connection, now: datetime) -> list[str]:
-        """Return the runs that were killed or failed while writing: they may have written newer rows of their letters."""
+        """Return the runs that were killed or failed while writing: they may have written newer rows."""
         return [] if self._plan.include_superseded else unsaved_runs(connection, now)
 
     def _but_of_unsaved_runs(self, connection: Connection) -> list[ColumnElement[bool]]:

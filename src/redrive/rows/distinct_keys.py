@@ -1,8 +1,10 @@
 """The number of distinct keys that a run has written, where a later row of a key overwrites an earlier one.
 
 `written` is the number of rows that are in the sink, so a key that comes again in a later batch must not be counted
-again. Keys are known by hashes of eight bytes: two keys of a run with ten million rows share one with a probability of
-about one in 400,000, and then the count is off by one. Nothing but counts depends on it.
+again, and one that is deleted again must not be counted. Each batch has the keys whose state it changed: a key is in
+the sink if an odd number of batches has it. Keys are known by hashes of eight bytes: two keys of a run with ten million
+rows share one with a probability of about one in 400,000, and then the count is off by one. Nothing but counts depends
+on it.
 """
 
 from __future__ import annotations
@@ -69,13 +71,19 @@ class DistinctKeys:
         new = hashes[~self._known(hashes)]
         return new, len(every) - len(new)
 
+    def changed(self, parts: Sequence[Hashes]) -> Hashes:
+        """Return the keys of a batch that were not in the sink before and are now, or the other way round."""
+        import numpy as np
+
+        return _odd(np.concatenate([np.empty(0, dtype=np.uint64), *parts]))
+
     def known(self, hashes: Hashes, more: Sequence[Hashes]) -> list[bool]:
-        """Return for each key whether the run has written it, or it is among `more`."""
+        """Return for each key whether the run has a row of it in the sink; `more` are changes of this batch."""
         import numpy as np
 
         found = self._known(hashes)
         for some in more:
-            found |= np.isin(hashes, some)
+            found ^= np.isin(hashes, some)
         return [bool(one) for one in found]
 
     def _known(self, hashes: Hashes) -> NDArray[np.bool_]:
@@ -84,7 +92,7 @@ class DistinctKeys:
         known = np.zeros(len(hashes), dtype=bool)
         for block in self._sorted:
             places = np.minimum(np.searchsorted(block, hashes), len(block) - 1)
-            known |= block[places] == hashes
+            known ^= block[places] == hashes
         return known
 
     def save(self, connection: Connection, batch: int, hashes: Hashes) -> None:
@@ -102,8 +110,9 @@ class DistinctKeys:
         self._count += len(hashes)
         # Blocks of equal size are merged, so that there are few: as many as the count has binary digits.
         while self._sorted and len(self._sorted[-1]) <= len(hashes):
-            hashes = np.sort(np.concatenate([self._sorted.pop(), hashes]))
-        self._sorted.append(hashes)
+            hashes = _odd(np.concatenate([self._sorted.pop(), hashes]))
+        if len(hashes):
+            self._sorted.append(hashes)
 
     def _load(self, database: Database) -> None:
         import numpy as np
@@ -113,4 +122,12 @@ class DistinctKeys:
             lambda connection: connection.execute(select(run_key_blocks.c.hashes).where(mine)).scalars().all()
         )
         if rows:
-            self.add(np.sort(np.concatenate([np.frombuffer(block, dtype="<u8") for block in rows]).astype(np.uint64)))
+            self.add(_odd(np.concatenate([np.frombuffer(block, dtype="<u8") for block in rows]).astype(np.uint64)))
+
+
+def _odd(hashes: Hashes) -> Hashes:
+    """Return the hashes that are there an odd number of times, sorted."""
+    import numpy as np
+
+    found, times = np.unique(hashes, return_counts=True)
+    return found if len(found) == len(hashes) else found[times % 2 == 1]

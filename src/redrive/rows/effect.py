@@ -58,11 +58,11 @@ def apply(sink: Sink, rows: Outgoing, *, label: str | None) -> Effect:
 
 
 def left_out(rehearse: Rehearse, rows: Outgoing) -> set[int]:
-    """Return the places of rows that are not in the sink, although it took them: it would leave them out again."""
+    """Return the places of rows that changed nothing although the sink took them: it would leave them out again."""
     if not len(rows):
         return set()
     effect = _by_halves(rows, lambda some: _effect(len(some), rehearse(some)))
-    return {one.place for one in effect.refused}
+    return effect.ignored.union(one.place for one in effect.refused)
 
 
 def _effect(count: int, refused: Sequence[Refused]) -> Effect | None:

@@ -311,6 +311,7 @@ class Writer:
         written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
         superseding = list[Outgoing]()
         suppressed = ignored = 0  # rows that were left out by a trigger or deleted, and those that changed nothing
+        removed = 0  # rows of this run that were deleted
         places = contest.first()
         while places:
             bad_places: list[int] = []
@@ -327,10 +328,10 @@ class Writer:
                 superseding.append(self._in_sink(kept, refused, letters, rehearse))
                 if self._seen is not None:
                     digests += self._seen.digests(kept)
-                if self._distinct is not None and not is_again:
-                    hashes.append(
-                        self._distinct.hashes(kept if self._mode is None else self._mode.without_deleted(kept))
-                    )
+                if self._distinct is not None:
+                    changed = self._changed(kept, refused, rehearse, is_again=is_again)
+                    hashes.append(self._distinct.hashes(changed))
+                    removed += len(changed) if is_again else 0
                 letters.add([replace(one, place=some[one.place]) for one in refused])
                 bad_places += [some[place] for place in bad]
             places = contest.next(sorted(bad_places))
@@ -340,6 +341,7 @@ class Writer:
             left = ()
         counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(left))
         counts += Counts(written=-suppressed - ignored, discarded=suppressed, duplicates=ignored)
+        counts += Counts(written=-removed, duplicates=removed)
         outcome = _Outcome(prepared.counts + counts, letters.all, tuple(digests), tuple(hashes))
         if self._open_letters is None:
             return outcome
@@ -359,15 +361,29 @@ class Writer:
     def _in_sink(self, rows: Outgoing, refused: Sequence[Refused], letters: _Letters, rehearse: Rehearse) -> Outgoing:
         """Return the rows that are known to be in the sink, and after which no earlier row of their key may be written.
 
-        Where a trigger left out some of them, only those are returned that matter to a letter.
+        Where a trigger left out some of them, or the table has newer rows, only those are returned that matter to a
+        letter.
         """
         rows = self._superseding(rows)
-        if self._open_letters is None or not isinstance(refused, Applied) or not refused.suppressed:
+        if self._open_letters is None or not isinstance(refused, Applied) or not len(rows):
+            return rows
+        if not refused.suppressed and not refused.ignored:
             return rows
         of_batch = {letter.sink_key for letter in letters.of_rows.values() if letter.sink_key is not None}
         rows = rows.take(self._open_letters.places(rows, self._with_letters | of_batch))
-        absent = left_out(rehearse, rows)
-        return rows.take([place for place in range(len(rows)) if place not in absent])
+        return _without_left_out(rows, rehearse)
+
+    def _changed(self, rows: Outgoing, refused: Sequence[Refused], rehearse: Rehearse, *, is_again: bool) -> Outgoing:
+        """Return the rows that are new in the sink; of those whose key the run has written, the deletions.
+
+        With `newer` the sink does not say which rows it has left as they are, so a key stays counted as written.
+        """
+        if self._mode is None:
+            return rows
+        if is_again and self._mode.newer is not None:
+            return rows.take(())
+        rows = self._mode.deletions(rows) if is_again else self._mode.without_deleted(rows)
+        return _without_left_out(rows, rehearse) if isinstance(refused, Applied) and refused.suppressed else rows
 
     def _parted(
         self, rows: Outgoing, places: Sequence[int], hashes: Sequence[Hashes]
@@ -438,7 +454,10 @@ class Writer:
 
     def _without_overwritten(self, connection: Connection, outcome: _Outcome, distinct: DistinctKeys) -> _Outcome:
         """The outcome, in which rows that overwrite one of an earlier batch, or piece, count as duplicates."""
-        hashes, again = distinct.merge(outcome.hashes)
+        if self._mode is None:
+            hashes, again = distinct.merge(outcome.hashes)
+        else:  # parted before they were sent
+            hashes, again = distinct.changed(outcome.hashes), 0
         distinct.save(connection, self.counts.batches, hashes)
         return replace(outcome, counts=outcome.counts + Counts(written=-again, duplicates=again), hashes=(hashes,))
 
@@ -455,6 +474,11 @@ class Writer:
 
     def _repeats(self) -> int:
         return self._store.database.repeats + (0 if self._shared else self._job.sink.repeats)
+
+
+def _without_left_out(rows: Outgoing, rehearse: Rehearse) -> Outgoing:
+    absent = left_out(rehearse, rows)
+    return rows.take([place for place in range(len(rows)) if place not in absent])
 
 
 def _first_number(letter: NewLetter) -> int:

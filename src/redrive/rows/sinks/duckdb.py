@@ -197,15 +197,17 @@ class DuckdbTable:
         if self.mode.delete_when is None and not unsortable:
             return self._upsert(connection, shape, rows, keep=keep)
         split = self.mode.split(rows, unsortable)
-        bad = dict(split.bad)
+        bad, kept = dict(split.bad), 0
         if shape is not None and len(split.deleted):
-            faults = delete_rows(connection, self._table, self.key, shape, split.deleted, mode=self.mode, keep=keep)
+            gone = split.deleted
+            faults, kept = delete_rows(connection, self._table, self.key, shape, gone, mode=self.mode, keep=keep)
             bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
         deleted = len(split.deleted) - (len(bad) - len(split.bad))
         written = self._upsert(connection, shape, split.kept, keep=keep) if len(split.kept) else Applied()
         bad |= {split.kept_places[one.place]: str(one.error) for one in written}
         applied = refusals(bad)
         applied.ignored, applied.deleted = written.ignored, deleted
+        self.mode.keep(applied, kept)
         return applied
 
     def _unsortable(

@@ -8,6 +8,7 @@ from functools import partial
 from redrive.extras import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.duckdb_catalog import DuckdbShape, type_of
+from redrive.rows.sinks.duckdb_keys import stored_values
 from redrive.rows.sinks.duckdb_values import framed
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.mode import Mode
@@ -27,8 +28,10 @@ def delete_rows(
     *,
     mode: Mode,
     keep: bool,
-) -> dict[int, str]:
-    """Delete by key, with `newer` only what is older; the rows for which that fails by place, and why.
+) -> tuple[dict[int, str], int]:
+    """Delete by key, with `newer` only what is older.
+
+    Returns the rows for which that fails by place, and why; and how many others left the row of their key in the table.
 
     Every attempt is a transaction of its own, which is undone unless it is to be kept.
     """
@@ -46,19 +49,26 @@ def delete_rows(
     statement = (
         f"DELETE FROM {table.sql} USING (SELECT {read} FROM redrive_rows) AS redrive_gone WHERE {' AND '.join(same)}"
     )
+    kept = 0
     places = [place for place in range(len(rows)) if place not in bad]
 
     def attempt(start: int, stop: int) -> Exception | None:
+        nonlocal kept
         connection.execute("BEGIN")
         try:
             connection.register("redrive_rows", frame[places[start:stop]])
-            connection.execute(statement)
+            deleted = connection.execute(statement).fetchone()
+            there = 0
+            if deleted != (stop - start,):
+                keys = rows.take(places[start:stop]).onto(key)
+                there = len(stored_values(connection, table, keys, shape.types(key, fold_name), key[0]))
             connection.execute("COMMIT" if keep else "ROLLBACK")
         except duckdb.Error as error:
             if not is_row_fault(error) and not isinstance(error, duckdb.InvalidInputException):
                 raise
             connection.execute("ROLLBACK")
             return error
+        kept += there
         return None
 
     try:
@@ -67,4 +77,4 @@ def delete_rows(
             bad |= {places[at]: str(error).partition("\n")[0] for at, error in found}
     finally:
         connection.unregister("redrive_rows")
-    return bad
+    return bad, kept

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.shape import TableName, quoted
+from redrive.rows.sinks.sink import Applied
 
 OnConflict = Literal["update", "ignore"]
 DeleteWhen = str | Mapping[str, Any]
@@ -93,6 +94,18 @@ class Mode:
     def without_deleted(self, rows: Outgoing) -> Outgoing:
         """Return the rows that do not stand for a deletion."""
         return rows.take(self.split(rows).kept_places) if self._wanted else rows
+
+    def deletions(self, rows: Outgoing) -> Outgoing:
+        """Return the rows that stand for a deletion."""
+        return rows.take(self.split(rows).deleted_places if self._wanted else ())
+
+    def keep(self, applied: Applied, kept: int) -> None:
+        """Count deletions that left their row in the table: it is newer, or a trigger keeps it."""
+        applied.deleted -= kept
+        if self.newer is None:
+            applied.suppressed += kept
+        else:
+            applied.ignored += kept
 
     @property
     def compares(self) -> bool:

@@ -186,12 +186,12 @@ class PostgresTable(TransactedTable):
             self._order.refuse_type(base)
         return "texts" if base in _TEXTS else None
 
-    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing) -> Mapping[int, Any]:
+    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing, column: str) -> Mapping[int, Any]:
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
         with closing(cursor):
-            return stored_values(cursor, self._table, keys, self._key_types(shape), self.mode.newer or "")
+            return stored_values(cursor, self._table, keys, self._key_types(shape), column)
 
-    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
+    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Faults:
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
         with closing(cursor):
             return delete_rows(cursor, self._table, self.key, shape, rows, newer=self.mode.newer)

@@ -9,7 +9,7 @@ from redrive.extras import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.shape import Shape, TableName, quoted
-from redrive.rows.sinks.transacted import is_row_fault
+from redrive.rows.sinks.transacted import Faults, is_row_fault
 
 with needs("postgres"):
     import psycopg
@@ -25,7 +25,7 @@ def delete_rows(
     rows: Outgoing,
     *,
     newer: str | None,
-) -> dict[int, str]:
+) -> Faults:
     """Delete by key, where `newer` is given only what is older; the rows for which that fails by place, and why."""
     names = [*key, *([newer] if newer else [])]
     types = dict(zip(names, shape.types(names), strict=True))
@@ -33,6 +33,7 @@ def delete_rows(
     if newer:
         conditions.append(f"({quoted(newer)} IS NULL OR {quoted(newer)} < CAST(?? AS {types[newer]}))")
     statement = f"DELETE FROM {table.sql} WHERE {' AND '.join(conditions)}".replace("%", "%%").replace("??", "%s")
+    faults = Faults()
     values = list(zip(*(rows.values(name) for name in names), strict=True))
 
     def attempt(start: int, stop: int) -> Exception | None:
@@ -44,12 +45,13 @@ def delete_rows(
                 raise
             cursor.execute("ROLLBACK TO redrive_delete; RELEASE redrive_delete")
             return error
+        faults.deleted += cursor.rowcount
         cursor.execute("RELEASE redrive_delete")
         return None
 
-    if attempt(0, len(values)) is None:
-        return {}
-    return {place: _told(error) for place, error in isolate(len(values), attempt)}
+    if attempt(0, len(values)) is not None:
+        faults.update({place: _told(error) for place, error in isolate(len(values), attempt)})
+    return faults
 
 
 def _told(error: Exception) -> str:

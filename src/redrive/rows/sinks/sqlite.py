@@ -223,11 +223,11 @@ class SqliteTable(TransactedTable):
             None if made is None or holds_numbers(made) else "numbers"
         )  # a DATE of SQLite holds texts, and numbers as such
 
-    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing) -> Mapping[int, Any]:
+    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing, column: str) -> Mapping[int, Any]:
         columns: list[Sequence[Any]] = [keys.values(name) for name in keys.columns]
         bad = adapt_columns(columns, [rules_of(kind) for kind in shape.types(keys.columns, fold_name)])
         same = " AND ".join(f"{quoted(name)} = ?" for name in keys.columns)
-        query = f"SELECT {quoted(self.mode.newer or '')} FROM {self._table.sql} WHERE {same}"
+        query = f"SELECT {quoted(column)} FROM {self._table.sql} WHERE {same}"
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
         found: dict[int, Any] = {}
         with closing(driver.cursor()) as cursor:
@@ -237,7 +237,7 @@ class SqliteTable(TransactedTable):
                         found[place] = row[0]
         return found
 
-    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
+    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Faults:
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
         with closing(driver.cursor()) as cursor:
             return _delete_rows(cursor, self._table, self.key, shape, rows, newer=self.mode.newer)
@@ -280,11 +280,11 @@ def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Ref
 
 def _delete_rows(
     cursor: sqlite3.Cursor, table: TableName, key: Sequence[str], shape: Shape, rows: Outgoing, *, newer: str | None
-) -> dict[int, str]:
+) -> Faults:
     """Delete by key, where `newer` is given only what is older; the rows for which that fails by place, and why."""
     names = [*key, *([newer] if newer else [])]
     columns: list[Sequence[Any]] = [rows.values(name) for name in names]
-    bad = adapt_columns(columns, [rules_of(kind) for kind in shape.types(names, fold_name)])
+    bad = Faults(adapt_columns(columns, [rules_of(kind) for kind in shape.types(names, fold_name)]))
     conditions = [f"{quoted(name)} = ?" for name in key]
     if newer:
         conditions.append(f"({quoted(newer)} IS NULL OR {quoted(newer)} < ?)")
@@ -292,7 +292,7 @@ def _delete_rows(
     for place, values in enumerate(zip(*columns, strict=True)):
         try:
             if place not in bad:
-                cursor.execute(statement, values)
+                bad.deleted += cursor.execute(statement, values).rowcount
         except (sqlite3.Error, *_UNSENDABLE) as error:
             if not isinstance(error, _UNSENDABLE) and not is_row_fault(error):
                 raise

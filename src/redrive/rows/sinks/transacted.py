@@ -38,6 +38,8 @@ class Faults(dict[int, str]):
 
     suppressed: int = 0
     ignored: int = 0
+    deleted: int = 0
+    """Rows of the table that were deleted."""
 
 
 def refusals(bad: Mapping[int, str]) -> Applied:
@@ -241,15 +243,25 @@ class TransactedTable(ABC):
         split = self.mode.split(rows, unsortable)
         bad = dict(split.bad)
         shape = self._shape or self._read_shape(connection)
+        kept = 0
         if shape is not None and len(split.deleted):
             faults = self._delete(connection, shape, split.deleted)
             bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
+            kept = self._count_kept(connection, shape, split.deleted, faults)
         deleted = len(split.deleted) - (len(bad) - len(split.bad))
         written = self._upsert(connection, split.kept, rehearsing=rehearsing) if len(split.kept) else Applied()
         bad |= {split.kept_places[one.place]: str(one.error) for one in written}
         applied = refusals(bad)
         applied.suppressed, applied.ignored, applied.deleted = written.suppressed, written.ignored, deleted
+        self.mode.keep(applied, kept)
         return applied
+
+    def _count_kept(self, connection: Connection, shape: Shape, rows: Outgoing, faults: Faults) -> int:
+        """How many of the deletions left the row of their key in the table."""
+        places = [place for place in range(len(rows)) if place not in faults]
+        if faults.deleted == len(places):
+            return 0
+        return len(self._stored_values(connection, shape, rows.take(places).onto(self.key), self.key[0]))
 
     def _unsortable(self, connection: Connection, rows: Outgoing) -> dict[int, str]:
         """The rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
@@ -270,13 +282,13 @@ class TransactedTable(ABC):
         def replaced(places: Sequence[int]) -> Mapping[int, Any]:
             if shape is None or not places:
                 return {}
-            found = self._stored_values(connection, shape, rows.take(places).onto(self.key))
+            found = self._stored_values(connection, shape, rows.take(places).onto(self.key), self.mode.newer or "")
             return {places[at]: value for at, value in found.items()}
 
         return self._order.faults(rows.values(name), stored, replaced, takes_numbers=order == "numbers")
 
-    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing) -> Mapping[int, Any]:
-        """The values of the column `newer` that the table has for these keys, by place."""
+    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing, column: str) -> Mapping[int, Any]:
+        """The values of a column that the table has for these keys, by place."""
         raise NotImplementedError
 
     def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
@@ -336,7 +348,7 @@ class TransactedTable(ABC):
     def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
         """The kinds of the key's columns, and how to ask about their values; without a shape, as `_make` makes them."""
 
-    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Mapping[int, str]:
+    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Faults:
         """Delete the rows of the table that have the keys of these; those that cannot be deleted by place, and why."""
         raise NotImplementedError
 
