@@ -379,6 +379,9 @@ class Imported:
     """Letters that were there already, and were left as they are."""
     differing: int = 0
     """Of these, letters that have another status, record or edit in the file than in the store."""
+    masked_elsewhere: int = 0
+    """New letters whose values another store has masked: their keys cannot be compared with those of rows here, so no
+    run supersedes them, and a replay counts them (`key_unknown`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

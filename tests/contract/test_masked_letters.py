@@ -161,3 +161,32 @@ class TestReplay:
         pipeline = run(row(), row(fee="2"))
         report = store.dlq.replay(pipeline, dry_run=False)
         assert (report.selected, report.superseded) == (0, 1)
+
+
+class TestImportedFromAnotherStore:
+    """Its digests have another salt: no key of this store is equal to one of them."""
+
+    @pytest.fixture
+    def lines(self, new_store, tmp_path):
+        with new_store("sqlite") as url, redrive.connect(url, redact=["card"], store_redacted=True) as other:
+            sink = redrive.rows.table(f"sqlite:///{tmp_path / 'other.db'}", "payments", key="id", create=True)
+            source = redrive.rows.records([row(), {"id": 9, "card": "good", "fee": "1"}])
+            options = {"validate": reject, "gate": redrive.Gate(abort=1), "store": other}
+            redrive.Pipeline("payments", source=source, sink=sink, **options).run()
+            lines = list(other.dlq.export())
+            other.dlq.discard(note="moved", pipeline="payments")
+            other.dlq.purge(older_than="0s")
+            assert other.dlq.import_(lines).masked_elsewhere == 0
+            yield lines
+
+    @pytest.mark.parametrize("masks", [True, False])
+    def test_is_counted_and_said_to_overwrite_newer_rows(self, store, store_url, run, lines, masks):
+        with store if masks else redrive.connect(store_url) as here:
+            done = here.dlq.import_(lines)
+            assert (done.new, done.masked_elsewhere) == (1, 1)
+            assert here.dlq.import_(lines).known == 1
+            pipeline = run(row(fee="2"), key="id")
+            (letter,) = here.dlq.find(pipeline="payments")
+            here.dlq.edit(letter.id, patch={"card": CARD, "fee": "3"})
+            report = here.dlq.replay(pipeline)
+            assert (report.selected, report.reprocessed, report.key_unknown) == (1, 1, 1)

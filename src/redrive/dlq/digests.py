@@ -33,10 +33,7 @@ class Digests:
     def of(cls, database: Database) -> Digests:
         """Return the digests of a store, with the salt that its migration wrote."""
 
-        def read(connection: Connection) -> bytes | None:
-            return connection.execute(select(letter_salt.c.salt).order_by(letter_salt.c.id).limit(1)).scalar()
-
-        salt = database.read(read)
+        salt = _salt(database)
         if salt is None:
             raise StoreError(
                 f"{database.name} has no salt for masked values: the table letter_salt is empty. Insert a row with 32 "
@@ -54,3 +51,16 @@ class Digests:
 
     def _hash(self, value: bytes) -> bytes:
         return blake2b(value, digest_size=16, key=self._salt).digest()
+
+
+def salt_id(database: Database) -> str | None:
+    """Return what tells the salt of a store from that of another, and not what it is; None where it has none."""
+    salt = _salt(database)
+    return None if salt is None else blake2b(salt, digest_size=8).hexdigest()
+
+
+def _salt(database: Database) -> bytes | None:
+    def read(connection: Connection) -> bytes | None:
+        return connection.execute(select(letter_salt.c.salt).order_by(letter_salt.c.id).limit(1)).scalar()
+
+    return database.read(read)

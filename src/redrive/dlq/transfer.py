@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from redrive.dlq.digests import Digests
+from redrive.dlq.digests import PREFIX, Digests, salt_id
 from redrive.dlq.filters import Filter, checked_status
 from redrive.dlq.find import in_parts, snapshot
 from redrive.dlq.fingerprint import Fingerprint
@@ -42,7 +42,7 @@ _NEEDED = {"pipeline_name", "error_type", "error_message", "raw_record", "reject
 
 def export_lines(database: Database, chosen: Filter) -> Iterator[str]:
     """The letters of a selection, oldest first, a line each."""
-    where = chosen.where()
+    where, salt = chosen.where(), salt_id(database)
     for ids in in_parts(database.read(lambda connection: snapshot(connection, where)), BATCH):
 
         def work(connection: Connection, ids: list[int] = ids) -> list[Any]:
@@ -55,10 +55,10 @@ def export_lines(database: Database, chosen: Filter) -> Iterator[str]:
             )
             return list(connection.execute(statement))
 
-        yield from (_line(row) for row in database.read(work))
+        yield from (_line(row, salt) for row in database.read(work))
 
 
-def _line(row: Any) -> str:
+def _line(row: Any, salt: str | None) -> str:
     plain = {
         "format": FORMAT,
         "pipeline_name": row.pipeline_name,
@@ -72,6 +72,8 @@ def _line(row: Any) -> str:
         "identity": row.identity.hex(),
         "cause": {"template": row.template, "version": row.version} if row.template is not None else None,
     }
+    if REDACTED in (row.context or {}):
+        plain["salt"] = salt  # whose digests they are
     text = json.dumps(plain, ensure_ascii=False)[:-1]
     edited = f', "edited_record": {encode(row.edited_record)}' if row.edited else ""
     context = "" if row.context is None else f', "context": {encode(row.context)}'
@@ -96,12 +98,18 @@ def import_lines(
     settled: Counter[int] = Counter()
     opened: set[bytes] = set()
     batch: list[dict[str, Any]] = []
+    salt = salt_id(database)
 
     def store() -> None:
         nonlocal done, batch
         if batch:
-            added, differing = database.write(lambda connection: _store(connection, database, batch, settled, opened))
-            done = Imported(done.new + added, done.known + len(batch) - added, done.differing + differing)
+            new, differing = database.write(lambda connection: _store(connection, database, batch, settled, opened))
+            done = Imported(
+                done.new + len(new),
+                done.known + len(batch) - len(new),
+                done.differing + differing,
+                done.masked_elsewhere + sum(row["is_masked_elsewhere"] for row in new),
+            )
             batch = []
 
     try:
@@ -109,7 +117,7 @@ def import_lines(
             if not line.strip():
                 continue
             try:
-                batch.append(_read(line, redactor, digests))
+                batch.append(_read(line, redactor, digests, salt))
             except LetterError as error:
                 store()
                 raise LetterError(
@@ -131,7 +139,7 @@ def _said(done: Imported) -> str:
     return f"{done.new:,} letters were imported{known}"
 
 
-def _read(line: str, redactor: Redactor, digests: Digests | None) -> dict[str, Any]:
+def _read(line: str, redactor: Redactor, digests: Digests | None, salt: str | None) -> dict[str, Any]:
     """One line, checked: what reaches the database is of the right type."""
     try:
         found = json.loads(line)
@@ -142,7 +150,7 @@ def _read(line: str, redactor: Redactor, digests: Digests | None) -> dict[str, A
     if found.get("format") != FORMAT:
         raise LetterError(f"is of format {found.get('format')!r}; this redrive reads format {FORMAT}")
     try:
-        return _checked(found, redactor, digests)
+        return _without_foreign_keys(_checked(found, redactor, digests), found, salt)
     except (ValueError, TypeError, KeyError, LetterError):
         raise LetterError("is not a letter that redrive exported") from None
 
@@ -177,6 +185,20 @@ def _checked(found: dict[str, Any], redactor: Redactor, digests: Digests | None)
     row["context"] = None if context is None else encode(context)
     row["received_key"] = _received_key(found.get("received_key"), digests if REDACTED in (context or {}) else None)
     row["cause"] = _cause(found.get("cause"), row)
+    return row
+
+
+def _without_foreign_keys(row: dict[str, Any], found: dict[str, Any], salt: str | None) -> dict[str, Any]:
+    """Remove the keys of a letter that another store has masked: no row of this store would ever be equal to them.
+
+    Its key is not known then, which a replay counts.
+    """
+    is_foreign = REDACTED in (found.get("context") or {}) and found.get("salt") != salt
+    row["is_masked_elsewhere"] = is_foreign
+    if is_foreign and (row["sink_key"] or "").startswith(PREFIX):
+        row["sink_key"] = None
+    if is_foreign:
+        row["received_key"] = None
     return row
 
 
@@ -233,8 +255,8 @@ def _store(
     batch: Sequence[dict[str, Any]],
     settled: Counter[int],
     opened: set[bytes],
-) -> tuple[int, int]:
-    """Store what is new of a batch; return how many letters that is, and how many of the others differ.
+) -> tuple[list[dict[str, Any]], int]:
+    """Store what is new of a batch; return these letters, and how many of the others differ.
 
     Args:
         settled: see `_is_known`.
@@ -270,7 +292,7 @@ def _store(
         for row in new:
             row["key_since"] = key_since
         database.dialect.add_letters(connection, _COLUMNS, [[row[name] for name in _COLUMNS] for row in new])
-    return len(new), differing
+    return new, differing
 
 
 def _count_differing(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:

@@ -31,7 +31,7 @@ def test_letters_go_out_and_come_in_with_nothing_lost(run, put, store, here):
     assert run("dlq", "export", "-o", "letters.ndjson") == (0, "", "exported 4 letters to letters.ndjson\n")
     assert run("dlq", "import", "letters.ndjson", "--store", "other.db").err == "imported 4 letters\n"
     again = run("dlq", "import", "letters.ndjson", "--store", "other.db", "--json")
-    assert json.loads(again.out) == {"new": 0, "known": 4, "differing": 0}
+    assert json.loads(again.out) == {"new": 0, "known": 4, "differing": 0, "masked_elsewhere": 0}
     assert again.err == "imported 0 letters; 4 letters were there already\n"
     with redrive.connect("other.db") as other:
         got = {letter.key: letter for letter in other.dlq.each()}
@@ -171,4 +171,4 @@ def test_import_says_which_letters_differ_and_keeps_those_of_the_store(run, put,
     )
     assert store.dlq.get(2).status == "discarded"
     told = json.loads(run("dlq", "import", "letters.ndjson", "--json").out)
-    assert told == {"new": 0, "known": 3, "differing": 1}
+    assert told == {"new": 0, "known": 3, "differing": 1, "masked_elsewhere": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 import sys
@@ -71,11 +72,16 @@ def import_(
         size = os.fstat(source.fileno()).st_size if file != "-" else None
         done = store.dlq.import_(_told(_lines(source), size, tell))
     if session.out.json:
-        session.out.document({"new": done.new, "known": done.known, "differing": done.differing})
+        session.out.document(dataclasses.asdict(done))
     known = f"; {counted(done.known)} were there already" if done.known else ""
     if done.differing:
         known += f", {done.differing:,} of them with another status or record, and were left as they are in the store"
     session.out.say(f"imported {counted(done.new)}{known}")
+    if done.masked_elsewhere:
+        session.out.say(
+            f"{counted(done.masked_elsewhere)} were masked by another store: their keys cannot be compared here, so no "
+            "run supersedes them. Compare them with the sink before you replay them"
+        )
 
 
 @command(app)
