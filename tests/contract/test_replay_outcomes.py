@@ -227,6 +227,29 @@ class TestEditedKey:
         self.edit(place, patch={"id": 7})
         assert place.became()["bad"] == "superseded"
 
+    def test_later_run_supersedes_another_spelling(self, place):
+        self.edit(place, patch={"id": "03"})
+        place.run((3, "new", 1))
+        assert (place.replay().superseded, place.rows()) == (1, {2: "good", 3: "new"})
+
+    def test_another_spelling_of_a_replayed_letter(self, place):
+        place.run((7, "bad too", 2))
+        place.replay(ids=[place.letters()["bad too"].id])
+        self.edit(place, patch={"id": "07"})
+        for dry_run in (True, False):
+            report = place.replay(dry_run=dry_run)
+            assert (report.selected, report.superseded) == (0, 1)
+        assert place.rows() == {2: "good", 7: "bad too"}
+
+    def test_another_spelling_of_the_same_key_stays_superseded(self, place):
+        place.run((1, "new", 1))
+        self.edit(place, patch={"id": "01"})
+        for dry_run in (True, False):
+            report = place.replay(dry_run=dry_run)
+            assert (report.selected, report.superseded) == (0, 1)
+        assert place.rows() == {1: "new", 2: "good"}
+        assert place.replay(include_superseded=True).reprocessed == 1
+
     def test_key_that_a_transform_makes(self, place):
         def swap(record: dict[str, Any]) -> dict[str, Any]:
             return {"id": int(record["seq"]), "v": record["v"], "seq": 1}

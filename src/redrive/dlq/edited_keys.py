@@ -1,5 +1,8 @@
 """The key of an edited letter: runs and newer letters supersede it by the key that its edited record has.
 
+An edit knows nothing of the sink, which may take "03" and "3" for the same key. So a run and a replay, which have it,
+spell the keys of edited letters as the sink does before they go by them.
+
 Which keys earlier runs have written is not kept. So a letter whose key was changed may overwrite a row that was written
 before the edit: `key_since` says from when on its key is watched, and a replay counts such letters (`key_unknown`).
 """
@@ -8,19 +11,107 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, null, or_, select, update
 
+from redrive.dlq.digests import PREFIX
 from redrive.dlq.edits import diff
 from redrive.dlq.prepare import key_text
 from redrive.letters import ABSENT, Letter, Status
+from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import letters, runs
 from redrive.store.types import utc_text
 
 StoredTexts = Callable[[str], tuple[str, ...]]
 """How a key may be stored: as it is, or as a digest where its record was masked."""
+
+KeysOf = Callable[[Sequence[Any]], Sequence[str | None]]
+"""Returns the keys of records as the sink compares them, None where one has none."""
+
+
+class Respelled(NamedTuple):
+    """A letter whose edited key the sink spells in another way."""
+
+    id: int
+    key: str
+    superseded_at: datetime | None
+
+
+def find_edited(connection: Connection, pipeline: str, since: datetime | None = None) -> Sequence[Any]:
+    """Return the letters of a pipeline whose key was edited, and that are not superseded."""
+    column = letters.c
+    edited = select(
+        column.id,
+        column.pipeline_name,
+        column.last_seen,
+        column.sink_key,
+        column.received_key,
+        column.edited_record,
+    ).where(
+        column.pipeline_name == pipeline,
+        column.received_key.is_not(None),
+        column.sink_key.is_not(None),
+        column.superseded_at.is_(None),
+    )
+    return connection.execute(edited if since is None else edited.where(column.key_since > since)).all()
+
+
+def respelled(
+    connection: Connection,
+    edited: Sequence[Any],
+    keys: Sequence[str | None],
+    *,
+    stored_texts: StoredTexts,
+    now: datetime,
+) -> list[Respelled]:
+    """Return the edited letters that have another key for the sink than their record was given.
+
+    Args:
+        edited: from `find_edited`.
+        keys: those of their records, as the sink compares them.
+    """
+    changes = []
+    for row, text in zip(edited, keys, strict=True):
+        if text is None or row.sink_key in stored_texts(text):
+            continue
+        # In the form that the letter has: a digest where its record was masked.
+        key = stored_texts(text)[-1 if row.sink_key.startswith(PREFIX) else 0]
+        before = row.received_key
+        if key == before["sink_key"]:  # the edit has not changed it
+            moment = before["superseded_at"]
+            superseded = None if moment is None else datetime.fromisoformat(moment)
+        else:
+            superseded = now if _has_newer(connection, row.pipeline_name, (row.last_seen, row.id), key) else None
+        changes.append(Respelled(row.id, key, superseded))
+    return changes
+
+
+def respell_all(
+    database: Database, pipeline: str, keys_of: KeysOf, *, stored_texts: StoredTexts, dry_run: bool
+) -> list[Respelled]:
+    """Give all edited letters of a pipeline the key that the sink has for them; in a dry run, only find them."""
+    edited = database.read(lambda connection: find_edited(connection, pipeline))
+    if not edited:
+        return []
+    keys = keys_of([row.edited_record for row in edited])  # here, since the sink is asked, which may take a while
+
+    def work(connection: Connection) -> list[Respelled]:
+        now = database.dialect.now(connection)
+        changes = respelled(connection, edited, keys, stored_texts=stored_texts, now=now)
+        if not dry_run:
+            respell(connection, changes)
+        return changes
+
+    return database.read(work) if dry_run else database.write(work)
+
+
+def respell(connection: Connection, changes: Sequence[Respelled]) -> None:
+    """Give letters the key that the sink has for them."""
+    for change in changes:
+        values = {"sink_key": change.key, "superseded_at": change.superseded_at}
+        connection.execute(update(letters).where(letters.c.id == change.id).values(values))
 
 
 def rekey(
@@ -71,7 +162,8 @@ def _values(
         before = received["superseded_at"]
         superseded = None if before is None else datetime.fromisoformat(before)
         return {"sink_key": key, "superseded_at": superseded, "received_key": null(), "key_since": now}
-    superseded = now if key is not None and _has_newer(connection, letter, key) else None
+    order = letter.last_seen, letter.id
+    superseded = now if key is not None and _has_newer(connection, letter.pipeline, order, key) else None
     return {"sink_key": key, "superseded_at": superseded, "received_key": dict(received), "key_since": now}
 
 
@@ -110,12 +202,12 @@ def _is_in(value: Any, key: str) -> bool:
     return value is not ABSENT and value is not None and str(value) in key
 
 
-def _has_newer(connection: Connection, letter: Letter, key: str) -> bool:
-    """Whether the row of a newer letter of this key is in the sink."""
-    column = letters.c
-    newer = or_(column.last_seen > letter.last_seen, and_(column.last_seen == letter.last_seen, column.id > letter.id))
+def _has_newer(connection: Connection, pipeline: str, order: tuple[datetime, int], key: str) -> bool:
+    """Whether the row of a newer letter of this key is in the sink; `order` is when one was last seen, and its id."""
+    column, (last_seen, letter_id) = letters.c, order
+    newer = or_(column.last_seen > last_seen, and_(column.last_seen == last_seen, column.id > letter_id))
     there = select(column.id).where(
-        column.pipeline_name == letter.pipeline, column.sink_key == key, column.status == Status.REPROCESSED, newer
+        column.pipeline_name == pipeline, column.sink_key == key, column.status == Status.REPROCESSED, newer
     )
     return connection.execute(there.limit(1)).first() is not None
 

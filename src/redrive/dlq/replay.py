@@ -19,6 +19,7 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select
 from redrive.dlq.canary import canary_first
 from redrive.dlq.claims import LEASE, Claims, holders, unsaved_runs
 from redrive.dlq.due import Schedule
+from redrive.dlq.edited_keys import respell_all
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, snapshot
 from redrive.dlq.fingerprint import fingerprint
@@ -163,6 +164,7 @@ class Replay:
         self._ids: Sequence[int] = ()
         self._unknown = UnknownKeys(target)
         self._held_by_run = 0
+        self._superseded: Sequence[int] = ()  # in a dry run: letters that are only so by the spelling of the sink
         self._by_cause: Counter[str] = Counter()
         self._by_pipeline: Counter[str] = Counter()
         self._by_target: Counter[str] = Counter()
@@ -179,6 +181,7 @@ class Replay:
 
     def _rehearse(self) -> ReplayReport:
         """A dry run: reads, asks the target if it can rehearse, changes nothing."""
+        self._respell()
         self._database.read(self._select)
         if self._target.rehearses:
             with self._saying_how_far():
@@ -190,6 +193,7 @@ class Replay:
 
     def _run(self) -> ReplayReport:
         """The real thing."""
+        self._respell()
         self._database.read(self._select)
         try:
             with self._saying_how_far(), self._claims.kept_alive():
@@ -205,6 +209,16 @@ class Replay:
         return self.report()
 
     # ── what is next ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _respell(self) -> None:
+        """Give edited letters the key that the sink has for them; in a dry run, find those that this supersedes."""
+        target = self._target
+        if target.pipeline is not None:
+            with self._saying_how_far():
+                changes = respell_all(
+                    self._database, target.pipeline, target.keys_of, stored_texts=self._stored_texts, dry_run=self._dry
+                )
+            self._superseded = [change.id for change in changes if self._dry and change.superseded_at is not None]
 
     def _select(self, connection: Connection) -> None:
         self._began = self._database.dialect.now(connection)
@@ -248,6 +262,8 @@ class Replay:
         if self._plan.include_superseded:
             return 0
         left_out = self._plan.chosen.but(superseded=True).where()
+        if self._superseded:
+            left_out |= self._plan.chosen.where() & among(letters.c.id, self._superseded)
         counted = select(func.count()).select_from(letters).where(left_out, *self._due())
         return int(connection.execute(counted).scalar_one())
 
@@ -289,6 +305,8 @@ class Replay:
     def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
         if not self._plan.include_superseded:
             chosen = chosen.but(superseded=False)
+            if self._superseded:
+                return [chosen.where(), *self._due(), ~among(letters.c.id, self._superseded)]
         return [chosen.where(), *self._due()]
 
     def _due(self) -> list[ColumnElement[bool]]:

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from redrive.classify.classifier import Classifier
+from redrive.dlq.edited_keys import KeysOf
 from redrive.dlq.prepare import error_text
 from redrive.errors import Discard, LetterError, RedriveError, Superseded
 from redrive.letters import Letter
@@ -109,6 +110,8 @@ class Target:
     """Whether it is a pipeline that replaces the row of a key in its sink."""
     sink: str | None = None
     """The name of its sink, as runs have it; None where it does not say."""
+    keys: KeysOf | None = None
+    """What tells the keys of records as its sink compares them; None where it does not say."""
 
     @classmethod
     def of(cls, target: object) -> Target:
@@ -128,7 +131,17 @@ class Target:
             pipeline if isinstance(pipeline, str) else None,
             getattr(owner, "letters_overwrite", False),
             getattr(owner, "letters_sink", None),
+            getattr(owner, "letters_keys", None),
         )
+
+    def keys_of(self, records: Sequence[Any]) -> Sequence[str | None]:
+        """Return the keys of records as the sink compares them."""
+        if self.keys is None or not records:
+            return [None] * len(records)
+        try:
+            return self.keys(records)
+        except Exception as error:
+            raise TargetFailed(error, _classifier.classify(error, scope="row")) from error
 
     def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:
         """Return what became of each letter. A record that makes the target raise is found by halving."""

@@ -26,6 +26,7 @@ from redrive.rows.retries import PATIENCE
 from redrive.rows.run import Run, tell_of_refusal
 from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Replaceable, Source
+from redrive.rows.superseded import compared_texts
 from redrive.rows.transform import transform_of
 from redrive.rows.writer import Writer
 from redrive.runs import Progress, Report
@@ -216,6 +217,15 @@ class Pipeline:
     def letters_sink(self) -> str:
         """The sink that a replay writes to, by the name that runs have for it."""
         return storable(self.sink.name)
+
+    def letters_keys(self, records: Sequence[Any]) -> list[str | None]:
+        """Return the keys of records as the sink compares them; None where one has none, or the sink has no key.
+
+        records  the records
+        """
+        if not self.sink.key:
+            return [None] * len(records)
+        return compared_texts(self.sink, records, of_text=getattr(self.source, "of_text", False))
 
     def reprocess(
         self, records: Sequence[Any], *, dry_run: bool = False, letters: Sequence[Letter] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,11 +16,13 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, select, update
 
 from redrive.dlq.claims import Claims
+from redrive.dlq.edited_keys import KeysOf, Respelled, StoredTexts, find_edited, respell, respelled
 from redrive.dlq.prepare import as_key, key_text, storable
 from redrive.errors import RunStopped
 from redrive.letters import NewLetter
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.sink import ComparesKeys, Sink
 from redrive.stopping import Cancellation
 from redrive.store.database import Database
 from redrive.store.schema import letters
@@ -31,6 +33,8 @@ _AT_ONCE = 500
 _LOOK_AGAIN = 0.1
 _COMMITTED_WITHIN = timedelta(minutes=2)
 """How long an import or an edit may take from its time stamp to its commit, before which no run sees it."""
+
+_NO_KEYS = (type(None), list, dict)
 
 Place = tuple[str | None, str]
 """The source and the position of a rejected row."""
@@ -45,11 +49,14 @@ class OpenLetters:
         pipeline: str,
         run_id: UUID,
         key: Sequence[str],
-        stored_texts: Callable[[str], tuple[str, ...]] = lambda text: (text,),
+        *,
+        stored_texts: StoredTexts = lambda text: (text,),
+        keys_of: KeysOf = lambda records: [None] * len(records),
     ) -> None:
         """Read the letters of a pipeline.
 
         Args:
+            keys_of: returns the keys of edited records as the sink compares them.
             stored_texts: how a key or a position may be stored: as it is, or as a digest where its record was masked.
         """
         self._database = database
@@ -57,6 +64,8 @@ class OpenLetters:
         self._run_id = run_id
         self._key = key
         self._stored_texts = stored_texts
+        self._keys_of = keys_of
+        self._edits_since: datetime | None = None  # those before have the key that the sink has for them
         self._is_masked = len(stored_texts("")) > 1
         self._looked_at = datetime.min.replace(tzinfo=UTC)
         self._keys: set[str] = set()
@@ -65,15 +74,29 @@ class OpenLetters:
 
     def look_again(self) -> None:
         """Read the letters that were imported, or were given another key, since the last look."""
-        self._database.read(self._look_again)
+        edited = self._database.read(self._look_again)
+        if not edited:
+            return
+        keys, stored_texts = self._keys_of([row.edited_record for row in edited]), self._stored_texts
+
+        def work(connection: Connection) -> list[Respelled]:
+            now = self._database.dialect.now(connection)
+            changes = respelled(connection, edited, keys, stored_texts=stored_texts, now=now)
+            respell(connection, changes)
+            return changes
+
+        self._keys.update(change.key for change in self._database.write(work))
 
     def _look(self, connection: Connection) -> None:
         self._looked_at = self._database.dialect.now(connection)
         self._keys.update(_find(connection, self._pipeline))
 
-    def _look_again(self, connection: Connection) -> None:
+    def _look_again(self, connection: Connection) -> Sequence[Any]:
         since, self._looked_at = self._looked_at - _COMMITTED_WITHIN, self._database.dialect.now(connection)
         self._keys.update(_find(connection, self._pipeline, letters.c.key_since > since))
+        edited = find_edited(connection, self._pipeline, self._edits_since)
+        self._edits_since = self._looked_at - _COMMITTED_WITHIN
+        return edited
 
     def having_letters(self, rows: Outgoing) -> frozenset[str]:
         """Return the keys of these rows that have a letter."""
@@ -171,6 +194,25 @@ class OpenLetters:
         if len(columns) == 1:
             return [as_key(part) for part in columns[0]]
         return [key_text(parts) for parts in zip(*columns, strict=True)]
+
+
+def compared_texts(sink: Sink, records: Sequence[Any], *, of_text: bool) -> list[str | None]:
+    """Return the keys of records as the sink compares them, as letters have them; None where one has none."""
+    found: list[str | None] = [None] * len(records)
+    keys = {
+        place: tuple(record.get(name) for name in sink.key)
+        for place, record in enumerate(records)
+        if isinstance(record, Mapping)
+    }
+    scalars = {place: key for place, key in keys.items() if not any(isinstance(part, _NO_KEYS) for part in key)}
+    rows = Outgoing(sink.key, list(scalars), tuples=list(scalars.values()), of_text=of_text)
+    if isinstance(sink, ComparesKeys) and len(rows):
+        rows.keys = sink.compared_keys(rows)
+    keyed = rows.keyed
+    texts = [key_text(parts) for parts in zip(*(keyed.values(name) for name in sink.key), strict=True)]
+    for place, text in zip(scalars, texts, strict=True):
+        found[place] = text
+    return found
 
 
 def place_of(letter: NewLetter) -> Place:

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -33,7 +34,7 @@ from redrive.rows.prepare import Preparation, Prepared, reason_of
 from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransactions
 from redrive.rows.sources.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
-from redrive.rows.superseded import OpenLetters, Place, place_of
+from redrive.rows.superseded import OpenLetters, Place, compared_texts, place_of
 from redrive.runs import Counts, Tier
 
 _NUMBER = re.compile(r"\d+")
@@ -143,7 +144,12 @@ class Writer:
         self._open_letters = None
         if sink.key:
             self._open_letters = OpenLetters(
-                store.database, job.pipeline, begun.run_id, sink.key, store.dlq.stored_texts
+                store.database,
+                job.pipeline,
+                begun.run_id,
+                sink.key,
+                stored_texts=store.dlq.stored_texts,
+                keys_of=partial(compared_texts, sink, of_text=getattr(job.source, "of_text", False)),
             )
         self._with_letters: frozenset[str] = frozenset()  # keys of the batch, or piece, that is being written
         self._has_claims = False

@@ -16,7 +16,7 @@ from redrive.rows.sources.records_frame import ArrowStream, FrameRecords, frame_
 
 Items = Iterable[Mapping[str, Any]]
 
-_OVER_LISTS = (type(iter([])), type(iter(())), type(reversed([])))
+_OVER_LISTS: tuple[type[Any], ...] = (type(iter([])), type(iter(())), type(reversed([])))
 _WITH_INDEX = 3
 _MOST_SECONDS = 5.0  # how long a slow iterator is read ahead for its identity
 
