@@ -22,17 +22,17 @@ from redrive.dlq.due import Schedule
 from redrive.dlq.edited_keys import respell_all
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import fetch, snapshot
-from redrive.dlq.fingerprint import fingerprint
 from redrive.dlq.pace import Pace
 from redrive.dlq.prepare import REDACTED, storable
 from redrive.dlq.redact import Redactor, has_mask
 from redrive.dlq.results import Answered, mark
 from redrive.dlq.scope import must_be_its_own, must_be_one_pipeline, must_be_records
 from redrive.dlq.siblings import StoredTexts, held_siblings
+from redrive.dlq.tally import Tally
 from redrive.dlq.target import Answer, Became, Target, TargetFailed
 from redrive.dlq.unknown_keys import UnknownKeys
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.letters import OPEN, ErrorType, FailedCause, Letter, ReplayReport
+from redrive.letters import OPEN, ErrorType, Letter, ReplayReport
 from redrive.policy import checks
 from redrive.store.database import Database
 from redrive.store.listed import among
@@ -84,47 +84,6 @@ class Plan:
             raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is replayed")
 
 
-@dataclass(slots=True)
-class _Tally:
-    """The report as it grows."""
-
-    attempted: int = 0
-    became: Counter[Became] = field(default_factory=Counter)
-    seen_meanwhile: int = 0
-    superseded: int = 0
-    """Left out, before or since the replay began."""
-    decided: int = 0
-    stopped: str | None = None
-    causes: dict[str, FailedCause] = field(default_factory=dict)
-
-    @property
-    def reprocessed(self) -> int:
-        """Letters whose record was written."""
-        return self.became[Became.REPROCESSED]
-
-    @property
-    def failed(self) -> int:
-        """Letters that failed again."""
-        return self.became[Became.FAILED]
-
-    def add(self, letter: Letter, answer: Answer) -> None:
-        """Count what became of a letter."""
-        self.attempted += 1
-        self.became[answer.became] += 1
-        if answer.became is Became.FAILED:
-            self._add_failure(letter, answer.reason or "")
-
-    def _add_failure(self, letter: Letter, reason: str) -> None:
-        cause = fingerprint(letter.error_type, reason)
-        before = self.causes.get(cause.value)
-        self.causes[cause.value] = FailedCause(
-            fingerprint=cause.value,
-            message=cause.template,
-            count=before.count + 1 if before else 1,
-            sample=before.sample if before else reason,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """What became of letters that were to be claimed."""
@@ -159,7 +118,7 @@ class Replay:
         self._stored_texts = stored_texts
         self._progress = progress or (lambda done, total: None)
         self._claims = Claims(database, lease=plan.lease)
-        self._tally = _Tally()
+        self._tally = Tally()
         self._began = datetime.now(UTC)
         self._ids: Sequence[int] = ()
         self._unknown = UnknownKeys(target)
