@@ -116,8 +116,18 @@ def values_of(series: pl.Series) -> list[Any]:
         return [None if inner is None else values_of(inner) for inner in series]
     values = series.to_list()
     for place in (series.to_physical() % 1_000 != 0).arg_true():
-        values[place] = series.slice(place, 1).dt.to_string("iso").item()
+        values[place] = _fine_text(series.slice(place, 1))
     return values
+
+
+def _fine_text(moment: pl.Series) -> str:
+    """A time with nanoseconds; in UTC where the offset has seconds, as in the past, which the text would leave out."""
+    if isinstance(moment.dtype, pl.Datetime) and moment.dtype.time_zone is not None:
+        offset = moment.dt.base_utc_offset() + moment.dt.dst_offset()
+        if offset.item().seconds % 60:
+            moment = moment.dt.convert_time_zone("UTC")
+    text: str = moment.dt.to_string("iso").item()
+    return text
 
 
 def has_nanoseconds(kind: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from functools import cache
 from typing import Any
@@ -10,7 +10,15 @@ from typing import Any
 from redrive.extras import needs
 from redrive.rows.batch import Received, Unreadable
 from redrive.rows.frames import values_of
-from redrive.rows.sources.parquet_unfit import MAPS, REASONS, TEXTS, maps_with_repeated_keys, texts_not_utf_8
+from redrive.rows.sources.parquet_unfit import (
+    MAPS,
+    REASONS,
+    TEXTS,
+    changed_type,
+    coarse,
+    maps_with_repeated_keys,
+    texts_not_utf_8,
+)
 
 with needs("rows"):
     import polars as pl
@@ -49,7 +57,11 @@ def _taken(table: pa.Table, places: Sequence[int], kept: list[int]) -> tuple[pa.
 
 def _frame_of(table: pa.Table) -> pl.DataFrame:
     """The columns that polars can have."""
-    frame = pl.from_arrow(table.select([field.name for field in table.schema if not _is_beyond_polars(field.type)]))
+    table_of_polars = table.select([field.name for field in table.schema if not _is_beyond_polars(field.type)])
+    if "fixed_size_list" in str(table_of_polars.schema.types):
+        # Of one that begins within an array polars takes the whole mask of nulls, and fails.
+        table_of_polars = pa.concat_tables([table_of_polars.slice(0, 0), table_of_polars]).combine_chunks()
+    frame = pl.from_arrow(table_of_polars)
     assert isinstance(frame, pl.DataFrame)
     uuids = [_uuid_text(field.name) for field in table.schema if isinstance(field.type, pa.UuidType)]
     # Categories are how texts were packed.
@@ -67,8 +79,13 @@ def _received(frame: pl.DataFrame, table: pa.Table) -> Received:
     names = table.column_names
     if frame.width == len(names):
         return Received(frame)
-    columns = [values_of(frame[name]) if name in frame.columns else table[name].to_pylist() for name in names]
+    columns = [values_of(frame[name]) if name in frame.columns else _listed(table[name]) for name in names]
     return Received([dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
+
+
+def _listed(column: pa.ChunkedArray) -> list[Any]:
+    values: list[Any] = coarse(column).to_pylist(maps_as_pydicts="strict")  # no key comes twice by now
+    return values
 
 
 def _is_beyond_polars(kind: Any) -> bool:
@@ -212,17 +229,3 @@ def _is_known(zone: str) -> bool:
     except pl.exceptions.PolarsError:
         return False
     return True
-
-
-def changed_type(kind: Any, change: Callable[[Any], Any]) -> Any:
-    """A type, those that it is made of changed."""
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(changed_type(field.type, change)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(changed_type(kind.key_type, change), changed_type(kind.item_type, change))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(changed_type(kind.value_type, change)), kind.list_size)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return made(kind.value_field.with_type(changed_type(kind.value_type, change)))
-    return change(kind)

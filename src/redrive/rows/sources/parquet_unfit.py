@@ -6,7 +6,7 @@ of such a key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redrive.extras import needs
@@ -40,16 +40,48 @@ def texts_not_utf_8(table: pa.Table) -> Unfit:
 
 
 def maps_with_repeated_keys(table: pa.Table) -> Unfit:
-    """Find rows with a map in which a key comes twice; it is kept as a list of pairs."""
+    """Find rows with a map, however deep, in which a key comes twice; such maps are kept as lists of pairs."""
     found: Unfit = {}
     for field in table.schema:
-        if types.is_map(field.type):
-            frame = pl.DataFrame(pl.from_arrow(table.select([field.name])))
-            value = pl.col(field.name)
-            repeats = frame.select(value.map.keys().list.n_unique() < value.map.len()).to_series()
-            for place in repeats.arg_true():
-                found.setdefault(place, {})[field.name] = [list(pair) for pair in table[field.name][place].as_py()]
+        if not _holds_map(field.type):
+            continue
+        suspects = _suspects(table[field.name])
+        column = coarse(table[field.name]) if suspects else None
+        for place in suspects:
+            kept, is_bad = _kept_maps(column[place].as_py(), field.type)
+            if is_bad:
+                found.setdefault(place, {})[field.name] = kept
     return found
+
+
+def _suspects(column: pa.ChunkedArray) -> Sequence[int]:
+    """The rows to look at: of a plain map, those that polars finds at once; of others, all."""
+    kind = column.type
+    if not types.is_map(kind) or _holds_map(kind.item_type) or "decimal256" in str(kind):
+        return range(len(column))
+    value = pl.col("map")
+    frame = pl.DataFrame(pl.from_arrow(pa.table({"map": column})))
+    return frame.select(value.map.keys().list.n_unique() < value.map.len()).to_series().arg_true().to_list()
+
+
+def _holds_map(kind: Any) -> bool:
+    return types.is_map(kind) or any(_holds_map(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _kept_maps(value: Any, kind: Any) -> tuple[Any, bool]:
+    """A value as Arrow has it: objects for maps, but pairs where a key comes twice, and whether one does."""
+    if value is None or not _holds_map(kind):
+        return value, False
+    if types.is_map(kind):
+        items = [(key, *_kept_maps(item, kind.item_type)) for key, item in value]
+        repeats = len({key for key, *_ in items}) < len(items)
+        kept = [[key, item] for key, item, _ in items] if repeats else {key: item for key, item, _ in items}
+        return kept, repeats or any(bad for *_, bad in items)
+    if types.is_struct(kind):
+        fields = {field.name: _kept_maps(value[field.name], field.type) for field in kind}
+        return {name: one for name, (one, _) in fields.items()}, any(bad for _, bad in fields.values())
+    parts = [_kept_maps(one, kind.value_type) for one in value]
+    return [one for one, _ in parts], any(bad for _, bad in parts)
 
 
 def see_that_it_was_edited(record: Mapping[str, Any], context: Mapping[str, Any]) -> None:
@@ -58,7 +90,7 @@ def see_that_it_was_edited(record: Mapping[str, Any], context: Mapping[str, Any]
         if _has_bytes(record.get(name)):
             raise ValueError(f"{name} is not UTF-8: write the text that it should be into the letter, and replay it")
     for name in context.get(MAPS, ()):
-        if isinstance(record.get(name), list):
+        if _has_pairs(record.get(name)):
             raise ValueError(f"{name} is a map with a key that comes twice: write an object, and replay the letter")
 
 
@@ -123,3 +155,39 @@ def _has_bytes(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(map(_has_bytes, value.values()))
     return any(map(_has_bytes, value)) if isinstance(value, list) else isinstance(value, bytes)
+
+
+def _has_pairs(value: Any) -> bool:
+    """Whether a value holds a map that is kept as pairs, because a key comes twice."""
+    if isinstance(value, Mapping):
+        return any(map(_has_pairs, value.values()))
+    if not isinstance(value, list):
+        return False
+    keys = [repr(one[0]) for one in value if isinstance(one, list | tuple) and len(one) == 2]
+    return (len(keys) == len(value) and len(set(keys)) < len(keys)) or any(map(_has_pairs, value))
+
+
+def coarse(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column with texts, or the number, for times of nanoseconds, which Python does not have."""
+    kind = changed_type(column.type, _without_nanoseconds)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _without_nanoseconds(kind: Any) -> Any:
+    if getattr(kind, "unit", None) != "ns":
+        return kind
+    return pa.int64() if types.is_duration(kind) else pa.string()
+
+
+def changed_type(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """A type, those that it is made of changed."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(changed_type(field.type, change)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(changed_type(kind.key_type, change), changed_type(kind.item_type, change))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(changed_type(kind.value_type, change)), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return made(kind.value_field.with_type(changed_type(kind.value_type, change)))
+    return change(kind)

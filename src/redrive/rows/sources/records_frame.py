@@ -63,7 +63,7 @@ def _narrowed(value: Any) -> Any:
     """
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from redrive.rows.sources.parquet_rows import changed_type
+    from redrive.rows.sources.parquet_unfit import changed_type
 
     def narrow(kind: Any) -> Any:
         return pa.decimal128(_LONGEST, kind.scale) if pa.types.is_decimal256(kind) else kind

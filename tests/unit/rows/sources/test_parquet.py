@@ -472,3 +472,47 @@ def test_a_column_without_a_name_is_called_by_its_place(tmp_path):
 def test_an_empty_object_is_an_object():
     rows, places, bad = rows_of(pa.table({"id": [1, 2], "o": pa.array([{}, None], pa.struct([]))}), 0)
     assert (list(rows.records), list(places), bad) == ([{"id": 1, "o": {}}, {"id": 2, "o": None}], [0, 1], [])
+
+
+MAP = pa.map_(pa.string(), pa.timestamp("ns"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        (pa.struct([("m", MAP)]), {"m": [("a", 1), ("a", 2)]}, lambda pairs: {"m": pairs}),
+        (pa.list_(MAP), [[("b", 1)], [("a", 1), ("a", 2)]], None),
+        (pa.map_(pa.string(), MAP), [("x", [("a", 1), ("a", 2)])], lambda pairs: {"x": pairs}),
+    ],
+    ids=["struct", "list", "map"],
+)
+def test_nested_map_in_which_a_key_comes_twice_costs_its_row(tmp_path, kind, value, kept):
+    source = parquet(tmp_path / "f.parquet")
+    pq.write_table(pa.table({"id": [1, 2], "v": pa.array([value, None], kind)}), tmp_path / "f.parquet")
+    (batch,) = read_all(source)
+    assert [record["id"] for record in batch.rows.records] == [2]
+    (bad,) = batch.unreadable
+    assert bad.error == "v: a key comes twice in a map"
+    if kept is not None:
+        one, two = (f"1970-01-01 00:00:00.00000000{number}" for number in (1, 2))
+        assert bad.raw["v"] == kept([["a", one], ["a", two]])
+    with pytest.raises(ValueError, match="a key that comes twice"):
+        source.again(bad.raw, bad.context)
+    assert source.again({"id": 1, "v": None}, bad.context) == {"id": 1, "v": None}
+
+
+def test_lists_of_a_fixed_size_are_read_from_any_row_on(tmp_path):
+    values = [[1, 2], None, [3, None], [5, 6]]
+    pq.write_table(pa.table({"id": range(4), "v": pa.array(values, pa.list_(pa.int64(), 2))}), tmp_path / "f.parquet")
+    batches = read_all(parquet(tmp_path / "f.parquet"), most=3)
+    assert [record["v"] for batch in batches for record in batch.rows.records] == values
+
+
+def test_nanoseconds_in_a_zone_whose_offset_had_seconds(tmp_path):
+    moments = pa.array([-1_957_255_489_999_999_999, 1], pa.timestamp("ns", "Europe/Paris"))
+    pq.write_table(pa.table({"id": [1, 2], "at": moments}), tmp_path / "f.parquet")
+    (batch,) = read_all(parquet(tmp_path / "f.parquet"))
+    assert [record["at"] for record in batch.rows.records] == [
+        "1907-12-24 13:55:10.000000001+00:00",
+        "1970-01-01 01:00:00.000000001+01:00",
+    ]
