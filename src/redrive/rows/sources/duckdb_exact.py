@@ -14,7 +14,9 @@ from redrive.rows.sinks.shape import quoted
 _ENDLESS = ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP WITH TIME ZONE")
 _FINE = {"TIMESTAMP_NS": "epoch_ns({0})", "TIME_NS": "epoch_ns({0})"}
 _INTERVAL = "INTERVAL"
-_NESTED = re.compile(r'"(?:[^"]|"")*"|\b(?:INTERVAL|TIMESTAMP_NS|TIME_NS)\b')
+_QUOTED = r'"(?:[^"]|"")*"|'
+_NESTED = re.compile(_QUOTED + r"\b(?:INTERVAL|TIMESTAMP_NS|TIME_NS)\b")
+_NESTED_ENDLESS = re.compile(_QUOTED + r"\b(?:INTERVAL|TIME_NS|DATE|TIMESTAMP(?:_S|_MS|_NS| WITH TIME ZONE)?)(?!\w)")
 
 
 class ExactColumns:
@@ -22,7 +24,9 @@ class ExactColumns:
 
     def __init__(self, types: Mapping[str, str]) -> None:
         self.names = list(types)
-        self._replaced = {name: nested for name, kind in types.items() if (nested := _of_texts(kind)) is not None}
+        self._replaced = {
+            name: nested for name, kind in types.items() if (nested := _of_texts(kind, _NESTED)) is not None
+        }
         self._texts = {at: text for at, (name, kind) in enumerate(types.items()) if (text := _text(name, kind))}
         self._intervals = {at for at, kind in enumerate(types.values()) if kind == _INTERVAL}
 
@@ -55,6 +59,8 @@ class ExactColumns:
 def _text(name: str, kind: str) -> str | None:
     """The expression for the text of a value, where it must be one; NULL for most values."""
     column = quoted(name)
+    if (nested := _of_texts(kind, _NESTED_ENDLESS)) is not None:
+        return f"CASE WHEN contains(CAST({column} AS VARCHAR), 'infinity') THEN CAST({column} AS {nested}) END"
     if kind == _INTERVAL:
         return f"CAST({column} AS VARCHAR)"
     condition = f"NOT isfinite({column})" if kind in _ENDLESS else None
@@ -64,11 +70,11 @@ def _text(name: str, kind: str) -> str | None:
     return None if condition is None else f"CASE WHEN {condition} THEN CAST({column} AS VARCHAR) END"
 
 
-def _of_texts(kind: str) -> str | None:
+def _of_texts(kind: str, changed: re.Pattern[str]) -> str | None:
     """A nested type with texts for what Python cannot hold; None where it has nothing of that kind."""
     if not kind.endswith("]") and not kind.startswith(("STRUCT", "MAP", "UNION")):
         return None
-    made = _NESTED.sub(lambda found: found[0] if found[0].startswith('"') else "VARCHAR", kind)
+    made = changed.sub(lambda found: found[0] if found[0].startswith('"') else "VARCHAR", kind)
     return None if made == kind else made
 
 

@@ -45,8 +45,9 @@ def maps_with_repeated_keys(table: pa.Table) -> Unfit:
     for field in table.schema:
         if not _holds_map(field.type):
             continue
-        suspects = _suspects(table[field.name])
-        column = coarse(table[field.name]) if suspects else None
+        if not (suspects := _suspects(table[field.name])):
+            continue
+        column = coarse(table[field.name])
         for place in suspects:
             kept, is_bad = _kept_maps(column[place].as_py(), field.type)
             if is_bad:

@@ -710,19 +710,28 @@ def test_duckdb_values_that_python_lacks_are_texts(tmp_path):
             """CREATE TABLE t AS SELECT * FROM (VALUES
                 (1, INTERVAL '1 month', TIMESTAMP 'infinity', DATE '-infinity', TIMESTAMPTZ 'infinity',
                  TIMESTAMP_NS '2026-07-01 12:00:00.123456789', [TIMESTAMP_NS '2026-07-01 12:00:00.123456789'],
-                 {'a "INTERVAL"': INTERVAL '1 month'}),
+                 {'a "INTERVAL"': INTERVAL '1 month'}, [TIMESTAMP 'infinity']),
                 (2, INTERVAL '30 hours', TIMESTAMP '9999-12-31 23:59:59.999999', DATE '9999-12-31', NULL,
-                 TIMESTAMP_NS '2026-07-01 12:00:00.123456', [], NULL)
-            ) rows (id, length, moment, day, instant, fine, list, nested)"""
+                 TIMESTAMP_NS '2026-07-01 12:00:00.123456', [], NULL, [TIMESTAMP '2026-07-01'])
+            ) rows (id, length, moment, day, instant, fine, list, nested, moments)"""
         )
     reading = query(f"duckdb:///{path}", "SELECT * FROM t", watermark="fine", key="id")
     with contextlib.closing(reading.open(None, reading.identity())) as opened:
         records = [record for batch in iter(lambda: opened.read(1), None) for record in batch.rows.records]
     fine = "2026-07-01 12:00:00.123456789"
     second, first = ([record[name] for name in list(record)[1:]] for record in records)
-    assert first == ["1 month", "infinity", "-infinity", "infinity", fine, [fine], {'a "INTERVAL"': "1 month"}]
+    assert first == [
+        "1 month",
+        "infinity",
+        "-infinity",
+        "infinity",
+        fine,
+        [fine],
+        {'a "INTERVAL"': "1 month"},
+        ["infinity"],
+    ]
     moment = datetime(2026, 7, 1, 12, 0, 0, 123456)
-    assert second == [timedelta(hours=30), datetime.max, date.max, None, moment, [], None]
+    assert second == [timedelta(hours=30), datetime.max, date.max, None, moment, [], None, [datetime(2026, 7, 1)]]
 
 
 def test_duckdb_reads_a_file_that_this_process_writes_to(tmp_path):
