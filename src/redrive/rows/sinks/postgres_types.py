@@ -22,7 +22,7 @@ _NAME = 63  # bytes, unless the server was compiled otherwise
 _SIZED = re.compile(r"(character varying|character|money)\((\d+)\)")
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|((?:[^{},"\\]|\\.)+)')
 _BOUND = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\[\](){},"]+)')
-_FIELD = re.compile(r'("(?:[^"\\]|""|\\.)*"|[^,"]*)(,|$)')
+_FIELD = re.compile(r'("(?:[^"\\]++|""|\\.)*+"|[^,"]*+)(,|$)')
 _ESCAPED = re.compile(r'\\(.)|"(")')
 _COORDINATE = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _GEOMETRIC = ("point", "line", "lseg", "box", "path", "polygon", "circle")
@@ -91,7 +91,10 @@ def _changes(value: Any, stored: Stored) -> Iterator[str]:
         for bound in _bounds(value):
             yield from _changes(bound, Stored(stored.type))
     elif stored.fields:
-        for field, own in zip(_fields(value), stored.fields, strict=False):
+        fields = _fields(value) if isinstance(value, str) else []
+        if fields is None:
+            yield f"{value!r} is not a row as PostgreSQL writes it: quote whole fields"
+        for field, own in zip(fields or (), stored.fields, strict=False):
             yield from _changes(field, own)
     elif change := _change(value, stored.type):
         yield f"{str(value)!r} {change}"
@@ -133,15 +136,17 @@ def _bounds(value: Any) -> Iterator[Any]:
             yield from _bounds(one)
 
 
-def _fields(value: Any) -> Iterator[str | None]:
-    if not isinstance(value, str):
-        return
+def _fields(value: str) -> list[str | None] | None:
+    """The texts of a row's fields; None where it is written in another way than the server writes it."""
     text = value.strip().removeprefix("(").removesuffix(")")
-    for found in _FIELD.finditer(text):
-        field = found[1]
-        yield _unescaped(field[1:-1]) if field.startswith('"') else field or None
+    fields: list[str | None] = []
+    at = 0
+    while (found := _FIELD.match(text, at)) is not None:
+        field, at = found[1], found.end()
+        fields.append(_unescaped(field[1:-1]) if field.startswith('"') else field or None)
         if not found[2]:
-            return
+            return fields
+    return None
 
 
 def _unescaped(text: str) -> str:
