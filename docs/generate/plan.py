@@ -29,6 +29,7 @@ from redrive.store.run_log import RunLog
 from redrive.store.service_log import ServiceLog, ServiceMinute, ServiceWindow
 from redrive.store.shared import ServiceState, SharedState
 from redrive.store.task_log import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskLog, TaskRow
+from redrive.tasks.cancel import TasksCancelled
 from redrive.tasks.flow import Task
 from redrive.tasks.people import Decided
 
@@ -159,8 +160,8 @@ def pages() -> list[Page]:
             "Flows. The guide is [Tasks](../tasks.md). A flow that cannot work as it is set up is a "
             "[`FlowError`](errors.md#redriveflowerror).",
             [
-                *public("Flow"),
-                *given(redrive.FlowReport, flows.FlowStatus, flows.State, Task, Decided),
+                *public("Flow", "Branch"),
+                *given(redrive.FlowReport, flows.FlowStatus, flows.State, Task, Decided, TasksCancelled),
                 *given(flows.FlowProgress, flows.RunningTask),
             ],
         ),

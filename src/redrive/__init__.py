@@ -31,12 +31,13 @@ if TYPE_CHECKING:
         ReplayStopped,
         RetriesExhausted,
         RunStopped,
+        Skip,
         SourceError,
         StoreError,
         TaskTimeout,
         Transient,
     )
-    from redrive.flows import FlowReport
+    from redrive.flows import Branch, FlowReport
     from redrive.letters import Letter, NewLetter
     from redrive.model import Kind, Verdict
     from redrive.opening import Store, connect
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Branch",
     "Breaker",
     "CircuitOpen",
     "Classifier",
@@ -86,6 +88,7 @@ __all__ = [
     "RunStopped",
     "Schedule",
     "Service",
+    "Skip",
     "SourceError",
     "Store",
     "StoreError",
@@ -103,6 +106,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Branch": "flows",
     "Breaker": "policy.breaker",
     "Classifier": "classify.classifier",
     "Flow": "tasks.flow",

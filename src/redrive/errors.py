@@ -7,6 +7,7 @@
     │   ├── Permanent       never repeat
     │   ├── Reject          this record is bad: quarantine it, go on
     │   └── Discard         drop this record, count it, no dead letter
+    │       └── Skip            in a task: it is skipped, and so is what comes after it
     ├── CallError           raised by a Service; `.redrive` is the Failure
     │   ├── RetriesExhausted    no exception of the user's own to re-raise: `.response` stayed bad
     │   ├── CircuitOpen         nothing was sent; come back after `retry_in` seconds
@@ -92,6 +93,10 @@ class Discard(StatedVerdict):
     """Nobody needs to look at this record."""
 
     kind = Kind.DISCARD
+
+
+class Skip(Discard):
+    """Raised by a task that has nothing to do: it is skipped, and so is what comes after it."""
 
 
 class Superseded(RedriveError):

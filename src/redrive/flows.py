@@ -25,12 +25,32 @@ class State(StrEnum):
     """Its retries are spent."""
     UPSTREAM_FAILED = "UPSTREAM_FAILED"
     """Will not run, since a task above it failed."""
+    SKIPPED = "SKIPPED"
+    """Not to run: it said so itself, a branch left it out, or its `run_when` did not apply."""
     RETRYING = "RETRYING"
     """Waits for the time of its next attempt."""
     SENSING = "SENSING"
     """A sensor that is asked from time to time."""
     DEAD_LETTER = "DEAD_LETTER"
     """Waits for a person."""
+
+
+class Branch:
+    """Returned by a task that chooses: of the tasks after it, only these run, and the others are skipped.
+
+    followers  tasks that come directly after this one, or their names
+    result     what the task returns
+    """
+
+    __slots__ = ("followers", "result")
+
+    def __init__(self, *followers: Any, result: Any = None) -> None:
+        names = [one if isinstance(one, str) else getattr(one, "name", None) for one in followers]
+        for given, name in zip(followers, names, strict=True):
+            if not isinstance(name, str):
+                raise TypeError(f"Branch takes tasks or their names, not {type(given).__name__}")
+        self.followers = tuple(str(name) for name in names)
+        self.result = result
 
 
 class FlowStatus(StrEnum):

@@ -20,6 +20,7 @@ CAUSES = {
     "died": "SIGSEGV",
     "permanent": "Permanent@a:1",
     "discard": "Discard@a:1",
+    "skip": "Skip@a:1",
     "lost": "lost",
 }
 """The ways in which an attempt fails, each with its cause. "lost": its executor was killed."""
@@ -41,12 +42,14 @@ class Drawn:
     items: int
     attempts: int
     scripts: list[list[str]]
+    run_when: str = "all_succeeded"
 
     def outcome(self, child: int, attempt: int) -> str:
         """Return how an attempt ends: "returns", "not yet" (a sensor), or one of `CAUSES`."""
         script = self.scripts[max(child, 0) % len(self.scripts)]
         outcome = script[attempt - 1] if attempt <= len(script) else "returns"
-        return "returns" if outcome == "not yet" and self.kind != "sensor" else outcome
+        of_others = {"not yet": self.kind != "sensor", "skip": self.kind == "fan-out"}
+        return "returns" if of_others.get(outcome) else outcome
 
 
 @dataclass
@@ -65,11 +68,9 @@ class Model:
         """Return the state of every task when nothing is left to run."""
         states: dict[Place, State] = {}
         for number, drawn in enumerate(self.graph):
-            upstream = {states[upper, -1] for upper in drawn.after}
-            if upstream & {State.FAILED, State.UPSTREAM_FAILED}:
-                states[number, -1] = State.UPSTREAM_FAILED
-            elif upstream - {State.SUCCESS}:
-                states[number, -1] = State.PENDING
+            idle = self._idle(drawn, states)
+            if idle is not None:
+                states[number, -1] = idle
             elif drawn.kind == "fan-out":
                 children = [self._state(number, child) for child in range(self._items(drawn.after[0], states))]
                 states |= {(number, child): state for child, state in enumerate(children)}
@@ -78,6 +79,43 @@ class Model:
             else:
                 states[number, -1] = self._state(number, -1)
         return states
+
+    def _idle(self, drawn: Drawn, states: dict[Place, State]) -> State | None:
+        """Return the state of a task that does not run, by its trigger rule; None where it does."""
+        upstream = {states[upper, -1] for upper in drawn.after}
+        failed = upstream & {State.FAILED, State.UPSTREAM_FAILED}
+        blocked = upstream & {State.DEAD_LETTER, State.PENDING}
+        match drawn.run_when:
+            case "all_succeeded" | "none_failed" if failed:
+                return State.UPSTREAM_FAILED
+            case "all_succeeded" if State.SKIPPED in upstream:
+                return State.SKIPPED
+            case "all_succeeded" | "none_failed" if blocked:
+                return State.PENDING
+            case "none_failed" if upstream == {State.SKIPPED}:
+                return State.SKIPPED
+            case "any_failed" if not failed | blocked:
+                return State.SKIPPED
+        without_items = drawn.kind == "fan-out" and states[drawn.after[0], -1] is not State.SUCCESS
+        return State.SKIPPED if without_items else None
+
+    def below(self, number: int) -> set[int]:
+        """Return the tasks that come after one, directly or not."""
+        found = {number}
+        for lower, drawn in enumerate(self.graph):
+            if found & set(drawn.after):
+                found.add(lower)
+        return found - {number}
+
+    def reset_below(self, number: int, attempts: dict[Place, int]) -> None:
+        """Let what comes after a task that runs again start over: its attempts so far count no more."""
+        below = self.below(number)
+        for place in [*attempts]:
+            failed_for_good = place[1] < 0 and self.decided.get(place) is State.FAILED
+            if place[0] in below and not failed_for_good:
+                self.decided.pop(place, None)
+                # The children of a fan-out are others the next time.
+                self.forgiven[place] = attempts[place] if place[1] < 0 else 0
 
     def _items(self, source: int, states: dict[Place, State]) -> int:
         """Return how many items a task that succeeded gives to a fan-out."""
@@ -95,6 +133,8 @@ class Model:
         for outcome in self.outcomes[number, child][self.forgiven[number, child] :]:
             if outcome in ("returns", "discard"):
                 return State.SUCCESS
+            if outcome == "skip":
+                return State.SKIPPED
             lost = lost + 1 if outcome == "lost" else 0
             if outcome == "lost":  # costs no retry, but a task that loses many executors in a row is poisoned
                 if lost == LOST_IN_A_ROW:

@@ -9,6 +9,7 @@ import pytest
 import redrive
 
 PUBLIC = {
+    "Branch",
     "Breaker",
     "CircuitOpen",
     "Classifier",
@@ -40,6 +41,7 @@ PUBLIC = {
     "RunStopped",
     "Schedule",
     "Service",
+    "Skip",
     "SourceError",
     "Store",
     "StoreError",

@@ -11,17 +11,22 @@ from redrive.errors import (
     ReplayStopped,
     RetriesExhausted,
     RunStopped,
+    Skip,
     StatedVerdict,
     StoreError,
 )
 from redrive.model import Kind, Verdict
+
+SKIP = "stated.skip"
+"""The rule of verdicts on `Skip`."""
 
 
 def verdict_on_ours(error: BaseException, now: datetime) -> Verdict | None:
     """None for every error that is not redrive's."""
     if isinstance(error, StatedVerdict):
         kind = Kind(error.kind)
-        return Verdict(kind, shown(message(error)) or str(kind), f"stated.{kind}", retry_after=error.retry_after)
+        rule = SKIP if isinstance(error, Skip) else f"stated.{kind}"
+        return Verdict(kind, shown(message(error)) or str(kind), rule, retry_after=error.retry_after)
     if isinstance(error, CircuitOpen):
         return Verdict(
             Kind.TRANSIENT,

@@ -105,6 +105,8 @@ def did(report: FlowReport) -> str:
         said.append(f"{failed:,} failed")
     if lower := counts.get(State.UPSTREAM_FAILED):
         said.append(f"{lower:,} not run")
+    if skipped := counts.get(State.SKIPPED):
+        said.append(f"{skipped:,} skipped")
     if report.status is not FlowStatus.COMPLETE and len(said) == 1:
         said.append(f"{counts.get(State.SUCCESS, 0):,} done")
     return ", ".join(said)

@@ -24,13 +24,14 @@ _SHORTEST_BAR = 6
 _LABEL = 10  # columns for what stands before the lines of a section
 _LONGEST_NAME = 40
 _MOST = 8  # lines of one section, however tall the terminal is
-_OVER = (State.SUCCESS, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER)
+_OVER = (State.SUCCESS, State.SKIPPED, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER)
 _STYLES = {
     State.SUCCESS: "green",
     State.RUNNING: "cyan",
     State.RETRYING: "yellow",
     State.FAILED: "red",
     State.UPSTREAM_FAILED: "red",
+    State.SKIPPED: "dim",
     State.DEAD_LETTER: "bold red",
 }
 

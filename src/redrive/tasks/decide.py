@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from redrive.calls.testmode import TestMode
+from redrive.classify.ours import SKIP
 from redrive.clock import Random
 from redrive.flows import State
 from redrive.model import Decision, Kind, Repeat, Stop, Verdict, in_words
@@ -103,6 +104,11 @@ def _lost(node: Node, past: Past, outcome: Outcome) -> Next:
 
 
 def _returned(node: Node, past: Past, outcome: Outcome) -> Next:
+    if outcome.verdict is not None and outcome.verdict.rule == SKIP:
+        cause = f"skipped itself: {outcome.error}"
+        if node.each is not None:  # as where an operator skips it: the list of results is without it
+            return Next(state=State.SUCCESS, cause=cause, kind=Kind.DISCARD)
+        return Next(state=State.SKIPPED, cause=cause)
     if outcome.verdict is not None:
         return Next(state=State.SUCCESS, cause=f"discarded on purpose: {outcome.error}")
     if node.sensing is None or outcome.truth:

@@ -22,6 +22,7 @@ from redrive.model import Kind, in_words
 from redrive.opening import Store
 from redrive.policy.checks import warn
 from redrive.stopping import Stopping
+from redrive.tasks.cancel import cancelled
 from redrive.tasks.decide import RECOVERS, Next, decide
 from redrive.tasks.graph import listed, longest_way, worst_case
 from redrive.tasks.groups import Turnstile
@@ -93,6 +94,7 @@ class Executor:
         self._ready: deque[InHand] = deque()  # claimed, and waiting for a worker to be free
         self._settlements: list[Settlement] = []
         self._storms: list[Storm] = []
+        self._cancelled: dict[int, str] = {}  # by the ids of tasks in hand: why
         self._order = Order(start=True, recover=True)
         self._look_at = 0.0
         self._survey_at = 0.0
@@ -260,6 +262,9 @@ class Executor:
         if outcome.ended is Ended.RETURNED:
             known = self._job_took < math.inf
             self._job_took = self._job_took * 15 / 16 + outcome.seconds / 16 if known else outcome.seconds
+        why = self._cancelled.pop(claim.id, None)
+        if why is not None and outcome.ended is not Ended.RETURNED:
+            following = cancelled(why)
         following = following or decide(node, claim.past, outcome, random, testmode.active())
         settlement = Settlement(claim, following, outcome, begun=begun and not outcome.never_begun)
         if outcome.in_file:
@@ -343,6 +348,7 @@ class Executor:
         if not self._settlements:  # nothing has ended that the store does not know
             for node, census in turned.census.items():
                 self._storms += planner.recount(node, census)
+        self._cancel(turned.cancelled)
         if turned.abandoned is not None:
             self._stopping.tell(f"it was {turned.abandoned}")
         self._over = turned.idle and not self._hands and not self._settlements
@@ -414,6 +420,20 @@ class Executor:
         """Claim nothing more, and give back what nobody has begun."""
         self._stop_by = time.monotonic() + (0.0 if self._stopping.interrupted else self._flow.stop_within)
         self._give_back("its executor stopped")
+
+    def _cancel(self, tasks: Mapping[int, str]) -> None:
+        """End tasks that an operator has cancelled. One in a thread ends by itself, and has failed then."""
+        if not tasks:
+            return
+        for hand in list(self._hands.values()):
+            if hand.claim.id in tasks and hand.claim.id not in self._cancelled:
+                self._cancelled[hand.claim.id] = tasks[hand.claim.id]
+                if hand in self._ready:
+                    self._ready.remove(hand)
+                    del self._hands[hand.job.ticket]
+                    self._return(hand, "cancelled")
+                elif self._pool is not None:
+                    self._pool.cancel(hand.job.ticket)
 
     def _hoarded_at(self) -> float:
         """When what waits here for a worker has waited so long that somebody else might take it."""

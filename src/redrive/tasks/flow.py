@@ -29,14 +29,17 @@ from redrive.tasks.options import (
     checked_name,
     checked_params,
     checked_retry,
+    checked_rule,
     checked_timeout,
     checked_values,
     cores,
     refuse_mistaken,
 )
+from redrive.tasks.rules import RunWhen
 
 if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
     from redrive.opening import Store
+    from redrive.tasks.cancel import TasksCancelled
     from redrive.tasks.executor import Executor
     from redrive.tasks.people import Decided
 
@@ -167,6 +170,7 @@ class Flow:
         service: Service | str | None = None,
         in_thread: bool = False,
         key: Callable[..., str] | None = None,
+        run_when: str = RunWhen.ALL_SUCCEEDED,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -185,6 +189,7 @@ class Flow:
         service: Service | str | None = None,
         in_thread: bool = False,
         key: Callable[..., str] | None = None,
+        run_when: str = RunWhen.ALL_SUCCEEDED,
         **mistaken: Any,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Make a function a task of this flow.
@@ -193,7 +198,7 @@ class Flow:
         results; one with the name of a parameter of the flow, its value; `idempotency_key`, a key that is the same for
         all attempts of the task.
 
-        after      tasks that must succeed first
+        after      tasks that must succeed first, unless `run_when` says otherwise
         each       run once for each item of that task's result, which is the first parameter
         name       where the function's own will not do
         timeout    seconds after which an attempt is killed (30 min)
@@ -204,8 +209,11 @@ class Flow:
         service    what it depends on: held while that is down, see `group`
         in_thread  run it in a thread of the executor: for what is short and can be trusted, since nothing can end it
         key        a function of the same arguments that makes its idempotency key
+        run_when   "all_done" for cleanup, "any_failed" for notifications, "none_failed" to join branches: when it runs,
+                   once everything in `after` has ended
         """
         refuse_mistaken(mistaken)
+        rule = checked_rule(run_when)
         limit = checked_timeout(timeout, in_thread)
         checks.seconds("grace", grace, least=0)
         checks.count("poison", poison, least=1)
@@ -217,6 +225,8 @@ class Flow:
             upstream = self._names_of(after, own)
             if source is not None:  # it comes first: a stored graph knows it by that
                 upstream = (source, *(name for name in upstream if name != source))
+            if rule is not RunWhen.ALL_SUCCEEDED and not upstream:
+                raise FlowError(f"task {own!r} has run_when={str(rule)!r} and comes after no task: add after=…")
             binding = bind(function, task=own, upstream=upstream, each=source, params=self.param_names)
             node = Node(
                 name=own,
@@ -233,6 +243,7 @@ class Flow:
                 classifier=service._core.classifier if isinstance(service, Service) else None,
                 in_thread=in_thread,
                 key=checked_key(key, own, binding),
+                run_when=rule,
             )
             self.graph.add(node)
             return Task(self, node)
@@ -445,6 +456,18 @@ class Flow:
         from redrive.tasks import reopen
 
         return reopen.reopen(*self._run(run), [_shown(task) for task in tasks], note=note)
+
+    def rerun(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> Decided:
+        """Have tasks that succeeded run again, and everything that comes after them, by the next `run()`."""
+        from redrive.tasks import rerun
+
+        return rerun.rerun(*self._run(run), [_shown(task) for task in tasks], note=note)
+
+    def cancel_tasks(self, *tasks: Upstream, note: str, run: UUID | str | None = None) -> TasksCancelled:
+        """End tasks that run, and fail those that wait, for good. What comes after them follows its `run_when`."""
+        from redrive.tasks import cancel
+
+        return cancel.cancel_tasks(*self._run(run), [_shown(task) for task in tasks], note=note)
 
     def fail(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
         """Give tasks up that went wrong. What comes after them will not run."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.errors import FlowError
 from redrive.policy.retry import Retry
 from redrive.tasks.binding import Binding
+from redrive.tasks.rules import RunWhen
 
 if TYPE_CHECKING:
     from redrive.classify.classifier import Classifier
@@ -46,6 +47,7 @@ class Node:
     classifier: Classifier | None = None
     in_thread: bool = False
     key: Callable[..., str] | None = None
+    run_when: RunWhen = RunWhen.ALL_SUCCEEDED
 
     @property
     def kind(self) -> str:
@@ -103,7 +105,7 @@ class Graph:
         """What is stored of it."""
         return Shape(
             tuple(
-                Shape.Place(node.name, node.kind, tuple(self.numbers[name] for name in node.after))
+                Shape.Place(node.name, node.kind, tuple(self.numbers[name] for name in node.after), node.run_when)
                 for node in self.nodes.values()
             )
         )
@@ -120,17 +122,24 @@ class Shape:
         name: str
         kind: str
         after: tuple[int, ...]
+        run_when: RunWhen = RunWhen.ALL_SUCCEEDED
 
     places: tuple[Place, ...]
 
     def document(self) -> list[list[Any]]:
         """As JSON has it."""
-        return [[place.name, place.kind, list(place.after)] for place in self.places]
+        return [
+            [place.name, place.kind, list(place.after)]
+            + ([] if place.run_when is RunWhen.ALL_SUCCEEDED else [place.run_when])
+            for place in self.places
+        ]
 
     @classmethod
     def of(cls, document: Iterable[Any]) -> Shape:
         """From JSON."""
-        return cls(tuple(cls.Place(name, kind, tuple(after)) for name, kind, after in document))
+        return cls(
+            tuple(cls.Place(name, kind, tuple(after), *map(RunWhen, rule)) for name, kind, after, *rule in document)
+        )
 
     def difference(self, other: Shape) -> str | None:
         """What has changed from the other one to this one, in words; None where nothing has but the order of tasks."""
@@ -151,6 +160,16 @@ class Shape:
             for upper in place.after:
                 lower[upper].append(number)
         return lower
+
+
+def followers_of(nodes: Mapping[str, Node]) -> dict[str, set[str]]:
+    """For each task, the names of those that come directly after it."""
+    found: dict[str, set[str]] = {name: set() for name in nodes}
+    for node in nodes.values():
+        for upper in node.after:
+            if upper in found:
+                found[upper].add(node.name)
+    return found
 
 
 def reach(starts: Iterable[int], edges: list[list[int]]) -> set[int]:
@@ -203,13 +222,14 @@ def listed(names: list[str], most: int = 3) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _by_name(shape: Shape) -> dict[str, tuple[str, str | None, frozenset[str]]]:
+def _by_name(shape: Shape) -> dict[str, tuple[str, str | None, frozenset[str], RunWhen]]:
     names = [place.name for place in shape.places]
     return {
         place.name: (
             place.kind,
             names[place.after[0]] if place.kind == "fan-out" else None,
             frozenset(names[number] for number in place.after),
+            place.run_when,
         )
         for place in shape.places
     }

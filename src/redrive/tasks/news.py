@@ -22,7 +22,8 @@ from redrive.flows import (
 from redrive.store.task_log import shown_name
 from redrive.tasks.ledger import Begun, Ledger
 from redrive.tasks.plan import Planner
-from redrive.tasks.settle import Settled, Settlement, Storm
+from redrive.tasks.progression import Settled
+from redrive.tasks.settle import Settlement, Storm
 from redrive.tasks.work import Outcome
 
 

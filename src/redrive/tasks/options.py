@@ -13,6 +13,7 @@ from redrive.policy import checks
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.tasks.binding import KEY, Binding
+from redrive.tasks.rules import RunWhen
 
 TIMEOUT = 1_800.0
 
@@ -60,6 +61,7 @@ _SPELLED = {
     "timeout_seconds": "timeout=…",
     "depends_on": "after=…",
     "upstream": "after=…",
+    "trigger_rule": 'run_when="all_done", "any_failed" or "none_failed"',
     "map": "each=…",
     "expand": "each=…",
 }
@@ -81,6 +83,14 @@ def checked_retry(retry: object) -> Retry:
         meant = f": write redrive.Retry(attempts={retry + 1})" if type(retry) is int else ""
         raise TypeError(f"retry must be a redrive.Retry or None, not {type(retry).__name__}{meant}")
     return retry
+
+
+def checked_rule(rule: object) -> RunWhen:
+    """When a task runs."""
+    known = {str(one): one for one in RunWhen}
+    if not isinstance(rule, str) or rule not in known:
+        raise ValueError(f"run_when must be one of {', '.join(known)}, not {checks.shown(rule)}")
+    return known[rule]
 
 
 def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:

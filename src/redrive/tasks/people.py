@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -26,7 +27,8 @@ from redrive.tasks.decide import RECOVERS
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.place import Place
-from redrive.tasks.settle import Settled, Settler
+from redrive.tasks.progression import Progression, Settled
+from redrive.tasks.reset import NOT_YET, Reset, StillRunning
 from redrive.tasks.states import checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
@@ -55,7 +57,7 @@ def retry(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str | None = None
 ) -> Decided:
     """Send tasks back: they are tried again as if they had never been, and the graph goes on from there."""
-    note = _checked(note or "sent back", "send back")
+    note = checked_note(note or "sent back", "send back")
     return _decide(store, run, names, cause=cause, target=State.READY, note=note)
 
 
@@ -69,7 +71,7 @@ def accept(
     result: Any = None,
 ) -> Decided:
     """Take tasks as done, with the result given here: what comes after them runs."""
-    note = _checked(note, "accept")
+    note = checked_note(note, "accept")
     lost: list[str] = []
     encode(result, lost=lost)
     if lost:
@@ -79,18 +81,18 @@ def accept(
 
 def skip(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str) -> Decided:
     """Leave children of a fan-out out: what comes after it runs, and is given the results of the others."""
-    note = _checked(note, "skip")
+    note = checked_note(note, "skip")
     return _decide(store, run, names, cause=cause, target=State.SUCCESS, note=note, result=_SKIPPED)
 
 
 def fail(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str) -> Decided:
     """Give tasks up: what comes after them does not run."""
-    return _decide(store, run, names, cause=cause, target=State.FAILED, note=_checked(note, "fail"))
+    return _decide(store, run, names, cause=cause, target=State.FAILED, note=checked_note(note, "fail"))
 
 
 def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
     """End a run for good: executors that are at work on it stop, and the next start begins a new run."""
-    why = f"{_checked(note, 'cancel')} ({actor()})"
+    why = f"{checked_note(note, 'cancel')} ({actor()})"
 
     def work(connection: Connection) -> UUID:
         place = Place.of(store, connection, find_run(connection, run))
@@ -118,7 +120,9 @@ def retry_failed(place: Place, connection: Connection, now: datetime) -> None:
     failed = select(tasks).where(tasks.c.run_id == place.run_id, tasks.c.state == State.FAILED, passing)
     rows = connection.execute(failed.order_by(tasks.c.node, tasks.c.child).with_for_update()).all()
     if rows:
-        _Decision(place, connection, State.READY, "tried again by the next start of the run", None, now).apply(rows)
+        decision = _Decision(place, connection, State.READY, "tried again by the next start of the run", None, now)
+        with suppress(StillRunning):  # of an executor whose end is not known yet: left to the next start
+            decision.apply(rows)
 
 
 def concerned(
@@ -145,7 +149,8 @@ def must_say_which(names: Sequence[str], cause: str | None) -> None:
         raise FlowError(f"a cause is a text, as `redrive tasks ls` shows it, not {cause!r}")
 
 
-def _checked(note: str, action: str) -> str:
+def checked_note(note: str, action: str) -> str:
+    """A note that says why; FlowError without one."""
     if not isinstance(note, str) or not note.strip():
         what = "run" if action == "cancel" else "task"
         raise FlowError(f"to {action} a {what} needs a note that says why; nothing was changed")
@@ -186,7 +191,8 @@ class _Decision:
         self._note = note
         self._result = result
         self._now = now
-        self._settler = Settler(place, None)
+        self._graph = Progression(place, None)
+        self._reset = Reset(place, connection, now, note)
         self._without_dead: set[int] = set()  # fan-outs none of whose children is a dead letter any more
 
     def take(self, names: Sequence[str], cause: str | None) -> Decided:
@@ -203,12 +209,16 @@ class _Decision:
     def apply(self, chosen: Sequence[Row[Any]]) -> Decided:
         """Make it so for these tasks, and for what depends on them."""
         self._place.lock_graph(self._connection)
+        nodes = {row.node for row in chosen}
+        if self._target is not State.FAILED:
+            self._reset.check(nodes)
         self._move(chosen)
         settled = Settled()
         closed = self._regroup(chosen)
         closed += [(row.node, self._target) for row in chosen if row.child < 0 and self._target is not State.READY]
-        freed = self._revive_below()
-        self._settler.advance(
+        # What ran because the tasks had failed runs again, unless they have failed for good.
+        freed = 0 if self._target is State.FAILED else self._reset.below(nodes)
+        self._graph.advance(
             self._connection, self._now, [one for one in closed if one[1] in (State.SUCCESS, State.FAILED)], settled
         )
         self._letters(chosen)
@@ -260,8 +270,7 @@ class _Decision:
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {"note": self._note, "due_at": None, "ended_at": self._now}
         if self._target is State.READY:
-            again = {"due_at": self._now, "ended_at": None, "since": None, "wait": None, "failures": 0, "same": 0}
-            values |= {**again, "fingerprint": None, "error": None, "kind": None, "lost": 0}
+            values |= {**NOT_YET, "due_at": self._now}
         elif self._target is State.FAILED:
             values["kind"] = Kind.PERMANENT  # so that no start of the run tries it again
         elif self._result is _SKIPPED:
@@ -297,24 +306,9 @@ class _Decision:
             if not row.dead:
                 self._without_dead.add(node)
             if row.state != state:
-                self._settler.change(self._connection, self._now, row.id, (State(row.state), state), self._note)
+                self._graph.change(self._connection, self._now, row.id, (State(row.state), state), self._note)
                 changed.append((node, state))
         return changed
-
-    def _revive_below(self) -> int:
-        """What did not run because of a failure that is none any more waits again; how many these are."""
-        own = select(tasks.c.id, tasks.c.node, tasks.c.state).where(
-            tasks.c.run_id == self._place.run_id, tasks.c.child == -1
-        )
-        rows = self._connection.execute(own).all()
-        doomed = reach([row.node for row in rows if row.state == State.FAILED], self._place.below)
-        revived = [row.id for row in rows if row.state == State.UPSTREAM_FAILED and row.node not in doomed]
-        if revived:
-            waits = {"state": checked(State.UPSTREAM_FAILED, State.PENDING), "ended_at": None}
-            self._connection.execute(update(tasks).where(among(tasks.c.id, revived)).values(**waits))
-            common = {"at": self._now, "before": State.UPSTREAM_FAILED, "after": State.PENDING, "cause": self._note}
-            self._connection.execute(insert(task_changes), [{"task_id": one, **common} for one in revived])
-        return len(revived)
 
     def _letters(self, chosen: Sequence[Row[Any]]) -> None:
         status = _SETTLES_LETTERS.get(self._target)

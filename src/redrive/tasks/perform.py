@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, ItemsView, Iterator, KeysView, Set, ValuesView
+from collections.abc import AsyncIterator, Awaitable, Collection, ItemsView, Iterator, KeysView, Set, ValuesView
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
 from redrive.errors import TaskTimeout
+from redrive.flows import Branch
 from redrive.model import Kind, Verdict
 from redrive.private_files import make_directory, open_new, scratch_beside
 from redrive.store.encoding import decode, encode
@@ -38,15 +39,19 @@ class Unreadable(Exception):
     """What a task is to be given is not there any more, or is broken."""
 
 
-def perform(node: Node, job: Job, *, fans_out: bool = False) -> Outcome:
+def perform(node: Node, job: Job, *, fans_out: bool = False, followers: Collection[str] = ()) -> Outcome:
     """Attempt the task once. Whatever it raises is part of the outcome, but for being told to end.
 
     `fans_out` says that other tasks run for each item of the result: it has to be a list. Where it is a fan-out itself,
-    they run for each of its children, and what one of these returns is an item.
+    they run for each of its children, and what one of these returns is an item. `followers` are the names of the tasks
+    that come directly after it.
     """
     began = time.monotonic()
+    branch: tuple[str, ...] | None = None
     try:
         value = _call(node, _arguments(node, job))
+        if isinstance(value, Branch):
+            branch, value = _chosen(node, value, followers), value.result
         if fans_out and node.each is None and (value or not node.sensing):
             value = _as_list(node, value)
         truth = bool(value) if node.sensing or type(value) in _SIMPLE else True
@@ -63,6 +68,7 @@ def perform(node: Node, job: Job, *, fans_out: bool = False) -> Outcome:
         result=None if in_file else text,
         in_file=in_file,
         truth=truth,
+        branch=branch,
     )
 
 
@@ -103,6 +109,16 @@ async def _awaited(value: Awaitable[Any]) -> Any:
 
 async def _collected(values: AsyncIterator[Any]) -> list[Any]:
     return [value async for value in values]
+
+
+def _chosen(node: Node, branch: Branch, followers: Collection[str]) -> tuple[str, ...]:
+    if node.each is not None or node.sensing is not None:
+        what = "a child of a fan-out" if node.each else "a sensor"
+        raise Refused(f"task {node.name!r} returned a Branch, and {what} cannot choose what runs: let a task after it")
+    for name in branch.followers:
+        if name not in followers:
+            raise Refused(f"task {node.name!r} returned Branch({name!r}), and no task {name!r} comes directly after it")
+    return branch.followers
 
 
 def _as_list(node: Node, value: Any) -> list[Any]:

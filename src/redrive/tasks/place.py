@@ -8,10 +8,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
+from redrive.flows import State
 from redrive.opening import Store
 from redrive.store.encoding import decode
-from redrive.store.schema import task_runs
+from redrive.store.schema import task_runs, tasks
 from redrive.tasks.graph import Shape
+from redrive.tasks.rules import RunWhen
 
 _NONE = UUID(int=0)
 
@@ -35,10 +37,20 @@ class Place:
         self.shape = shape
         self.below = shape.below()
         self.numbers = {place.name: number for number, place in enumerate(shape.places)}
+        self.has_rules = any(place.run_when is not RunWhen.ALL_SUCCEEDED for place in shape.places)
+        """Whether something runs by another rule than that everything above it succeeded."""
 
     def lock_graph(self, connection: Connection) -> None:
         """Let one transaction at a time say what runs because of failures, or of their being none any more."""
         self.database.dialect.lock(connection, f"graph of {self.run_id}")
+
+    def states(self, connection: Connection) -> tuple[list[State], dict[int, list[str]]]:
+        """The states of all tasks by their numbers; for those that chose among their followers, which these are."""
+        own = select(tasks.c.node, tasks.c.state, tasks.c.branch).where(
+            tasks.c.run_id == self.run_id, tasks.c.child == -1
+        )
+        rows = connection.execute(own.order_by(tasks.c.node)).all()
+        return [State(row.state) for row in rows], {row.node: decode(row.branch) for row in rows if row.branch}
 
     @classmethod
     def of(cls, store: Store, connection: Connection, run_id: UUID) -> Place:

@@ -290,6 +290,16 @@ class Pool:
         self._remind(link, _TO_END)
         self._refill()
 
+    def cancel(self, ticket: int) -> None:
+        """End one attempt, by SIGTERM, grace and SIGKILL."""
+        for link in list(self._links.values()):
+            if link.job is not None and link.job.ticket == ticket and link.ending is None:
+                self._ask_to_end(link, Ended.STOPPED)
+        for job in [job for job in self._waiting if job.ticket == ticket]:
+            self._waiting.remove(job)
+            self._busy -= 1
+            self._outcomes.append(deaths.never_begun(job))
+
     def stop(self) -> None:
         """End all that is under way, by SIGTERM, grace and SIGKILL. There will be no more workers."""
         self._stopping = True

@@ -24,11 +24,8 @@ from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run
 from redrive.tasks.place import Place
-
-_NOT_YET: dict[str, Any] = {
-    **dict.fromkeys(("due_at", "since", "wait", "ended_at", "error", "fingerprint", "kind"), None),
-    **dict.fromkeys(("failures", "same", "lost"), 0),
-}
+from redrive.tasks.reset import NOT_YET
+from redrive.tasks.rules import HEEDS_FAILURE
 
 
 def reopen(store: Store, run: UUID | str, names: Sequence[str], *, note: str | None = None) -> Decided:
@@ -57,7 +54,7 @@ class _Reopening:
         self._place.lock_graph(self._connection)
         chosen = self._decided_about(names)
         nodes = {row.node for row in chosen}
-        below = reach(nodes, self._place.below)
+        below = reach(nodes, self._without_cleanup())
         held = self._hold_below(below)
         for row in chosen:
             kind = Kind.PERMANENT if row.kind == Kind.DISCARD else row.kind  # of a skipped one it is not known any more
@@ -93,6 +90,11 @@ class _Reopening:
         ends = (State.SUCCESS, State.FAILED)
         return change is not None and change.before in WRONG and change.after == row.state and row.state in ends
 
+    def _without_cleanup(self) -> list[list[int]]:
+        """What comes after each task, without what runs after a failure: to that a dead letter makes no difference."""
+        places = self._place.shape.places
+        return [[one for one in lower if places[one].run_when not in HEEDS_FAILURE] for lower in self._place.below]
+
     def _hold_below(self, below: set[int]) -> int:
         """Let everything that comes after wait again; FlowError where some of it has been done, or is being done."""
         rows = self._connection.execute(select(tasks).where(self._ours, among(tasks.c.node, sorted(below)))).all()
@@ -104,7 +106,7 @@ class _Reopening:
             )
         moved = [row for row in rows if row.state != State.PENDING]
         for row in moved:
-            self._change(row, State.PENDING, **_NOT_YET)
+            self._change(row, State.PENDING, **NOT_YET)
         dead = [row.name for row in moved if row.state == State.DEAD_LETTER]
         settle_named(self._connection, self._place.run_id, dead, self._now, target=Status.DISCARDED, note=self._note)
         return len(moved)

@@ -45,6 +45,11 @@ class Results:
         self._known: OrderedDict[int, Value] = OrderedDict()
         self._written: dict[str, str] = {}
 
+    def forget(self) -> None:
+        """Read everything again: tasks may run once more, and return something else."""
+        self._known.clear()
+        self._written.clear()
+
     def file_of(self, task_id: int, attempt: int) -> str:
         """Where an attempt leaves a result that is large: a name of its own, since a late one may still be writing."""
         return f"{self._directory}/{self.stored_name(task_id, attempt)}"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from redrive.model import Kind, Verdict
-from redrive.tasks.graph import Node
+from redrive.tasks.graph import Node, followers_of
 from redrive.tasks.perform import perform
 from redrive.tasks.scribe import Bell
 from redrive.tasks.work import Ended, Job, Outcome
@@ -23,6 +23,7 @@ class Threads:
     def __init__(self, nodes: Mapping[str, Node], bell: Bell, *, threads: int) -> None:
         self._nodes = nodes
         self._fanned_out = {node.each for node in nodes.values()}
+        self._followers = followers_of(nodes)
         self._bell = bell
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ended: deque[Outcome] = deque()
@@ -86,7 +87,8 @@ class Threads:
             self._given_at.popleft()
             self._began[job.ticket] = time.monotonic()
             try:
-                outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)
+                fans_out, followers = job.task in self._fanned_out, self._followers[job.task]
+                outcome = perform(self._nodes[job.task], job, fans_out=fans_out, followers=followers)
             except BaseException as error:  # raised by the task itself: nobody ends a thread from outside
                 outcome = _raised(job, error, time.monotonic() - self._began[job.ticket])
             del self._began[job.ticket]

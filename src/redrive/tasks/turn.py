@@ -20,6 +20,7 @@ from redrive.model import Kind, Verdict, in_words
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_runs, tasks
 from redrive.store.task_log import counts_of, shown_name
+from redrive.tasks.cancel import cancelled
 from redrive.tasks.census import Census, census
 from redrive.tasks.claims import Claim, Wanted, active, claim, is_idle, next_due
 from redrive.tasks.decide import LOST, Next, Past, decide
@@ -29,14 +30,15 @@ from redrive.tasks.ledger import ANEW, Ledger
 from redrive.tasks.output import read_left_behind
 from redrive.tasks.people import retry_failed
 from redrive.tasks.plan import Plan
+from redrive.tasks.progression import Settled
 from redrive.tasks.results import Results
-from redrive.tasks.settle import Settled, Settlement, Settler, Storm
+from redrive.tasks.settle import Settlement, Settler, Storm
 from redrive.tasks.work import Ended, Job, Outcome
 
 _SHOWN = 5  # retries to come
 _LAST_QUESTION = 5.0  # seconds that a sensor is given which is asked for the last time
 _COMPARED = 1_000  # past durations that say how long a task usually takes
-_ENDS = {State.SUCCESS, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER}
+_ENDS = {State.SUCCESS, State.SKIPPED, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER}
 _LOST = Verdict(Kind.TRANSIENT, "its executor died", "executor_lost")
 
 
@@ -100,6 +102,8 @@ class Turned:
     decided_at: datetime | None = None
     changed: bool = False
     """A person has decided about tasks."""
+    cancelled: dict[int, str] = field(default_factory=dict)
+    """Tasks of this executor that an operator has cancelled, by their ids, and why."""
     abandoned: str | None = None
     """Why the run was abandoned, where it was."""
     left: bool = False
@@ -124,6 +128,7 @@ class Turn:
         self._params = {name: encode(value) for name, value in params.items()}
         self._tickets = itertools.count(1)
         self._decided_at: datetime | None = None
+        self._results_of: datetime | None = None  # the last decision at the time when they were read
 
     def take(self, order: Order) -> Turned:
         """Do it all in one transaction."""
@@ -140,15 +145,13 @@ class Turn:
     def _within(self, order: Order, connection: Connection, now: datetime) -> Turned:
         turned = Turned(Settled())
         if order.start:
-            turned.settled = self._settler.start(connection, now)
+            turned.settled = self._settler.graph.start(connection, now)
         settlements = list(order.settlements)
         if order.recover:
             turned.recovered = self._recovered(connection, now)
             settlements += turned.recovered
         if order.start:
             self._ledger.bring_back(connection, now)
-            if order.resume and not self._ledger.others(connection):
-                retry_failed(self._ledger, connection, now)
         for one in settlements:
             if one.outcome is not None and one.outcome.ended is Ended.TIMED_OUT:
                 one.next = self._compared(connection, one)
@@ -156,6 +159,8 @@ class Turn:
             settled = self._settler.settle(connection, now, settlements, order.storms)
             settled.ready |= turned.settled.ready
             turned.settled = settled
+        if order.start and order.resume and not self._ledger.others(connection):
+            retry_failed(self._ledger, connection, now)
         if order.leave is not None:
             turned.left = self._leave(connection, now, order.leave)
             return turned
@@ -198,6 +203,8 @@ class Turn:
                 limit = int(min(limit, of_service.setdefault(one.service, one.together)))
             if limit > 0:
                 claims = claim(self._ledger, connection, now, replace(one, limit=limit))
+                if claims:
+                    self._forget_old_results(connection)
                 room[one.in_thread] -= len(claims)
                 if one.service is not None:
                     of_service[one.service] -= len(claims)
@@ -206,17 +213,29 @@ class Turn:
                 if len(claims) < limit:
                     turned.exhausted.update(one.nodes)
 
+    def _forget_old_results(self, connection: Connection) -> None:
+        """Read results again after a decision: tasks may have run once more, and returned something else."""
+        run = select(task_runs.c.updated_at).where(task_runs.c.run_id == self._ledger.run_id)
+        decided_at = connection.execute(run).scalar_one()
+        if decided_at != self._results_of:
+            self._results.forget()
+            self._results_of = decided_at
+
     def _survey(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
         turned.active = active(self._ledger, connection)
         run = select(task_runs.c.status, task_runs.c.updated_at, task_runs.c.reason).where(
             task_runs.c.run_id == self._ledger.run_id
         )
         row = connection.execute(run).one()
+        mine = tasks.c.owner == self._ledger.executor
+        cancelled_ones = select(tasks.c.id, tasks.c.cancelled).where(tasks.c.run_id == self._ledger.run_id, mine)
+        for one in connection.execute(cancelled_ones.where(tasks.c.cancelled.is_not(None))):
+            turned.cancelled[one.id] = one.cancelled
         turned.abandoned = (row.reason or "abandoned") if row.status == FlowStatus.ABANDONED else None
         turned.changed = self._decided_at is not None and row.updated_at != self._decided_at
         turned.decided_at = row.updated_at
         if turned.changed:  # what people freed is made ready by who works on it
-            freed = self._settler.start(connection, now)
+            freed = self._settler.graph.start(connection, now)
             turned.settled.ready |= freed.ready
             turned.settled.closed |= freed.closed
         elif order.start:
@@ -326,6 +345,8 @@ class Turn:
                 output=read_left_behind(self._results.output_of(row.id, row.attempt)),
             )
             following = decide(self.nodes[row.node], past, outcome, random, testmode.active())
+            if row.cancelled is not None:
+                following = cancelled(row.cancelled)
             found.append(Settlement(lost, following, outcome, owner=row.owner))
         return found
 
@@ -358,7 +379,7 @@ class Turn:
         """Whether it could be left: a person may have sent something back at the last moment."""
         self._ledger.lock_run(connection)
         if leaving.stopped is None:
-            freed = self._settler.start(connection, now)
+            freed = self._settler.graph.start(connection, now)
             if freed.ready or not is_idle(self._ledger, connection):
                 return False
         self._ledger.leave(connection, now)

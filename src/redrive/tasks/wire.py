@@ -86,8 +86,8 @@ class Answer(NamedTuple):
     seconds: float
     retire: bool
     """It has grown too large, or its task has left it in no state to go on."""
-    returned: tuple[str | None, bool, bool] | None
-    """The result, whether it is in a file, whether it is true."""
+    returned: tuple[str | None, bool, bool, list[str] | None] | None
+    """The result, whether it is in a file, whether it is true, and the followers that were chosen."""
     raised: tuple[Any, str, str, str | None] | None
     """The verdict, the error, its fingerprint and its traceback."""
 
@@ -95,7 +95,7 @@ class Answer(NamedTuple):
 def answer_frame(outcome: Outcome, *, retire: bool) -> bytes:
     """What became of a job, on its way to the executor."""
     if outcome.verdict is None:
-        returned, raised = (outcome.result, outcome.in_file, outcome.truth), None
+        returned, raised = (outcome.result, outcome.in_file, outcome.truth, outcome.branch), None
     else:
         verdict = outcome.verdict
         parts = (verdict.kind, verdict.reason, verdict.rule, verdict.retry_after, verdict.detail, verdict.status)
@@ -114,7 +114,7 @@ def read_answer(document: Any) -> Answer:
 def outcome_of(answer: Answer, output: str) -> Outcome:
     """What became of a job, as its executor has it."""
     if answer.returned is not None:
-        result, in_file, truth = answer.returned
+        result, in_file, truth, branch = answer.returned
         return Outcome(
             ticket=answer.ticket,
             ended=Ended.RETURNED,
@@ -122,6 +122,7 @@ def outcome_of(answer: Answer, output: str) -> Outcome:
             result=result,
             in_file=in_file,
             truth=truth,
+            branch=None if branch is None else tuple(branch),
             output=output,
         )
     if answer.raised is None:

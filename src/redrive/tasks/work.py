@@ -60,6 +60,8 @@ class Outcome:
     result: str | None = None
     """What was returned, as JSON text; None where it is in the job's `result_file`, or where nothing was returned."""
     in_file: bool = False
+    branch: tuple[str, ...] | None = None
+    """The followers that it chose, where it chose."""
     truth: bool = False
     """Whether what was returned is true, as Python has it: what a sensor is asked for."""
     verdict: Verdict | None = None

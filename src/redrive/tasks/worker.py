@@ -14,6 +14,7 @@ from redrive.calls import recording
 from redrive.errors import TaskTimeout
 from redrive.tasks import processes
 from redrive.tasks.flow import Flow
+from redrive.tasks.graph import followers_of
 from redrive.tasks.perform import perform
 from redrive.tasks.surroundings import Surroundings, disown_exit_functions
 from redrive.tasks.wire import Frames, answer_frame, frame, read_job
@@ -65,6 +66,7 @@ class Worker:
         connection.set_inheritable(False)
         self._nodes = flow.graph.nodes
         self._fanned_out = {node.each for node in self._nodes.values() if node.each is not None}
+        self._followers = followers_of(self._nodes)
         self._max_rss = max_rss
         self._statm = _open("/proc/self/statm") if max_rss is not None else None
         self._attempts = 0
@@ -85,7 +87,8 @@ class Worker:
         while data := self._connection.recv(_CHUNK):
             for document in frames.feed(data):
                 job = read_job(document)
-                outcome = perform(self._nodes[job.task], job, fans_out=job.task in self._fanned_out)
+                fans_out, followers = job.task in self._fanned_out, self._followers[job.task]
+                outcome = perform(self._nodes[job.task], job, fans_out=fans_out, followers=followers)
                 _flush()
                 if os.getpid() != self.pid:
                     os._exit(0)  # a child that the task forked, and let return from it

@@ -411,3 +411,26 @@ def test_a_task_whose_result_others_are_made_of_is_accepted_with_a_list(run, sto
     )
     assert run("tasks", "accept", "items", "--note", "by hand", "--result", "[1, 2]").code == 0
     assert flow.run().total == 3
+
+
+class TestRerunAndCancel:
+    def test_rerun_shows_what_it_would_do_and_asks(self, run, store):
+        made = Settlement(store, missing=())
+        made.run()
+        shown = run("tasks", "rerun", "report", "--dry-run")
+        assert shown.err.startswith("would run report again, and 1 task further down, of settlement, run ")
+        refused = run("tasks", "rerun", "report")
+        assert "this would run report again, and 1 task further down, and nobody is there to ask" in refused.sentence
+        assert states(store)["report"] is State.SUCCESS
+        done = run("tasks", "rerun", "report", "--yes", "--note", "new rate")
+        assert done.code == 0, done.err
+        assert "will run again, and 1 task further down" in done.err
+        assert "to go on from there: run flow" in done.err
+        assert (states(store)["report"], states(store)["publish"]) == (State.READY, State.PENDING)
+
+    def test_cancelled_task_fails_and_what_follows_does_not_run(self, run, settlement, store):
+        done = run("tasks", "cancel", "report", "--note", "not today")
+        assert done.err == "cancelled report; 1 task further down will not run\n"
+        assert (states(store)["report"], states(store)["publish"]) == (State.FAILED, State.UPSTREAM_FAILED)
+        again = run("tasks", "cancel", "report", "--note", "twice")
+        assert again.sentence.endswith("is FAILED: there is nothing to cancel")

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 import redrive
+from redrive.classify.ours import SKIP
 from redrive.errors import FlowStopped
 from redrive.flows import FlowStatus, State
 from redrive.letters import Status
@@ -46,9 +47,11 @@ FAILURES = {
     "died": (Ended.DIED, Kind.AMBIGUOUS),
     "permanent": (Ended.RAISED, Kind.PERMANENT),
     "discard": (Ended.RAISED, Kind.DISCARD),
+    "skip": (Ended.RAISED, Kind.DISCARD),
 }
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 outcomes = st.sampled_from(["returns", "not yet", *FAILURES])
+rules = st.one_of(st.just("all_succeeded"), st.sampled_from(["all_done", "any_failed", "none_failed"]))
 
 
 @st.composite
@@ -61,7 +64,8 @@ def graphs(draw: st.DrawFn) -> list[Drawn]:
             after = [draw(st.integers(0, number - 1))]
         items = draw(st.integers(1 if kind == "sensor" else 0, 3))
         scripts = draw(st.lists(st.lists(outcomes, max_size=5), min_size=1, max_size=3))
-        found.append(Drawn(kind, after, items, draw(st.integers(1, 4)), scripts))
+        rule = draw(rules) if after and kind != "sensor" else "all_succeeded"
+        found.append(Drawn(kind, after, items, draw(st.integers(1, 4)), scripts, rule))
     return found
 
 
@@ -81,21 +85,18 @@ class ScriptedPool:
 
     idle = 2
 
-    def __init__(self, graph: list[Drawn], made: Counter[str], selector: Any) -> None:
-        self._graph = graph
-        self._made = made
+    def __init__(self, stage: Stage, selector: Any) -> None:
+        self._stage = stage
         self._bell = Bell()
         selector.register(self._bell.hears, 1, self._bell.hush)
         self._ended: list[Outcome] = []
 
     def give(self, job: Any) -> None:
         place, _, attempt = Path(job.result_file).stem.rpartition("-")
-        self._made[f"{place}-{attempt}"] += 1
-        _, _, child = job.identity.partition("[")
-        drawn = self._graph[int(job.task[1:])]
-        self._ended.append(
-            outcome_of(job.ticket, drawn, drawn.outcome(int(child[:-1] or -1) if child else -1, int(attempt)))
-        )
+        self._stage.made[f"{place}-{attempt}"] += 1
+        drawn = self._stage.graph[int(job.task[1:])]
+        child = self._stage.child_of(int(place)) if drawn.kind == "fan-out" else -1
+        self._ended.append(outcome_of(job.ticket, drawn, drawn.outcome(child, int(attempt))))
         self._bell.ring()
 
     def take(self) -> list[Outcome]:
@@ -120,7 +121,7 @@ def outcome_of(ticket: int, drawn: Drawn, said: str) -> Outcome:
         result = encode(list(range(drawn.items)) if truth else None)
         return Outcome(ticket=ticket, ended=Ended.RETURNED, seconds=0.0, result=result, truth=truth)
     ended, kind = FAILURES[said]
-    verdict = Verdict(kind, said, "test")
+    verdict = Verdict(kind, said, SKIP if said == "skip" else "test")
     return Outcome(ticket=ticket, ended=ended, seconds=0.0, verdict=verdict, error=said, fingerprint=CAUSES[said])
 
 
@@ -137,6 +138,8 @@ class Stage:
     def _add(self, number: int, drawn: Drawn) -> None:
         upper = [f"t{one}" for one in drawn.after]
         common: dict[str, Any] = {"name": f"t{number}", "retry": Retry(attempts=drawn.attempts)}
+        if drawn.kind != "sensor":
+            common["run_when"] = drawn.run_when
         if drawn.kind == "sensor":
             self.flow.sensor(every=60, timeout=86_400, after=upper, **common)(lambda: None)
         elif drawn.kind == "fan-out":
@@ -154,7 +157,7 @@ class Stage:
             start=Start.RESUME,
             deadline=None,
             watch=None,
-            make_pool=lambda flow, selector, workers: ScriptedPool(self.graph, self.made, selector),
+            make_pool=lambda flow, selector, workers: ScriptedPool(self, selector),
         )
         if kill is not None:
             take, left = executor._turn.take, [kill[0]]
@@ -178,16 +181,24 @@ class Stage:
         except Killed:
             return None
 
+    def child_of(self, task_id: int) -> int:
+        """Return which child of its fan-out a task is."""
+        own = select(tasks.c.child).where(tasks.c.id == task_id)
+        return self.store.database.read(lambda connection: connection.execute(own).scalar_one())
+
     def rows(self, table: Any, order: Any) -> list[Any]:
         return self.store.database.read(lambda connection: connection.execute(select(table).order_by(*order)).all())
 
 
 def forgive_failures(stage: Stage, model: Model) -> None:
     """The next start tries again what failed; not what an operator has failed."""
-    for row in stage.rows(tasks, [tasks.c.id]):
-        place = (row.node, row.child)
-        if row.state == State.FAILED and row.children is None and place not in model.decided:
-            model.forgiven[place] = row.attempt
+    rows = stage.rows(tasks, [tasks.c.id])
+    failed = [row for row in rows if row.state == State.FAILED and row.children is None]
+    again = [row for row in failed if (row.node, row.child) not in model.decided]
+    for row in again:
+        model.forgiven[row.node, row.child] = row.attempt
+    for row in again:
+        model.reset_below(row.node, {(one.node, one.child): one.attempt for one in rows})
 
 
 def shown(place: tuple[int, int]) -> str:
@@ -209,7 +220,8 @@ def observed(stage: Stage, model: Model) -> dict[tuple[int, int], State]:
         assert row.attempt == len(model.outcomes[row.node, row.child]), "an attempt is counted when it is claimed"
         assert row.owner is None
         assert (row.due_at is None) == (row.state not in ("READY", "RETRYING", "SENSING"))
-    assert not {name: times for name, times in stage.made.items() if times > 1}, "no attempt is made twice"
+    if all(drawn.run_when == "all_succeeded" for drawn in stage.graph):  # or ids of children are given out again
+        assert not {name: times for name, times in stage.made.items() if times > 1}, "no attempt is made twice"
     return {places[row.id]: State(row.state) for row in rows}
 
 
@@ -251,6 +263,10 @@ def decide(
         return
     place = wrong[choice % len(wrong)]
     name = shown(place)
+    if action != "fail":
+        model.reset_below(place[0], {one: len(made) for one, made in model.outcomes.items()})
+        for below in model.below(place[0]):
+            states.update({one: State.PENDING for one in states if one[0] == below})
     if action == "retry":
         people.retry(stage.store, run_id, [name])
         model.forgiven[place] = len(model.outcomes[place])

@@ -1,4 +1,4 @@
-"""The nine states, and the ways between them."""
+"""The ten states, and the ways between them."""
 
 import pytest
 
@@ -26,8 +26,9 @@ def test_from_every_state_but_success_there_is_a_way_to_success():
         assert state is State.SUCCESS or states.index(State.SUCCESS) in reach([states.index(state)], edges)
 
 
-def test_what_has_succeeded_remains_so():
-    assert not TRANSITIONS[State.SUCCESS]
+def test_success_ends_only_by_running_again_or_a_decision_taken_back():
+    again = {State.READY, State.SENSING, State.RUNNING, State.PENDING}
+    assert TRANSITIONS[State.SUCCESS] == again | {State.DEAD_LETTER}
 
 
 def test_only_a_failure_changes_into_itself():

@@ -19,6 +19,7 @@ from redrive.cli.wording import counted
 from redrive.flows import FlowStatus, State
 
 if TYPE_CHECKING:
+    from redrive.flows import FlowReport
     from redrive.tasks.people import Decided
 
 _Names = Annotated[
@@ -157,12 +158,16 @@ def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: An
         decided: Decided = getattr(people, verb)(store, run_id, which.names, cause=which.cause, **said)
         report = store.tasks.run(run_id)
     _report(session, decided, verb)
-    out = session.out
-    if report.status is FlowStatus.RUNNING:
-        out.say("whoever is running it goes on with that; if nobody is, running it again does")
-    else:
-        out.say(f"to go on from there: {in_words_again(report)}")
+    say_how_to_go_on(session, report)
     return decided
+
+
+def say_how_to_go_on(session: Session, report: FlowReport) -> None:
+    """What makes the run go on after a decision."""
+    if report.status is FlowStatus.RUNNING:
+        session.out.say("whoever is running it goes on with that; if nobody is, running it again does")
+    else:
+        session.out.say(f"to go on from there: {in_words_again(report)}")
 
 
 def _report(session: Session, decided: Decided, verb: str) -> None:

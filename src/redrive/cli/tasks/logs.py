@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redrive.store.task_log import AttemptRow, TaskDetails
 
 _POLL = 0.5  # seconds between two looks at the file and the store
-_OVER = (State.SUCCESS, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER)
+_OVER = (State.SUCCESS, State.SKIPPED, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER)
 
 
 @command(app)

@@ -69,6 +69,11 @@ tasks = Table(
     # Of the children before it, how many have the same input; and how many executors in a row were lost while it ran.
     Column("twin", Integer, nullable=False, server_default=text("0")),
     Column("lost", Integer, nullable=False, server_default=text("0")),
+    # JSON: the followers that it chose, where it chose; and who cancelled it and why, while it runs.
+    Column("branch", Text),
+    Column("cancelled", Text),
+    # The service whose limit it counts towards while it runs, where that limit is one for all runs and flows.
+    Column("pool", Text),
     Index("tasks_place", "run_id", "node", "child", unique=True),
 )
 Index(
@@ -87,6 +92,8 @@ Index(
     sqlite_where=tasks.c.owner.is_not(None),
     postgresql_where=tasks.c.owner.is_not(None),
 )
+_IN_POOL = tasks.c.owner.is_not(None) & tasks.c.pool.is_not(None)
+Index("tasks_pool", tasks.c.pool, sqlite_where=_IN_POOL, postgresql_where=_IN_POOL)
 
 # Written when the attempt is claimed, before the work; completed when it ended.
 task_attempts = Table(

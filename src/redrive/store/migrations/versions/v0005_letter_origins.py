@@ -1,6 +1,7 @@
 """Letters that can be processed again years later: context, target and sink key; one open letter per identity.
 
-Idempotency keys of tasks that do not depend on the run, and executors lost while they ran a task.
+Idempotency keys of tasks that do not depend on the run, and executors lost while they ran a task; branches, the
+cancelling of one task, and limits that all runs share.
 """
 
 import secrets
@@ -41,6 +42,10 @@ def upgrade() -> None:
     for name in ("twin", "lost"):
         zero = sa.Column(name, sa.Integer, nullable=False, server_default=sa.text("0"))
         op.add_column("tasks", zero, schema=schema)
+    for name in ("branch", "cancelled", "pool"):
+        op.add_column("tasks", sa.Column(name, sa.Text), schema=schema)
+    in_pool = sa.text("owner IS NOT NULL AND pool IS NOT NULL")
+    op.create_index("tasks_pool", "tasks", ["pool"], schema=schema, sqlite_where=in_pool, postgresql_where=in_pool)
     op.add_column("runs", sa.Column("accepted", Value), schema=schema)
     op.add_column("runs", sa.Column("key_fields", Value), schema=schema)
     op.add_column("checkpoints", sa.Column("fields", Value), schema=schema)

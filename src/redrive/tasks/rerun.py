@@ -1,0 +1,113 @@
+"""Rerun: tasks that succeeded run once more, and everything that comes after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, select, update
+
+from redrive.dlq.change import actor, as_note
+from redrive.errors import FlowError
+from redrive.flows import State
+from redrive.opening import Store
+from redrive.store.schema import tasks
+from redrive.store.sense import making_sense
+from redrive.store.task_log import find_run, named, no_such_task, shown_name
+from redrive.tasks.graph import reach
+from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run
+from redrive.tasks.place import Place
+from redrive.tasks.reset import NO_RESULT, NOT_YET, Reset
+
+
+def rerun(
+    store: Store, run: UUID | str, names: Sequence[str], *, note: str | None = None, dry_run: bool = False
+) -> Decided:
+    """Have tasks that succeeded run again, and what comes after them; with `dry_run`, only say what that would be.
+
+    Raises `FlowError` where something that comes after them is running.
+    """
+    must_say_which(names, None)
+    why = as_note(f"{note or 'rerun'} ({actor()})")
+
+    def work(connection: Connection) -> Decided:
+        place = Place.of(store, connection, find_run(connection, run))
+        now = place.database.dialect.begin_bounded(connection)
+        rerunning = _Rerun(place, connection, now, why)
+        return rerunning.foresee(names) if dry_run else rerunning.take(names)
+
+    with making_sense("flows"):
+        return store.database.write(work)
+
+
+class _Rerun:
+    """One rerun, in one transaction."""
+
+    def __init__(self, place: Place, connection: Connection, now: datetime, note: str) -> None:
+        self._place, self._connection, self._now, self._note = place, connection, now, note
+        self._ours = tasks.c.run_id == place.run_id
+        self._reset = Reset(place, connection, now, note)
+
+    def foresee(self, names: Sequence[str]) -> Decided:
+        """What would run again."""
+        chosen = self._succeeded(names)
+        below = reach({row.node for row in chosen}, self._place.below)
+        states, _ = self._place.states(self._connection)
+        return self._decided(chosen, sum(states[node] is not State.PENDING for node in below))
+
+    def take(self, names: Sequence[str]) -> Decided:
+        """Make it so."""
+        self._place.lock_graph(self._connection)
+        chosen = self._succeeded(names)
+        nodes = sorted({row.node for row in chosen})
+        self._reset.check(nodes)
+        for row in chosen:
+            sensor = self._place.shape.places[row.node].kind == "sensor"
+            values = {**NOT_YET, **NO_RESULT, "due_at": self._now, "note": self._note}
+            self._reset.change(row, State.SENSING if sensor else State.READY, **values)
+        for node in nodes:
+            self._reopen(node, [row for row in chosen if row.node == node])
+        freed = self._reset.below(nodes)
+        wake_run(self._place, self._connection, self._now)
+        return self._decided(chosen, freed)
+
+    def _succeeded(self, names: Sequence[str]) -> list[Row[Any]]:
+        found: dict[int, Row[Any]] = {}
+        for name in names:
+            theirs = select(tasks).where(self._ours, named(name), tasks.c.children.is_(None)).with_for_update()
+            rows = list(self._connection.execute(theirs.order_by(tasks.c.node, tasks.c.child)))
+            if not rows:
+                raise no_such_task(self._connection, self._place.run_id, name)
+            done = [row for row in rows if row.state == State.SUCCESS]
+            if not done:
+                state, run = rows[0].state, str(self._place.run_id)[:8]
+                then = f": `redrive tasks retry {name}`" if state in WRONG else ", and only what succeeded is run again"
+                raise FlowError(f"task {name!r} of run {run} is {state}{then}")
+            found |= {row.id: row for row in done}
+        return list(found.values())
+
+    def _reopen(self, node: int, chosen: Sequence[Row[Any]]) -> None:
+        """Let those that were freed by a success wait again; of a fan-out, count its children again."""
+        if chosen[0].child < 0:
+            self._reset.take_back(chosen[0])
+            return
+        own = select(tasks).where(self._ours, tasks.c.node == node, tasks.c.child == -1).with_for_update()
+        row = self._connection.execute(own).one()
+        more = {"remaining": row.remaining + len(chosen)}
+        if row.state == State.SUCCESS:
+            self._reset.take_back(row)
+        if row.state == State.RUNNING:
+            self._connection.execute(update(tasks).where(tasks.c.id == row.id).values(**more))
+        else:
+            self._reset.change(row, State.RUNNING, ended_at=None, **more)
+
+    def _decided(self, chosen: Sequence[Row[Any]], freed: int) -> Decided:
+        return Decided(
+            flow=self._place.flow,
+            run_id=self._place.run_id,
+            tasks=tuple(shown_name(row.name, row.child) for row in chosen),
+            freed=freed,
+            upstream_failed=0,
+        )

@@ -1,0 +1,142 @@
+"""Running tasks that succeeded once more, and cancelling single tasks, on both databases."""
+
+import pytest
+
+import redrive
+from redrive.errors import FlowError
+from redrive.flows import FlowStatus
+from redrive.tasks.cancel import cancel_tasks
+from redrive.tasks.rerun import rerun
+from redrive.testing import set_testing
+from tests.support.flows import Beside, eventually, states, stopped
+from tests.support.worker_pool import importable
+
+
+@pytest.fixture(autouse=True)
+def _quick():
+    with set_testing():
+        yield
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+@pytest.fixture
+def flow(store, calls):
+    """rows → fee for each → total → publish, with a cleanup."""
+    flow = redrive.Flow("fees", store=store, workers=2)
+    options = {"in_thread": True, "retry": None, "poison": 1}
+    items = [1, 2, 3]
+
+    def note(name, value=None):
+        calls.append(name)
+        return value
+
+    flow.task(name="rows", **options)(lambda: note("rows", items[:]))
+    flow.task(name="fee", each="rows", **options)(lambda row: note(f"fee {row}", row * (10 if len(calls) > 6 else 1)))
+    flow.task(name="total", after="fee", **options)(lambda fee: note("total", sum(fee)))
+    flow.task(name="publish", after="total", **options)(lambda total: note("publish", total))
+    flow.task(name="cleanup", after="publish", run_when="all_done", **options)(lambda: note("cleanup"))
+    flow.items = items
+    return flow
+
+
+class TestRerun:
+    def test_task_and_everything_after_it_runs_again(self, flow, calls):
+        run = flow.run().run_id
+        del calls[:]
+        decided = flow.rerun("total", note="wrong rate")
+        assert (decided.tasks, decided.freed) == (("total",), 2)
+        report = flow.run()
+        assert (report.run_id, report.status, report.resumed) == (run, FlowStatus.COMPLETE, True)
+        assert calls == ["total", "publish", "cleanup"]
+
+    def test_source_of_a_fan_out_gives_it_other_children(self, flow, calls):
+        flow.run()
+        assert flow.result("publish") == 6
+        flow.items[:] = [1, 2, 3, 4]
+        flow.rerun("rows")
+        assert flow.run().status is FlowStatus.COMPLETE
+        assert flow.result("publish") == 100
+        assert flow.result("fee") == [10, 20, 30, 40]
+
+    def test_single_child_runs_again_with_what_comes_after(self, flow, calls):
+        flow.run()
+        flow.rerun("fee[1]")
+        del calls[:5]
+        flow.run()
+        assert calls[-4:] == ["fee 2", "total", "publish", "cleanup"]
+        assert flow.result("fee")[0] == 1
+
+    def test_task_that_did_not_succeed_is_sent_to_retry(self, flow, store):
+        flow.items[:] = ["x", 1, 2]
+        stopped(flow)
+        with pytest.raises(FlowError, match=r"task 'total' of run \w+ is DEAD_LETTER: `redrive tasks retry total`"):
+            flow.rerun("total")
+        with pytest.raises(FlowError, match=r"is PENDING, and only what succeeded is run again"):
+            flow.rerun("publish")
+        with pytest.raises(FlowError, match="has no task 'totl'; did you mean 'total'"):
+            flow.rerun("totl")
+
+    def test_dry_run_changes_nothing(self, flow, store):
+        flow.run()
+        before = states(store, "fees")
+        foreseen = rerun(store, "fees", ["rows"], dry_run=True)
+        assert (foreseen.tasks, foreseen.freed) == (("rows",), 4)
+        assert states(store, "fees") == before
+
+
+class TestCancel:
+    def test_waiting_task_fails_for_good_and_cleanup_runs(self, flow, store, calls):
+        flow.items[:] = ["x", 1, 2]
+        stopped(flow)  # total is a dead letter, publish waits for it
+        del calls[:]
+        cancelled = flow.cancel_tasks("publish", note="not today")
+        assert (cancelled.tasks, cancelled.killed) == (("publish",), ())
+        flow.accept("total", result=3, note="by hand")
+        assert stopped(flow).report.status is FlowStatus.FAILED
+        assert (calls, states(store, "fees")["publish"]) == (["cleanup"], "FAILED")
+        assert stopped(flow).report.status is FlowStatus.FAILED  # the next start does not try it again
+        flow.retry("publish")
+        assert flow.run().status is FlowStatus.COMPLETE
+
+    def test_task_that_has_ended_is_not_cancelled(self, flow):
+        flow.run()
+        with pytest.raises(FlowError, match=r"task 'total' of run \w+ is SUCCESS: there is nothing to cancel"):
+            flow.cancel_tasks("total", note="x")
+        with pytest.raises(FlowError, match="needs a note that says why"):
+            flow.cancel_tasks("total", note=" ")
+
+
+def test_running_task_is_killed_and_its_followers_go_by_their_rule(store, tmp_path):
+    """In worker processes, while the others go on."""
+    source = """
+    @flow.task(grace=0)
+    def hangs():
+        Path(__file__).with_name("began").touch()
+        time.sleep(600)
+
+    @flow.task
+    def other():
+        return 1
+
+    @flow.task(after=hangs)
+    def below():
+        return 2
+
+    @flow.task(after=[below, other], run_when="all_done")
+    def cleanup(other):
+        return other
+    """
+    flow = importable(tmp_path, source, workers=2).flow
+    beside = Beside(flow.run, store=store)
+    eventually(lambda: list(tmp_path.rglob("began")))
+    run = store.tasks.runs(flow=flow.name)[0].run_id
+    assert cancel_tasks(store, run, ["hangs"], note="stuck").killed == ("hangs",)
+    assert beside.join().error.report.status is FlowStatus.FAILED
+    found = states(store, flow.name)
+    assert found == {"hangs": "FAILED", "other": "SUCCESS", "below": "UPSTREAM_FAILED", "cleanup": "SUCCESS"}
+    (cause,) = store.tasks.causes(run)
+    assert cause.error.startswith("cancelled: stuck (")
