@@ -86,7 +86,7 @@ def run(
         of_flows["new_run"] = True
     # What the user's code prints is not our answer.
     with redirect_stdout(sys.stderr):
-        found = _found(target)
+        found = found_target(target)
         _remember_target(target, found)
         ending = _run(session, found, options, of_rows, of_flows, quiet=quiet)
     if not quiet or session.out.json or ending.worth_a_word:
@@ -120,7 +120,8 @@ def _run(
 # ── which one ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _found(wanted: str) -> Any:
+def found_target(wanted: str) -> Any:
+    """The pipeline or the flow that is meant."""
     from redrive.cli.loading import can_run, load_target
 
     found = load_target(wanted)
@@ -158,11 +159,11 @@ def _params(given: Sequence[str]) -> dict[str, Any]:
             raise Refused(f"--param is NAME=VALUE, such as day=2026-11-15, not {one!r}")
         if name in params:
             raise Refused(f"--param {name} is given twice; a parameter has one value")
-        params[name] = _value(text)
+        params[name] = read_value(text)
     return params
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
     """JSON where it can be read as that, else text; what JSON itself does not know, as NaN, is text."""
     try:
         return json.loads(text, parse_constant=lambda name: name)

@@ -26,7 +26,8 @@ from sqlalchemy import (
 
 from redrive.flows import State
 from redrive.store.listed import among, as_list
-from redrive.store.schema import task_attempts, task_changes, tasks
+from redrive.store.owner import is_dead
+from redrive.store.schema import task_attempts, task_changes, task_executors, tasks
 from redrive.tasks.decide import Past
 from redrive.tasks.ledger import Ledger
 from redrive.tasks.states import checked
@@ -48,6 +49,8 @@ class Wanted:
     """How many tasks of the service this executor may begin, of whichever node and kind,"""
     concurrency: int | None = None
     """how many of them may run at once, whoever runs them,"""
+    across_runs: bool = False
+    """in all runs and flows of the store, or in this run alone,"""
     sharing: Collection[int] = ()
     """and which nodes they belong to."""
 
@@ -115,6 +118,7 @@ _TAKE = (
         state=case((tasks.c.state == State.SENSING, State.SENSING), else_=State.RUNNING),
         due_at=null(),
         owner=bindparam("by"),
+        pool=bindparam("in_pool", type_=Text),
         attempt=tasks.c.attempt + 1,
         started_at=bindparam("now"),
         since=func.coalesce(tasks.c.since, bindparam("now", type_=tasks.c.since.type)),
@@ -129,13 +133,14 @@ def claim(ledger: Ledger, connection: Connection, now: datetime, wanted: Wanted)
     limit = wanted.limit
     if wanted.concurrency is not None:
         ledger.database.dialect.lock(connection, f"service {wanted.service}")
-        limit = min(limit, wanted.concurrency - _running(ledger, connection, wanted.sharing))
+        running = _in_pool(ledger, connection, wanted) if wanted.across_runs else _running(ledger, connection, wanted)
+        limit = min(limit, wanted.concurrency - running)
     if limit <= 0:
         return []
     found = _due(ledger, connection, now, limit, wanted)
     if not found:
         return []
-    _take(ledger, connection, now, found)
+    _take(ledger, connection, now, found, wanted.service if wanted.across_runs else None)
     return [_claimed(row, now) for row in found]
 
 
@@ -146,9 +151,9 @@ def _due(ledger: Ledger, connection: Connection, now: datetime, limit: int, want
     return list(connection.execute(_DUE[one, wanted.only_retries], given))
 
 
-def _take(ledger: Ledger, connection: Connection, now: datetime, found: Sequence[Row[Any]]) -> None:
+def _take(ledger: Ledger, connection: Connection, now: datetime, found: Sequence[Row[Any]], pool: str | None) -> None:
     ids = as_list(row.id for row in found)
-    connection.execute(_TAKE, {"ids": ids, "by": ledger.executor, "now": now})
+    connection.execute(_TAKE, {"ids": ids, "by": ledger.executor, "now": now, "in_pool": pool})
     attempts = [
         {"task_id": row.id, "attempt": row.attempt + 1, "executor": ledger.executor, "started_at": now} for row in found
     ]
@@ -182,11 +187,29 @@ def _claimed(row: Row[Any], now: datetime) -> Claim:
     )
 
 
-def _running(ledger: Ledger, connection: Connection, nodes: Collection[int]) -> int:
+def _running(ledger: Ledger, connection: Connection, wanted: Wanted) -> int:
     count = select(func.count()).where(
-        tasks.c.run_id == ledger.run_id, tasks.c.owner.is_not(None), among(tasks.c.node, nodes)
+        tasks.c.run_id == ledger.run_id, tasks.c.owner.is_not(None), among(tasks.c.node, wanted.sharing)
     )
     return connection.execute(count).scalar_one()
+
+
+def _in_pool(ledger: Ledger, connection: Connection, wanted: Wanted) -> int:
+    """How many tasks of the service run in all runs and flows.
+
+    What a killed executor had does not count: its workers died with it. That is known at once on its own machine, and
+    on others when its lease has expired, whether or not somebody resumes its run.
+    """
+    of = task_executors.c
+    running = (
+        select(of.id, of.owner, of.until, func.count().label("tasks"))
+        .join(tasks, tasks.c.owner == of.id)
+        .where(tasks.c.pool == wanted.service, tasks.c.owner.is_not(None), of.ended_at.is_(None))
+        .group_by(of.id, of.owner, of.until)
+    )
+    rows = connection.execute(running).all()
+    now = ledger.database.dialect.now(connection) if rows else None
+    return sum(row.tasks for row in rows if row.id == ledger.executor or (row.until >= now and not is_dead(row.owner)))
 
 
 def _of(nodes: Sequence[int]) -> ColumnElement[bool]:

@@ -303,10 +303,12 @@ class Flow:
         concurrency: int | None = None,
         rate: float | None = None,
         when_open: WhenOpen = "hold",
+        across_runs: bool = False,
     ) -> None:
         """Say how the tasks that depend on a service are treated.
 
         concurrency  how many of them may run at once, in all executors that work on a run
+        across_runs  count those of all runs and flows of the store that have this option for the service
         rate         how many may begin in a second, in each executor
         when_open    while the circuit is open, "hold" them or "fail" them
         """
@@ -314,7 +316,9 @@ class Flow:
         if name is None:
             raise TypeError("a group is of a redrive.Service, or of the name of one, not of None")
         known = self.groups[name].service
-        self.groups[name] = Group(name, known, concurrency=concurrency, rate=rate, when_open=when_open)
+        self.groups[name] = Group(
+            name, known, concurrency=concurrency, rate=rate, when_open=when_open, across_runs=across_runs
+        )
 
     def _downstream(self, service: Service | str | None) -> str | None:
         if service is None:
@@ -393,7 +397,7 @@ class Flow:
         executor = Executor(
             self,
             store,
-            params=self._given(params or {}),
+            params=self.given(params or {}),
             run_id=as_run_id(run_id),
             start=Start.RESTART if restart else Start.NEW if new_run else Start.RESUME,
             deadline=limit,
@@ -493,7 +497,8 @@ class Flow:
             raise FlowError(f"flow {self.name!r} has not run yet")
         return self.store, newest[0].run_id
 
-    def _given(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def given(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of all parameters of a run, defaults included; FlowError where they do not fit."""
         if unknown := sorted(set(params) - self.param_names):
             known = f"it has {', '.join(sorted(self.param_names))}" if self.param_names else "it has none"
             raise FlowError(f"flow {self.name!r} has no parameter {unknown[0]!r}; {known}")

@@ -31,7 +31,10 @@ class Group:
         concurrency: int | None = None,
         rate: float | None = None,
         when_open: WhenOpen = "hold",
+        across_runs: bool = False,
     ) -> None:
+        if not isinstance(across_runs, bool) or (across_runs and concurrency is None):
+            raise ValueError("across_runs=True says for what concurrency counts: add concurrency=…")
         if when_open not in get_args(WhenOpen):
             raise ValueError(f'when_open must be "hold" or "fail", not {when_open!r}')
         if rate is not None and not (checks.finite(rate) and rate > 0):
@@ -41,10 +44,18 @@ class Group:
         self.concurrency = None if concurrency is None else checks.count("concurrency", concurrency, least=1)
         self.rate = rate
         self.when_open: WhenOpen = when_open
+        self.across_runs = across_runs
 
     def of(self, service: Service) -> Group:
         """The same, of a service that was known by its name alone."""
-        return Group(self.name, service, concurrency=self.concurrency, rate=self.rate, when_open=self.when_open)
+        return Group(
+            self.name,
+            service,
+            concurrency=self.concurrency,
+            rate=self.rate,
+            when_open=self.when_open,
+            across_runs=self.across_runs,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,9 +140,15 @@ class Planner:
         if group is None:
             return wanted
         turnstile, together = group
-        name, concurrency = turnstile.group.name, turnstile.group.concurrency
-        sharing = self._of_service[name]
-        return replace(wanted, service=name, together=together, concurrency=concurrency, sharing=sharing)
+        group = turnstile.group
+        return replace(
+            wanted,
+            service=group.name,
+            together=together,
+            concurrency=group.concurrency,
+            across_runs=group.across_runs,
+            sharing=self._of_service[group.name],
+        )
 
     def _by_service(self, plan: Plan, nodes: Collection[int], room: int, in_thread: bool) -> None:
         for name in sorted({self.nodes[node].service or "" for node in nodes}):
