@@ -97,7 +97,7 @@ class Backfill:
 
     def __init__(self, flow: Flow, params: Sequence[Mapping[str, Any]], *, parallel: int = 1) -> None:
         self._flow = flow
-        self.params = [flow.given(one) for one in params]
+        self.params = [flow._given(one) for one in params]
         self._parallel = checks.count("parallel", parallel, least=1)
         if not self.params:
             raise FlowError("a backfill needs at least one set of parameters")

@@ -397,7 +397,7 @@ class Flow:
         executor = Executor(
             self,
             store,
-            params=self.given(params or {}),
+            params=self._given(params or {}),
             run_id=as_run_id(run_id),
             start=Start.RESTART if restart else Start.NEW if new_run else Start.RESUME,
             deadline=limit,
@@ -497,8 +497,7 @@ class Flow:
             raise FlowError(f"flow {self.name!r} has not run yet")
         return self.store, newest[0].run_id
 
-    def given(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of all parameters of a run, defaults included; FlowError where they do not fit."""
+    def _given(self, params: Mapping[str, Any]) -> dict[str, Any]:
         if unknown := sorted(set(params) - self.param_names):
             known = f"it has {', '.join(sorted(self.param_names))}" if self.param_names else "it has none"
             raise FlowError(f"flow {self.name!r} has no parameter {unknown[0]!r}; {known}")

@@ -140,14 +140,14 @@ class Planner:
         if group is None:
             return wanted
         turnstile, together = group
-        group = turnstile.group
+        limits = turnstile.group
         return replace(
             wanted,
-            service=group.name,
+            service=limits.name,
             together=together,
-            concurrency=group.concurrency,
-            across_runs=group.across_runs,
-            sharing=self._of_service[group.name],
+            concurrency=limits.concurrency,
+            across_runs=limits.across_runs,
+            sharing=self._of_service[limits.name],
         )
 
     def _by_service(self, plan: Plan, nodes: Collection[int], room: int, in_thread: bool) -> None:
