@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +60,44 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(MEMORY / f"redrive-tests-{os.getpid()}", ignore_errors=True)
+
+
+# ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OF_SERVICES = ("redrive-rollups", "redrive-sharing")
+_first_seen: dict[threading.Thread, str] = {}
+_reported: set[threading.Thread] = set()
+
+
+def _note_threads(after: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name in OF_SERVICES and thread not in _reported:
+            _first_seen.setdefault(thread, after)
+
+
+def pytest_collection_finish() -> None:
+    _note_threads("the import of a test module")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """A module that leaves threads of a service behind fails: they would write to the stores of other tests."""
+    result = yield
+    _note_threads(item.nodeid)
+    if _first_seen and (nextitem is None or nextitem.path != item.path):
+        gc.collect()  # a service that nothing refers to any more ends its threads
+        for thread in _first_seen:
+            thread.join(5)
+        left = {thread: after for thread, after in _first_seen.items() if thread.is_alive()}
+        _first_seen.clear()
+        _reported.update(left)
+        if left:
+            found = "; ".join(f"{thread.name}, first seen after {after}" for thread, after in left.items())
+            pytest.fail(f"threads of services are left: {found}", pytrace=False)
+    return result
+
+
+# ── servers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="session")

@@ -96,19 +96,8 @@ def service(shelf, clock):
     return make
 
 
-_of_others = set()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def threads_of_others():
-    """Leave out threads of services that tests of other modules have left to the garbage collector."""
-    gc.collect()
-    _of_others.update(writers())
-
-
 def writers():
-    found = [thread for thread in threading.enumerate() if thread.name == "redrive-rollups"]
-    return [thread for thread in found if thread not in _of_others]
+    return [thread for thread in threading.enumerate() if thread.name == "redrive-rollups"]
 
 
 def eventually(condition):

@@ -87,19 +87,8 @@ def board():
     eventually(lambda: not carriers())
 
 
-_of_others = set()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def threads_of_others():
-    """Leave out threads of services that tests of other modules have left to the garbage collector."""
-    gc.collect()
-    _of_others.update(carriers())
-
-
 def carriers():
-    found = [thread for thread in threading.enumerate() if thread.name == "redrive-sharing"]
-    return [thread for thread in found if thread not in _of_others]
+    return [thread for thread in threading.enumerate() if thread.name == "redrive-sharing"]
 
 
 def eventually(condition):
