@@ -45,6 +45,7 @@ class Vendor:
 
 @pytest.fixture
 def vendor(store, tmp_path):
+    store.listeners = ()  # no test here looks at alerts, which take a third of the time of such small runs
     return Vendor(store, tmp_path / "out.db")
 
 
