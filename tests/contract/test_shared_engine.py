@@ -9,6 +9,7 @@ import psycopg
 
 import redrive
 from tests.support.flows import eventually
+from tests.support.stores import OTHERS
 
 
 def put(store, key):
@@ -18,9 +19,8 @@ def put(store, key):
 def open_connections(url):
     """Count the connections to a store that this process holds open."""
     if url.startswith("postgresql"):
-        asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         with psycopg.connect(url) as connection:
-            return connection.execute(asked).fetchone()[0]
+            return connection.execute(f"SELECT count(*) {OTHERS}").fetchone()[0]
     path = url.removeprefix("sqlite:///")
     files = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     return sum(os.path.realpath(file) == os.path.realpath(path) for file in files if os.path.islink(file))

@@ -16,6 +16,7 @@ import pytest
 import redrive
 from redrive.calls.rollups import EDGES
 from redrive.store.schema import OUTCOMES
+from tests.support.stores import OF_SLOTS
 from tests.support.warm_python import warm_python
 
 WORKER = Path(__file__).parents[1] / "support" / "rollups_worker.py"
@@ -152,8 +153,9 @@ def break_connections(url, over):
     with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
         while not over.wait(0.02):
             connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s ORDER BY random() LIMIT 2",
-                [name],
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = %s AND application_name <> %s ORDER BY random() LIMIT 2",
+                [name, OF_SLOTS],
             )
 
 

@@ -13,16 +13,16 @@ import redrive
 from redrive.letters import Status
 from redrive.store.schema import letter_audit
 from tests.support import letters_worker
+from tests.support.stores import OTHERS
 
 
 def come_to_rest(url):
     """Wait until the server has noticed that a process is gone: until then it may still commit what it was sent."""
     if url.startswith("sqlite:"):
         return
-    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(3_000):
-            if connection.execute(others).fetchone() == (0,):
+            if connection.execute(f"SELECT count(*) {OTHERS}").fetchone() == (0,):
                 return
             time.sleep(0.01)
     pytest.fail("the server did not let go of a process that is dead")
