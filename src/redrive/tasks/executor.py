@@ -80,7 +80,9 @@ class Executor:
         in_processes = not all(node.in_thread for node in nodes)
         self._pool = make_pool(flow, self._selector, workers=flow.workers) if in_processes else None
         opened = self._opened(store)
-        self._threads = Threads(flow.graph.nodes, self._bell, threads=flow.workers) if in_threads else None
+        self._threads = (
+            Threads(flow.graph.nodes, self._bell, threads=flow.workers, store=opened) if in_threads else None
+        )
         self._ledger = Ledger(opened, flow.name, flow.graph.shape(), defaults=flow.params)
         self._results = Results(self._ledger, flow.files)
         self._turn = Turn(self._ledger, Settler(self._ledger, self._results), self._results, list(nodes), params)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
     from redrive.tasks.cancel import TasksCancelled
     from redrive.tasks.executor import Executor
     from redrive.tasks.people import Decided
+    from redrive.tasks.run_sensor import OnFailure
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -293,6 +294,41 @@ class Flow:
             )
             self.graph.add(node)
             return Task(self, node)
+
+        return add
+
+    def run_sensor(
+        self,
+        flow: str,
+        *,
+        every: float,
+        timeout: float,
+        within: float | None = None,
+        on_failure: OnFailure = "wait",
+        after: Upstream | Sequence[Upstream] = (),
+        name: str | None = None,
+    ) -> Callable[[Callable[..., Any]], Task[..., Any]]:
+        """Make a function a sensor that waits until a run of another flow of the same store is complete.
+
+        The function returns the parameters of that run, or some of them. The result is the id of the run and when it
+        ended.
+
+        flow        the name of the other flow
+        every       seconds between two looks
+        timeout     seconds after which it has failed
+        within      seconds: a run that ended longer ago does not count
+        on_failure  "fail" to fail when the newest run of these parameters failed, is blocked or was cancelled;
+                    "wait" for it to be repaired
+        after       tasks that must succeed first
+        name        where the function's own will not do
+        """
+        from redrive.tasks.run_sensor import RunSensor
+
+        def add(function: Callable[..., Any]) -> Task[..., Any]:
+            self._named(function, name)
+            asked = RunSensor(function, flow, within=within, on_failure=on_failure)
+            sensor = self.sensor(every=every, timeout=timeout, after=after, name=name, retry=None, in_thread=True)
+            return sensor(asked)
 
         return add
 

@@ -11,8 +11,10 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from redrive.model import Kind, Verdict
+from redrive.opening import Store
 from redrive.tasks.graph import Node, followers_of
 from redrive.tasks.perform import perform
+from redrive.tasks.run_sensor import ASKING
 from redrive.tasks.scribe import Bell
 from redrive.tasks.work import Ended, Job, Outcome
 
@@ -20,7 +22,8 @@ from redrive.tasks.work import Ended, Job, Outcome
 class Threads:
     """A few threads that take jobs from one queue."""
 
-    def __init__(self, nodes: Mapping[str, Node], bell: Bell, *, threads: int) -> None:
+    def __init__(self, nodes: Mapping[str, Node], bell: Bell, *, threads: int, store: Store | None = None) -> None:
+        self._store = store
         self._nodes = nodes
         self._fanned_out = {node.each for node in nodes.values()}
         self._followers = followers_of(nodes)
@@ -83,6 +86,7 @@ class Threads:
             self._jobs.put(None)
 
     def _work(self) -> None:
+        ASKING.store = self._store
         while (job := self._jobs.get()) is not None:
             self._given_at.popleft()
             self._began[job.ticket] = time.monotonic()

@@ -1,0 +1,83 @@
+"""Run sensors: wait for the run of another flow. They are asked in the executor, which has the store."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from redrive.errors import Permanent, Transient
+from redrive.flows import FlowStatus
+from redrive.policy import checks
+
+if TYPE_CHECKING:
+    from redrive.opening import Store
+
+OnFailure = Literal["wait", "fail"]
+_LOOKED_AT = 1_000  # runs of the other flow, the newest first
+_ENDED_BADLY = (FlowStatus.FAILED, FlowStatus.HELD, FlowStatus.ABANDONED)
+
+
+class _Asking(threading.local):
+    store: Store | None = None
+
+
+ASKING = _Asking()
+"""The store of the executor that a thread belongs to."""
+
+
+class RunSensor:
+    """A question about the newest run of a flow; the user's function says with which parameters."""
+
+    def __init__(self, function: Callable[..., Any], flow: str, *, within: float | None, on_failure: OnFailure) -> None:
+        if not isinstance(flow, str) or not flow.strip():
+            raise TypeError(f"a run sensor takes the name of the other flow, not {checks.shown(flow)}")
+        if on_failure not in get_args(OnFailure):
+            raise ValueError(f'on_failure must be "wait" or "fail", not {checks.shown(on_failure)}')
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._flow = flow
+        self._within = None if within is None else checks.seconds("within", within, above=0)
+        self._on_failure = on_failure
+
+    def __call__(self, **arguments: Any) -> dict[str, Any] | None:
+        """Return the complete run that was waited for, as its id and the time it ended; None where there is none."""
+        params = self._function(**arguments)
+        if params is not None and not isinstance(params, Mapping):
+            raise Permanent(
+                f"a run sensor returns the parameters of the run it waits for, as a dict, not {type(params).__name__}"
+            )
+        if ASKING.store is None:
+            raise Permanent("a run sensor can only be asked by a run of its flow")
+        return self._ask(ASKING.store, params or {})
+
+    def _ask(self, store: Store, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        from sqlalchemy import Connection, select
+
+        from redrive.store.encoding import decode, encode
+        from redrive.store.schema import task_runs
+
+        wanted = {name: encode(value) for name, value in params.items()}
+        of = task_runs.c
+        newest = select(of.run_id, of.status, of.params, of.ended_at).where(of.flow_name == self._flow)
+
+        def work(connection: Connection) -> tuple[list[Any], Any]:
+            rows = connection.execute(newest.order_by(of.started_at.desc()).limit(_LOOKED_AT)).all()
+            return list(rows), store.database.dialect.now(connection)
+
+        rows, now = store.database.read(work)
+        matching = [
+            row
+            for row in rows
+            if wanted.items() <= {name: encode(value) for name, value in decode(row.params).items()}.items()
+        ]
+        since = None if self._within is None else now - timedelta(seconds=self._within)
+        for row in matching:
+            if row.status == FlowStatus.COMPLETE and (since is None or row.ended_at >= since):
+                return {"run_id": str(row.run_id), "ended_at": row.ended_at}
+        if self._on_failure == "fail" and matching and matching[0].status in _ENDED_BADLY:
+            run = str(matching[0].run_id)[:8]
+            raise Transient(f"run {run} of flow {self._flow!r} is {matching[0].status}, and this task waits for it")
+        return None
