@@ -81,6 +81,13 @@ def open_decoder(name: str) -> Decoder:
     return _Plain(file)
 
 
+def is_plain(name: str) -> bool:
+    """Whether a file is read as it is."""
+    with open(name, "rb") as file:
+        head = file.read(10)
+    return not head.startswith(_GZIP_MAGIC) and not _ZSTD.match(head)
+
+
 def damage_of(name: str) -> Damage | None:
     """Return what is wrong with a compressed file; None where it is whole, or not compressed.
 

@@ -10,7 +10,7 @@ from redrive.rows.sources.csv_encoding import UTF_8, is_utf_16, known_encoding, 
 from redrive.rows.sources.csv_reading import CUT_OFF, CsvReading, Options, columns_of, read_context
 from redrive.rows.sources.csv_records import Dialect, record_at
 from redrive.rows.sources.csv_structure import TOO_LARGE
-from redrive.rows.sources.files import Files, Paths, names_of
+from redrive.rows.sources.files import Files, Paths, at_same_file, names_of
 from redrive.rows.sources.odd_files import FileFit, refuse_file
 from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
 from redrive.rows.sources.source import Misfit, Reading
@@ -99,7 +99,8 @@ class CsvSource:
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
         fit = FileFit(misfit, names, partitions, lambda name: columns_of(name, self._options))
-        return with_partitions(CsvReading(names, position, self._options, fit), partitions)
+        reading = at_same_file(CsvReading(names, position, self._options, fit), position, identity["files"])
+        return with_partitions(reading, partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         refuse_file(raw)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, BinaryIO
 
 _BLOCK = 4096
 _WHOLE = 4 << 20  # a file up to this size is digested whole
@@ -73,13 +73,18 @@ def edges(name: str, size: int) -> str:
 
 def content(name: str, size: int, *, samples: int, without: tuple[int, int] = (0, 0)) -> str:
     """Digest a file, or blocks spread over it; of the bytes in the range `without` nothing is read."""
-    digest = blake2b(digest_size=16)
     with open(name, "rb") as file:
-        for start, end in _blocks(size, samples):
-            for first, last in ((start, min(end, without[0])), (max(start, without[1]), end)):
-                if first < last:
-                    file.seek(first)
-                    digest.update(file.read(last - first))
+        return content_of(file, size, samples=samples, without=without)
+
+
+def content_of(file: BinaryIO, size: int, *, samples: int, without: tuple[int, int] = (0, 0)) -> str:
+    """Digest a file that is open, like `content`."""
+    digest = blake2b(digest_size=16)
+    for start, end in _blocks(size, samples):
+        for first, last in ((start, min(end, without[0])), (max(start, without[1]), end)):
+            if first < last:
+                file.seek(first)
+                digest.update(file.read(last - first))
     return digest.hexdigest()
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from glob import glob, has_magic
-from typing import Any
+from typing import Any, TypeVar
 
 from redrive.errors import SourceError
 from redrive.paths import local_path
 from redrive.rows.sources import file_identity
-from redrive.rows.sources.compression import Damaged, damage_of, open_decoder
+from redrive.rows.sources.compression import Damaged, Decoder, damage_of, is_plain, open_decoder
+from redrive.rows.sources.file_version import FileVersion
+from redrive.rows.sources.source import Reading
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
+
+R = TypeVar("R", bound=Reading)
 
 _SKIP = 1 << 20
 
@@ -67,6 +70,20 @@ class Files:
         return None
 
 
+def at_same_file(reading: R, position: Mapping[str, Any] | None, recorded: Sequence[Mapping[str, Any]]) -> R:
+    """Return a reading that was opened at a position in one of the recorded files, if that file is still the same.
+
+    A source is also opened again after an error, when the run has been going on for hours.
+    """
+    if position is None or position.get("ended"):
+        return reading
+    file = next(file for file in recorded if file["name"] == position["file"])
+    if different := file_identity.difference(file):
+        reading.close()
+        raise SourceError(f"{different}; once it is whole, run with restart=True or `redrive run --restart`")
+    return reading
+
+
 def names_of(recorded: Sequence[Mapping[str, Any]]) -> list[str]:
     """The files of an identity, in the order in which they are read."""
     return [file["name"] for file in recorded]
@@ -91,9 +108,13 @@ class Stream:
         self.name = name
         self.position = 0
         _size(name)
-        self._damage = damage_of(name)
-        self._bytes = open_decoder(name)
-        self._found = os.stat(name)
+        self._version = FileVersion(name, may_grow=is_plain(name))
+        try:
+            self._damage = damage_of(name)
+            self._bytes = self._open()
+        except BaseException:
+            self._version.close()
+            raise
 
     @property
     def damage(self) -> str | None:
@@ -114,8 +135,7 @@ class Stream:
         while missing and (data := self._read(missing)):
             pieces.append(data)
             missing -= len(data)
-        if missing:
-            self._is_whole()
+        self._version.check()
         self.position += most - missing
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -123,14 +143,8 @@ class Stream:
         try:
             return self._bytes.read(most)
         except Damaged as error:  # it was whole a moment ago
-            raise SourceError(f"{self.name} was changed while it was being read: {error}; run again") from error
-
-    def _is_whole(self) -> None:
-        """A file that somebody cuts while it is read has an end that is none."""
-        with suppress(FileNotFoundError):  # removed, it is still whole to who has it open
-            now = os.stat(self.name)
-            if now.st_ino == self._found.st_ino and now.st_size < self._found.st_size:
-                raise SourceError(f"{self.name} has become shorter while it was being read: give it back whole")
+            damage = str(error)
+        raise self._version.changed(damage)  # outside, or the error of zlib in it might be retried
 
     def seek(self, position: int) -> None:
         """Go to a position that was reached before; a file that is too short for it by now is an error."""
@@ -139,7 +153,7 @@ class Stream:
             return
         if position < self.position:
             self._bytes.close()
-            self._bytes = open_decoder(self.name)
+            self._bytes = self._open()
             self.position = 0
         while self.position < position and self.read(min(_SKIP, position - self.position)):
             pass
@@ -152,7 +166,17 @@ class Stream:
 
     def close(self) -> None:
         """Let go of the file; may be called twice."""
+        self._version.close()
         self._bytes.close()
+
+    def _open(self) -> Decoder:
+        decoder = open_decoder(self.name)
+        try:
+            self._version.check_path()
+        except BaseException:
+            decoder.close()
+            raise
+        return decoder
 
 
 class DamagedFile(SourceError):

@@ -14,7 +14,7 @@ import orjson
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv_structure import BEGINNING, TOO_LARGE
-from redrive.rows.sources.files import Files, Paths, Stream, damaged, names_of, size_of
+from redrive.rows.sources.files import Files, Paths, Stream, at_same_file, damaged, names_of, size_of
 from redrive.rows.sources.json_numbers import has_long_number, is_exact, loads
 from redrive.rows.sources.odd_files import check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
@@ -69,7 +69,8 @@ class Ndjson:
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
-        return with_partitions(NdjsonReading(names, position, self._encoding, self._most), partitions)
+        reading = NdjsonReading(names, position, self._encoding, self._most)
+        return with_partitions(at_same_file(reading, position, identity["files"]), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         refuse_file(raw)

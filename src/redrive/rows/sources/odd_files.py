@@ -11,6 +11,7 @@ from redrive.errors import SourceError
 from redrive.letters import ErrorType
 from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources import file_identity
+from redrive.rows.sources.file_version import ChangedFile
 from redrive.rows.sources.files import DamagedFile
 from redrive.rows.sources.source import Misfit
 
@@ -22,9 +23,9 @@ def is_odd(name: str, error: SourceError, names: Sequence[str]) -> bool:
     """Whether an error is a reason to set a file aside.
 
     A damaged file is not odd: some of its rows may have been loaded, and the run ends at the damage. Nor is a file that
-    is gone, or the only one.
+    is being written, is gone, or the only one.
     """
-    return len(names) > 1 and not isinstance(error, DamagedFile) and os.path.exists(name)
+    return len(names) > 1 and not isinstance(error, DamagedFile | ChangedFile) and os.path.exists(name)
 
 
 def check_that_one_is_good(names: Sequence[str], look: Callable[[str], object]) -> None:

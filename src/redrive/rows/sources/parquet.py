@@ -12,7 +12,8 @@ from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv_header import unique_names
 from redrive.rows.sources.file_identity import content
-from redrive.rows.sources.files import Files, Paths, names_of
+from redrive.rows.sources.file_version import FileVersion
+from redrive.rows.sources.files import Files, Paths, at_same_file, names_of
 from redrive.rows.sources.odd_files import FileFit, check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.parquet_rows import rows_of
 from redrive.rows.sources.parquet_unfit import see_that_it_was_edited
@@ -83,7 +84,8 @@ class Parquet:
             partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
         good = {footer.name: footer.columns for footer in footers if not footer.odd}
         fit = FileFit(misfit, names, partitions, good.get)
-        return with_partitions(ParquetReading(footers, position, fit), partitions)
+        reading = at_same_file(ParquetReading(footers, position, fit), position, identity["files"])
+        return with_partitions(reading, partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         refuse_file(raw)
@@ -216,6 +218,8 @@ class _Footer(NamedTuple):
     """What all columns are called here, where one of them has no name."""
     odd: SourceError | None = None
     """Why the file is set aside."""
+    version: os.stat_result | None = None
+    """The file that says so."""
 
 
 class _OpenFile:
@@ -226,7 +230,15 @@ class _OpenFile:
         self._columns = list(footer.columns)
         self._renamed = footer.renamed
         self._only = None if footer.whole or footer.renamed else self._columns
+        self._version = FileVersion(footer.name)
         self._bytes = _bytes_of(footer.name)
+        try:
+            self._version.check_path()
+            self._version.check_same(footer.version)
+        except BaseException:
+            self._version.close()
+            self._bytes.close()
+            raise
         self._file = pq.ParquetFile(
             self._bytes,
             # Buffered, so that a row group need not be in memory as a whole.
@@ -245,6 +257,7 @@ class _OpenFile:
     def close(self) -> None:
         self._file.close()
         self._bytes.close()
+        self._version.close()
 
     def pieces(self, row: int) -> Iterator[pa.Table | Unreadable]:
         """The rows behind the first `row` ones."""
@@ -259,6 +272,7 @@ class _OpenFile:
         at, fault = start, "it has fewer rows than the file says"
         try:
             for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
+                self._version.check()
                 at += len(piece)
                 if at > row:
                     table = pa.Table.from_batches([piece])
@@ -270,6 +284,7 @@ class _OpenFile:
             if getattr(error, "errno", None) is not None:
                 raise  # the disk's fault, not the file's
             fault = _first_line(error)
+        self._version.check()
         first = max(at, row)
         if first < end:
             raw = {"file": self._name, "row_group": group, "row": first + 1, "rows": end - first}
@@ -298,6 +313,7 @@ def _rows_again(footer: _Footer, first: int, rows: int) -> list[Record]:
 def _footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[str] = ()) -> _Footer:
     """Read what a file says of itself; of the wanted `columns` it may lack those that are `besides`."""
     try:
+        version = os.stat(name)
         with _bytes_of(name) as data:
             file = pq.ParquetFile(data)
             names, rows = file.schema_arrow.names, file.metadata.num_rows
@@ -319,7 +335,7 @@ def _footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[st
     for one in columns or ():
         if one not in names:
             raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
-    return _Footer(name, columns or tuple(names), rows, columns is None, renamed)
+    return _Footer(name, columns or tuple(names), rows, columns is None, renamed, version=version)
 
 
 def _identity(name: str, metadata: Any, group: int) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""A file that is written in place while it is read: no row of two versions, and no complete run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import sqlite3
+from contextlib import closing
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import redrive
+from redrive.errors import PipelineError, RunStopped
+
+ROWS = 3_000
+OLD, NEW = range(ROWS), [*range(ROWS, ROWS + 50), *range(ROWS)]
+
+
+def records(mark, ids):
+    noise = random.Random(mark)  # gzip must not make it small
+    return [{"id": number, "v": f"{mark}{noise.getrandbits(3_600):0900x}"} for number in ids]
+
+
+def as_csv(rows):
+    return ("id,v\n" + "".join(f"{row['id']},{row['v']}\n" for row in rows)).encode()
+
+
+def as_ndjson(rows):
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def as_parquet(rows):
+    with pa.BufferOutputStream() as out:
+        pq.write_table(pa.Table.from_pylist(rows), out, row_group_size=500)
+        return out.getvalue().to_pybytes()
+
+
+CASES = {
+    "csv": (redrive.rows.csv, as_csv),
+    "gzip": (redrive.rows.csv, lambda rows: gzip.compress(as_csv(rows), 1)),
+    "ndjson": (redrive.rows.ndjson, as_ndjson),
+    "parquet": (redrive.rows.parquet, as_parquet),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Runs a pipeline over files, and does something after the first batch."""
+
+    def run(source, then=lambda: None, **options):
+        todo = [then]
+        pipeline = redrive.Pipeline(
+            "vendor",
+            source=source,
+            sink=redrive.rows.table(f"sqlite:///{tmp_path}/target.db", "t", key="id", create=True),
+            store=tmp_path / "store.db",
+            batch=400,
+        )
+        return pipeline.run(watch=lambda _: todo.pop()() if todo else None, **options)
+
+    return run
+
+
+def marks(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "target.db")) as database:
+        return dict(database.execute("SELECT substr(v, 1, 3), count(*) FROM t GROUP BY 1"))
+
+
+def test_file_written_in_place_fails_the_run_and_no_row_is_mixed(tmp_path, load, case):
+    kind, made = case
+    path = tmp_path / "file"
+    path.write_bytes(made(records("old", OLD)))
+    new = made(records("new", NEW))
+    with pytest.raises(RunStopped, match="was changed while it was being read") as stopped:
+        load(kind(path), lambda: path.write_bytes(new))
+    assert stopped.value.report.status == "failed"
+    assert not stopped.value.report.rejected
+    assert set(marks(tmp_path)) == {"old"}
+    with pytest.raises(PipelineError, match="--restart"):
+        load(kind(path))
+    assert load(kind(path), restart=True).status == "complete"
+    assert marks(tmp_path) == {"new": len(NEW)}
+
+
+@pytest.mark.parametrize("case", [CASES["csv"], CASES["parquet"]], ids=["csv", "parquet"])
+def test_file_of_a_glob_written_in_place_is_not_set_aside(tmp_path, load, case):
+    kind, made = case
+    for name, ids in (("a", range(10)), ("b", range(10, ROWS))):
+        (tmp_path / f"{name}.in").write_bytes(made(records("old", ids)))
+    new = made(records("new", NEW))
+    with pytest.raises(RunStopped, match=r"b\.in was changed while it was being read"):
+        load(kind(tmp_path / "*.in"), lambda: (tmp_path / "b.in").write_bytes(new))
+    assert set(marks(tmp_path)) == {"old"}
+
+
+@pytest.mark.parametrize("case", [CASES["ndjson"], CASES["parquet"]], ids=["ndjson", "parquet"])
+def test_content_of_the_same_size_fails_the_run(tmp_path, load, case):
+    kind, made = case
+    path = tmp_path / "file"
+    content = made(records("old", OLD))
+    path.write_bytes(content)
+
+    def write_again():
+        with path.open("r+b") as file:
+            file.seek(len(content) // 2)
+            file.write(content[len(content) // 2 :])
+
+    with pytest.raises(RunStopped, match="was changed while it was being read"):
+        load(kind(path), write_again)
+
+
+def test_file_replaced_by_another_is_read_to_its_end(tmp_path, load, case):
+    kind, made = case
+    path = tmp_path / "file"
+    path.write_bytes(made(records("old", OLD)))
+    (tmp_path / "next").write_bytes(made(records("new", NEW)))
+    assert load(kind(path), lambda: os.replace(tmp_path / "next", path)).status == "complete"
+    assert marks(tmp_path) == {"old": ROWS}
+
+
+@pytest.mark.parametrize("name", ["csv", "ndjson"])
+def test_text_file_that_is_appended_to_is_read_with_what_came(tmp_path, load, name):
+    kind, made = CASES[name]
+    path = tmp_path / "file"
+    path.write_bytes(made(records("old", OLD)))
+    more = made(records("new", range(ROWS, ROWS + 50))).removeprefix(b"id,v\n")
+
+    def append():
+        with path.open("ab") as file:
+            file.write(more)
+
+    assert load(kind(path), append).status == "complete"
+    assert marks(tmp_path) == {"old": ROWS, "new": 50}
+
+
+def test_source_opened_again_after_an_error_meets_the_change(tmp_path, case):
+    kind, made = case
+    path = tmp_path / "file"
+    path.write_bytes(made(records("old", OLD)))
+    source = kind(path)
+    identity = source.identity()
+    reading = source.open(None, identity)
+    position = reading.read(100).next
+    reading.close()
+    path.write_bytes(made(records("new", NEW)))
+    with pytest.raises(PipelineError, match=r"is another file now|has grown since"):
+        source.open(position, identity).read(100)
