@@ -280,6 +280,25 @@ def test_nanoseconds_of_a_frame_are_kept_or_rejected(column):
         assert plain is None or "123456" in str(plain) or type(plain) is dt.date, unit
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        ("postgresql", "timestamp"),
+        ("postgresql", "time"),
+        ("duckdb", "TIMESTAMP"),
+        ("duckdb", "DATE"),
+        ("sqlite", "REAL"),
+    ],
+    indirect=True,
+    ids=" ".join,
+)
+def test_values_of_unexpected_types_end_no_batch(column):
+    values = [MOMENT, MOMENT.date(), MOMENT.time(), 10**400, object(), {1, 2}, b"7", None]
+    _, _, target = column
+    together = [kept for kept, _ in target.write(values)]
+    assert together == [target.write([value])[0][0] for value in values]
+
+
 def test_plain_values_are_kept(column):
     kind, type_, target = column
     known = KEPT.get(type_ if kind == "duckdb" else ALIASES.get(type_, ""))

@@ -13,7 +13,7 @@ from typing import Any
 from redrive.extras import needs
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity, Family
-from redrive.rows.sinks.exact_values import NOT_TIMES, TIMES, change_of
+from redrive.rows.sinks.exact_values import NOT_TIMES, TIMES, change_of, unchecked
 
 with needs("rows"):
     import polars as pl
@@ -76,8 +76,13 @@ def is_no_time(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> 
 
 def _changes(places: Sequence[int], values: Sequence[Any], capacity: Capacity) -> Iterator[tuple[int, str]]:
     for place, value in zip(places, values, strict=True):
-        if change := change_of(value, capacity):
-            yield place, f"{str(value)!r} {change}"
+        try:
+            change = change_of(value, capacity)
+            reason = None if change is None else f"{str(value)!r} {change}"
+        except Exception as error:  # of a zone that is not one, of an integer that has no text: the fault of this row
+            reason = unchecked(value, capacity.type, error)
+        if reason is not None:
+            yield place, reason
 
 
 def _may_change(values: Sequence[Any], capacity: Capacity) -> bool:
@@ -87,7 +92,7 @@ def _may_change(values: Sequence[Any], capacity: Capacity) -> bool:
     own = dt.time if capacity.family is Family.TIME else dt.datetime
     if types == {own} and capacity.family in _CLOCKED and capacity.places >= _UNITS["us"]:
         # All but an offset is kept, and the common case is that there is none.
-        return capacity.family is not Family.INSTANT and any(value is not None and value.tzinfo for value in values)
+        return capacity.family is not Family.INSTANT and any(getattr(value, "tzinfo", None) for value in values)
     if capacity.family is Family.FLOAT:
         if capacity.bits == 64:
             types.discard(float)

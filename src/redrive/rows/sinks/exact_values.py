@@ -54,6 +54,11 @@ def change_of(value: Any, capacity: Capacity) -> str | None:
     return _CHANGES[capacity.family](value, capacity)
 
 
+def unchecked(value: Any, type_: str, error: Exception) -> str:
+    """Return why a value is rejected that the check itself stumbles over."""
+    return f"{type(value).__name__} cannot be compared with {type_}: {type(error).__name__}: {error}"
+
+
 def is_held(number: Decimal, bits: int = 64) -> bool:
     """Return whether the nearest float, written with as many digits, is this number."""
     try:

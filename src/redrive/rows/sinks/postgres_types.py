@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from redrive.extras import needs
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity
-from redrive.rows.sinks.exact_values import change_of
+from redrive.rows.sinks.exact_values import change_of, unchecked
 from redrive.rows.sinks.values import is_foreign, native
 
 with needs("rows"):
@@ -65,14 +65,23 @@ def find_changes_by_type(values: pl.Series | Sequence[Any], stored: Stored) -> I
     The values are those that are sent, before they are escaped.
     """
     if stored.is_plain:
-        limit = _limit(stored.type)
-        texts = None if limit is None else _texts(values)
-        if limit is not None and texts is not None:
-            for place in limit.is_changed(texts).fill_null(False).arg_true():
-                yield place, f"{texts[place]!r} {limit.why}"
-        return
+        if (limit := _limit(stored.type)) is None:
+            return
+        try:
+            texts = _texts(values)
+        except Exception:
+            pass  # one by one it is seen which value has no text
+        else:
+            if texts is not None:
+                for place in limit.is_changed(texts).fill_null(False).arg_true():
+                    yield place, f"{texts[place]!r} {limit.why}"
+            return
     for place, value in enumerate(values_of(values) if isinstance(values, pl.Series) else values):
-        if change := next(_changes(value, stored), None):
+        try:
+            change = next(_changes(value, stored), None)
+        except Exception as error:
+            change = unchecked(value, stored.type, error)
+        if change is not None:
             yield place, change
 
 

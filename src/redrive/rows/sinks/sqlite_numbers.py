@@ -86,8 +86,11 @@ def fit_numbers(name: str, kind: str, values: Sequence[Any], bad: dict[int, str]
 
 def _note(name: str, values: Sequence[Any], bad: dict[int, str], fault_of: Callable[[Any], str | None]) -> None:
     for place, value in enumerate(values):
-        if place not in bad and (fault := fault_of(value)):
-            bad[place] = f"{name}: {value!r} {fault}"
+        try:
+            if place not in bad and (fault := fault_of(value)):
+                bad[place] = f"{name}: {value!r} {fault}"
+        except Exception as error:  # an integer of thousands of digits has no text
+            bad[place] = f"{name}: {type(value).__name__} cannot be stored: {error}"
 
 
 def _are_short_numbers(values: Sequence[str | None]) -> bool:

@@ -1,0 +1,49 @@
+"""The check for changed values gives a value the same verdict alone and beside any other, and never raises."""
+
+import datetime as dt
+from decimal import Decimal
+from itertools import permutations
+
+import pytest
+
+from redrive.rows.sinks.capacity import Capacity
+from redrive.rows.sinks.exact import find_changes
+from redrive.rows.sinks.postgres_types import Stored, find_changes_by_type
+
+MOMENT = dt.datetime(2026, 7, 1, 12)
+
+
+class BrokenZone(dt.tzinfo):
+    def utcoffset(self, _):
+        raise RuntimeError("no such zone")
+
+
+class Unprintable:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+VALUES = [
+    *(MOMENT, MOMENT.date(), MOMENT.time(), MOMENT.replace(tzinfo=dt.UTC), MOMENT.replace(tzinfo=BrokenZone())),
+    *(MOMENT.time().replace(tzinfo=BrokenZone()), dt.timedelta(1), True, 7, 10**5_000, 0.5, float("nan")),
+    *(Decimal("sNaN"), Decimal("1E+400000"), "7", "\ud800", b"7", None, [7], {"a": 7}, Unprintable()),
+]
+TYPES = ["bigint", "numeric(10,2)", "real", "double precision", "boolean"]
+TYPES += ["timestamp", "timestamptz", "timestamp(3)", "date", "time", "timetz", "interval"]
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_verdict_is_the_same_alone_and_beside_any_other(type_):
+    capacity = Capacity.of(type_)
+    alone = [bool(list(find_changes([value], capacity))) for value in VALUES]
+    for first, second in permutations(range(len(VALUES)), 2):
+        changed = {place for place, _ in find_changes([VALUES[first], VALUES[second]], capacity)}
+        assert changed == {place for place, at in enumerate((first, second)) if alone[at]}
+
+
+@pytest.mark.parametrize("type_", ["character varying(3)", "bit(3)", "money(2)", "bytea", "name"])
+def test_values_of_any_type_are_compared_with_types_of_postgresql(type_):
+    for stored in (Stored(type_), Stored(type_, is_array=True), Stored(type_, is_range=True)):
+        for value in VALUES:
+            alone = bool(list(find_changes_by_type([value], stored)))
+            assert alone == bool(list(find_changes_by_type([value, None], stored)))
