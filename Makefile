@@ -15,7 +15,7 @@ COVERAGE := $(CURDIR)/$(VENV)/coverage
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint types unit test test-changed test-coverage mutants chaos bench docs clean
+.PHONY: help demo lint types unit test test-changed test-coverage packs mutants chaos bench docs clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -64,6 +64,18 @@ test-coverage: $(VENV)/.test  ## Run all tests under coverage; print lines and b
 	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/coverage run -m pytest $(PARALLEL) -m "not chaos and not bare" --timeout 900
 	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/coverage combine --quiet
 	COVERAGE_FILE=$(COVERAGE)/data $(BIN)/python -m tests.support.coverage_report
+
+# The clients whose errors are tested, far more than redrive needs; niquests replaces urllib3, so it is alone.
+PACKS := $(VENV)/packs
+$(PACKS)/%/.ready: tests/packs/%.txt tests/packs/constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(PACKS)/$*
+	$(PACKS)/$*/bin/python -m pip --quiet --disable-pip-version-check install \
+	    --constraint tests/packs/constraints.txt --requirement $< --editable .
+	touch $@
+
+packs: $(PACKS)/all/.ready $(PACKS)/alone/.ready  ## Test the verdicts on the errors of every client library.
+	REDRIVE_PACKS=all $(PACKS)/all/bin/python -m pytest --noconftest --timeout 900 tests/packs
+	REDRIVE_PACKS=alone $(PACKS)/alone/bin/python -m pytest --noconftest tests/packs
 
 mutants: $(VENV)/.test  ## Change the code in 240 places and count the tests that notice; needs test-coverage first.
 	$(BIN)/python -m tests.support.mutants --coverage $(COVERAGE)/data

@@ -179,7 +179,7 @@ def _azure(port):
 
     options = {"connection_timeout": WAIT, "read_timeout": WAIT}
     with PipelineClient(url(port), retry_policy=RetryPolicy.no_retries()) as api:
-        api.send_request(HttpRequest("GET", "/items"), **options).raise_for_status()
+        api.send_request(HttpRequest("GET", f"{url(port)}/items"), **options).raise_for_status()
 
 
 @client("stripe")
@@ -187,9 +187,8 @@ def _stripe(port):
     import stripe
 
     transport = stripe.RequestsClient(timeout=WAIT)
-    api = stripe.StripeClient(
-        "sk_test_1", http_client=transport, base_addresses={"api": url(port)}, max_network_retries=0
-    )
+    options = {"base_addresses": {"api": url(port)}, "max_network_retries": 0}
+    api = stripe.StripeClient("sk_test_1", http_client=transport, **options)
     api.v1.customers.list()
 
 
@@ -208,7 +207,7 @@ def _clickhouse(port):
     import clickhouse_connect
 
     clickhouse_connect.get_client(
-        host="127.0.0.1", port=port, connect_timeout=WAIT, send_receive_timeout=WAIT, query_retries=0
+        host="127.0.0.1", port=port, connect_timeout=1, send_receive_timeout=1, query_retries=0
     )
 
 
@@ -227,7 +226,8 @@ def _databricks(port):
     import databricks.sql
 
     databricks.sql.connect(
-        server_hostname=url(port),
+        server_hostname="127.0.0.1",
+        _connection_uri=f"{url(port)}/sql/1.0/warehouses/w",
         http_path="/sql/1.0/warehouses/w",
         access_token="t",
         _socket_timeout=WAIT,
@@ -256,9 +256,8 @@ def _influxdb(port):
 def _slack(port):
     from slack_sdk import WebClient
 
-    WebClient(token="xoxb-1", base_url=f"{url(port)}/", timeout=1, retry_handlers=[]).chat_postMessage(
-        channel="c", text="t"
-    )
+    api = WebClient(token="xoxb-1", base_url=f"{url(port)}/", timeout=1, retry_handlers=[])
+    api.chat_postMessage(channel="c", text="t")
 
 
 @client("kubernetes")
@@ -282,7 +281,7 @@ def _minio(port):
     import urllib3
 
     pool = urllib3.PoolManager(timeout=WAIT, retries=False)
-    minio.Minio(f"127.0.0.1:{port}", "k", "s", secure=False, region="r", http_client=pool).stat_object("b", "o")
+    minio.Minio(f"127.0.0.1:{port}", "k", "s", secure=False, region="r", http_client=pool).stat_object("bucket", "o")
 
 
 @client("qdrant_client")
@@ -296,7 +295,7 @@ def _qdrant(port):
 def _github(port):
     import github
 
-    github.Github(base_url=url(port), timeout=WAIT, retry=None).get_user("u")
+    github.Github(base_url=url(port), timeout=1, retry=None).get_user("u")
 
 
 @client("twilio")

@@ -7,7 +7,6 @@ import importlib.util
 import re
 import tomllib
 import warnings
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,9 @@ from tests.support import fault_server
 
 HERE = Path(__file__).parent
 
+REFUSED = '{"message": "refused", "error": {"message": "refused", "type": "refused"}}'
+"""A body with the parts that clients look for, and nothing that decides."""
+
 
 class Case(NamedTuple):
     """One row of the table."""
@@ -28,6 +30,10 @@ class Case(NamedTuple):
     failure: str
     expected: str
     """What an experienced engineer would say, in redrive's words."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.library, self.failure
 
     @property
     def constructed(self) -> bool:
@@ -47,10 +53,17 @@ def read_cases() -> list[Case]:
     return cases
 
 
-def read_argued() -> dict[tuple[str, str], str]:
-    """Why redrive differs, by library and failure."""
+class Argued(NamedTuple):
+    """What redrive says instead, and why it stays so."""
+
+    got: str
+    why: str
+
+
+def read_argued() -> dict[tuple[str, str], Argued]:
+    """Where redrive differs, by library and failure."""
     tables = tomllib.loads((HERE / "argued.toml").read_text())
-    return {(library, failure): why for library, rows in tables.items() for failure, why in rows.items()}
+    return {(library, failure): Argued(**row) for library, rows in tables.items() for failure, row in rows.items()}
 
 
 PROBE_MODULES = {"azure": "azure.core", "google.api_core": "google.api_core", "snowflake": "snowflake.connector"}
@@ -89,7 +102,7 @@ def fault(name: str) -> AbstractContextManager[int]:
     if match := re.fullmatch(r"HTTP (\d+)(?:, (Retry-After): (\d+))?(?:, (.*))?", name):
         status, header, seconds, body = match.groups()
         headers = {header: seconds} if header else {}
-        return fault_server.serving(fault_server.answering(int(status), headers, (body or "{}").encode()))
+        return fault_server.serving(fault_server.answering(int(status), headers, (body or REFUSED).encode()))
     if match := re.fullmatch(r"answers (.*)", name):
         parts = [part.encode() + b"\r\n" for part in match[1].split(" / ")]
         return fault_server.serving(fault_server.saying(b"", *parts))
@@ -136,9 +149,3 @@ def _construct(expression: str) -> object:
             except ModuleNotFoundError:
                 break
     return eval(expression, {"__builtins__": __builtins__}, _Modules())
-
-
-def cases_by_library(cases: list[Case]) -> Iterator[tuple[str, list[Case]]]:
-    """The rows of each library, in the order of the file."""
-    for library in dict.fromkeys(case.library for case in cases):
-        yield library, [case for case in cases if case.library == library]

@@ -8,16 +8,23 @@ import pytest
 
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.classify.detail import body_detail, shown
-from redrive.classify.tables.drivers import NO_CODE_TEXTS
+from redrive.classify.packs import PACKS
+from redrive.classify.tables.types import TEXTS
 from redrive.dlq.fingerprint import template
 from redrive.dlq.redact import Redactor
 from redrive.masking import mask
 from tests.support.patterns import Found, attacks, growth, patterns
 
 FOUND, BUILT = patterns()
+_TOLD_APART = [
+    (f"{codes.carrier}:{code}", texts)
+    for pack in PACKS
+    for codes in pack.codes
+    for code, texts in codes.told_apart.items()
+]
 FOUND += [
-    Found(f"classify.tables.drivers:{name}", re.compile(pattern, re.IGNORECASE), frozenset({"search"}))
-    for name, texts in NO_CODE_TEXTS.items()
+    Found(f"classify.tables.types:{name}", re.compile(pattern, re.IGNORECASE), frozenset({"search"}))
+    for name, texts in [*TEXTS.items(), *_TOLD_APART]
     for pattern, _ in texts
 ]
 
@@ -33,7 +40,7 @@ def test_patterns_built_at_run_time_are_known():
     # Escaped names and separators in classes of characters; the tables of drivers are looked at here.
     assert BUILT == [
         "alerts.message",
-        "classify.builtin",
+        "classify.detail",
         "classify.http_verdict",
         "dlq.redact",
         "rows.sinks.sqlite_keys",

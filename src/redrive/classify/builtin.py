@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import isfinite
 from typing import Literal
 
 from redrive.classify.codes import verdict_by_code
-from redrive.classify.detail import error_detail, message
+from redrive.classify.detail import error_detail, text_entry
 from redrive.classify.http_verdict import http_verdict
 from redrive.classify.look_through import look_through, origin_of, stands_for_another
 from redrive.classify.names import type_names
 from redrive.classify.ours import verdict_on_ours
-from redrive.classify.responses import Answer, attribute, body_in_memory
+from redrive.classify.responses import Answer, attribute, body_in_memory, headers_of
 from redrive.classify.signals import is_stop_signal
-from redrive.classify.tables.drivers import NO_CODE_TEXTS
-from redrive.classify.tables.entry import Entry
-from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TYPES
+from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TEXTS, TYPES
 from redrive.model import Kind, Scope, Verdict
 
 _STATUS_ATTRIBUTES = ("http_status", "http_status_code", "status", "code", "http_code")
+_WAIT_ATTRIBUTES = ("retry_after", "retry_after_s", "retry_after_seconds")
 _RETRY_FLAGS = ("retryable", "retriable", "is_retryable", "is_transient", "transient")
 _DEPTH = 10
 
@@ -93,7 +92,7 @@ def _by_type(chain: tuple[BaseException, ...], scope: Scope) -> Found | None:
 def _type_of(error: BaseException, level: int, scope: Scope) -> Found | None:
     cls = type(error)
     for nearness, name in enumerate(type_names(cls)):
-        entry, rule = _by_text(name, error), f"text.{name}"
+        entry, rule = text_entry(TEXTS.get(name), error), f"text.{name}"
         if entry is None:
             entry, rule = TYPES.get(name), f"type.{name}"
         if entry is not None:
@@ -103,22 +102,20 @@ def _type_of(error: BaseException, level: int, scope: Scope) -> Found | None:
     return None
 
 
-def _by_text(name: str, error: BaseException) -> Entry | None:
-    patterns = NO_CODE_TEXTS.get(name)
-    if patterns is None:
-        return None
-    text = message(error)
-    return next((entry for pattern, entry in patterns if re.search(pattern, text, re.IGNORECASE)), None)
-
-
 def _by_attributes(error: BaseException, now: datetime) -> Found | None:
-    """What an error of an unknown class says of itself: an HTTP status under one of its usual names, or a flag."""
+    """What an error of an unknown class says of itself: an HTTP status, how long to wait, or a flag."""
     for name in _STATUS_ATTRIBUTES:
         status = attribute(error, name)
         if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
-            answer = Answer(int(status), attribute(error, "headers"), body_in_memory(error))
+            answer = Answer(int(status), headers_of(error), body_in_memory(error))
             verdict = http_verdict(answer, now)
             return Found(replace(verdict, detail=verdict.detail or error_detail(error)), "origin")
+    for name in _WAIT_ATTRIBUTES:
+        wait = attribute(error, name)
+        if isinstance(wait, int | float) and not isinstance(wait, bool) and isfinite(wait) and wait >= 0:
+            reason = f"{type(error).__name__} asks to wait {wait:g} s"
+            verdict = Verdict(Kind.RATE_LIMITED, reason, f"attribute.{name}", float(wait), error_detail(error))
+            return Found(verdict, "origin")
     if flag := next((name for name in _RETRY_FLAGS if attribute(error, name) is True), None):
         reason = f"{type(error).__name__} says that it can be retried"
         return Found(Verdict(Kind.TRANSIENT, reason, f"attribute.{flag}", detail=error_detail(error)), "origin")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from redrive.classify.detail import error_detail, message, shown
+from redrive.classify.detail import error_detail, message, shown, text_entry
 from redrive.classify.http_verdict import http_verdict
 from redrive.classify.names import type_names
 from redrive.classify.packs import PACKS
@@ -44,8 +44,8 @@ for _pack in PACKS:
 def verdict_by_code(error: BaseException, scope: Scope, now: datetime) -> Verdict | None:
     """What the first known code of the error says."""
     return (
-        _by_answer(error, now)
-        or _by_pack(error, scope)
+        _by_pack(error, scope)
+        or _by_answer(error, now)
         or _by_mysql(error, scope)
         or _by_sqlstate(error, scope)
         or _by_sqlite(error, scope)
@@ -103,18 +103,27 @@ def _by_pack(error: BaseException, scope: Scope) -> Verdict | None:
     for name in type_names(type(error)):
         for codes in _PACK_CODES.get(name, ()):
             code = _coded(error, codes.attribute)
-            if (entry := codes.table.get(code) if isinstance(code, int | str) else None) is not None:
+            if (entry := _meaning(error, codes, code) if isinstance(code, int | str) else None) is not None:
                 library = name.partition(".")[0]
                 reason = f"{entry.phrase} ({library} {code})"
                 return Verdict(entry.kind(scope), reason, f"{library}.{code}", detail=error_detail(error))
     return None
 
 
+def _meaning(error: BaseException, codes: Codes, code: int | str) -> Entry | None:
+    return text_entry(codes.told_apart.get(code), error) or codes.table.get(code)
+
+
 def _coded(error: BaseException, place: str) -> object:
-    if place == "args.0":
-        return error.args[0] if error.args else None
-    code: object = attribute(error, place)
-    return code
+    value: object = error
+    for part in place.split("."):
+        if isinstance(value, dict):
+            value = next(iter(value.values()), None) if part == "*" else value.get(part)
+        elif isinstance(value, tuple):
+            value = value[int(part)] if part.isdecimal() and int(part) < len(value) else None
+        else:
+            value = attribute(value, part)
+    return value
 
 
 def _by_mysql(error: BaseException, scope: Scope) -> Verdict | None:

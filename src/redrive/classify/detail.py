@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from redrive.classify.names import type_names
+from redrive.classify.packs.pack import Texts
 from redrive.classify.responses import attribute
+from redrive.classify.tables.entry import Entry
 from redrive.masking import cut_to_mask, mask
 
 LIMIT = 1_000
@@ -52,6 +54,14 @@ def message(error: object) -> str:
         return str(error)
     except Exception:
         return type(error).__name__
+
+
+def text_entry(texts: Texts | None, error: BaseException) -> Entry | None:
+    """What the message of an error says, by the first pattern found in it."""
+    if not texts:
+        return None
+    text = message(error)
+    return next((entry for pattern, entry in texts if re.search(pattern, text, re.IGNORECASE)), None)
 
 
 def body_detail(body: str | None) -> str | None:

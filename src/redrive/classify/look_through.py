@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redrive.classify.names import libraries
+from redrive.classify.names import libraries, type_names
 from redrive.classify.packs import PACKS
 from redrive.classify.responses import attribute
 
@@ -25,6 +25,7 @@ _LIBRARIES_THAT_WRAP = frozenset(
     }
 )
 _WRAPPED_IN = ("orig", "os_error", "certificate_error", "reason")
+_OPENED = {f"{pack.library}.{name}": place for pack in PACKS for name, place in pack.opens.items()}
 _DEPTH = 10
 _MOST_LEAVES = 1_000
 
@@ -74,6 +75,8 @@ def stands_for_another(error: BaseException) -> bool:
     """Whether the error says nothing of its own beside what it wraps."""
     if isinstance(error, BaseExceptionGroup):
         return True
+    if next(_reported_by(error), None) is not None:
+        return True
     known = libraries(type(error))
     if "sqlalchemy" in known:
         return isinstance(attribute(error, "orig"), BaseException)
@@ -89,6 +92,7 @@ def _wrapped_by(error: BaseException, *, inside_library: bool) -> Iterator[BaseE
     # Below httpx, anyio raises a bare OSError from the error of the address it tried.
     if not known & _LIBRARIES_THAT_WRAP and not (inside_library and type(error) is OSError):
         return
+    yield from _reported_by(error)
     candidates: list[object] = [attribute(error, name) for name in _WRAPPED_IN]
     candidates += error.args[:2]
     if "botocore" in known and isinstance(error_arguments := attribute(error, "kwargs"), dict):
@@ -100,3 +104,16 @@ def _wrapped_by(error: BaseException, *, inside_library: bool) -> Iterator[BaseE
             yield candidate.exceptions[0]
         elif isinstance(candidate, Exception):
             yield candidate
+
+
+def _reported_by(error: BaseException) -> Iterator[Exception]:
+    """The error that one of a client only reports, such as that its retries are exhausted or that no host answered."""
+    place = next((_OPENED[name] for name in type_names(type(error)) if name in _OPENED), None)
+    if place is None:
+        return
+    reported: object = attribute(error, place)
+    if isinstance(reported, dict):
+        # One per host; the first speaks for all.
+        reported = next(iter(reported.values()), None)
+    if isinstance(reported, Exception):
+        yield reported

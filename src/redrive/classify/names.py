@@ -8,6 +8,7 @@ from functools import lru_cache
 _LIBRARY_OF_MODULE: dict[str, str] = {
     "_csv": "csv",
     "_duckdb": "duckdb",
+    "_internal": "deltalake",
     "_lzma": "lzma",
     "_pickle": "pickle",
     "_queue": "queue",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from redrive.classify.names import libraries, type_names
-from redrive.classify.responses import Answer, attribute, body_in_memory, read_response, status_of
+from redrive.classify.responses import (
+    Answer,
+    attribute,
+    body_in_memory,
+    headers_of,
+    read_response,
+    status_of,
+)
 
 _MYSQL_DRIVERS = frozenset({"MySQLdb", "aiomysql", "asyncmy", "mysql", "pymysql"})
 
@@ -41,9 +48,11 @@ def aws_message(error: BaseException) -> str:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The five characters of a SQLSTATE; psycopg2 calls them `pgcode`."""
-    for name in ("sqlstate", "pgcode"):
-        code = attribute(error, name)
+    """The five characters of a SQLSTATE; psycopg2 calls them `pgcode`, with pyodbc they are the first argument."""
+    codes = [attribute(error, "sqlstate"), attribute(error, "pgcode")]
+    if "pyodbc" in libraries(type(error)):
+        codes += error.args[:1]
+    for code in codes:
         if isinstance(code, str) and len(code) == 5 and code.isascii() and code.isalnum():
             return code.upper()
     return None
@@ -121,7 +130,9 @@ def _answer_of_error(error: BaseException) -> Answer | None:
         body = _unread(attribute(error, "fp"))
     if body is None and isinstance(said := attribute(error, "body"), str | bytes):
         body = said if isinstance(said, str) else said.decode("utf-8", "replace")
-    return Answer(status, attribute(error, "headers"), body)
+    if body is None and isinstance(said := attribute(error, "data"), dict):
+        body = str(said)  # PyGithub keeps what it has parsed
+    return Answer(status, headers_of(error), body)
 
 
 def _unread(stream: object) -> str | None:

@@ -41,7 +41,7 @@ def is_response(value: object) -> bool:
         return True
     if isinstance(value, BaseException | dict):
         return False
-    return _is_status(attribute(value, "status_code")) and attribute(value, "headers") is not None
+    return status_of(value) is not None and attribute(value, "headers") is not None
 
 
 def is_response_type(cls: type) -> bool:
@@ -83,6 +83,14 @@ def header(headers: object, name: str) -> str | None:
     except Exception:
         # Headers are foreign objects; ones that cannot be walked say nothing.
         return None
+    return None
+
+
+def headers_of(error: object) -> object:
+    """The headers that an exception keeps of the answer it stands for: its own, or those of its `meta`."""
+    for holder, name in ((error, "headers"), (error, "resp_headers"), (attribute(error, "meta"), "headers")):
+        if (headers := attribute(holder, name)) is not None:
+            return headers
     return None
 
 

@@ -118,6 +118,26 @@ class TestAttributes:
         setattr(error, flag, False)
         assert classify(error).rule == "unknown"
 
+    @pytest.mark.parametrize("name", ["retry_after", "retry_after_s", "retry_after_seconds"])
+    def test_error_that_says_how_long_to_wait_is_rate_limited(self, name):
+        error = ApiError("bank")
+        setattr(error, name, 7)
+        assert (classify(error).kind, classify(error).retry_after) == (Kind.RATE_LIMITED, 7)
+
+    @pytest.mark.parametrize("wait", [True, -1, "7", float("nan"), None])
+    def test_wait_that_makes_no_sense_says_nothing(self, wait):
+        error = ApiError("bank")
+        error.retry_after = wait
+        assert classify(error).rule == "unknown"
+
+    @pytest.mark.parametrize("place", ["headers", "resp_headers", "meta"])
+    def test_headers_are_found_where_clients_keep_them(self, place):
+        error = ApiError("bank")
+        error.status_code = 429
+        error.meta = None
+        setattr(error, place, {"retry-after": "7"} if place != "meta" else Answer(429, {"retry-after": "7"}))
+        assert classify(error).retry_after == 7
+
     def test_known_class_outranks_its_attributes(self):
         error = ValueError("bad value")
         error.code = 503
@@ -183,6 +203,14 @@ class TestShape:
         service = Service("bank", clock=FakeClock())
         with pytest.raises(redrive.RetriesExhausted):
             service.call(lambda: Answer(503))
+        assert service.stats().successes == 0
+
+    def test_unknown_response_with_a_status_is_judged_by_it(self):
+        answer = Answer(503)
+        answer.status, answer.status_code = answer.status_code, None
+        service = Service("bank", clock=FakeClock())
+        with pytest.raises(redrive.RetriesExhausted):
+            service.call(lambda: answer)
         assert service.stats().successes == 0
 
     def test_value_without_headers_is_no_response(self):

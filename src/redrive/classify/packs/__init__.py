@@ -6,10 +6,27 @@ library: what it raises against a closed port, a reset, a timeout and a 503.
 
 from __future__ import annotations
 
-from redrive.classify.packs import google, http_mirrors, mongo, nats, openai, redis, standard
+from redrive.classify.packs import (
+    apis,
+    brokers,
+    connections,
+    databases,
+    google,
+    http_mirrors,
+    mongo,
+    nats,
+    openai,
+    redis,
+    standard,
+    warehouses,
+)
 from redrive.classify.packs.pack import Pack
 
 PACKS: tuple[Pack, ...] = (
+    *apis.PACKS,
+    *brokers.PACKS,
+    *connections.PACKS,
+    *databases.PACKS,
     google.PACK,
     *http_mirrors.PACKS,
     mongo.PACK,
@@ -17,4 +34,5 @@ PACKS: tuple[Pack, ...] = (
     *openai.PACKS,
     redis.PACK,
     *standard.PACKS,
+    *warehouses.PACKS,
 )

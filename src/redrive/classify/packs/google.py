@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.classify.packs.pack import Pack
+from redrive.classify.packs.pack import Codes, Pack
 from redrive.classify.tables.entry import (
     AMBIGUOUS,
     AUTH,
@@ -52,5 +52,8 @@ PACK = Pack(
         "Unauthorized": Entry(AUTH, "not authenticated"),
         "Unknown": Entry(AMBIGUOUS, "unknown error of the server"),
     },
+    # It says of itself whether the token server refused, or only failed.
+    codes=(Codes("google.RefreshError", "retryable", {True: Entry(TRANSIENT, "credentials server failed")}),),
+    opens={"RetryError": "cause"},
     wraps=True,
 )

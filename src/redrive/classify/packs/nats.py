@@ -32,5 +32,6 @@ PACK = Pack(
         "TimeoutError": Entry(TRANSIENT, "timed out"),
         "UnexpectedEOF": Entry(TRANSIENT, "connection ended too early"),
     },
+    texts={"Error": (("empty response", Entry(TRANSIENT, "connection ended too early")),)},
     wraps=True,
 )

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 from redrive.classify.tables.entry import Entry
 
+Texts = tuple[tuple[str, Entry], ...]
+"""Patterns, searched in a message without regard to case; the first one found decides."""
+
 
 class Codes(NamedTuple):
     """The codes that errors of a class carry."""
@@ -14,9 +17,14 @@ class Codes(NamedTuple):
     carrier: str
     """`library.Class`; its subclasses carry them, too."""
     attribute: str
-    """Where the code is: the name of an attribute, or `args.0`."""
+    """Where the code is: attributes, keys and positions from the error on, as in `code` or `args.0.full_code`.
+
+    `*` is the first value of a mapping, which speaks for all.
+    """
     table: Mapping[Any, Entry]
     """What each code means; for the others the class decides."""
+    told_apart: Mapping[Any, Texts] = {}
+    """Codes that mean several things: the first pattern found in the message decides, else the table."""
 
 
 class Pack(NamedTuple):
@@ -28,5 +36,9 @@ class Pack(NamedTuple):
     """By `Class`; the nearest class of an error decides."""
     codes: tuple[Codes, ...] = ()
     """They outrank the class."""
+    texts: Mapping[str, Texts] = {}
+    """By `Class`, for errors without a code: what their messages say outranks the class."""
+    opens: Mapping[str, str] = {}
+    """By `Class`: the attribute with the error that this one only reports, or with one per host."""
     wraps: bool = False
     """Whether its errors carry the one below as their cause, so that a bad certificate is found there."""

@@ -45,5 +45,12 @@ PACK = Pack(
         "UnblockedError": Entry(TRANSIENT, "unblocked by another client"),
         "WatchError": Entry(RETRY_NOW, "watched key changed"),
     },
+    texts={
+        # Codes of the server that the client has no class for.
+        "ResponseError": (
+            ("^BUSY ", Entry(TRANSIENT, "Redis is busy with a script")),
+            ("^BUSYGROUP", Entry(PERMANENT, "consumer group exists already")),
+        )
+    },
     wraps=True,
 )

@@ -14,7 +14,7 @@ from redrive.classify.tables.entry import (
     Entry,
 )
 
-_DBAPI: dict[str, Entry] = {
+DBAPI: dict[str, Entry] = {
     "DataError": Entry(ROW, "data refused by the database"),
     "DatabaseError": Entry(PERMANENT, "database error"),
     "Error": Entry(PERMANENT, "database error"),
@@ -31,7 +31,7 @@ _DBAPI: dict[str, Entry] = {
 _DBAPI_LIBRARIES = ("psycopg", "psycopg2", "sqlite3", "pymysql", "MySQLdb", "mysql", "duckdb", "sqlalchemy")
 
 DRIVER_TYPES: dict[str, Entry] = {
-    **{f"{library}.{name}": entry for library in _DBAPI_LIBRARIES for name, entry in _DBAPI.items()},
+    **{f"{library}.{name}": entry for library in _DBAPI_LIBRARIES for name, entry in DBAPI.items()},
     "asyncpg.ClientConfigurationError": Entry(PERMANENT, "connection configured wrongly"),
     "asyncpg.InterfaceError": Entry(PERMANENT, "database driver used wrongly"),
     "asyncpg.InternalClientError": Entry(AMBIGUOUS, "internal error of the driver"),
@@ -64,6 +64,9 @@ DRIVER_TYPES: dict[str, Entry] = {
     "duckdb.TransactionException": Entry(RETRY_NOW, "transaction conflict"),
     "duckdb.TypeMismatchException": Entry(ROW, "value of the wrong type"),
     "mysql.PoolError": Entry(TRANSIENT, "no free connection"),
+    # Errors of a server carry these as codes; these are for errors that were made without one.
+    "psycopg2.DeadlockDetected": Entry(RETRY_NOW, "deadlock detected"),
+    "psycopg2.SerializationFailure": Entry(RETRY_NOW, "serialization failure"),
     "psycopg.Rollback": Entry(PERMANENT, "transaction rolled back on purpose"),
     # What a dropped connection leaves behind: (0, '').
     "pymysql.InterfaceError": Entry(AMBIGUOUS, "connection no longer usable"),
@@ -103,6 +106,7 @@ NO_CODE_TEXTS: dict[str, tuple[tuple[str, Entry], ...]] = {
     # The driver refuses a value before the database sees it.
     "psycopg.ProgrammingError": (("cannot adapt type", Entry(ROW, "value of a type the driver cannot send")),),
     "psycopg2.ProgrammingError": (("can't adapt type", Entry(ROW, "value of a type the driver cannot send")),),
+    "psycopg2.InterfaceError": (("already closed", Entry(TRANSIENT, "connection closed")),),
     "sqlite3.InterfaceError": (("error binding parameter", Entry(ROW, "value of a type the driver cannot send")),),
     "sqlite3.ProgrammingError": (("error binding parameter", Entry(ROW, "value of a type the driver cannot send")),),
     "asyncpg.InterfaceError": (

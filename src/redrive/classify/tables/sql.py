@@ -51,6 +51,10 @@ SQLSTATE: dict[str, Entry] = {
     "58030": Entry(AMBIGUOUS, "I/O error of the database"),
     "58P01": Entry(PERMANENT, "file of the database missing"),
     "72000": Entry(TRANSIENT, "snapshot too old"),
+    # Of ODBC: the time that the driver was given is over.
+    "HYT00": Entry(TRANSIENT, "timed out"),
+    "HYT01": Entry(TRANSIENT, "connection timed out"),
+    "IM002": Entry(PERMANENT, "data source or ODBC driver not found"),
     # RAISE EXCEPTION in a trigger or function: how databases refuse a record by their own rules.
     "P0001": Entry(ROW, "raised by the database's own code"),
     "XX000": Entry(AMBIGUOUS, "internal error of the database"),

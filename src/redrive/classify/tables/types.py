@@ -6,7 +6,8 @@ The library is the first part of the module's name (see `names`), so a class may
 from __future__ import annotations
 
 from redrive.classify.packs import PACKS
-from redrive.classify.tables.drivers import DRIVER_TYPES
+from redrive.classify.packs.pack import Texts
+from redrive.classify.tables.drivers import DRIVER_TYPES, NO_CODE_TEXTS
 from redrive.classify.tables.entry import (
     AMBIGUOUS,
     AUTH,
@@ -148,6 +149,12 @@ _LIBRARY_TYPES: dict[str, Entry] = {
     "pydantic.ValidationError": Entry(DATA, "validation failed"),
     "pydantic_core.ValidationError": Entry(DATA, "validation failed"),
 }
+
+TEXTS: dict[str, Texts] = {
+    **{f"{pack.library}.{name}": texts for pack in PACKS for name, texts in pack.texts.items()},
+    **NO_CODE_TEXTS,
+}
+"""By type, patterns in the messages of errors that carry no code."""
 
 TYPES: dict[str, Entry] = {
     **{f"{pack.library}.{name}": entry for pack in PACKS for name, entry in pack.types.items()},

@@ -1,0 +1,11 @@
+"""The classes of PEP 249, for the packs of drivers that have them."""
+
+from __future__ import annotations
+
+from redrive.classify.tables.drivers import DBAPI
+from redrive.classify.tables.entry import Entry
+
+
+def dbapi(**others: Entry) -> dict[str, Entry]:
+    """What the classes that every driver has mean, with this driver's own ones and what it uses differently."""
+    return {**DBAPI, **others}
