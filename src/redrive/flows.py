@@ -253,13 +253,28 @@ class GroupHeld:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlaAtRisk:
+    """Event: a run, or one of its tasks, is not done although four fifths of its time are over; and once more when its
+    SLA is missed."""
+
+    flow: str
+    run_id: UUID
+    task: str | None
+    """None where the run itself is meant."""
+    due: datetime
+    """When it is to be done."""
+    missed: bool
+    """Whether that time is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEnded:
     """Event: a run is over, for now or for good."""
 
     report: FlowReport
 
 
-FlowEvent = FlowStarted | TaskEnded | TaskRetried | TaskFailed | TasksDead | GroupHeld | FlowEnded
+FlowEvent = FlowStarted | TaskEnded | TaskRetried | TaskFailed | TasksDead | GroupHeld | SlaAtRisk | FlowEnded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from redrive.flows import (
     FlowStarted,
     FlowStatus,
     GroupHeld,
+    SlaAtRisk,
     TaskEnded,
     TaskFailed,
     TaskRetried,
@@ -71,7 +72,7 @@ def _line(event: Event) -> tuple[int, str]:
             return _run_line(event)
         case GateJudged() | ColumnsIgnored() | RunEnded():
             return _run_line(event)
-        case FlowStarted() | TaskRetried() | TaskFailed() | TasksDead() | GroupHeld() | FlowEnded():
+        case FlowStarted() | TaskRetried() | TaskFailed() | TasksDead() | GroupHeld() | SlaAtRisk() | FlowEnded():
             return _flow_line(event)
         case LettersPut() | LettersReplayed() | LettersChanged() | LettersPurged():
             return _letter_line(event)
@@ -134,6 +135,9 @@ def _flow_line(event: FlowEvent) -> tuple[int, str]:
         case GroupHeld(flow=flow, service=service, held=held):
             level = logging.WARNING if held else logging.INFO
             return level, f"{flow} tasks of {service} {'wait: it is down' if held else 'go on'}"
+        case SlaAtRisk(flow=flow, task=task, due=due, missed=missed):
+            what = f"{flow} {task or 'run'}: SLA {'missed' if missed else 'at risk'}, due {due:%Y-%m-%d %H:%M:%S %Z}"
+            return logging.ERROR if missed else logging.WARNING, what
         case FlowEnded(report=report):
             level = logging.INFO if report.status is FlowStatus.COMPLETE else logging.ERROR
             return level, str(report).replace("\n ", ";")

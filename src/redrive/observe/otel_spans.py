@@ -17,6 +17,7 @@ from redrive.flows import (
     FlowStarted,
     FlowStatus,
     GroupHeld,
+    SlaAtRisk,
     TaskEnded,
     TaskFailed,
     TaskRetried,
@@ -83,7 +84,7 @@ class Spans:
                 self._begin(f"flow {event.flow}", event.run_id, _of_flow(event))
             case TaskEnded():
                 self._attempt(event)
-            case TaskRetried() | TaskFailed() | TasksDead() | GroupHeld():
+            case TaskRetried() | TaskFailed() | TasksDead() | GroupHeld() | SlaAtRisk():
                 self._note(event.run_id, event)
             case FlowEnded():
                 self._end(event.report, {})

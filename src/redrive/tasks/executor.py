@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from redrive.flows import FlowProgress, FlowReport, FlowStatus, State
 from redrive.model import Kind, in_words
 from redrive.opening import Store
 from redrive.policy.checks import warn
+from redrive.policy.daily import Daily
 from redrive.stopping import Stopping
 from redrive.tasks.cancel import cancelled
 from redrive.tasks.decide import RECOVERS, Next, decide
@@ -35,6 +36,7 @@ from redrive.tasks.pool import Pool
 from redrive.tasks.results import Results
 from redrive.tasks.scribe import Bell, Scribe
 from redrive.tasks.settle import Settlement, Settler, Storm
+from redrive.tasks.slas import WHOLE_RUN, Slas
 from redrive.tasks.threads import Threads
 from redrive.tasks.turn import InHand, Leaving, Order, Turn, Turned
 from redrive.tasks.view import View
@@ -141,6 +143,7 @@ class Executor:
             self._order.resume = begun.resumed
             self._warn_of_known_keys(begun)
             self._news.began(begun)
+            self._watch_slas(begun)
             with self._stopping.heeding_signals(), self._stopping.heeding_sigint():
                 self._work()
                 while not self._leave():
@@ -159,13 +162,24 @@ class Executor:
         """Say so, where the run's retries may keep it from being done in time."""
         if self._flow.sla is None:
             return
-        now = datetime.now(UTC)
-        left, worst = (self._flow.sla.after(now) - now).total_seconds(), longest_way(self._flow.graph, worst_case)
+        now, sla = datetime.now(UTC), self._flow.sla
+        left = (sla.after(now) - now).total_seconds() if isinstance(sla, Daily) else sla
+        worst = longest_way(self._flow.graph, worst_case)
         if worst > left:
             warn(
                 f"flow {self._flow.name!r} is to be done in {in_words(left)}, and its tasks may take "
                 f"{in_words(worst)}, one after another with all their retries: shorten their timeouts or the waits"
             )
+
+    def _watch_slas(self, begun: Begun) -> None:
+        due = {
+            node.name: begun.started_at + timedelta(seconds=node.sla)
+            for node in self._flow.graph.nodes.values()
+            if node.sla is not None
+        }
+        if begun.sla is not None:
+            due[WHOLE_RUN] = begun.sla
+        self._turn.slas = Slas(begun.started_at, due) if due else None
 
     def _warn_of_known_keys(self, begun: Begun) -> None:
         """Say so where services may take the work of this run for that of a complete one."""
@@ -351,6 +365,7 @@ class Executor:
             for node, census in turned.census.items():
                 self._storms += planner.recount(node, census)
         self._cancel(turned.cancelled)
+        self._news.late(turned.late)
         if turned.abandoned is not None:
             self._stopping.tell(f"it was {turned.abandoned}")
         self._over = turned.idle and not self._hands and not self._settlements

@@ -18,7 +18,6 @@ from redrive.errors import FlowError
 from redrive.flows import FlowProgress, FlowReport
 from redrive.paths import local_path
 from redrive.policy import checks
-from redrive.policy.daily import Daily
 from redrive.policy.retry import Retry
 from redrive.tasks.binding import bind
 from redrive.tasks.graph import Graph, Node, Sensing
@@ -30,6 +29,7 @@ from redrive.tasks.options import (
     checked_params,
     checked_retry,
     checked_rule,
+    checked_sla,
     checked_timeout,
     checked_values,
     cores,
@@ -85,7 +85,7 @@ class Flow:
     params         the names of its parameters, or a mapping to their defaults; a task that takes one is given its value
     workers        processes that run tasks (one for each core)
     store          where its state is kept; `redrive.connect()` where nothing else is said
-    sla            when a run is to be done, "06:30 Asia/Kolkata"
+    sla            when a run is to be done: "06:30 Asia/Kolkata", or seconds from its start
     deadline       seconds after which a run stops, as if by SIGTERM; the next one goes on from there
     stop_within    seconds that running tasks have to finish when the run is to stop
     files          the directory for results too large for the store; by default beside it
@@ -101,7 +101,7 @@ class Flow:
         params: Iterable[str] | Mapping[str, Any] = (),
         workers: int | None = None,
         store: Store | str | os.PathLike[str] | None = None,
-        sla: str | None = None,
+        sla: str | float | None = None,
         deadline: float | None = None,
         stop_within: float = 10.0,
         files: str | os.PathLike[str] | None = None,
@@ -114,7 +114,7 @@ class Flow:
         """The parameters that have a default."""
         self.param_names = frozenset(checked_params(params))
         self.workers = checks.count("workers", workers, least=1) if workers is not None else cores()
-        self.sla = None if sla is None else Daily.of("sla", sla)
+        self.sla = checked_sla(sla)
         self.deadline = None if deadline is None else checks.seconds("deadline", deadline, above=0)
         self.stop_within = checks.seconds("stop_within", stop_within, least=0)
         self.files = None if files is None else Path(local_path(files, "the directory of results"))
@@ -172,6 +172,7 @@ class Flow:
         in_thread: bool = False,
         key: Callable[..., str] | None = None,
         run_when: str = RunWhen.ALL_SUCCEEDED,
+        sla: float | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -191,6 +192,7 @@ class Flow:
         in_thread: bool = False,
         key: Callable[..., str] | None = None,
         run_when: str = RunWhen.ALL_SUCCEEDED,
+        sla: float | None = None,
         **mistaken: Any,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Make a function a task of this flow.
@@ -212,9 +214,11 @@ class Flow:
         key        a function of the same arguments that makes its idempotency key
         run_when   "all_done" for cleanup, "any_failed" for notifications, "none_failed" to join branches: when it runs,
                    once everything in `after` has ended
+        sla        seconds from the start of the run by which it is to be done; announced as `SlaAtRisk`
         """
         refuse_mistaken(mistaken)
         rule = checked_rule(run_when)
+        promised = None if sla is None else checks.seconds("sla", sla, above=0)
         limit = checked_timeout(timeout, in_thread)
         checks.seconds("grace", grace, least=0)
         checks.count("poison", poison, least=1)
@@ -245,6 +249,7 @@ class Flow:
                 in_thread=in_thread,
                 key=checked_key(key, own, binding),
                 run_when=rule,
+                sla=promised,
             )
             self.graph.add(node)
             return Task(self, node)

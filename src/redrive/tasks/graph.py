@@ -48,6 +48,8 @@ class Node:
     in_thread: bool = False
     key: Callable[..., str] | None = None
     run_when: RunWhen = RunWhen.ALL_SUCCEEDED
+    sla: float | None = None
+    """Seconds from the start of the run by which it is to be done."""
 
     @property
     def kind(self) -> str:

@@ -100,7 +100,9 @@ class Ledger(Place):
 
     # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, *, params: Mapping[str, Any], run_id: uuid.UUID | None, start: Start, sla: Daily | None) -> Begun:
+    def begin(
+        self, *, params: Mapping[str, Any], run_id: uuid.UUID | None, start: Start, sla: Daily | float | None
+    ) -> Begun:
         """Begin a run, or resume the one that is not complete, beside others that work on it."""
         written = encode(dict(sorted(params.items())))
         asked = 0.0
@@ -109,7 +111,8 @@ class Ledger(Place):
             nonlocal asked
             now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
-            note_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
+            daily = sla if isinstance(sla, Daily) else None
+            note_start(connection, self.database.dialect, "flow", self.flow, sla=daily, now=now)
             standing = self._standing(connection, run_id, written)
             if start is not Start.RESUME:
                 if standing is not None and run_id is not None:
@@ -211,8 +214,10 @@ class Ledger(Place):
             .values(status=FlowStatus.ABANDONED, ended_at=now, judged_at=now, reason="given up for a new run")
         )
 
-    def _anew(self, connection: Connection, run_id: uuid.UUID, params: str, sla: Daily | None, now: datetime) -> Begun:
-        due = None if sla is None else sla.after(now)
+    def _anew(
+        self, connection: Connection, run_id: uuid.UUID, params: str, sla: Daily | float | None, now: datetime
+    ) -> Begun:
+        due = sla.after(now) if isinstance(sla, Daily) else None if sla is None else now + timedelta(seconds=sla)
         earlier = select(task_runs.c.run_id, task_runs.c.key_prefix, task_runs.c.status, task_runs.c.ended_at)
         latest = earlier.where(self._same_work(params)).order_by(task_runs.c.started_at.desc()).limit(1)
         last = connection.execute(latest).first()

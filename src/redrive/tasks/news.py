@@ -13,6 +13,7 @@ from redrive.flows import (
     FlowReport,
     FlowStarted,
     GroupHeld,
+    SlaAtRisk,
     State,
     TaskEnded,
     TaskFailed,
@@ -50,6 +51,12 @@ class News:
         for node in list(self._failures):
             self._of_failures(node, 0)
         self._tell(FlowEnded(report=report))
+
+    def late(self, late: Iterable[tuple[str, datetime, bool]]) -> None:
+        """The SLA of the run, or of some of its tasks, is at risk or was missed."""
+        flow, run_id = self._ledger.flow, self._ledger.run_id
+        for name, due, missed in late:
+            self._tell(SlaAtRisk(flow=flow, run_id=run_id, task=name or None, due=due, missed=missed))
 
     def written(
         self,

@@ -33,6 +33,7 @@ from redrive.tasks.plan import Plan
 from redrive.tasks.progression import Settled
 from redrive.tasks.results import Results
 from redrive.tasks.settle import Settlement, Settler, Storm
+from redrive.tasks.slas import Slas
 from redrive.tasks.work import Ended, Job, Outcome
 
 _SHOWN = 5  # retries to come
@@ -104,6 +105,8 @@ class Turned:
     """A person has decided about tasks."""
     cancelled: dict[int, str] = field(default_factory=dict)
     """Tasks of this executor that an operator has cancelled, by their ids, and why."""
+    late: list[tuple[str, datetime, bool]] = field(default_factory=list)
+    """Tasks whose SLA is at risk or was missed, and when they are due."""
     abandoned: str | None = None
     """Why the run was abandoned, where it was."""
     left: bool = False
@@ -128,6 +131,7 @@ class Turn:
         self._params = {name: encode(value) for name, value in params.items()}
         self._tickets = itertools.count(1)
         self._decided_at: datetime | None = None
+        self.slas: Slas | None = None
         self._results_of: datetime | None = None  # the last decision at the time when they were read
 
     def take(self, order: Order) -> Turned:
@@ -227,6 +231,7 @@ class Turn:
             task_runs.c.run_id == self._ledger.run_id
         )
         row = connection.execute(run).one()
+        turned.late = self._late(connection, now)
         mine = tasks.c.owner == self._ledger.executor
         cancelled_ones = select(tasks.c.id, tasks.c.cancelled).where(tasks.c.run_id == self._ledger.run_id, mine)
         for one in connection.execute(cancelled_ones.where(tasks.c.cancelled.is_not(None))):
@@ -245,6 +250,13 @@ class Turn:
         turned.due_in = self._due_in(order.plan, connection, now, turned.exhausted)
         if not turned.claimed:
             turned.idle = is_idle(self._ledger, connection)
+
+    def _late(self, connection: Connection, now: datetime) -> list[tuple[str, datetime, bool]]:
+        if self.slas is None:
+            return []
+        own = select(tasks.c.name).where(tasks.c.run_id == self._ledger.run_id, tasks.c.child == -1)
+        done = set(connection.execute(own.where(tasks.c.state.in_([State.SUCCESS, State.SKIPPED]))).scalars())
+        return [(name, self.slas.due[name], missed) for name, missed in self.slas.late(now, done)]
 
     def _due_in(self, plan: Plan, connection: Connection, now: datetime, exhausted: Collection[int]) -> float:
         """Seconds until the next task is due; what is due and could not be had is asked for with the next survey."""
