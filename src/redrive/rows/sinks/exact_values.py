@@ -24,6 +24,10 @@ _ZONE = re.compile(r"[+-]\d{1,2}(?::?\d\d){0,2}|[a-z]{1,5}(?:[+-]\d+)?|[a-z_]+/[
 _NO_OFFSET = re.compile(r"z|utc|gmt|[+-]00?(?::?00){0,2}", re.IGNORECASE)
 _NO_ZONE = re.compile(r"(?:[ap]m)?\s*\(?(?:ad|bc)?\)?", re.IGNORECASE)
 _RELATIVE = re.compile(r"\s*(?:now|today|tomorrow|yesterday|epoch|allballs|[+-]?inf|\+infinity)\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*+[+-]?(?:\d++\.?\d*+|\.\d++)\s*+")
+# ISO 8601's basic forms, the only bare digits that are a day or a time of day: 20260701, 1030, 103059.
+_BASIC_DATE = re.compile(r"\d{8}")
+_BASIC_TIME = re.compile(r"\d{4}|\d{6}")
 _NUMBERS_ALONE = re.compile(r"[^A-Za-z:]*")
 _YEARS_AND_MONTHS = re.compile(r"\s*[+-]?\d+-\d+\s*")
 _UNITS = ("year", "mon", "month", "week", "day", "hour", "min", "minute")
@@ -49,6 +53,8 @@ def change_of(value: Any, capacity: Capacity) -> str | None:
         return None
     if capacity.family in TIMES and isinstance(value, NOT_TIMES) and not isinstance(value, _OWN[capacity.family]):
         return f"is a {type(value).__name__}, not a value of type {capacity.type}"
+    if capacity.family in TIMES and isinstance(value, str) and _is_bare_number(value, capacity.family):
+        return f"is a number, not a value of type {capacity.type}"
     if capacity.family in TIMES and isinstance(value, str) and _BRACKETS.search(value):
         return f"has brackets or quotes, which {capacity.type} would leave out"
     return _CHANGES[capacity.family](value, capacity)
@@ -130,6 +136,14 @@ def _in_timestamps(value: Any, capacity: Capacity) -> str | None:
     if not zoned and _has_offset(found["after"]):
         return _offset(capacity)
     return _finer(found["fraction"] or "", capacity)
+
+
+def _is_bare_number(value: str, family: Family) -> bool:
+    """Whether a text is a number that a database would read as part of a date: 286.212 as day 212 of the year 286."""
+    if family is Family.INTERVAL or not _NUMBER.fullmatch(value):
+        return False
+    basic = _BASIC_TIME if family is Family.TIME else _BASIC_DATE
+    return not basic.fullmatch(value.strip())
 
 
 def _in_dates(value: Any, capacity: Capacity) -> str | None:

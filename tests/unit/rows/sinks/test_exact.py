@@ -47,3 +47,25 @@ def test_values_of_any_type_are_compared_with_types_of_postgresql(type_):
         for value in VALUES:
             alone = bool(list(find_changes_by_type([value], stored)))
             assert alone == bool(list(find_changes_by_type([value, None], stored)))
+
+
+@pytest.mark.parametrize("type_", ["timestamp", "timestamptz", "date", "time", "timetz"])
+@pytest.mark.parametrize("number", ["286.212", "1000.000", "4005941018", "-5", ".5", " 7 ", "260701 "])
+def test_text_of_a_number_is_not_a_time(type_, number):
+    changes = list(find_changes([number], Capacity.of(type_)))
+    is_time_of_day = type_.startswith("time") and "stamp" not in type_ and number.strip() == "260701"
+    assert bool(changes) is not is_time_of_day
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        ("date", "20260701"),
+        ("timestamp", "20260701"),
+        ("timestamptz", "20260701"),
+        ("time", "1030"),
+        ("time", "103059"),
+    ],
+)
+def test_basic_form_of_iso_8601_is_kept(type_, text):
+    assert list(find_changes([text], Capacity.of(type_))) == []
