@@ -26,7 +26,7 @@ from redrive.policy.breaker import State as Circuit
 from redrive.policy.fleet import DrainedKey
 from redrive.store.retention import StorePurged
 from redrive.store.run_log import RunLog
-from redrive.store.service_log import ServiceLog, ServiceMinute, ServiceWindow
+from redrive.store.service_log import EndpointSums, ServiceLog, ServiceMinute, ServiceWindow
 from redrive.store.shared import ServiceState, SharedState
 from redrive.store.task_log import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskLog, TaskRow
 from redrive.tasks.cancel import TasksCancelled
@@ -180,7 +180,7 @@ def pages() -> list[Page]:
                 Entry(TaskLog, "store.tasks", without=("like", "inputs")),
                 *given(TaskRow, TaskDetails, AttemptRow, ChangeRow, TaskCause),
                 Entry(ServiceLog, "store.services", without=("add", "on_close", "close")),
-                *given(ServiceWindow, ServiceMinute),
+                *given(ServiceWindow, ServiceMinute, EndpointSums),
                 Entry(SharedState, "store.shared", without=("ask", "tell", "on_close", "close")),
                 *given(ServiceState, DrainedKey),
             ],

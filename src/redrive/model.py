@@ -98,7 +98,7 @@ class Attempt:
     attempt: int
     """Counted from 1."""
     outcome: str
-    """`success`, the verdict's kind, or `circuit_open`."""
+    """`success` or the verdict's kind; `circuit_open` or `no_key_left` where nothing was sent."""
     latency_ms: float
     """How long it took, in milliseconds."""
     status: int | None = None

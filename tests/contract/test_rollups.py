@@ -77,6 +77,30 @@ def test_what_a_process_did_comes_back_as_a_window(services):
     assert len(one.latencies) == len(EDGES) + 1
 
 
+def test_endpoints_are_counted_apart_and_their_totals_outlive_a_purge(services):
+    done = book()
+    done.succeeded(NOON.timestamp(), [0.5, 0.25], {"fetch": [0.5], "GET /users/{id}": [0.25]})
+    done.attempted(NOON.timestamp(), "transient", 1.0, repeat=False, fault=True, endpoint="fetch")
+    done.ended(NOON.timestamp(), "calls_failed", "failed_4xx", "streaks_5xx", endpoint="fetch")
+    services.add(batch(1, bank=done))
+    later = book()
+    later.succeeded(quarter(4).timestamp(), [0.5], {"fetch": [0.5]})
+    services.add(batch(2, bank=later))
+
+    def fetched(**chosen):
+        return next(one for one in services.endpoints("bank", **chosen) if one.endpoint == "fetch")
+
+    one = fetched(until=quarter(1))
+    assert (one.calls, one.attempts, one.successes, one.faults) == (2, 2, 1, 1)
+    assert (one.calls_failed, one.failed_4xx, one.failed_404, one.success_seconds) == (1, 1, 0, 0.5)
+    assert [one.endpoint for one in services.endpoints()] == ["GET /users/{id}", "fetch"]
+    before = services.endpoints()
+    services.purge(quarter(2))
+    assert services.endpoints() == before
+    assert fetched(since=quarter(2)).calls == 1
+    assert services.totals()[0].streaks_5xx == 1
+
+
 def test_what_processes_did_in_one_window_is_one_sum(services):
     for process in ("17-a", "18-b", "19-c"):
         for number in (1, 2):

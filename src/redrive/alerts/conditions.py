@@ -91,6 +91,7 @@ CONDITIONS: Mapping[str, Condition] = dict(
             *("slow", _P3, "a run takes longer than a multiple of the median of its history"),
             *("slow", "history_least", "duration_least"),
         ),
+        _condition("server_errors", _P3, "three calls in a row ended in an answer 5xx", "server_errors"),
         _condition("client_errors", _P3, "calls ended in an answer 4xx", "client_errors"),
         _condition(
             *("retries_rising", _P3, "the mean retries per success rise against the day before"),

@@ -159,6 +159,9 @@ class ServicePicture:
     successes: int = 0
     retries: int = 0
     failed_4xx: int = 0
+    failed_404: int = 0
+    streaks_5xx: int = 0
+    """How often three calls in a row ended in an answer 5xx."""
     failed_auth: int = 0
     last_auth_failure: datetime | None = None
     """The end of the last quarter of an hour, of those within a day, in which a credential was refused for good."""

@@ -43,6 +43,7 @@ LEVEL_RULES: tuple[LevelRule, ...] = (
     service_rules.down,
     service_rules.refused,
     service_rules.client_errors,
+    service_rules.server_errors,
     service_rules.retries,
     level_rules.pending,
     level_rules.pending_in_all,

@@ -27,7 +27,7 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
     sums: dict[str, ColumnElement[Any]] = {
         **{
             name: _sum(column[name], column.at >= hour)
-            for name in ("successes", "retries", "failed_4xx", "failed_auth")
+            for name in ("successes", "retries", "failed_4xx", "failed_404", "streaks_5xx", "failed_auth")
         },
         **{f"{name}_before": _sum(column[name], column.at < hour) for name in ("successes", "retries")},
         "last_auth_failure": _last(column.failed_auth > 0),

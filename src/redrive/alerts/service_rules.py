@@ -131,21 +131,49 @@ def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
 
 
 def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Calls that a service has answered with a 4xx: a request that has to change."""
+    """Calls that a service has answered with a 4xx: a request that has to change.
+
+    That a resource is not there (404, 410) is routine, unless nothing else is there either.
+    """
     limit = settings.thresholds.client_errors
+    refused_calls = {
+        service: service.failed_4xx + (0 if service.successes else service.failed_404) for service in _services(picture)
+    }
     findings = [
         _found(
             "client_errors",
             service,
             picture,
-            f"{short(service.name)} answered {counted(service.failed_4xx, 'call')} with a 4xx within the hour",
+            f"{short(service.name)} answered {counted(count, 'call')} with a 4xx within the hour",
             next_step="these calls are not repeated: the request, or what it asks for, has to change",
-            measured={"calls within the hour": service.failed_4xx, "threshold": limit},
+            measured={"calls within the hour": count, "threshold": limit},
         )
-        for service in _services(picture)
-        if service.failed_4xx >= max(1, limit)
+        for service, count in refused_calls.items()
+        if count >= max(1, limit)
     ]
     return _judgement(picture, "4xx", findings)
+
+
+def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Services of which three calls in a row ended in an answer 5xx; an outage is reported as that."""
+    limits, now = settings.thresholds, picture.now
+    findings, explained = [], set()
+    for service in _services(picture):
+        if any(now - one.ends < _FIGURES for one in _outages(service, now, limits)):
+            explained.add(service.name)
+        elif service.streaks_5xx >= max(1, limits.server_errors):
+            often = "" if service.streaks_5xx == 1 else f", {counted(service.streaks_5xx, 'time')} within the hour"
+            findings.append(
+                _found(
+                    "server_errors",
+                    service,
+                    picture,
+                    f"{short(service.name)} answered three calls in a row with a 5xx{often}",
+                    next_step="their retries are exhausted: run again what has failed, or replay its dead letters",
+                    measured={"times within the hour": service.streaks_5xx, "threshold": limits.server_errors},
+                )
+            )
+    return _judgement(picture, "5xx", findings, leaving=explained)
 
 
 def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
@@ -184,7 +212,13 @@ def _services(picture: LevelPicture) -> list[ServicePicture]:
     return [one for one in picture.services if picture.knows("services", one.name)]
 
 
-_KEYS = {"service_down": "down", "auth_refused": "auth", "client_errors": "4xx", "retries_rising": "retries"}
+_KEYS = {
+    "service_down": "down",
+    "auth_refused": "auth",
+    "client_errors": "4xx",
+    "server_errors": "5xx",
+    "retries_rising": "retries",
+}
 
 
 def _found(

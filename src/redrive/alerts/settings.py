@@ -59,7 +59,9 @@ class Thresholds:
     lag_messages: int = 10_000
     lag_seconds: float = 300.0
     client_errors: int = 1
-    """Calls within an hour that ended in an answer 4xx."""
+    """Calls within an hour that ended in an answer 4xx; 404 and 410 count where nothing succeeded."""
+    server_errors: int = 1
+    """Times within an hour that three calls in a row ended in an answer 5xx."""
     retries_rise: float = 1.5
     """Times the day before."""
     retries_least: float = 0.1

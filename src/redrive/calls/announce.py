@@ -216,7 +216,8 @@ class Announcer:
             what = attempt.status or attempt.error or ("ok" if fine else "not sent")
             key = "" if attempt.key_id is None else f" with key …{attempt.key_id}"
             after = "" if attempt.attempt == 1 or not sent else f", {attempt.elapsed_s:.1f} s since the call began"
-            after += "" if attempt.wait_s is None else f", {'next in' if sent else 'retry in'} {attempt.wait_s:.2f} s"
+            if attempt.wait_s is not None:
+                after += f", next in {attempt.wait_s:.2f} s" if sent else f", retry in {in_words(attempt.wait_s)}"
             ATTEMPTS.log(
                 level,
                 "%s %s attempt %d%s: %s (%s) in %.1f ms%s",

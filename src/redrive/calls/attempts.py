@@ -19,7 +19,9 @@ from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
 from redrive.calls.target import Target
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-_TARGET = Target("block", returns_responses=True)
+BLOCK = "block"
+"""The endpoint of blocks that have no other."""
+_TARGET = Target(BLOCK, returns_responses=True)
 
 
 class Attempts:

@@ -42,7 +42,7 @@ class Inside:
         """
         if self.key is None:
             outer = self.outer
-            return outer.next_key(request) if outer is not None and outer.core is self.core else None
+            return outer.next_key(request) if outer is not None and _are_kin(outer.core, self.core) else None
         if self._requests is None:
             self._requests = Counter()
         self._requests[request] += 1
@@ -71,9 +71,14 @@ def innermost() -> Inside | None:
 def enclosing(core: Core) -> Inside | None:
     """The attempt of this service that is under way around us."""
     mark = inside.get()
-    while mark is not None and (mark.core is not core or not mark.under_way):
+    while mark is not None and (not _are_kin(mark.core, core) or not mark.under_way):
         mark = mark.outer
     return mark
+
+
+def _are_kin(one: Core | None, other: Core | None) -> bool:
+    """Whether two cores are of one service, of which each endpoint may have its own."""
+    return one is other or (one is not None and other is not None and one.family is other.family)
 
 
 def new_key() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -14,6 +14,7 @@ from redrive.calls.announce import Announcer
 from redrive.calls.circuit import Circuit
 from redrive.calls.credentials import Credentials
 from redrive.calls.dead_letters import LetterBox
+from redrive.calls.endpoint_circuits import Circuits
 from redrive.calls.parts import received, sent
 from redrive.calls.tally import Tally
 from redrive.classify.classifier import Classifier
@@ -73,6 +74,10 @@ class Core:
     """Whether a call that is discarded returns None."""
     warned: bool = field(init=False, default=False)
     """Whether it was said that the timeout of an attempt does not hold for a function."""
+    family: object = field(init=False, default_factory=object)
+    """What the core has in common with those of its endpoints."""
+    circuits: Circuits | None = field(init=False, default=None)
+    """Where each endpoint has a circuit of its own."""
     token: str | None = field(init=False, default=None)
     """By which processes that exchange the core know it."""
     tally: Tally = field(init=False)
@@ -88,6 +93,8 @@ class Core:
                 part.owner = weakref.ref(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.circuits is not None and (endpoint := self.circuits.endpoint_of(self)) is not None:
+            return _core_at, (self.circuits.root, endpoint)
         if self.remake is None:
             raise TypeError(f"cannot pickle service {self.name!r}")
         make, options = self.remake
@@ -99,6 +106,10 @@ class Core:
         self.token = self.token or uuid4().hex
         sent(self.token, self)
         return received, (self.token, make, options)
+
+    def at(self, endpoint: str) -> Core:
+        """Return the core for the calls of an endpoint: the same, or its twin with the circuit of the endpoint."""
+        return self if self.circuits is None else self.circuits.core(endpoint)
 
     def began(self) -> None:
         """Count a call that left the straight way."""
@@ -117,19 +128,25 @@ class Core:
         """In a forked child: replace the locks, whose holders may be threads of the parent."""
         self._ledger_lock = threading.RLock()
         self.tally.renew_lock()
-        for part in (self.circuit, self.credentials):
+        for part in (self.circuit, self.credentials, self.circuits):
             if part is not None:
                 part.renew_lock()
 
-    def _count_successes(self, count: int, at: float) -> None:
+    def _count_successes(self, count: int, at: float, by_endpoint: Mapping[str, int]) -> None:
         if self.circuit is not None:
             self.circuit.count_successes(count, at)
+        elif self.circuits is not None:
+            self.circuits.count_successes(by_endpoint, at)
         self._earn(count, at)
 
     def _earn(self, calls: int, at: float) -> None:
         if self.ledger is not None:
             with self._ledger_lock:
                 self.ledger.earn(at, calls)
+
+
+def _core_at(root: Core, endpoint: str) -> Core:
+    return root.at(endpoint)
 
 
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()

@@ -32,10 +32,14 @@ Steps = Generator[Step, Any, Outcome]
 
 # Kinds whose blame is the service's; all others are the request's, the key's or ours.
 _SERVICE_FAULTS = frozenset({Kind.TRANSIENT, Kind.AMBIGUOUS})
+# A queue within the program, full or empty, says nothing of a service.
+_LOCAL_QUEUES = frozenset({"type.queue.Empty", "type.queue.Full", "type.asyncio.QueueFull"})
 # 5xx that say what the request is, not how the service is: not implemented, version not supported.
 _REQUEST_FAULTS = frozenset({501, 505})
 # Answers 4xx that do not say that something is wrong with the request, by their number or by what they mean.
 _NO_REFUSAL = frozenset({401, 408, 425, 429})
+# Of the resource that was asked for: not there, or not any more. Where others are there, that is an answer.
+_NOT_THERE = frozenset({404, 410})
 _NO_MISTAKE = frozenset({Kind.RATE_LIMITED, Kind.QUOTA, Kind.DISCARD})
 
 
@@ -177,7 +181,7 @@ class Call:
                 yield Wait(found)  # all keys are told to pause for a moment: not worth an error
                 waited = True
             else:
-                return self._never_sent(self._no_key_left(credentials), Kind.QUOTA)
+                return self._never_sent(self._no_key_left(credentials), "no_key_left")
 
     def _fetch(self, refresh: Refresh) -> Generator[Step, Any, Trial | None]:
         """Fetch a token; a failure stands in for the attempt it prevented, unless another account can take over."""
@@ -231,7 +235,7 @@ class Call:
         decision = free or self._retry_decision(verdict)
         if isinstance(decision, Stop):
             return decision
-        if refusal := why_not_again(trial.failure, verdict, sender=self._core, idempotent=self._idempotent):
+        if refusal := why_not_again(trial.failure, verdict, sender=self._core.family, idempotent=self._idempotent):
             return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
         if free is None and not self._core.may_repeat():
             why = "the service's retry budget is spent"
@@ -319,7 +323,7 @@ class Call:
     def _never_sent(self, stop: Stop, outcome: str) -> Stop:
         """Count and announce a call that ends before its first attempt."""
         if not self._attempts:
-            self._core.tally.refused(outcome)
+            self._core.tally.refused(outcome, endpoint=self._endpoint)
             line = Attempt(self._core.name, self._endpoint, 1, outcome, 0.0, wait_s=stop.retry_in)
             self._core.announcer.attempt(line)
         return stop
@@ -352,13 +356,13 @@ class Call:
         outcome, how = self._final(stop, failure, last), self._how_it_failed(last)
         attach(failure, outcome.error if isinstance(outcome, Raised) else outcome.value)
         if isinstance(outcome, Raised) and stop.spent and self._has_fallback:
-            self._core.tally.fell_back()
+            self._core.tally.fell_back(self._endpoint)
             self._core.announcer.event(FallbackUsed(failure))
             substitute: Outcome = yield Substitute(outcome.error)
             outcome = substitute
             if isinstance(substitute, Returned):
                 return substitute
-        self._core.tally.ended(*how)
+        self._core.tally.ended(*how, endpoint=self._endpoint, status=last.verdict.status if last else None)
         return outcome
 
     def _how_it_failed(self, last: Judged | None) -> list[str]:
@@ -370,7 +374,7 @@ class Call:
         if kind is Kind.AUTH:
             how.append("failed_auth")
         elif 400 <= status < 500 and status not in _NO_REFUSAL and kind not in _NO_MISTAKE:
-            how.append("failed_4xx")
+            how.append("failed_404" if status in _NOT_THERE else "failed_4xx")
         return how
 
     def _final(self, stop: Stop, failure: Failure, last: Judged | None) -> Outcome:
@@ -404,7 +408,8 @@ class Call:
             elapsed_s=self._elapsed(),
         )
         self._attempts.append(attempt)
-        self._core.tally.attempted(attempt.outcome, trial.latency, repeat=attempt.attempt > 1, fault=fault)
+        tally, repeat = self._core.tally, attempt.attempt > 1
+        tally.attempted(attempt.outcome, trial.latency, repeat=repeat, fault=fault, endpoint=self._endpoint)
         self._core.announcer.attempt(attempt)
 
     def _elapsed(self) -> float:
@@ -416,6 +421,8 @@ class Call:
 
 def is_a_fault(verdict: Verdict) -> bool:
     """Whether the service is to blame, and the breaker is to be told."""
+    if verdict.rule in _LOCAL_QUEUES:
+        return False
     return verdict.kind in _SERVICE_FAULTS or ((verdict.status or 0) >= 500 and verdict.status not in _REQUEST_FAULTS)
 
 

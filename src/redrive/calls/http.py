@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from redrive.calls.routes import route
 from redrive.calls.target import Target
 from redrive.classify.look_through import look_through
 from redrive.classify.names import type_names
@@ -32,6 +33,11 @@ NEVER_LEFT = frozenset(
         "httpx.ConnectTimeout",
         "httpx.PoolTimeout",
         "httpx.UnsupportedProtocol",
+        "httpx2.ConnectError",
+        "httpx2.ConnectTimeout",
+        "httpx2.PoolTimeout",
+        "httpx2.UnsupportedProtocol",
+        "niquests.ConnectTimeout",
         "requests.ConnectTimeout",
         "urllib3.ConnectTimeoutError",
         "urllib3.NameResolutionError",
@@ -48,7 +54,7 @@ def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
     filled = ("credential", "timeout", "idempotency_key") if keyed else ("credential", "timeout")
     return Target(
-        mask(f"{method} {urlsplit(url).path}"),  # webhooks and bots have their secret in the path
+        mask(f"{method} {route(urlsplit(url).path)}"),  # webhooks and bots have their secret in the path
         tuple((name, 1) for name in filled),
         returns_responses=True,
         content=_content(method, url, body) if keyed else None,

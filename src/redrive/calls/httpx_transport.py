@@ -1,7 +1,8 @@
-"""A service below an httpx client, sync or async."""
+"""A service below an httpx client, sync or async; httpx2, which has the same classes, is served likewise."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,8 @@ _ORIGIN = "redrive.origin"
 # Bodies that are sent as events happen: who waits for their end waits for ever.
 _ENDLESS = frozenset({"text/event-stream", "application/stream+json", "multipart/x-mixed-replace"})
 
+_LIBRARIES = frozenset({"httpx", "httpx2"})
+
 T = TypeVar("T")
 
 
@@ -45,23 +48,25 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         apply: str,
         stream: bool,
     ) -> None:
-        if transport is not None and not isinstance(transport, httpx.BaseTransport | httpx.AsyncBaseTransport):
+        if transport is not None and not (_is_sync(transport) or _is_async(transport)):
             raise TypeError(f"transport must be an httpx transport or None, not {type(transport).__name__}")
         self._runner = runner
         self._given = transport
         retries = attribute(attribute(transport, "_pool"), "_retries")
         warn_of_retries(runner, retries, "httpx.HTTPTransport(retries=0)")
-        self._own: dict[tuple[str, str | None], Any] = {}
+        self._own: dict[tuple[str, str, str | None], Any] = {}
         self._proxies: dict[str, str] | None = None
         self._apply = Apply.parse(apply)
         self._stream = stream
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response: httpx.Response = self._runner.guard(self._guarded(request), self._send)(request)
+        target = self._guarded(request)
+        response: httpx.Response = self._runner.at(target.endpoint).guard(target, self._send)(request)
         return response
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response: httpx.Response = await self._runner.aguard(self._guarded(request), self._asend)(request)
+        target = self._guarded(request)
+        response: httpx.Response = await self._runner.at(target.endpoint).aguard(target, self._asend)(request)
         return response
 
     def _send(
@@ -85,7 +90,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
                     parts.append(part)
                     # A socket's read timeout starts anew with each byte of a body that drips.
                     if timeout is not None and time.monotonic() - began > timeout:
-                        raise httpx.ReadTimeout(too_slow(timeout))
+                        raise _library(request).ReadTimeout(too_slow(timeout))
             finally:
                 response.close()
         except Exception as error:
@@ -117,7 +122,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         except TimeoutError:
             if timeout is None:
                 raise
-            raise httpx.ReadTimeout(too_slow(timeout), request=request) from None
+            raise _library(request).ReadTimeout(too_slow(timeout), request=request) from None
         except Exception as error:
             _own(error, request, credential)
             raise
@@ -141,37 +146,42 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             url = url.copy_with(query=query.encode("ascii")) if query else url
         if key is not None:
             headers.setdefault("Idempotency-Key", key)
-            request.extensions[KEY_SENT] = self._runner.core
+            request.extensions[KEY_SENT] = self._runner.core.family
         if (limits := self._runner.options.limits) is not None:
             given = extensions.get("timeout", {})
             phases = ("connect", "read", "write", "pool")
             extensions["timeout"] = {phase: shorter(given.get(phase), limits.phase(phase, timeout)) for phase in phases}
-        return httpx.Request(request.method, url, headers=headers, stream=request.stream, extensions=extensions)
+        outgoing: httpx.Request = _library(request).Request(
+            request.method, url, headers=headers, stream=request.stream, extensions=extensions
+        )
+        return outgoing
 
     def _guarded(self, request: httpx.Request) -> Target:
         # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
         request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions, KEY_SENT: None}
-        body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.stream
+        body = b"".join(request.stream) if isinstance(request.stream, _library(request).ByteStream) else request.stream
         return http_target(request.method, str(request.url), body, keyed=self._runner.keyed)
 
     def _sync_transport(self, url: httpx.URL) -> httpx.BaseTransport:
-        if isinstance(self._given, httpx.BaseTransport):
-            return self._given
+        if _is_sync(self._given):
+            return cast("httpx.BaseTransport", self._given)
         if self._given is not None:
             raise TypeError("this transport was made around an async one: use it with httpx.AsyncClient")
-        return self._made("sync", url, httpx.HTTPTransport)
+        own: httpx.BaseTransport = self._made("sync", url, _library(url).HTTPTransport)
+        return own
 
     def _async_transport(self, url: httpx.URL) -> httpx.AsyncBaseTransport:
-        if isinstance(self._given, httpx.AsyncBaseTransport):
-            return self._given
+        if _is_async(self._given):
+            return cast("httpx.AsyncBaseTransport", self._given)
         if self._given is not None:
             raise TypeError("this transport was made around a sync one: use it with httpx.Client")
-        return self._made("async", url, httpx.AsyncHTTPTransport)
+        own: httpx.AsyncBaseTransport = self._made("async", url, _library(url).AsyncHTTPTransport)
+        return own
 
     def _made(self, kind: str, url: httpx.URL, make: Callable[..., T]) -> T:
         """The transport of our own, made on first use; of two threads that make one, one is kept."""
-        key = kind, self._proxy_for(url)
-        made: T = self._own.get(key) or self._own.setdefault(key, make(proxy=key[1]))
+        key = kind, make.__module__, self._proxy_for(url)
+        made: T = self._own.get(key) or self._own.setdefault(key, make(proxy=key[2]))
         return made
 
     def _proxy_for(self, url: httpx.URL) -> str | None:
@@ -187,16 +197,16 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return {**self.__dict__, "_own": {}}  # connections stay in the process that has made them
 
     def close(self) -> None:
-        if isinstance(self._given, httpx.BaseTransport):
-            self._given.close()
-        for (kind, _), own in list(self._own.items()):
+        if _is_sync(self._given):
+            cast("httpx.BaseTransport", self._given).close()
+        for (kind, *_), own in list(self._own.items()):
             if kind == "sync":
                 own.close()
 
     async def aclose(self) -> None:
-        if isinstance(self._given, httpx.AsyncBaseTransport):
-            await self._given.aclose()
-        for (kind, _), own in list(self._own.items()):
+        if _is_async(self._given):
+            await cast("httpx.AsyncBaseTransport", self._given).aclose()
+        for (kind, *_), own in list(self._own.items()):
             if kind == "async":
                 await own.aclose()
 
@@ -217,24 +227,39 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         await self.aclose()
 
 
+def _library(thing: object) -> Any:
+    """Return the module that has the classes beside that of `thing`: httpx, or httpx2."""
+    names = (cls.__module__.partition(".")[0] for cls in type(thing).__mro__)
+    return sys.modules[next((name for name in names if name in _LIBRARIES), "httpx")]
+
+
+def _is_sync(transport: object) -> bool:
+    return hasattr(transport, "handle_request")
+
+
+def _is_async(transport: object) -> bool:
+    return hasattr(transport, "handle_async_request")
+
+
 def _own(error: Exception, request: httpx.Request, credential: str | None) -> None:
     """Let the error speak of the caller's request, not of the copy with the credential on it."""
-    if isinstance(error, httpx.RequestError):
+    if isinstance(error, _library(request).RequestError):
         error.request = request
     scrub(error, credential)
 
 
 def _in_memory(response: httpx.Response, body: bytes, request: httpx.Request, began: float) -> httpx.Response:
     """The same response with its body at hand, still encoded as it came: the client decodes it as usual."""
-    held = httpx.Response(
+    library = _library(request)
+    held: httpx.Response = library.Response(
         response.status_code,
         headers=response.headers,
-        stream=httpx.ByteStream(body),
+        stream=library.ByteStream(body),
         extensions=response.extensions,
         request=request,
     )
     if held.status_code >= 400:
-        with suppress(httpx.DecodingError):
+        with suppress(library.DecodingError):
             held.read()  # the verdict needs what the server said
             held.elapsed = timedelta(seconds=time.monotonic() - began)  # which httpx notes only as it reads
     return held

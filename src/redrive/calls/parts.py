@@ -38,6 +38,18 @@ class Latencies(list[float], Part):
     """Seconds that successful calls took and that are not counted yet."""
 
     place = "tally.latencies"
+    endpoint: str | None = None
+    """Of which endpoint; None where endpoints are not counted apart."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        core = None if self.owner is None else self.owner()
+        if core is None or self.endpoint is None:
+            return Part.__reduce__(self)
+        return _latencies_of, (core, self.endpoint)
+
+
+def _latencies_of(core: Core, endpoint: str) -> Latencies:
+    return core.tally.latencies_of(endpoint)
 
 
 # The cores of this process that were pickled here, and those that came from elsewhere, by their token. The latter are

@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from redrive.calls.announce import EVENTS
 from redrive.calls.core import Core
 from redrive.calls.rollups import MINUTE, MINUTES_KEPT, Book, window
 from redrive.calls.sharing import in_words, own_name
+from redrive.calls.tally import take
 from redrive.policy import backoff
 
 LAST_WORD = 8.0
@@ -74,7 +76,8 @@ class Record:
         self.service = core.name
         self._clock = core.clock
         self._core = weakref.ref(core)
-        self._latencies = core.tally.latencies
+        core.tally.parts_endpoints = True
+        self._latencies, self._by_endpoint = core.tally.latencies, core.tally.by_endpoint
         self._lock = threading.RLock()
         self._book = Book()
         self._minute = window(self._now(), MINUTE)  # of the successes that are told next
@@ -89,27 +92,27 @@ class Record:
 
     # ── told by the service ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def succeeded(self, latencies: Sequence[float]) -> float:
+    def succeeded(self, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]]) -> float:
         now = self._now()
         with self._lock:
-            self._book.succeeded(self._minute, latencies)
+            self._book.succeeded(self._minute, latencies, by_endpoint)
             self._minute = window(now, MINUTE)
             return self._minute + MINUTE - now
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
         now = self._now()
         with self._lock:
-            self._book.attempted(now, outcome, seconds, repeat=repeat, fault=fault)
+            self._book.attempted(now, outcome, seconds, repeat=repeat, fault=fault, endpoint=endpoint)
 
-    def refused(self, outcome: str) -> None:
+    def refused(self, outcome: str, *, endpoint: str) -> None:
         now = self._now()
         with self._lock:
-            self._book.refused(now, outcome)
+            self._book.refused(now, outcome, endpoint=endpoint)
 
-    def ended(self, *how: str) -> None:
+    def ended(self, *how: str, endpoint: str) -> None:
         now = self._now()
         with self._lock:
-            self._book.ended(now, *how)
+            self._book.ended(now, *how, endpoint=endpoint)
 
     def turned(self, closed: bool, now: float) -> None:
         """The circuit is closed now, or it is not any more."""
@@ -131,8 +134,8 @@ class Record:
         if core is not None:
             core.tally.fold(now)
         else:
-            self.succeeded(self._latencies)
-            self._latencies.clear()
+            by_endpoint = {name: take(one) for name, one in self._by_endpoint.items()}
+            self.succeeded([*take(self._latencies), *chain.from_iterable(by_endpoint.values())], by_endpoint)
         with self._lock:
             self._count_open(now)
             self._book.forget_minutes(self._now() - MINUTES_KEPT)
@@ -157,7 +160,8 @@ class Record:
         self._book = Book()
         if self._open_since is not None:
             self._open_since = self._clock.monotonic()
-        self._latencies.clear()
+        for latencies in (self._latencies, *self._by_endpoint.values()):
+            latencies.clear()
 
 
 class Writer:

@@ -33,12 +33,12 @@ class ServiceAdapter(BaseAdapter):
     credential does not follow a redirect to another host.
     """
 
-    def __init__(self, runner: Runner, adapter: object, *, apply: str) -> None:
-        if adapter is not None and not isinstance(adapter, BaseAdapter):
+    def __init__(self, runner: Runner, adapter: Any, *, apply: str) -> None:
+        if adapter is not None and not (hasattr(adapter, "send") and hasattr(adapter, "close")):
             raise TypeError(f"adapter must be a requests adapter or None, not {type(adapter).__name__}")
         super().__init__()
         self._runner = runner
-        self._inner = adapter or HTTPAdapter()
+        self._inner: BaseAdapter = adapter or HTTPAdapter()  # or one of niquests, which mirrors requests
         warn_of_retries(runner, attribute(attribute(adapter, "max_retries"), "total"), "HTTPAdapter(max_retries=0)")
         self._apply = Apply.parse(apply)
 
@@ -54,7 +54,7 @@ class ServiceAdapter(BaseAdapter):
         target = http_target(request.method or "", request.url or "", body, keyed=self._runner.keyed)
         limit = options.pop("timeout", None)
         send = functools.partial(self._send, limit=limit)
-        response: requests.Response = self._runner.guard(target, send)(request, **options)
+        response: requests.Response = self._runner.at(target.endpoint).guard(target, send)(request, **options)
         return response
 
     def _send(
@@ -98,7 +98,7 @@ class ServiceAdapter(BaseAdapter):
             outgoing.url = url._replace(query=self._apply.with_query(url.query, credential)).geturl()
         if key is not None:
             outgoing.headers.setdefault("Idempotency-Key", key)
-            request.hooks[KEY_SENT] = self._runner.core
+            request.hooks[KEY_SENT] = self._runner.core.family
         return outgoing
 
     def close(self) -> None:

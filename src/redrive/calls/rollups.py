@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 QUARTER = 900
@@ -73,6 +73,19 @@ class Sums:
 
 
 @dataclass(slots=True)
+class EndpointSums:
+    """A quarter of an hour of one endpoint of a service."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """By the names of the store's columns."""
+    success_seconds: float = 0.0
+
+
+# What is counted of an endpoint, of all that is counted of its service.
+ENDPOINT_COUNTS = frozenset({"calls", "attempts", "successes", "retries", "calls_failed", "failed_4xx", "failed_404"})
+
+
+@dataclass(slots=True)
 class Minute:
     """A minute of one service."""
 
@@ -87,12 +100,16 @@ class Book:
     def __init__(self) -> None:
         self.quarters: defaultdict[int, Sums] = defaultdict(Sums)
         self.minutes: defaultdict[int, Minute] = defaultdict(Minute)
+        self.endpoints: defaultdict[tuple[str, int], EndpointSums] = defaultdict(EndpointSums)
+        """By endpoint and quarter."""
 
     def __bool__(self) -> bool:
         return bool(self.quarters)
 
-    def succeeded(self, at: float, latencies: Sequence[float]) -> None:
-        """Calls that succeeded at their first attempt."""
+    def succeeded(
+        self, at: float, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]] | None = None
+    ) -> None:
+        """Calls that succeeded at their first attempt, in all and by endpoint."""
         if not latencies:
             return
         sums, count = self.quarters[window(at, QUARTER)], len(latencies)
@@ -100,9 +117,22 @@ class Book:
         sums.counts["attempts"] += count
         sums.succeeded(latencies)
         self.minutes[window(at, MINUTE)].attempts += count
+        for endpoint, taken in (by_endpoint or {}).items():
+            self._count(at, endpoint, Counter(dict.fromkeys(("calls", "attempts", "successes"), len(taken))))
+            self.endpoints[endpoint, window(at, QUARTER)].success_seconds += sum(taken)
 
-    def attempted(self, at: float, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+    def _count(self, at: float, endpoint: str | None, counts: Counter[str]) -> None:
+        if endpoint is not None:
+            self.endpoints[endpoint, window(at, QUARTER)].counts.update(counts)
+
+    def attempted(
+        self, at: float, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str | None = None
+    ) -> None:
         """An attempt of a call that met trouble; the first one of a call counts that, too."""
+        names = ["attempts", "retries" if repeat else "calls", *(["successes"] if outcome == "success" else [])]
+        self._count(at, endpoint, Counter([*names, *(["faults"] if fault else [])]))
+        if endpoint is not None and outcome == "success":
+            self.endpoints[endpoint, window(at, QUARTER)].success_seconds += seconds
         sums = self.quarters[window(at, QUARTER)]
         sums.counts["attempts"] += 1
         sums.counts["retries" if repeat else "calls"] += 1
@@ -114,14 +144,16 @@ class Book:
         minute.attempts += 1
         minute.faults += fault
 
-    def refused(self, at: float, outcome: str) -> None:
+    def refused(self, at: float, outcome: str, *, endpoint: str | None = None) -> None:
         """A call of which nothing was sent."""
+        self._count(at, endpoint, Counter(["calls"]))
         counts = self.quarters[window(at, QUARTER)].counts
         counts["calls"] += 1
         counts[outcome] += 1
 
-    def ended(self, at: float, *names: str) -> None:
+    def ended(self, at: float, *names: str, endpoint: str | None = None) -> None:
         """What became of a call that did not succeed, by the names of the columns."""
+        self._count(at, endpoint, Counter(name for name in names if name in ENDPOINT_COUNTS))
         self.quarters[window(at, QUARTER)].counts.update(names)
 
     def open_for(self, begins: float, ends: float) -> None:
@@ -133,6 +165,9 @@ class Book:
         """Count what another one has counted."""
         for at, sums in other.quarters.items():
             self.quarters[at].add(sums)
+        for place, of_endpoint in other.endpoints.items():
+            self.endpoints[place].counts.update(of_endpoint.counts)
+            self.endpoints[place].success_seconds += of_endpoint.success_seconds
         for at, minute in other.minutes.items():
             self.minutes[at].attempts += minute.attempts
             self.minutes[at].faults += minute.faults

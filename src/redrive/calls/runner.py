@@ -30,6 +30,9 @@ from redrive.clock import in_thread
 from redrive.model import Attempt
 from redrive.policy.breaker import Permit
 
+# Of asyncio and trio; neither is imported for it.
+_CANCELLED = frozenset({"CancelledError", "Cancelled"})
+
 
 class _NoCircuit:
     """Stands where a service has no breaker."""
@@ -56,11 +59,20 @@ class Runner:
         # No attempt may outlast the whole call.
         self.timeout = None if options.timeout is None else min(options.timeout, core.retry.within)
         self.keyed = core.idempotent == "key" or options.idempotency_key is not None
+        self._endpoints: dict[int, Runner] = {}
         self.guard: Guard = _straight(self)
         self.aguard: Guard = _astraight(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Runner, (self.core, self.options)
+
+    def at(self, endpoint: str) -> Runner:
+        """Return the runner for calls of an endpoint: this one, unless each endpoint has a circuit of its own."""
+        core = self.core.at(self.options.endpoint or endpoint)
+        if core is self.core:
+            return self
+        known = self._endpoints.get(id(core))  # cores of endpoints live as long as their service
+        return known or self._endpoints.setdefault(id(core), Runner(core, self.options))
 
     def passage(self) -> Passage | None:
         """Leave to take the straight way, where it is open."""
@@ -82,7 +94,7 @@ class Runner:
             return False
         if ended >= core.tally.fold_at:
             core.tally.fold(ended)
-        core.tally.latencies.append(latency)
+        core.tally.latencies_of(self.options.endpoint or target.endpoint).append(latency)
         if passage.grant is not None and core.credentials is not None and core.credentials.blamed:
             core.credentials.succeeded(passage.grant)
         if core.announcer.hooks or announce.everywhere or ATTEMPTS.isEnabledFor(INFO):
@@ -108,6 +120,12 @@ class Runner:
             elapsed_s=latency,
         )
         self.core.announcer.attempt(attempt)
+
+    def cancelled(self, error: BaseException, target: Target, began: float) -> None:
+        """Count an attempt that its caller has cancelled: a service that hangs is not to go unseen for that."""
+        if type(error).__name__ in _CANCELLED:
+            seconds = self.core.clock.monotonic() - began
+            self.core.tally.cancelled(seconds, self.options.endpoint or target.endpoint)
 
     def trial(self, outcome: Outcome, passage: Passage) -> Trial:
         """The attempt that went wrong on the straight way, for the flow to go on from."""
@@ -168,13 +186,14 @@ def _straight(runner: Runner) -> Guard:
     What is neither a part of the service nor a class is reached by its module: the function may be pickled by value.
     """
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
-    monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
+    monotonic, slow, endpoint = runner.core.clock.monotonic, runner.slow, runner.options.endpoint
     core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
     fleeting = credentials is not None and credentials.fleeting
 
     def guard(target: Target, function: Function) -> Function:
         long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
+        count = tally.latencies_of(endpoint or target.endpoint).append
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             grant = credentials.current if credentials else None
@@ -230,18 +249,19 @@ def _straight(runner: Runner) -> Guard:
     return guard
 
 
-def _astraight(runner: Runner) -> Guard:
+def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, and what coroutines need
     """The straight way through, in a coroutine."""
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
-    monotonic, count, slow = runner.core.clock.monotonic, runner.core.tally.latencies.append, runner.slow
+    monotonic, slow, endpoint = runner.core.clock.monotonic, runner.slow, runner.options.endpoint
     core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
     fleeting = credentials is not None and credentials.fleeting
 
     def guard(target: Target, function: Function) -> Function:
         long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
+        count = tally.latencies_of(endpoint or target.endpoint).append
 
-        async def guarded(*args: Any, **kwargs: Any) -> Any:
+        async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912
             grant = credentials.current if credentials else None
             if (
                 not gate.closed
@@ -269,6 +289,9 @@ def _astraight(runner: Runner) -> Guard:
                 result = await result
             except Exception as error:
                 trial = runner.trial(Raised(error), Passage(began, generation, grant))
+            except BaseException as error:
+                runner.cancelled(error, target, began)
+                raise
             else:
                 ended = monotonic()
                 if (

@@ -13,11 +13,11 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 from redrive.calls.announce import EVENTS, Announcer, Hook
-from redrive.calls.attempts import Attempts
-from redrive.calls.circuit import Circuit
+from redrive.calls.attempts import BLOCK, Attempts
 from redrive.calls.core import MISSING, Core, Idempotent, Options
 from redrive.calls.credentials import Credentials
 from redrive.calls.dead_letters import CallTarget, KeepsLetters, LetterBox
+from redrive.calls.endpoint_circuits import Circuits, circuits_of
 from redrive.calls.runner import Runner
 from redrive.calls.tally import Stats, Tally
 from redrive.calls.target import Target, is_async, refuse_generator, refuse_unless_callable, target_of
@@ -51,6 +51,8 @@ class Service:
 
     retry         attempts and waits; None for a single attempt
     breaker       when to stop calling; None for never. By default after five failures, or as many as `retry` makes
+    breaker_per   "service", or "endpoint": each function, and each route of an HTTP client, has a circuit of its own,
+                  which other processes are not told of
     budget        the share of repeats; None for no limit
     credentials   a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
     classifier    rules beyond the built-in table
@@ -78,6 +80,7 @@ class Service:
         *,
         retry: Retry | None = Retry(),  # noqa: B008  # frozen
         breaker: Breaker | None = _BREAKER,
+        breaker_per: Literal["service", "endpoint"] = "service",
         budget: RetryBudget | None = RetryBudget(),  # noqa: B008
         credentials: KeyPool | Token | None = None,
         classifier: Classifier | None = None,
@@ -107,6 +110,8 @@ class Service:
             classifier=classifier,
         )
         _check_letters(dead_letters, pipeline, on_discard)
+        if breaker_per not in ("service", "endpoint"):
+            raise ValueError(f'breaker_per must be "service" or "endpoint", not {breaker_per!r}')
         limits = timeout_of(timeout)
         total = None if limits is None else limits.total
         for option, value in {"round_trip": round_trip, "sla": sla}.items():
@@ -118,6 +123,7 @@ class Service:
             "name": name,
             "retry": retry,
             "breaker": breaker,
+            "breaker_per": breaker_per,
             "budget": budget,
             "credentials": credentials,
             "classifier": classifier,
@@ -141,11 +147,12 @@ class Service:
         announcer = Announcer(on_event)
         told = announcer.event
         pool = KeyPool([credentials]) if isinstance(credentials, Token) else credentials
+        opened = None if breaker is None else circuits_of(breaker, clock=clock, random=random, announce=told)
         core = Core(
             name=name,
             retry=self.retry,
             classifier=classifier or Classifier(),
-            circuit=Circuit(breaker, service=name, clock=clock, random=random, announce=told) if breaker else None,
+            circuit=opened(name) if opened is not None and breaker_per == "service" else None,
             ledger=Ledger(budget) if budget else None,
             credentials=Credentials(pool, name, clock, told) if pool else None,
             announcer=announcer,
@@ -159,6 +166,8 @@ class Service:
             discards=on_discard == "none",
         )
         self._letters_pipeline = pipeline or name
+        if opened is not None and breaker_per == "endpoint":
+            core.circuits = Circuits(core, opened)
         self._use(core, Options(timeout=total, limits=limits, fallback=fallback))
         if store is not None:
             from redrive.calls import recording, sharing
@@ -226,7 +235,8 @@ class Service:
         refuse_generator(function)
         target = target_of(function)
         self._warn_of_timeout(target, function)
-        guard = self._runner.aguard if is_async(function) else self._runner.guard
+        runner = self._runner.at(target.endpoint)
+        guard = runner.aguard if is_async(function) else runner.guard
         guarded = functools.wraps(function)(guard(target, function))
         return cast("Callable[P, R]", guarded)
 
@@ -242,7 +252,7 @@ class Service:
             refuse_unless_callable(function)
             target = self._target_of(function)
             self._warn_of_timeout(target, function)
-            guarded = self._runner.guard(target, function)
+            guarded = self._runner.at(target.endpoint).guard(target, function)
             if _holds_nothing(function):
                 self._last = _Last(function, guarded)
         result: R = guarded(*args, **kwargs)
@@ -258,7 +268,8 @@ class Service:
             guarded = last.guarded
         else:
             refuse_unless_callable(function)
-            guarded = self._runner.aguard(self._target_of(function), function)
+            target = self._target_of(function)
+            guarded = self._runner.at(target.endpoint).aguard(target, function)
             if _holds_nothing(function):
                 self._alast = _Last(function, guarded)
         coroutine: Coroutine[Any, Any, R] = guarded(*args, **kwargs)
@@ -293,7 +304,7 @@ class Service:
 
     def attempts(self) -> Attempts:
         """For a block of code: `for attempt in service.attempts(): with attempt: …`; `async for` likewise."""
-        return Attempts(self._runner)
+        return Attempts(self._runner.at(BLOCK))
 
     def httpx_transport(
         self, transport: Any = None, *, apply: str = "bearer", stream: bool = False
@@ -326,13 +337,16 @@ class Service:
 
     @property
     def circuit(self) -> State:
-        """Where the breaker stands."""
+        """Where the breaker stands; where each endpoint has one, the worst of them."""
+        if self._core.circuits is not None:
+            return self._core.circuits.state
         return State.CLOSED if self._core.circuit is None else self._core.circuit.state
 
     def reset(self) -> None:
         """Close the circuit and end the pauses of keys by hand, after the cause was fixed."""
-        if self._core.circuit is not None:
-            self._core.circuit.reset()
+        for circuit in (self._core.circuit, self._core.circuits):
+            if circuit is not None:
+                circuit.reset()
         if self._core.credentials is not None:
             self._core.credentials.resume()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from redrive.calls.parts import Latencies, Part
+from redrive.calls.routes import MOST, OTHER
 from redrive.clock import Clock
 
 
@@ -30,21 +31,32 @@ class Stats:
     """Time spent inside successful attempts."""
 
 
+STREAK = 3
+"""Calls in a row that end in an answer 5xx, and that an alert is about."""
+
+
+def take(latencies: list[float]) -> list[float]:
+    """Empty a list, from the front: what other threads append meanwhile stays for the next time."""
+    taken = latencies[:]
+    del latencies[: len(taken)]
+    return taken
+
+
 class Recorder(Protocol):
     """Who is told what is counted, to keep it by the time it happened at. It may not raise, nor take long."""
 
-    def succeeded(self, latencies: Sequence[float]) -> float:
-        """Calls that succeeded at once since this was last called; the seconds after which to call it again at the
-        latest, so that none of the next ones belong to another window than the others.
+    def succeeded(self, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]]) -> float:
+        """Calls that succeeded at once since this was last called, in all and by endpoint; the seconds after which to
+        call it again at the latest, so that none of the next ones belong to another window than the others.
         """
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
         """An attempt of a troubled call ended; a fault is the service's."""
 
-    def refused(self, outcome: str) -> None:
+    def refused(self, outcome: str, *, endpoint: str) -> None:
         """A call ended before an attempt was made."""
 
-    def ended(self, *how: str) -> None:
+    def ended(self, *how: str, endpoint: str) -> None:
         """What a call came to that did not succeed."""
 
 
@@ -60,9 +72,17 @@ class Tally(Part):
     SLICE = 1.0
     place = "tally"
 
-    def __init__(self, clock: Clock, *, slice_seconds: float, tell: Callable[[int, float], None]) -> None:
+    def __init__(
+        self, clock: Clock, *, slice_seconds: float, tell: Callable[[int, float, Mapping[str, int]], None]
+    ) -> None:
         self.owner: Any = None
         self.latencies = Latencies()
+        self.by_endpoint: dict[str, Latencies] = {}
+        """The same of each endpoint, where endpoints are counted apart."""
+        self.parts_endpoints = False
+        """Whether they are: somebody records what the service does, or each has a circuit of its own."""
+        self._streak = 0
+        self._successes_before = 0
         self.recorder: Recorder | None = None
         self._clock = clock
         self._tell = tell
@@ -74,6 +94,25 @@ class Tally(Part):
         self._seconds = 0.0
         self._since = clock.monotonic()
         self.fold_at = self._since + self._width
+
+    def latencies_of(self, endpoint: str) -> Latencies:
+        """Return the list that successful calls of an endpoint append to."""
+        if not self.parts_endpoints:
+            return self.latencies
+        known = self.by_endpoint.get(endpoint)
+        return known if known is not None else self._new_list(self.name_of(endpoint))
+
+    def name_of(self, endpoint: str) -> str:
+        """Return what an endpoint is counted as: itself, unless there are too many."""
+        return endpoint if endpoint in self.by_endpoint or len(self.by_endpoint) < MOST else OTHER
+
+    def _new_list(self, name: str) -> Latencies:
+        with self._lock:
+            known = self.by_endpoint.get(name)
+            if known is None:
+                known = self.by_endpoint[name] = Latencies()
+                known.owner, known.endpoint = self.owner, name
+            return known
 
     def fold(self, now: float) -> None:
         """Count what has gathered; it belongs to the slice that began at the last fold."""
@@ -87,10 +126,11 @@ class Tally(Part):
                 self._folding = False
 
     def _fold(self, now: float) -> None:
-        # Taken from the front of the same list: what other threads append meanwhile stays for the next fold.
-        taken = self.latencies[:]
+        taken = take(self.latencies)
+        by_endpoint = {name: found for name, one in list(self.by_endpoint.items()) if (found := take(one))}
+        for found in by_endpoint.values():
+            taken += found
         count = len(taken)
-        del self.latencies[:count]
         self._counts["calls"] += count
         self._counts["attempts"] += count
         self._counts["successes"] += count
@@ -98,20 +138,21 @@ class Tally(Part):
         began, self._since = self._since, now
         width, recorder = self._width, self.recorder
         if recorder is not None:
-            width = min(width, recorder.succeeded(taken))
+            width = min(width, recorder.succeeded(taken, by_endpoint))
         self.fold_at = now + width
         if count:
-            self._tell(count, began)
+            self._tell(count, began, {name: len(found) for name, found in by_endpoint.items()})
 
     def began(self) -> None:
         """A call left the untroubled path."""
         with self._lock:
             self._counts["calls"] += 1
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
         """An attempt of a troubled call ended; a fault is the service's."""
         if (recorder := self.recorder) is not None:
-            recorder.attempted(outcome, seconds, repeat=repeat, fault=fault)
+            name = self.latencies_of(endpoint).endpoint or OTHER
+            recorder.attempted(outcome, seconds, repeat=repeat, fault=fault, endpoint=name)
         with self._lock:
             self._counts["attempts"] += 1
             self._counts["repeats"] += repeat
@@ -121,23 +162,39 @@ class Tally(Part):
             else:
                 self._failures[outcome] += 1
 
-    def refused(self, outcome: str) -> None:
+    def refused(self, outcome: str, *, endpoint: str) -> None:
         """A call ended before an attempt was made."""
         if (recorder := self.recorder) is not None:
-            recorder.refused(outcome)
+            recorder.refused(outcome, endpoint=self.latencies_of(endpoint).endpoint or OTHER)
         with self._lock:
-            self._failures[outcome] += 1
+            self._failures[str(outcome)] += 1
 
-    def fell_back(self) -> None:
+    def cancelled(self, seconds: float, endpoint: str) -> None:
+        """The caller has cancelled the first attempt of a call, by a limit of its own perhaps."""
+        self.began()
+        self.attempted("cancelled", seconds, repeat=False, fault=False, endpoint=endpoint)
+
+    def fell_back(self, endpoint: str) -> None:
         """The fallback was used."""
-        self.ended("fallbacks")
+        self.ended("fallbacks", endpoint=endpoint)
         with self._lock:
             self._counts["fallbacks"] += 1
 
-    def ended(self, *how: str) -> None:
-        """What a call came to that did not succeed."""
+    def ended(self, *how: str, endpoint: str, status: int | None = None) -> None:
+        """What a call came to that did not succeed, and the HTTP status of its last answer."""
         if (recorder := self.recorder) is not None:
-            recorder.ended(*how)
+            name = self.latencies_of(endpoint).endpoint or OTHER
+            if status is not None and self._completes_streak(status):
+                how = (*how, "streaks_5xx")
+            recorder.ended(*how, endpoint=name)
+
+    def _completes_streak(self, status: int) -> bool:
+        """Whether this is the third call in a row, without a success in between, that ended in an answer 5xx."""
+        with self._lock:
+            successes = self._counts["successes"] + sum(map(len, [self.latencies, *self.by_endpoint.values()]))
+            unbroken, self._successes_before = successes == self._successes_before, successes
+            self._streak = (self._streak if unbroken else 0) + 1 if status >= 500 else 0
+            return self._streak == STREAK
 
     def renew_lock(self) -> None:
         """In a forked child: replace the lock, whose holder may be a thread of the parent."""

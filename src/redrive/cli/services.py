@@ -21,7 +21,7 @@ from redrive.model import in_words
 
 if TYPE_CHECKING:
     from redrive.opening import Store
-    from redrive.store.service_log import ServiceWindow
+    from redrive.store.service_log import EndpointSums, ServiceWindow
     from redrive.store.shared import ServiceState
 
 app = noun("Services: what they did of late, open circuits, used-up keys.", bare="ls")
@@ -132,14 +132,26 @@ def show(
     quarters: Annotated[
         bool, typer.Option("--quarters", help="The last day as a table, a row for each quarter of an hour.")
     ] = False,
+    endpoints: Annotated[
+        bool, typer.Option("--endpoints", help="The last day as a table, a row for each function or route.")
+    ] = False,
 ) -> None:
     """One service: its last day as a chart, who opened its circuit, which keys are used up."""
     now = datetime.now(UTC)
     with session.opened() as store:
         found = _of_name(_all(store, now), name)
+        by_endpoint = store.services.endpoints(found.state.service, since=beginning(now))
     out = session.out
     if out.json:
-        out.document({**_document(found), "windows": [_window(one) for one in found.windows]})
+        out.document(
+            {
+                **_document(found),
+                "windows": [_window(one) for one in found.windows],
+                "endpoints": [dict(zip(_ENDPOINT_NAMES, _endpoint(one), strict=True)) for one in by_endpoint],
+            }
+        )
+    elif endpoints:
+        out.table(_ENDPOINT_COLUMNS, [_endpoint(one) for one in by_endpoint])
     elif quarters:
         out.table(_QUARTER_COLUMNS, [_quarter(one) for one in found.windows])
     else:
@@ -164,7 +176,7 @@ def _facts(known: Known, out: Output) -> list[tuple[str, Any]]:
         ("calls of the last day", _number(day.calls, people)),
         ("attempts", _number(day.attempts, people)),
         ("success", _share(day.success_rate, people)),
-        *((f"failed, {kind}", _number(count, people)) for kind, count in failures.items()),
+        *((f"{_how(kind)}, {kind}", _number(count, people)) for kind, count in failures.items()),
         ("calls that failed", _number(day.calls_failed, people) if day.calls_failed else None),
         ("answered by a fallback", _number(day.fallbacks, people) if day.fallbacks else None),
         ("retries per success", _rounded(day.mean_retries, 2 if people else 6)),
@@ -173,6 +185,11 @@ def _facts(known: Known, out: Output) -> list[tuple[str, Any]]:
         ("p99", None if people else _rounded(day.p99)),
         ("circuit not closed for", _open(day.open_seconds, people) if day.open_seconds else None),
     ]
+
+
+def _how(outcome: str) -> str:
+    """What is not sent is no attempt that failed."""
+    return "not sent" if outcome in ("circuit_open", "no_key_left") else "failed"
 
 
 def _number(count: int, people: bool) -> Any:
@@ -189,6 +206,30 @@ def _latency(day: ServiceWindow) -> str:
 
 def _open(seconds: float, people: bool) -> Any:
     return f"{in_words(seconds)}, over all processes" if people else _rounded(seconds)
+
+
+_ENDPOINT_COLUMNS = (
+    Column(title="endpoint", least=20),
+    Column(title="calls", right=True, drop=4),
+    Column(title="attempts", right=True),
+    Column(title="success", show=lambda rate: "" if rate is None else share(rate), right=True),
+    Column(title="faults", right=True),
+    Column(title="calls failed", right=True, drop=2),
+    Column(title="4xx", right=True, drop=5),
+    Column(title="404", right=True, drop=6),
+    Column(title="mean", show=lambda one: "" if one is None else span(one), right=True, drop=3),
+)
+_ENDPOINT_NAMES = (
+    *("endpoint", "calls", "attempts", "success_rate", "faults", "calls_failed", "failed_4xx", "failed_404"),
+    "mean_seconds",
+)
+
+
+def _endpoint(one: EndpointSums) -> list[Any]:
+    return [
+        *(mask(one.endpoint), one.calls, one.attempts, _rounded(one.success_rate), one.faults, one.calls_failed),
+        *(one.failed_4xx, one.failed_404, _rounded(one.mean_seconds)),
+    ]
 
 
 _QUARTER_COLUMNS = (

@@ -100,6 +100,9 @@ def near(text: str) -> list[str]:
     """Names that are spelled much like this one."""
     names = {*TYPES, *_builtins()}
     bare = {one.rpartition(".")[2]: one for one in sorted(names, reverse=True)}
+    library = text.partition(".")[0] if "." in text else None
+    if library is not None and not any(one.startswith(f"{library}.") for one in names):
+        return []  # a class of the same name in another library is judged in another way
     close = get_close_matches(text, names, n=3, cutoff=0.75) or get_close_matches(text, bare, n=3, cutoff=0.75)
     return [bare.get(one, one) for one in close]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redrive.classify.signals import is_stop_type
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
@@ -28,8 +28,11 @@ from redrive.explain.standing_in import (
 from redrive.explain.unclear import Unclear
 from redrive.model import in_words
 
-_STATUS = re.compile(r"(?:HTTP(?:/[\d.]+)?[\s_-]*)?([1-9]\d\d)", re.IGNORECASE)
-_ERRNO = re.compile(r"errno[\s=]*(\d{1,6})", re.IGNORECASE)
+_STATUS = re.compile(
+    r"(?:HTTP(?:/[\d.]+)?[\s_-]*|status(?:[\s_-]?code)?[\s:=]*)?([1-9]\d\d)(?:\s[a-z][a-z' -]*)?", re.IGNORECASE
+)
+_ERRNO = re.compile(r"(?:\w+:\s*)?\[?errno[\s=]*(-?\d{1,6})\]?(?:\s.*)?", re.IGNORECASE)
+_RESOLVER = "socket.gaierror"
 _SQLSTATE = re.compile(r"(?:SQLSTATE[\s=]*)?((?=\w*\d)[0-9A-Z]{5})", re.IGNORECASE)
 _MYSQL = re.compile(r"(?:MySQL[\s=]*)?(\d{4})", re.IGNORECASE)
 _CODED = re.compile(r"(?:botocore\.(?:exceptions\.)?)?ClientError:(\w+)")
@@ -88,6 +91,8 @@ def _numbered(text: str, given: Given) -> list[Reading]:
     if found := _STATUS.fullmatch(text):
         return [_status(text, int(found[1]), given)]
     if found := _ERRNO.fullmatch(text):
+        if int(found[1]) < 0:  # the numbers of the resolver: "gaierror: [Errno -2] Name or service not known"
+            return [replace(one, what=text) for one in read(_RESOLVER, given)]
         return [_errno(text, int(found[1]))]
     if text.upper() in errno.errorcode.values() or text.upper() == "EWOULDBLOCK":
         return [_errno(text, getattr(errno, text.upper()))]

@@ -5,7 +5,7 @@ Nothing is sent, no token is fetched, nothing is logged and nobody is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -202,14 +202,14 @@ class _Faults:
 
     counted: int = field(default=0)
 
-    def succeeded(self, latencies: Sequence[float]) -> float:
+    def succeeded(self, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]]) -> float:
         return 1.0
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool) -> None:
+    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
         self.counted += fault
 
-    def refused(self, outcome: str) -> None:
+    def refused(self, outcome: str, *, endpoint: str) -> None:
         """Nothing was sent, and nobody is to blame."""
 
-    def ended(self, *how: str) -> None:
+    def ended(self, *how: str, endpoint: str) -> None:
         """How the call ended is known otherwise."""

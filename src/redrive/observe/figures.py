@@ -16,7 +16,7 @@ from redrive.store.database import Database
 from redrive.store.lease import holder
 from redrive.store.run_log import counts_of
 from redrive.store.schema import STATUSES, alert_sends, alerts, cause_hours, runs, task_runs, tasks
-from redrive.store.service_log import ServiceLog, ServiceWindow
+from redrive.store.service_log import EndpointSums, ServiceLog, ServiceWindow
 from redrive.store.shared import ServiceState, SharedState
 
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED, FlowStatus.HELD)
@@ -54,6 +54,7 @@ class Figures:
     database: str
     schema_version: str
     services: tuple[ServiceWindow, ...] = ()
+    endpoints: tuple[EndpointSums, ...] = ()
     """All that each ever did."""
     circuits: tuple[ServiceState, ...] = ()
     letters: tuple[LetterFigures, ...] = ()
@@ -81,7 +82,8 @@ class Reader:
         """The figures as they stand now."""
         services, circuits = tuple(self._services.totals()), tuple(self._shared.services())
         rest = self._database.read(self._within)
-        return replace(rest, services=services, circuits=circuits)
+        endpoints = tuple(self._services.endpoints())
+        return replace(rest, services=services, endpoints=endpoints, circuits=circuits)
 
     def _within(self, connection: Connection) -> Figures:
         dialect = self._database.dialect

@@ -39,12 +39,30 @@ class AttemptLog(logging.Handler):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
+        self._path = os.path.abspath(path)
+        self._open()
         self.setFormatter(JsonFormatter())
+
+    def _open(self) -> None:
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
+        found = os.fstat(self._file)
+        self._identity = found.st_dev, found.st_ino
+
+    def _follow(self) -> None:
+        """Open the file anew where logrotate has renamed or removed it."""
+        try:
+            found = os.stat(self._path)
+            identity: tuple[int, int] | None = (found.st_dev, found.st_ino)
+        except FileNotFoundError:
+            identity = None
+        if identity != self._identity and self._file >= 0:
+            os.close(self._file)
+            self._open()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
+            self._follow()
             os.write(self._file, f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except Exception:
             self.handleError(record)

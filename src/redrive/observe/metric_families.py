@@ -110,6 +110,7 @@ def _services(figures: Figures) -> Iterator[Metric]:
         opened,
     )
     yield _latency(figures.services)
+    yield from _endpoints(figures)
     yield from _circuits(figures)
 
 
@@ -126,6 +127,27 @@ def _latency(services: Sequence[ServiceWindow]) -> Metric:
     for service, (counts, seconds) in sorted(found.items()):
         family.add_metric((service,), list(zip(edges, accumulate(counts), strict=True)), seconds)
     return family
+
+
+def _endpoints(figures: Figures) -> Iterator[Metric]:
+    """By function or route; ids in paths are left out, so that there are few."""
+    attempts, failed, seconds = _Samples(), _Samples(), _Samples()
+    for one in figures.endpoints:
+        counts = {"success": one.successes, "fault": one.faults}
+        counts["refused"] = one.attempts - one.successes - one.faults
+        for outcome, count in counts.items():
+            attempts.put(count, one.service, one.endpoint, outcome)
+        failed.put(one.calls_failed, one.service, one.endpoint)
+        seconds.put(_steady(one.success_seconds), one.service, one.endpoint)
+    labels = ("service", "endpoint")
+    yield _counter(
+        "endpoint_attempts",
+        "Attempts of calls by endpoint: success, fault (5xx, no connection, no answer in time), or refused.",
+        (*labels, "outcome"),
+        attempts,
+    )
+    yield _counter("endpoint_failed_calls", "Calls that ended in an error for their caller.", labels, failed)
+    yield _counter("endpoint_success_seconds", "Seconds inside successful attempts.", labels, seconds)
 
 
 def _steady(seconds: float) -> float:

@@ -92,7 +92,7 @@ class Meters:
         self._attempts.add(1, labels)
         if event.attempt > 1:
             self._retries.add(1, {"redrive.service": labels["redrive.service"]})
-        if event.outcome != "circuit_open":  # nothing was sent
+        if event.elapsed_s is not None:  # else nothing was sent
             self._latency.record(event.latency_ms / 1_000, labels)
 
     def _written(self, event: BatchWritten) -> None:

@@ -1,8 +1,8 @@
 """Prometheus: what a store says of itself as metrics, by HTTP and as a file for the node exporter.
 
 The figures are those of the store, not of this process: one that exports is enough for all that share it. Labels are
-names of services, pipelines, flows, channels and words that redrive itself has for states and outcomes: never a run, a
-key or a message.
+names of services, endpoints, pipelines, flows, channels and words that redrive itself has for states and outcomes:
+never a run, a key or a message.
 """
 
 from __future__ import annotations

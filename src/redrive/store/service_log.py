@@ -18,8 +18,8 @@ from redrive.calls.rollups import EDGES
 from redrive.policy.retry import REPEATABLE
 from redrive.store import service_sums
 from redrive.store.database import Database
-from redrive.store.schema import OUTCOMES, service_latencies, service_minutes, service_rollups
-from redrive.store.service_sums import EPOCH, SUMS
+from redrive.store.schema import OUTCOMES, service_endpoints, service_latencies, service_minutes, service_rollups
+from redrive.store.service_sums import ENDPOINT_SUMS, EPOCH, SUMS
 
 if TYPE_CHECKING:
     from redrive.calls.recording import Batch
@@ -50,13 +50,17 @@ class ServiceWindow:
     """Attempts after the first one of a call."""
     fallbacks: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
-    """By outcome: a verdict's kind, or `circuit_open` for a call of which nothing was sent."""
+    """By outcome: a verdict's kind; or, for a call of which nothing was sent, `circuit_open` or `no_key_left`."""
     calls_failed: int = 0
     """Calls that ended in an error for their caller."""
     failed_auth: int = 0
     """Of these, by a credential that was refused for good."""
     failed_4xx: int = 0
     """Of these, by an answer 4xx that says that something is wrong with the request."""
+    failed_404: int = 0
+    """Of these, by 404 or 410: what was asked for is not there."""
+    streaks_5xx: int = 0
+    """How often three calls in a row, of one process, ended in an answer 5xx."""
     success_seconds: float = 0.0
     """Time spent inside successful attempts."""
     open_seconds: float = 0.0
@@ -152,6 +156,42 @@ class ServiceMinute:
     """Attempts for whose failure the service is to blame: 5xx, no connection, no answer in time."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSums:
+    """What one endpoint of a service did: a function, or a route of an HTTP client; `other` for those beyond the first
+    hundred of a process."""
+
+    service: str
+    endpoint: str
+    calls: int
+    """Logical calls."""
+    attempts: int
+    """Of all calls."""
+    successes: int
+    retries: int
+    """Attempts after the first one of a call."""
+    faults: int
+    """Attempts for whose failure the service is to blame: 5xx, no connection, no answer in time."""
+    calls_failed: int
+    """Calls that ended in an error for their caller."""
+    failed_4xx: int
+    """Of these, by an answer 4xx that says that something is wrong with the request."""
+    failed_404: int
+    """Of these, by 404 or 410: what was asked for is not there."""
+    success_seconds: float
+    """Time spent inside successful attempts."""
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of attempts that succeeded; None where there were none."""
+        return self.successes / self.attempts if self.attempts else None
+
+    @property
+    def mean_seconds(self) -> float | None:
+        """How long a successful attempt took; None where there was none."""
+        return self.success_seconds / self.successes if self.successes else None
+
+
 class ServiceLog:
     """What services did: sums by the quarter of an hour, in UTC, and of the last hours by the minute.
 
@@ -212,6 +252,28 @@ class ServiceLog:
             return [_window(row, EPOCH, buckets.get((row.service, EPOCH))) for row in rows]
 
         return self._database.read(work)
+
+    def endpoints(
+        self, service: str | None = None, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[EndpointSums]:
+        """What the endpoints of one service or of all did, in windows that begin at `since` or later and before
+        `until`; without these all that was ever done.
+        """
+        of = service_endpoints.c
+        chosen = [] if since is None else [of.at >= since]
+        chosen += [] if until is None else [of.at < until]
+        chosen += [] if service is None else [of.service == service]
+        sums = [func.sum(of[name]).label(name) for name in ENDPOINT_SUMS]
+        by = (of.service, of.endpoint)
+        wanted = select(*by, *sums).where(*chosen).group_by(*by).order_by(*by)
+
+        def found(row: Row[Any]) -> EndpointSums:
+            values = {name: int(row._mapping[name]) for name in ENDPOINT_SUMS if name != "success_seconds"}
+            return EndpointSums(
+                service=row.service, endpoint=row.endpoint, success_seconds=float(row.success_seconds), **values
+            )
+
+        return self._database.read(lambda connection: [found(row) for row in connection.execute(wanted)])
 
     def minutes(self, service: str, since: datetime) -> list[ServiceMinute]:
         """The minutes since then in which there were attempts, the oldest first; they are kept for three hours."""

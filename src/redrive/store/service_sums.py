@@ -11,7 +11,13 @@ from sqlalchemy import Connection, Table, delete
 
 from redrive.calls.rollups import MINUTES_KEPT, Book
 from redrive.store.dialect import Dialect
-from redrive.store.schema import service_latencies, service_minutes, service_reporters, service_rollups
+from redrive.store.schema import (
+    service_endpoints,
+    service_latencies,
+    service_minutes,
+    service_reporters,
+    service_rollups,
+)
 
 if TYPE_CHECKING:
     from redrive.calls.recording import Batch
@@ -22,6 +28,7 @@ REPORTERS_KEPT = timedelta(days=1)
 """How long it is known which batches of a process are there: nobody is unsure for as long what became of one."""
 
 SUMS = tuple(column.name for column in service_rollups.columns if not column.primary_key)
+ENDPOINT_SUMS = tuple(column.name for column in service_endpoints.columns if not column.primary_key)
 _COUNTS = tuple(name for name in SUMS if not name.endswith("_seconds"))
 _PARTS = 1 << 20  # of a second; a power of two, so that a float holds a multiple of one exactly
 _SWEEPS = 60  # a process looks at its first batch, and every so many, for what is too old
@@ -47,6 +54,8 @@ def add(connection: Connection, dialect: Dialect, batch: Batch) -> None:
         ["attempts", "faults"],
         [row for name, book in books for row in _minutes(name, book)],
     )
+    endpoints = [row for name, book in books for row in _endpoints(name, book)]
+    _grow(connection, dialect, service_endpoints, ENDPOINT_SUMS, endpoints)
     if batch.number % _SWEEPS == 1:
         _sweep(connection, batch, now)
 
@@ -70,6 +79,11 @@ def purge(connection: Connection, dialect: Dialect, service: str, before: dateti
         counts[row.bucket] += row._mapping["count"]
     folded = [{"service": service, "at": EPOCH, "bucket": one, "count": counts[one]} for one in sorted(counts)]
     _grow(connection, dialect, service_latencies, ["count"], folded)
+    by_endpoint: dict[str, Counter[str]] = {}
+    for row in taken(service_endpoints):
+        by_endpoint.setdefault(row.endpoint, Counter()).update({name: row._mapping[name] for name in ENDPOINT_SUMS})
+    totals = [{"service": service, "endpoint": one, "at": EPOCH, **by_endpoint[one]} for one in sorted(by_endpoint)]
+    _grow(connection, dialect, service_endpoints, ENDPOINT_SUMS, totals)
     connection.execute(
         delete(service_minutes).where(service_minutes.c.service == service, service_minutes.c.at < before)
     )
@@ -134,6 +148,13 @@ def _buckets(service: str, book: Book) -> Iterator[dict[str, Any]]:
         for bucket, count in enumerate(sums.buckets):
             if count:
                 yield {"service": service, "at": _moment(at), "bucket": bucket, "count": count}
+
+
+def _endpoints(service: str, book: Book) -> Iterator[dict[str, Any]]:
+    for (endpoint, at), sums in sorted(book.endpoints.items(), key=lambda item: item[0]):
+        counts = {name: sums.counts[name] for name in ENDPOINT_SUMS if name != "success_seconds"}
+        row = {"service": service, "endpoint": endpoint, "at": _moment(at), **counts}
+        yield {**row, "success_seconds": _exact(sums.success_seconds)}
 
 
 def _minutes(service: str, book: Book) -> Iterator[dict[str, Any]]:

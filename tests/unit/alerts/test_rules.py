@@ -73,6 +73,7 @@ EXAMPLES = [
             services=(
                 a_service(minutes=minutes(*((ago, 9, 9) for ago in range(9, 0, -1))), failed_auth=1, failed_4xx=1),
                 a_service(name="bank", successes=100, retries=90, successes_before=900, retries_before=9),
+                a_service(name="rates", streaks_5xx=1),
             ),
             letters=(PendingLetters(pipeline="vendor", pending=100_000, new_today=100),),
             pending_total=100_000,
@@ -117,7 +118,15 @@ def test_the_table_has_the_tiers_of_the_specification():
             "monitor_failed",
             "pending_total",
         },
-        Urgency.P3: {"recovered", "new_letters", "pending_day", "slow", "client_errors", "retries_rising"},
+        Urgency.P3: {
+            "recovered",
+            "new_letters",
+            "pending_day",
+            "slow",
+            "client_errors",
+            "server_errors",
+            "retries_rising",
+        },
     }
 
 
@@ -234,6 +243,7 @@ THRESHOLDS = st.builds(
     down_share=st.floats(0, 1),
     down_faults=FEW,
     client_errors=FEW,
+    server_errors=FEW,
     pending_day=FEW,
     retries_calls=FEW,
     retries_least=st.floats(0, 1),
@@ -250,6 +260,8 @@ SERVICES = st.builds(
     successes=COUNTS,
     retries=COUNTS,
     failed_4xx=FEW,
+    failed_404=FEW,
+    streaks_5xx=FEW,
     failed_auth=FEW,
     last_auth_failure=MAYBE | MOMENTS,
     last_success=MAYBE | MOMENTS,
@@ -321,6 +333,7 @@ SHAPES = {
     "service_down": (r"service:(.+):down", r"level:down:\1"),
     "auth_refused": (r"service:(.+):auth", r"level:auth:\1"),
     "client_errors": (r"service:(.+):4xx", r"level:4xx:\1"),
+    "server_errors": (r"service:(.+):5xx", r"level:5xx:\1"),
     "retries_rising": (r"service:(.+):retries", r"level:retries:\1"),
     "slot_lag": (r"slot:(.+)", r"level:slot:\1"),
     "row_count": (r"rows:(.+)", r"level:rows:\1"),

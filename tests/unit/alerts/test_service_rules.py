@@ -195,6 +195,18 @@ def test_any_call_that_ended_in_a_4xx_is_a_p3(calls, limit, found):
         assert finding.title.startswith(f"shipfast answered {calls} call")
 
 
+def test_missing_resources_are_routine_where_others_are_there():
+    assert conditions(of_service(failed_404=7, successes=1)) == []
+    assert conditions(of_service(failed_404=7, successes=0)) == ["client_errors"]
+
+
+def test_three_calls_in_a_row_with_a_5xx_are_a_p3():
+    judgement = of_service(streaks_5xx=1)
+    assert conditions(judgement) == ["server_errors"]
+    assert judgement.weighed("level:5xx:shipfast")
+    assert conditions(of_service(with_thresholds(server_errors=2), streaks_5xx=1)) == []
+
+
 # ── retries ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -626,9 +626,9 @@ def test_an_exhausted_pool_says_so_in_verdict_line_and_counts(service, caplog):
     assert spent.value.redrive.attempts == ()
     assert "Add a key to the pool" in str(spent.value)
     assert "Come back in 60 min" in str(spent.value)
-    assert shipfast.stats().failures == {"quota": 2}
+    assert shipfast.stats().failures == {"quota": 1, "no_key_left": 1}
     lines = [record for record in caplog.records if record.name == "redrive.attempts"]
-    assert [line.outcome for line in lines] == ["quota", "quota"]
+    assert [line.outcome for line in lines] == ["quota", "no_key_left"]
     assert lines[0].wait_s is None
 
 

@@ -205,7 +205,7 @@ def test_an_error_that_is_not_the_service_s_is_no_fault(service, shelf):
     ("status", "counted"),
     [
         (400, {"failed_4xx"}),
-        (404, {"failed_4xx"}),
+        (404, {"failed_404"}),
         (422, {"failed_4xx"}),
         (401, {"failed_auth"}),
         (403, {"failed_4xx"}),

@@ -97,7 +97,7 @@ def test_the_last_day_of_a_service_is_a_chart_on_a_terminal(terminal, day):
 
 def test_and_plain_data_in_a_pipe(run, day):
     told = dict(run("services", "show", "bank").rows)
-    assert (told["attempts"], told["failed, transient"], told["failed, circuit_open"]) == ("1200", "200", "1")
+    assert (told["attempts"], told["failed, transient"], told["not sent, circuit_open"]) == ("1200", "200", "1")
     assert (told["retries per success"], told["circuit not closed for"]) == ("0.2", "60.0")
     quarters = run("services", "show", "bank", "--quarters")
     assert quarters.out.split("\n")[0].split("\t")[:3] == ["at", "calls", "attempts"]

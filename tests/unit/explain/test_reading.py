@@ -304,3 +304,22 @@ def test_a_code_that_no_rule_knows_is_not_judged_by_a_class_that_nobody_named(co
 def test_a_number_without_a_meaning_is_sent_only_where_it_can_have_one(number, said):
     with pytest.raises(Unclear, match=said):
         read(number)
+
+
+@pytest.mark.parametrize(
+    ("text", "read_as"),
+    [
+        ("503 Service Unavailable", "HTTP status 503"),
+        ("status 503", "HTTP status 503"),
+        ("status_code=429", "HTTP status 429"),
+        ("[Errno 28] No space left on device", "errno 28, ENOSPC"),
+        ("OSError: [Errno 28] No space left on device: '/data'", "errno 28, ENOSPC"),
+        ("gaierror: [Errno -2] Name or service not known", "exception socket.gaierror"),
+    ],
+)
+def test_lines_of_logs_are_understood(text, read_as):
+    assert [found.read_as for found in read(text)] == [read_as]
+
+
+def test_no_class_of_another_library_is_suggested():
+    assert names.near("radis.exceptions.ConnectionError") == []

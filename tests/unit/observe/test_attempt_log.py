@@ -92,3 +92,16 @@ def test_a_log_that_is_closed_twice_or_cannot_be_written_harms_no_call(tmp_path,
         ATTEMPTS.setLevel(logging.NOTSET)
         ATTEMPTS.removeHandler(handler)
     assert "Bad file descriptor" in capsys.readouterr().err
+
+
+def test_log_follows_a_file_that_logrotate_renames(tmp_path):
+    path = tmp_path / "attempts.jsonl"
+    handler = attempt_log(path)
+    record = logging.LogRecord("redrive.attempts", logging.INFO, "", 0, "line %d", (1,), None)
+    handler.emit(record)
+    path.rename(tmp_path / "attempts.jsonl.1")
+    handler.emit(record)
+    handler.emit(record)
+    handler.close()
+    assert len(path.read_text().splitlines()) == 2
+    assert len((tmp_path / "attempts.jsonl.1").read_text().splitlines()) == 1

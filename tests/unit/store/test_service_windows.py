@@ -39,7 +39,7 @@ def window(**values):
 
 
 def test_every_kind_of_failure_has_a_column_of_its_own():
-    assert set(OUTCOMES) == {*Kind, "circuit_open"}
+    assert set(OUTCOMES) == {*Kind, "circuit_open", "no_key_left", "cancelled"}
 
 
 def test_shares_are_of_what_there_was():

@@ -48,6 +48,8 @@ OUTCOMES = (
     "discard",
     "resource",
     "circuit_open",
+    "no_key_left",
+    "cancelled",
 )
 
 # Sums over all processes, for each quarter of an hour. What was purged is kept as one row at the beginning of time, so
@@ -68,12 +70,33 @@ service_rollups = Table(
             *OUTCOMES,
             "calls_failed",  # calls that ended in an error for their caller
             "failed_auth",  # of these, by a credential that was refused for good
-            "failed_4xx",  # of these, by an answer 4xx other than 401, 408, 425 and 429
+            "failed_4xx",  # of these, by an answer 4xx other than 401, 404, 408, 410, 425 and 429
+            "failed_404",  # of these, by 404 or 410
+            "streaks_5xx",  # how often three calls in a row ended in an answer 5xx
         )
     ),
     Column("success_seconds", Float, nullable=False, server_default=text("0")),
     Column("open_seconds", Float, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("service", "at"),
+    sqlite_with_rowid=False,
+)
+
+# The same for each endpoint: a function, or a route of an HTTP client. A process counts a hundred of them apart.
+service_endpoints = Table(
+    "service_endpoints",
+    metadata,
+    Column("service", Text, nullable=False),
+    Column("endpoint", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    *(
+        Column(name, BigInteger, nullable=False, server_default=text("0"))
+        for name in (
+            *("calls", "attempts", "successes", "retries", "faults"),
+            *("calls_failed", "failed_4xx", "failed_404"),
+        )
+    ),
+    Column("success_seconds", Float, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("service", "endpoint", "at"),
     sqlite_with_rowid=False,
 )
 

@@ -57,10 +57,30 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "batch"),
         schema=schema,
     )
+    for name in ("no_key_left", "cancelled", "failed_404", "streaks_5xx"):
+        zero = sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0"))
+        op.add_column("service_rollups", zero, schema=schema)
+    _add_endpoints(schema)
     _add_salt(schema)
     _index_open_letters(schema, on_postgres)
     if on_postgres:
         _count_truncate()
+
+
+def _add_endpoints(schema: str | None) -> None:
+    """Count what services do by endpoint."""
+    counts = ("calls", "attempts", "successes", "retries", "faults", "calls_failed", "failed_4xx", "failed_404")
+    op.create_table(
+        "service_endpoints",
+        sa.Column("service", sa.Text, nullable=False),
+        sa.Column("endpoint", sa.Text, nullable=False),
+        sa.Column("at", Moment, nullable=False),
+        *(sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0")) for name in counts),
+        sa.Column("success_seconds", sa.Float, nullable=False, server_default=sa.text("0")),
+        sa.PrimaryKeyConstraint("service", "endpoint", "at"),
+        schema=schema,
+        sqlite_with_rowid=False,
+    )
 
 
 def _add_salt(schema: str | None) -> None:
