@@ -3,10 +3,12 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import pytest
 
-from redrive import KeyPool, Retry, Service, Token
+import redrive
+from redrive import CircuitOpen, KeyPool, Retry, Service, Token
 from redrive.clock import SystemClock
 
 pytestmark = [
@@ -128,3 +130,48 @@ def test_fetch_of_the_parent_does_not_stop_the_child():
     assert in_child(child) == 0
     go_on.set()
     thread.join()
+
+
+def call_both_ways(service):
+    """A call that succeeds and one that fails, as far as the circuit lets them."""
+    for function, *args in ((len, "abc"), (fail,)):
+        with suppress(ConnectionRefusedError, CircuitOpen):
+            service.call(function, *args)
+
+
+def forks_under_load(store, *, forks, threads):
+    """Fork while threads call services with a store; the exit codes of children that call them, too."""
+    services = [
+        Service("bank", store=store, retry=Retry(attempts=2, base=0, cap=0), credentials=KeyPool(["k-1111", "k-2222"])),
+        Service("rates", store=store, retry=Retry(attempts=1), breaker_per="endpoint"),
+    ]
+    over = threading.Event()
+
+    def hammer(service):
+        while not over.is_set():
+            call_both_ways(service)
+
+    def child():
+        for service in services:
+            before = service.stats().calls
+            for _ in range(20):
+                call_both_ways(service)
+            assert service.stats().calls == before + 40
+
+    working = [threading.Thread(target=hammer, args=(services[number % 2],)) for number in range(threads)]
+    for thread in working:
+        thread.start()
+    try:
+        return [in_child(child) for _ in range(forks)]
+    finally:
+        over.set()
+        for thread in working:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("forks", "threads"), [(4, 4), pytest.param(200, 16, marks=pytest.mark.chaos)], ids=["short", "full"]
+)
+def test_children_forked_under_load_work(tmp_path, forks, threads):
+    with redrive.connect(f"sqlite:///{tmp_path}/shared.db") as store:
+        assert forks_under_load(store, forks=forks, threads=threads) == [0] * forks
