@@ -19,7 +19,7 @@ from redrive.calls.announce import Hook
 from redrive.dlq.filters import moment
 from redrive.dlq.queue import DeadLetters
 from redrive.errors import LetterError, UnknownStore
-from redrive.flows import FlowEnded, TaskFailed, TasksDead
+from redrive.flows import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.letters import LettersChanged, LettersPurged, LettersReplayed, QueueSize
 from redrive.model import Event
 from redrive.paths import local_path
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from redrive.store.retention import StorePurged
 
 DEFAULT = ".redrive/redrive.db"
-_FOR_ALERTS = (RunEnded, FlowEnded, TasksDead, TaskFailed, LettersReplayed, LettersChanged, LettersPurged)
+_FOR_ALERTS = (RunEnded, FlowEnded, TasksDead, TaskFailed, SlaAtRisk, LettersReplayed, LettersChanged, LettersPurged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

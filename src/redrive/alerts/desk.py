@@ -19,7 +19,7 @@ from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings
 from redrive.clock import Clock
 from redrive.errors import StoreError
-from redrive.flows import FlowEnded, TaskFailed, TasksDead
+from redrive.flows import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.letters import LettersChanged, LettersPurged, LettersReplayed
 from redrive.masking import mask
 from redrive.model import Event
@@ -63,7 +63,7 @@ class Desk:
             if isinstance(event, LettersReplayed | LettersChanged | LettersPurged):
                 self.look_at_letters()
             elif (run := _run_of(event)) is not None:
-                if isinstance(event, TasksDead | TaskFailed):
+                if isinstance(event, TasksDead | TaskFailed | SlaAtRisk):
                     self._pace.ask(run)
                 else:
                     self._pace.end(run)
@@ -213,6 +213,6 @@ def _run_of(event: Event) -> RunName | None:
             return RunName("pipeline", report.run_id)
         case FlowEnded(report=report):
             return RunName("flow", report.run_id)
-        case TasksDead(run_id=run_id) | TaskFailed(run_id=run_id):
+        case TasksDead(run_id=run_id) | TaskFailed(run_id=run_id) | SlaAtRisk(run_id=run_id, task=None, missed=True):
             return RunName("flow", run_id)
     return None

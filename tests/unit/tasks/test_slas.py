@@ -8,7 +8,7 @@ import pytest
 import redrive
 from redrive.flows import SlaAtRisk
 from redrive.tasks.slas import WHOLE_RUN, Slas
-from tests.support.flows import PATIENCE
+from tests.support.flows import PATIENCE, eventually
 
 START = datetime(2026, 11, 16, tzinfo=UTC)
 
@@ -49,6 +49,15 @@ class TestFlow:
             assert flow.result("slow") is True
             assert report.late
             assert report.sla - report.started_at == timedelta(milliseconds=1)
+
+    def test_missed_sla_of_a_run_is_an_alert_while_it_runs(self, tmp_path):
+        with redrive.connect(tmp_path / "redrive.db") as store:
+            flow = redrive.Flow("late", store=store, workers=2, sla=0.001)
+            flow.task(name="slow", in_thread=True, retry=None)(
+                lambda: eventually(lambda: [alert.title for alert in store.alerts.find()])
+            )
+            flow.run()
+            assert flow.result("slow")[0].startswith("late still runs, and was due at ")
 
     @pytest.mark.parametrize("sla", ["tomorrow", 0, -1, float("nan"), True])
     def test_sla_that_is_none_is_refused(self, sla):
