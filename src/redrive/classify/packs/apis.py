@@ -7,6 +7,7 @@ from redrive.classify.tables.entry import AMBIGUOUS, AUTH, GARBLED, PERMANENT, R
 
 _TLS = Entry(AMBIGUOUS, "TLS error")
 _REFUSED_DOCUMENTS = Entry(ROW, "some documents refused")
+_SHARDS_FAILED = Entry(AMBIGUOUS, "some shards failed")
 _NOT_SERIALIZABLE = Entry(PERMANENT, "document not serializable")
 
 _SLACK: dict[str, Entry] = {
@@ -61,7 +62,7 @@ PACKS = (
         },
         wraps=True,
     ),
-    Pack("elasticsearch", types={"BulkIndexError": _REFUSED_DOCUMENTS}, wraps=True),
+    Pack("elasticsearch", types={"BulkIndexError": _REFUSED_DOCUMENTS, "ScanError": _SHARDS_FAILED}, wraps=True),
     Pack(
         "hvac",
         types={
@@ -85,11 +86,17 @@ PACKS = (
             "ConnectionTimeout": Entry(TRANSIENT, "timed out"),
             "ImproperlyConfigured": Entry(PERMANENT, "client configured wrongly"),
             "SSLError": _TLS,
+            "ScanError": _SHARDS_FAILED,
             "SerializationError": _NOT_SERIALIZABLE,
         },
         wraps=True,
     ),
-    Pack("slack_sdk", codes=(Codes("slack_sdk.SlackApiError", "response.data.error", _SLACK),), wraps=True),
+    Pack(
+        "slack_sdk",
+        types={"SlackClientNotConnectedError": Entry(TRANSIENT, "not connected")},
+        codes=(Codes("slack_sdk.SlackApiError", "response.data.error", _SLACK),),
+        wraps=True,
+    ),
     Pack(
         "stripe",
         types={

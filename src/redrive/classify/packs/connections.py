@@ -70,7 +70,6 @@ PACKS = (
             "SFTPNoConnection": Entry(TRANSIENT, "not connected"),
             "SFTPNoSuchFile": Entry(ROW, "no such file"),
             "SFTPNoSuchPath": Entry(ROW, "no such path"),
-            "TooManyAuthFailures": Entry(AUTH, "login failed"),
         },
         wraps=True,
     ),

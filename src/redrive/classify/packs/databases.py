@@ -170,6 +170,7 @@ PACKS = (
         types={
             "AlreadyExists": Entry(PERMANENT, "exists already"),
             "AuthenticationFailed": Entry(AUTH, "login failed"),
+            "BadCredentials": Entry(AUTH, "login failed"),
             "ConnectionBusy": Entry(TRANSIENT, "connection busy"),
             "ConnectionException": Entry(TRANSIENT, "connection failed"),
             "CoordinationFailure": Entry(AMBIGUOUS, "replicas failed"),
