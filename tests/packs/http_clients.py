@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
-WAIT = 0.25
-
 CLIENTS: dict[str, Callable[[int], object]] = {}
+
+_patience = ContextVar("patience", default=0.25)
+
+
+def wait() -> float:
+    """The seconds that a client waits: few where the server stays silent, many where it answers."""
+    return _patience.get()
+
+
+@contextmanager
+def patient() -> Iterator[None]:
+    """Let clients wait long enough for an answer on a machine that is busy."""
+    token = _patience.set(10.0)
+    try:
+        yield
+    finally:
+        _patience.reset(token)
 
 
 def client(library: str) -> Callable[[Callable[[int], object]], Callable[[int], object]]:
@@ -29,28 +46,28 @@ def url(port: int) -> str:
 def _requests(port):
     import requests
 
-    requests.get(url(port), timeout=WAIT).raise_for_status()
+    requests.get(url(port), timeout=wait()).raise_for_status()
 
 
 @client("httpx")
 def _httpx(port):
     import httpx
 
-    httpx.get(url(port), timeout=WAIT, verify=False).raise_for_status()
+    httpx.get(url(port), timeout=wait(), verify=False).raise_for_status()
 
 
 @client("httpx2")
 def _httpx2(port):
     import httpx2
 
-    httpx2.get(url(port), timeout=WAIT, verify=False).raise_for_status()
+    httpx2.get(url(port), timeout=wait(), verify=False).raise_for_status()
 
 
 @client("niquests")
 def _niquests(port):
     import niquests
 
-    niquests.get(url(port), timeout=WAIT).raise_for_status()
+    niquests.get(url(port), timeout=wait()).raise_for_status()
 
 
 @client("aiohttp")
@@ -58,7 +75,7 @@ def _aiohttp(port):
     import aiohttp
 
     async def fetch():
-        limits = aiohttp.ClientTimeout(total=WAIT)
+        limits = aiohttp.ClientTimeout(total=wait())
         async with aiohttp.ClientSession(timeout=limits, raise_for_status=True) as session:
             await (await session.get(url(port))).read()
 
@@ -70,14 +87,14 @@ def _urllib3(port):
     import urllib3
 
     # It raises nothing for a status: the response itself is what a service judges.
-    return urllib3.PoolManager().request("GET", url(port), timeout=WAIT, retries=False)
+    return urllib3.PoolManager().request("GET", url(port), timeout=wait(), retries=False)
 
 
 @client("urllib")
 def _urllib(port):
     from urllib.request import urlopen
 
-    with urlopen(url(port), timeout=WAIT) as answer:
+    with urlopen(url(port), timeout=wait()) as answer:
         answer.read()
 
 
@@ -85,7 +102,7 @@ def _urllib(port):
 def _http_client(port):
     from http.client import HTTPConnection
 
-    connection = HTTPConnection("127.0.0.1", port, timeout=WAIT)
+    connection = HTTPConnection("127.0.0.1", port, timeout=wait())
     try:
         connection.request("GET", "/")
         answer = connection.getresponse()
@@ -99,7 +116,7 @@ def _http_client(port):
 def _openai(port):
     import openai
 
-    with openai.OpenAI(api_key="k", base_url=url(port), max_retries=0, timeout=WAIT) as api:
+    with openai.OpenAI(api_key="k", base_url=url(port), max_retries=0, timeout=wait()) as api:
         api.models.list()
 
 
@@ -107,7 +124,7 @@ def _openai(port):
 def _anthropic(port):
     import anthropic
 
-    with anthropic.Anthropic(api_key="k", base_url=url(port), max_retries=0, timeout=WAIT) as api:
+    with anthropic.Anthropic(api_key="k", base_url=url(port), max_retries=0, timeout=wait()) as api:
         api.models.list()
 
 
@@ -115,7 +132,7 @@ def _anthropic(port):
 def _elasticsearch(port):
     import elasticsearch
 
-    with elasticsearch.Elasticsearch(url(port), request_timeout=WAIT, max_retries=0, retry_on_timeout=False) as api:
+    with elasticsearch.Elasticsearch(url(port), request_timeout=wait(), max_retries=0, retry_on_timeout=False) as api:
         api.get(index="orders", id="1")
 
 
@@ -123,7 +140,7 @@ def _elasticsearch(port):
 def _opensearch(port):
     import opensearchpy
 
-    api = opensearchpy.OpenSearch(url(port), timeout=WAIT, max_retries=0)
+    api = opensearchpy.OpenSearch(url(port), timeout=wait(), max_retries=0)
     try:
         api.get(index="orders", id="1")
     finally:
@@ -134,7 +151,7 @@ def _opensearch(port):
 def _botocore(port):
     from botocore.config import Config
 
-    config = Config(connect_timeout=WAIT, read_timeout=WAIT, retries={"total_max_attempts": 1})
+    config = Config(connect_timeout=wait(), read_timeout=wait(), retries={"total_max_attempts": 1})
     keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "eu-west-1"}
     _aws_session().create_client("dynamodb", endpoint_url=url(port), config=config, **keys).list_tables()
 
@@ -154,7 +171,7 @@ def _google_auth(port):
 
     class Impatient(Request):
         def __call__(self, *arguments, **options):
-            return super().__call__(*arguments, **{**options, "timeout": WAIT})
+            return super().__call__(*arguments, **{**options, "timeout": wait()})
 
     # What `Credentials.refresh` calls; only here its own retries, of three seconds, can be left out.
     refresh_grant(Impatient(), f"{url(port)}/token", "token", "id", "secret", can_retry=False)
@@ -166,7 +183,7 @@ def _google_api_core(port):
     from google.api_core.exceptions import from_http_response
 
     # As the clients of BigQuery and Cloud Storage do it.
-    answer = requests.get(url(port), timeout=WAIT)
+    answer = requests.get(url(port), timeout=wait())
     if not answer.ok:
         raise from_http_response(answer)
 
@@ -177,7 +194,7 @@ def _azure(port):
     from azure.core.pipeline.policies import RetryPolicy
     from azure.core.rest import HttpRequest
 
-    options = {"connection_timeout": WAIT, "read_timeout": WAIT}
+    options = {"connection_timeout": wait(), "read_timeout": wait()}
     with PipelineClient(url(port), retry_policy=RetryPolicy.no_retries()) as api:
         api.send_request(HttpRequest("GET", f"{url(port)}/items"), **options).raise_for_status()
 
@@ -186,7 +203,7 @@ def _azure(port):
 def _stripe(port):
     import stripe
 
-    transport = stripe.RequestsClient(timeout=WAIT)
+    transport = stripe.RequestsClient(timeout=wait())
     options = {"base_addresses": {"api": url(port)}, "max_network_retries": 0}
     api = stripe.StripeClient("sk_test_1", http_client=transport, **options)
     api.v1.customers.list()
@@ -196,7 +213,7 @@ def _stripe(port):
 def _trino(port):
     import trino
 
-    connection = trino.dbapi.connect(host="127.0.0.1", port=port, user="u", request_timeout=WAIT, max_attempts=1)
+    connection = trino.dbapi.connect(host="127.0.0.1", port=port, user="u", request_timeout=wait(), max_attempts=1)
     cursor = connection.cursor()
     cursor.execute("SELECT 1")
     cursor.fetchall()
@@ -230,7 +247,7 @@ def _databricks(port):
         _connection_uri=f"{url(port)}/sql/1.0/warehouses/w",
         http_path="/sql/1.0/warehouses/w",
         access_token="t",
-        _socket_timeout=WAIT,
+        _socket_timeout=wait(),
         _retry_stop_after_attempts_count=1,
         _retry_stop_after_attempts_duration=1,
         enable_telemetry=False,
@@ -241,14 +258,14 @@ def _databricks(port):
 def _docker(port):
     import docker
 
-    docker.DockerClient(base_url=f"tcp://127.0.0.1:{port}", version="1.41", timeout=WAIT).containers.get("c")
+    docker.DockerClient(base_url=f"tcp://127.0.0.1:{port}", version="1.41", timeout=wait()).containers.get("c")
 
 
 @client("influxdb_client")
 def _influxdb(port):
     import influxdb_client
 
-    with influxdb_client.InfluxDBClient(url(port), token="t", org="o", timeout=WAIT * 1000, retries=False) as api:
+    with influxdb_client.InfluxDBClient(url(port), token="t", org="o", timeout=wait() * 1000, retries=False) as api:
         api.query_api().query("buckets()")
 
 
@@ -265,14 +282,14 @@ def _kubernetes(port):
     from kubernetes import client as k8s
 
     options = k8s.Configuration(host=url(port), retries=False)
-    k8s.CoreV1Api(k8s.ApiClient(options)).read_namespaced_pod("p", "n", _request_timeout=WAIT)
+    k8s.CoreV1Api(k8s.ApiClient(options)).read_namespaced_pod("p", "n", _request_timeout=wait())
 
 
 @client("hvac")
 def _hvac(port):
     import hvac
 
-    hvac.Client(url=url(port), token="t", timeout=WAIT).secrets.kv.v2.read_secret_version(path="p")
+    hvac.Client(url=url(port), token="t", timeout=wait()).secrets.kv.v2.read_secret_version(path="p")
 
 
 @client("minio")
@@ -280,7 +297,7 @@ def _minio(port):
     import minio
     import urllib3
 
-    pool = urllib3.PoolManager(timeout=WAIT, retries=False)
+    pool = urllib3.PoolManager(timeout=wait(), retries=False)
     minio.Minio(f"127.0.0.1:{port}", "k", "s", secure=False, region="r", http_client=pool).stat_object("bucket", "o")
 
 
@@ -303,7 +320,7 @@ def _twilio(port):
     from twilio.http.http_client import TwilioHttpClient
     from twilio.rest import Client
 
-    api = Client("AC1", "t", http_client=TwilioHttpClient(timeout=WAIT))
+    api = Client("AC1", "t", http_client=TwilioHttpClient(timeout=wait()))
     api.api.base_url = url(port)
     api.api.v2010.accounts("AC1").fetch()
 
@@ -313,7 +330,7 @@ def _sendgrid(port):
     import sendgrid
 
     api = sendgrid.SendGridAPIClient("k", host=url(port))
-    api.client.timeout = WAIT
+    api.client.timeout = wait()
     api.client.mail.send.post(request_body={})
 
 
@@ -324,7 +341,7 @@ def _salesforce(port):
 
     class Impatient(requests.Session):
         def request(self, method, address, **options):
-            return super().request(method, address.replace("https://", "http://"), **{**options, "timeout": WAIT})
+            return super().request(method, address.replace("https://", "http://"), **{**options, "timeout": wait()})
 
     api = simple_salesforce.Salesforce(instance=f"127.0.0.1:{port}", session_id="s", session=Impatient())
     api.query("SELECT Id FROM Account")
@@ -334,12 +351,12 @@ def _salesforce(port):
 def _notion(port):
     import notion_client
 
-    notion_client.Client(auth="t", base_url=url(port), timeout_ms=int(WAIT * 1000)).users.me()
+    notion_client.Client(auth="t", base_url=url(port), timeout_ms=int(wait() * 1000)).users.me()
 
 
 @client("dlt")
 def _dlt(port):
     from dlt.sources.helpers.requests import Client
 
-    session = Client(request_timeout=WAIT, request_max_attempts=1, raise_for_status=True).session
+    session = Client(request_timeout=wait(), request_max_attempts=1, raise_for_status=True).session
     session.get(url(port)).raise_for_status()

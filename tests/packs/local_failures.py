@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.packs.http_clients import WAIT
+from tests.packs.http_clients import wait
 
 SCENES: dict[tuple[str, str], Callable[[], object]] = {}
 
@@ -171,7 +171,7 @@ def _grpc_status(name):
         server.start()
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                channel.unary_unary("/bank.Ledger/Post")(b"", timeout=WAIT * 20)
+                channel.unary_unary("/bank.Ledger/Post")(b"", timeout=wait() * 20)
         finally:
             server.stop(None).wait()
 

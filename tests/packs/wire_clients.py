@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.packs.http_clients import WAIT, client, url
+from tests.packs.http_clients import client, url, wait
 
 
 @client("redis")
@@ -12,7 +12,7 @@ def _redis(port):
     import redis
 
     never = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
-    with redis.Redis(port=port, retry=never, socket_timeout=WAIT, protocol=2) as api:
+    with redis.Redis(port=port, retry=never, socket_timeout=wait(), protocol=2) as api:
         api.get("key")
 
 
@@ -43,7 +43,7 @@ def _psycopg2(port):
 def _asyncpg(port):
     import asyncpg
 
-    asyncio.run(asyncpg.connect(host="127.0.0.1", port=port, user="u", password="p", ssl=False, timeout=WAIT))
+    asyncio.run(asyncpg.connect(host="127.0.0.1", port=port, user="u", password="p", ssl=False, timeout=wait()))
 
 
 @client("sqlalchemy")
@@ -58,7 +58,7 @@ def _sqlalchemy(port):
 def _pymysql(port):
     import pymysql
 
-    pymysql.connect(host="127.0.0.1", port=port, user="u", connect_timeout=WAIT, read_timeout=WAIT)
+    pymysql.connect(host="127.0.0.1", port=port, user="u", connect_timeout=wait(), read_timeout=wait())
 
 
 @client("mysql")
@@ -72,7 +72,7 @@ def _mysql(port):
 def _oracledb(port):
     import oracledb
 
-    oracledb.connect(user="u", password="p", host="127.0.0.1", port=port, service_name="s", tcp_connect_timeout=WAIT)
+    oracledb.connect(user="u", password="p", host="127.0.0.1", port=port, service_name="s", tcp_connect_timeout=wait())
 
 
 @client("pymssql")
@@ -86,7 +86,7 @@ def _pymssql(port):
 def _cassandra(port):
     from cassandra.cluster import Cluster
 
-    cluster = Cluster(["127.0.0.1"], port=port, connect_timeout=WAIT, control_connection_timeout=WAIT)
+    cluster = Cluster(["127.0.0.1"], port=port, connect_timeout=wait(), control_connection_timeout=wait())
     try:
         cluster.connect()
     finally:
@@ -134,7 +134,7 @@ def _silent():
 def _pika(port):
     import pika
 
-    options = {"socket_timeout": WAIT, "stack_timeout": WAIT, "blocked_connection_timeout": WAIT}
+    options = {"socket_timeout": wait(), "stack_timeout": wait(), "blocked_connection_timeout": wait()}
     pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, connection_attempts=1, **options))
 
 
@@ -142,14 +142,14 @@ def _pika(port):
 def _aio_pika(port):
     import aio_pika
 
-    asyncio.run(aio_pika.connect(f"amqp://u:p@127.0.0.1:{port}/", timeout=WAIT))
+    asyncio.run(aio_pika.connect(f"amqp://u:p@127.0.0.1:{port}/", timeout=wait()))
 
 
 @client("kombu")
 def _kombu(port):
     import kombu
 
-    with kombu.Connection(f"amqp://u:p@127.0.0.1:{port}//", connect_timeout=WAIT) as connection:
+    with kombu.Connection(f"amqp://u:p@127.0.0.1:{port}//", connect_timeout=wait()) as connection:
         connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
 
 
@@ -161,7 +161,7 @@ def _nats(port):
         async def ignore(_):
             pass
 
-        limits = {"connect_timeout": WAIT, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
+        limits = {"connect_timeout": wait(), "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
         await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, error_cb=ignore, **limits)
 
     asyncio.run(connect())
@@ -178,9 +178,9 @@ def _paramiko(port):
             port,
             username="u",
             password="p",
-            timeout=WAIT,
-            banner_timeout=WAIT,
-            auth_timeout=WAIT,
+            timeout=wait(),
+            banner_timeout=wait(),
+            auth_timeout=wait(),
             allow_agent=False,
             look_for_keys=False,
         )
@@ -191,7 +191,7 @@ def _asyncssh(port):
     import asyncssh
 
     async def connect():
-        options = {"known_hosts": None, "login_timeout": WAIT, "connect_timeout": WAIT, "config": []}
+        options = {"known_hosts": None, "login_timeout": wait(), "connect_timeout": wait(), "config": []}
         await asyncssh.connect("127.0.0.1", port, username="u", password="p", **options)
 
     asyncio.run(connect())
@@ -201,7 +201,7 @@ def _asyncssh(port):
 def _smtplib(port):
     import smtplib
 
-    api = smtplib.SMTP("127.0.0.1", port, timeout=WAIT)
+    api = smtplib.SMTP("127.0.0.1", port, timeout=wait())
     try:
         api.sendmail("from@example.com", ["to@example.com"], "text")
     finally:
@@ -212,23 +212,26 @@ def _smtplib(port):
 def _ftplib(port):
     import ftplib
 
-    with ftplib.FTP() as api:
-        api.connect("127.0.0.1", port, timeout=WAIT)
+    api = ftplib.FTP()
+    try:
+        api.connect("127.0.0.1", port, timeout=wait())
         api.login("u", "p")
+    finally:
+        api.close()
 
 
 @client("imaplib")
 def _imaplib(port):
     import imaplib
 
-    imaplib.IMAP4("127.0.0.1", port, timeout=WAIT).login("u", "p")
+    imaplib.IMAP4("127.0.0.1", port, timeout=wait()).login("u", "p")
 
 
 @client("poplib")
 def _poplib(port):
     import poplib
 
-    api = poplib.POP3("127.0.0.1", port, timeout=WAIT)
+    api = poplib.POP3("127.0.0.1", port, timeout=wait())
     try:
         api.user("u")
         api.pass_("p")
@@ -240,7 +243,7 @@ def _poplib(port):
 def _socket(port):
     import socket
 
-    with socket.create_connection(("127.0.0.1", port), timeout=WAIT) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=wait()) as connection:
         connection.sendall(b"hello")
         if not connection.recv(1):
             raise EOFError
@@ -251,14 +254,14 @@ def _grpc(port):
     import grpc
 
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        channel.unary_unary("/bank.Ledger/Post")(b"", timeout=WAIT)
+        channel.unary_unary("/bank.Ledger/Post")(b"", timeout=wait())
 
 
 @client("websockets")
 def _websockets(port):
     from websockets.sync.client import connect
 
-    with connect(f"ws://127.0.0.1:{port}", open_timeout=WAIT, close_timeout=WAIT):
+    with connect(f"ws://127.0.0.1:{port}", open_timeout=wait(), close_timeout=wait()):
         pass
 
 
@@ -266,21 +269,21 @@ def _websockets(port):
 def _websocket(port):
     import websocket
 
-    websocket.create_connection(f"ws://127.0.0.1:{port}", timeout=WAIT)
+    websocket.create_connection(f"ws://127.0.0.1:{port}", timeout=wait())
 
 
 @client("pymemcache")
 def _pymemcache(port):
     from pymemcache import Client
 
-    Client(("127.0.0.1", port), connect_timeout=WAIT, timeout=WAIT).get("key")
+    Client(("127.0.0.1", port), connect_timeout=wait(), timeout=wait()).get("key")
 
 
 @client("neo4j")
 def _neo4j(port):
     import neo4j
 
-    limits = {"connection_timeout": WAIT, "connection_acquisition_timeout": 1}
+    limits = {"connection_timeout": wait(), "connection_acquisition_timeout": 1}
     with neo4j.GraphDatabase.driver(f"bolt://127.0.0.1:{port}", auth=("u", "p"), **limits) as driver:
         driver.verify_connectivity()
 
