@@ -54,7 +54,7 @@ def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
     filled = ("credential", "timeout", "idempotency_key") if keyed else ("credential", "timeout")
     return Target(
-        mask(f"{method} {route(urlsplit(url).path)}"),  # webhooks and bots have their secret in the path
+        f"{method} {route(mask(urlsplit(url).path))}",  # webhooks and bots have their secret in the path
         tuple((name, 1) for name in filled),
         returns_responses=True,
         content=_content(method, url, body) if keyed else None,
