@@ -1,17 +1,24 @@
 """Columns of a DuckDB query whose values Python cannot hold: they are read as texts, where they would be changed.
 
-Its driver makes 30 days of a month, the year 9999 of infinity, and cuts nanoseconds off.
+Its driver makes 30 days of a month, the year 9999 of infinity, and cuts nanoseconds off. A moment with a zone is read as
+microseconds, because the driver needs the package pytz for it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from importlib.util import find_spec
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from redrive.errors import SourceError
 from redrive.rows.sinks.shape import quoted
 
-_ENDLESS = ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP WITH TIME ZONE")
+_INSTANT = "TIMESTAMP WITH TIME ZONE"
+_ENDLESS = ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", _INSTANT)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINE = {"TIMESTAMP_NS": "epoch_ns({0})", "TIME_NS": "epoch_ns({0})"}
 _INTERVAL = "INTERVAL"
 _QUOTED = r'"(?:[^"]|"")*"|'
@@ -22,8 +29,17 @@ _NESTED_ENDLESS = re.compile(_QUOTED + r"\b(?:INTERVAL|TIME_NS|DATE|TIMESTAMP(?:
 class ExactColumns:
     """The columns of a query, with the texts of some of them."""
 
-    def __init__(self, types: Mapping[str, str]) -> None:
+    def __init__(self, types: Mapping[str, str], zone: str) -> None:
+        """`zone` is that of the session, in which moments are given."""
         self.names = list(types)
+        self._zone = _zone(zone)
+        self._instants = [at for at, kind in enumerate(types.values()) if kind == _INSTANT]
+        for name, kind in types.items():
+            if kind != _INSTANT and _INSTANT in kind and find_spec("pytz") is None:
+                raise SourceError(
+                    f"DuckDB needs the package pytz to read {name}, which is {kind}: pip install pytz, or cast it to text "
+                    "in the SQL"
+                )
         self._replaced = {
             name: nested for name, kind in types.items() if (nested := _of_texts(kind, _NESTED)) is not None
         }
@@ -34,13 +50,14 @@ class ExactColumns:
         """Return a query with the texts behind the columns; the order of its rows is kept, as DuckDB promises."""
         if not self._texts and not self._replaced:
             return query
-        chosen = [
-            f"CAST({quoted(name)} AS {self._replaced[name]}) AS {quoted(name)}"
-            if name in self._replaced
-            else quoted(name)
-            for name in self.names
-        ]
+        chosen = [self._value(at, name) for at, name in enumerate(self.names)]
         return f"SELECT {', '.join([*chosen, *self._texts.values()])} FROM ({query}) AS redrive_exact"
+
+    def _value(self, at: int, name: str) -> str:
+        column = quoted(name)
+        if at in self._instants:
+            return f"CASE WHEN isfinite({column}) THEN epoch_us({column}) END AS {column}"
+        return f"CAST({column} AS {self._replaced[name]}) AS {column}" if name in self._replaced else column
 
     def rows(self, found: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         """Return the rows with texts for the values that Python cannot hold."""
@@ -49,11 +66,21 @@ class ExactColumns:
         width, rows = len(self.names), []
         for row in found:
             values = list(row[:width])
+            for at in self._instants:
+                if values[at] is not None:
+                    values[at] = (_EPOCH + timedelta(microseconds=values[at])).astimezone(self._zone)
             for at, text in zip(self._texts, row[width:], strict=True):
                 if text is not None and not (at in self._intervals and _is_duration(text)):
                     values[at] = text
             rows.append(values)
         return rows
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        return UTC  # the moment is the same
 
 
 def _text(name: str, kind: str) -> str | None:

@@ -189,7 +189,8 @@ class _Duck:
         with Cancellation.current().during(self._connection.interrupt):
             if compiled.string not in self._exact:
                 types = self._connection.execute(f"DESCRIBE {compiled.string}", parameters).fetchall()
-                self._exact[compiled.string] = ExactColumns({name: kind for name, kind, *_ in types})
+                (zone,) = self._connection.execute("SELECT current_setting('TimeZone')").fetchone()
+                self._exact[compiled.string] = ExactColumns({name: kind for name, kind, *_ in types}, zone)
             exact = self._exact[compiled.string]
             result = self._connection.execute(exact.select(compiled.string), parameters)
             return exact.names, exact.rows(result.fetchall())

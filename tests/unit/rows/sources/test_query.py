@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import sqlite3
+import sys
 import threading
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -732,6 +733,29 @@ def test_duckdb_values_that_python_lacks_are_texts(tmp_path):
     ]
     moment = datetime(2026, 7, 1, 12, 0, 0, 123456)
     assert second == [timedelta(hours=30), datetime.max, date.max, None, moment, [], None, [datetime(2026, 7, 1)]]
+
+
+class TestMomentsOfDuckdb:
+    @pytest.fixture(autouse=True)
+    def without_pytz(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pytz", None)
+
+    def test_moments_with_a_zone_are_read(self, tmp_path):
+        path = tmp_path / "moments.duckdb"
+        moments = ["2026-01-01 00:00:00.000001+00", "1969-12-31 23:59:59.999999+00", "0001-01-02 00:00:00+00", None]
+        with duckdb.connect(str(path)) as connection:
+            connection.execute("CREATE TABLE t (id INTEGER, moment TIMESTAMPTZ)")
+            connection.executemany("INSERT INTO t VALUES (?, ?)", list(enumerate([*moments, "infinity"])))
+        read = read_all(query(f"duckdb:///{path}", "SELECT * FROM t", watermark="id", key="id"))
+        expected = [text and datetime.fromisoformat(text) for text in moments]
+        assert [record["moment"] for batch in read for record in batch.rows.records] == [*expected, "infinity"]
+        later = query(f"duckdb:///{path}", "SELECT * FROM t WHERE id < 3", watermark="moment", key="id")
+        assert ids(read_all(later, most=1)) == [2, 1, 0]
+
+    def test_moments_within_lists_need_pytz(self):
+        source = query("duckdb://", "SELECT 1 AS id, [now()] AS list", watermark="id", key="id")
+        with pytest.raises(SourceError, match="needs the package pytz to read list"):
+            source.open(None, source.identity())
 
 
 def test_duckdb_reads_a_file_that_this_process_writes_to(tmp_path):
