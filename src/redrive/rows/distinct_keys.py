@@ -22,6 +22,7 @@ from redrive.store.schema import run_key_blocks
 
 if TYPE_CHECKING:
     import numpy as np
+    import polars as pl
     from numpy.typing import NDArray
 
     Hashes = NDArray[np.uint64]
@@ -54,9 +55,7 @@ class DistinctKeys:
         try:
             if frame is None:
                 frame = pl.DataFrame({name: rows.values(name) for name in self._key})
-            # An integer has one hash, however many bytes its column has in this batch.
-            alike = frame.select(self._key).with_columns(pl.selectors.integer().cast(pl.Int64))
-            found = alike.hash_rows(_SEED).to_numpy()
+            found = pl.DataFrame([_alike(frame.get_column(name)) for name in self._key]).hash_rows(_SEED).to_numpy()
         except Exception:  # values of several types, or of one that polars does not know
             parts = zip(*(rows.values(name) for name in self._key), strict=True)
             found = np.array([int.from_bytes(digest_of(key)[:8]) for key in parts], dtype=np.uint64)
@@ -123,6 +122,21 @@ class DistinctKeys:
         )
         if rows:
             self.add(_odd(np.concatenate([np.frombuffer(block, dtype="<u8") for block in rows]).astype(np.uint64)))
+
+
+def _alike(column: pl.Series) -> pl.Series:
+    """Return a column in which equal numbers are equal, whatever the type and the decimal places are in this batch."""
+    import polars as pl
+
+    kind = column.dtype
+    if kind.is_integer():
+        return column.cast(pl.Int64)
+    if not kind.is_numeric():
+        return column
+    whole = column.cast(pl.Int64, strict=False)
+    is_whole = (whole.cast(kind, strict=False) == column).fill_null(False)
+    texts = column.cast(pl.String).str.replace(r"(\.\d*?)0+$", "${1}").str.strip_suffix(".")
+    return whole.zip_with(is_whole, texts.hash(_SEED).reinterpret(signed=True))
 
 
 def _odd(hashes: Hashes) -> Hashes:

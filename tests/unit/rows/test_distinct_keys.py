@@ -1,0 +1,45 @@
+"""The keys of a run are counted as the sink compares them, whatever batch they are in."""
+
+from decimal import Decimal
+from itertools import combinations
+from uuid import uuid4
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+import redrive
+from redrive.rows.batch import Outgoing
+from redrive.rows.distinct_keys import DistinctKeys
+
+NUMBERS = [
+    *(0, 1, 7, 100, 2**53 + 1, 0.0, -0.0, 1.0, 0.5, 100.0, float("inf")),
+    *map(Decimal, ("0", "0.00", "1", "1.0", "1.00", "0.5", "0.50", "100", "1E+2", "100.10", "100.1", "1E+20", "10E+20")),
+]
+
+
+def test_equal_numbers_have_one_hash_in_all_batches():
+    keys = DistinctKeys(None, uuid4(), ("id",), resumed=False)
+    hashes = [int(keys.hashes(Outgoing(("id",), range(1), tuples=[(number,)]))[0]) for number in NUMBERS]
+    for first, second in combinations(range(len(NUMBERS)), 2):
+        assert (hashes[first] == hashes[second]) == (NUMBERS[first] == NUMBERS[second])
+
+
+def test_hash_does_not_depend_on_the_batch():
+    keys = DistinctKeys(None, uuid4(), ("id", "part"), resumed=False)
+    both = keys.hashes(Outgoing.of_frame(pl.DataFrame({"id": [1.0, 2.5], "part": ["a", "b"]}), range(2)))
+    alone = keys.hashes(Outgoing.of_frame(pl.DataFrame({"id": [1], "part": ["a"]}), range(1)))
+    assert both[0] == alone[0] != both[1]
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+def test_decimals_of_two_spellings_are_one_row(tmp_path, batch):
+    report = redrive.Pipeline(
+        "fees",
+        source=redrive.rows.records([{"id": Decimal("1.0"), "v": 1}, {"id": Decimal("1.00"), "v": 2}]),
+        sink=redrive.rows.parquet_dataset(tmp_path / "fees", key="id"),
+        store=tmp_path / "store.db",
+        batch=batch,
+    ).run()
+    assert (report.written, report.duplicates) == (1, 1)
+    assert pq.read_table(tmp_path / "fees").num_rows == 1
