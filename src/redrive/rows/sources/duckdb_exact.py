@@ -1,7 +1,7 @@
 """Columns of a DuckDB query whose values Python cannot hold: they are read as texts, where they would be changed.
 
-Its driver makes 30 days of a month, the year 9999 of infinity, and cuts nanoseconds off. A moment with a zone is read as
-microseconds, because the driver needs the package pytz for it.
+Its driver makes 30 days of a month, the year 9999 of infinity, and cuts nanoseconds off. A moment with a zone is read
+as microseconds, because the driver needs the package pytz for it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ExactColumns:
         for name, kind in types.items():
             if kind != _INSTANT and _INSTANT in kind and find_spec("pytz") is None:
                 raise SourceError(
-                    f"DuckDB needs the package pytz to read {name}, which is {kind}: pip install pytz, or cast it to text "
-                    "in the SQL"
+                    f"DuckDB needs the package pytz to read {name}, which is {kind}: pip install pytz, or cast it to "
+                    "text in the SQL"
                 )
         self._replaced = {
             name: nested for name, kind in types.items() if (nested := _of_texts(kind, _NESTED)) is not None
