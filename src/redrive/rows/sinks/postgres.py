@@ -61,6 +61,7 @@ _TYPES = {
     ColumnType.JSON: "jsonb",
 }
 _TEXTS = ("text", "varchar", "bpchar", "citext")
+_NAME_BYTES = 63  # unless the server was compiled otherwise
 _UNSORTED = ("json", "jsonb", "xml")  # or not by what they mean
 _SMALLEST_WINDOW = 64
 _MANY_FAULTS = 20
@@ -127,6 +128,7 @@ class PostgresTable(TransactedTable):
         return other_tables(connection)
 
     def _make(self, connection: Connection, rows: Outgoing) -> None:
+        _check_names(self._table, rows.columns)
         columns = [f"{quoted(name)} {_TYPES[kind]}" for name, kind in types_of(rows).items()]
         # Two that make the same table at once would fail; the second one finds it made.
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table.sql,))
@@ -219,6 +221,18 @@ def _place(database: Database) -> tuple[object, ...]:
     """What makes two URLs one database and one user; the password is not among it."""
     url = make_url(database.name)
     return url.host, url.port or 5432, url.database or url.username, url.username, url.query
+
+
+def _check_names(table: TableName, columns: Sequence[str]) -> None:
+    """Raise SinkMismatch for columns that the server would give the same name."""
+    kept: dict[str, str] = {}
+    for name in columns:
+        other = kept.setdefault(name.encode(errors="replace")[:_NAME_BYTES].decode(errors="ignore"), name)
+        if other is not name:
+            raise SinkMismatch(
+                f"{table} cannot be created: PostgreSQL keeps {_NAME_BYTES} bytes of a column's name, and {other!r} "
+                f"and {name!r} are the same in these; rename one of them in a transform"
+            )
 
 
 class _Load:

@@ -29,7 +29,7 @@ from redrive.rows.sinks.sqlite_keys import affinity, ask, kind_of
 from redrive.rows.sinks.sqlite_numbers import column_type, fit_numbers, holds_numbers, number_text
 from redrive.rows.sinks.transacted import Faults, TransactedTable, execute_with, is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
-from redrive.rows.sinks.values import NESTED, Rules, adapt_columns
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
 from redrive.store.database import Database
 from redrive.store.sqlite import SqliteDialect
 
@@ -59,7 +59,7 @@ VALUES: Rules = {
 }
 _IN_NUMBERS: Rules = {**VALUES, Decimal: number_text}
 # A text has room for more than 64 bits, and SQLite itself would write 15 digits of a float.
-_IN_TEXT: Rules = {**VALUES, bool: None, int: str, float: lambda number: repr(_number(number))}
+_IN_TEXT: Rules = {**VALUES, bool: json_text, int: str, float: lambda number: repr(_number(number))}
 _TYPES = {
     ColumnType.BOOLEAN: "INTEGER",
     ColumnType.INTEGER: "INTEGER",

@@ -316,3 +316,10 @@ def test_nanoseconds_and_bytes_in_lists_of_a_frame_are_kept_or_rejected_in_json(
     assert places(target.write(Outgoing.of_frame(pl.DataFrame({"id": [2], "v": [[b"a"]]}), [0]), label="c")) == [0]
     target.close()
     assert sql("SELECT v FROM t") == [('["PT0.000000005S"]',)]
+
+
+def test_floats_of_16_bits_are_written(sql, sink):
+    frame = pl.DataFrame({"id": [1, 2], "v": pl.Series([1.5, None], dtype=pl.Float16)})
+    frame = frame.with_columns(list=pl.Series([[0.5], []], dtype=pl.List(pl.Float16)))
+    assert list(sink(create=True).write(Outgoing.of_frame(frame, range(2)), label="a")) == []
+    assert sql("SELECT v, CAST(list AS DOUBLE[]) FROM t ORDER BY id") == [(1.5, [0.5]), (None, [])]

@@ -637,3 +637,10 @@ def test_where_they_cannot_be_asked_for_they_are_found_one_by_one(sql, sink):
     refused = sink().write(frame_of(records), label="a")
     assert [one.place for one in refused] == [n for n in range(210) if n % 7 < 5]
     assert sql("SELECT count(*) FROM t") == [(60,)]
+
+
+def test_columns_that_agree_in_63_bytes_are_refused_in_one_sentence(sink):
+    names = ["é" * 31 + "ab", "é" * 31 + "ac"]
+    with pytest.raises(SinkMismatch, match="keeps 63 bytes of a column's name") as refused:
+        sink("t", create=True).write(rows_of([{"id": 1, **dict.fromkeys(names, 1)}]), label="a")
+    assert all(repr(name) in str(refused.value) for name in names)

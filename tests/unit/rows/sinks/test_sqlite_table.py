@@ -295,3 +295,9 @@ def test_a_table_made_for_integers_of_more_than_64_bits_has_room_for_them(sql, s
     rows = rows_of([{"id": 1, "n": 2**64}, {"id": 2, "n": 1}])
     assert list(sink(create=True).write(rows, label="a")) == []
     assert sql("SELECT n FROM t ORDER BY id") == [(str(2**64),), ("1",)]
+
+
+def test_booleans_in_a_text_column_are_words(sql, sink):
+    records = [{"id": 1, "v": "x"}, {"id": 2, "v": True}, {"id": 3, "v": False}, {"id": 4, "v": 1}]
+    assert list(sink(create=True).write(rows_of(records), label="a")) == []
+    assert sql("SELECT v FROM t ORDER BY id") == [("x",), ("true",), ("false",), ("1",)]
