@@ -159,6 +159,8 @@ class Report:
             lines.append("  gate overridden: an operator let the run continue after the gate had aborted it")
         if self.ignored_columns:
             lines.append(f"  columns not written: {', '.join(self.ignored_columns)}")
+        if self.status is RunStatus.COMPLETE and not self.read:
+            lines.append("  warning: no rows were read")
         if self.rejected:
             lines.append(f"  the rejected rows: redrive dlq causes --run {str(self.run_id)[:8]}")
         if self.late and self.sla is not None:

@@ -130,7 +130,7 @@ def read_separator(feed: Feed, name: str, declared: bytes | None) -> bytes | Non
 def read_columns(
     feed: Feed, name: str, dialect: Dialect, encoding: str, *, guess: bool = False
 ) -> tuple[str, ...] | None:
-    """Tell the columns, and go behind the record that names them; None where there is no record.
+    """Tell the columns, and go behind the record that names them; None where there is no record, and needs not be.
 
     Without a header the columns are numbered, and the first record tells how many there are.
 
@@ -138,8 +138,9 @@ def read_columns(
     """
     first = _first_record(feed, name, dialect)
     if first is None:
-        if feed.fault is not None and dialect.has_header:
-            raise SourceError(f"{name} has no header that can be read: {feed.fault}")
+        if dialect.has_header:  # what has not even a header is an upload that failed, not a delivery without rows
+            why = feed.fault or "the file is empty"
+            raise SourceError(f"{name} has no header that can be read: {why}")
         return None
     start, found = first
     raw = feed.data[start : found.end]

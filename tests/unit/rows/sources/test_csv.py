@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from unittest import mock
 
 import polars as pl
@@ -173,7 +174,7 @@ def test_a_later_file_with_another_header_is_set_aside_behind_what_came_before(t
     reading.close()
 
 
-def test_empty_files_among_others_are_passed_over(two_files):
+def test_empty_files_among_others_are_set_aside(two_files):
     (two_files / "0.csv").write_bytes(b"")
     (two_files / "a2.csv").write_bytes(b"\n\n")
     (two_files / "c.csv").write_bytes(b"id,fee\n")
@@ -182,11 +183,22 @@ def test_empty_files_among_others_are_passed_over(two_files):
     assert reading.columns == ("id", "fee")
     reading.close()
     assert len(records(source)) == 5
+    aside = [bad for batch in batches(source) for bad in batch.unreadable if bad.error_type is ErrorType.FILE]
+    assert [os.path.basename(letter.raw["path"]) for letter in aside] == ["0.csv", "a2.csv"]
+    assert all("has no header that can be read: the file is empty" in letter.error for letter in aside)
 
 
-def test_a_source_without_any_record_has_no_columns_and_no_rows(tmp_path):
-    (tmp_path / "empty.csv").write_bytes(b"")
+@pytest.mark.parametrize("content", [b"", b"\n" * 50_000, gzip.compress(b"")], ids=["no bytes", "empty lines", "gzip"])
+def test_empty_file_has_no_header(tmp_path, content):
+    (tmp_path / "empty.csv").write_bytes(content)
     source = rows.csv(tmp_path / "empty.csv")
+    with pytest.raises(SourceError, match=r"empty\.csv has no header that can be read: the file is empty"):
+        source.open(None, source.identity())
+
+
+def test_empty_file_without_a_header_has_no_columns_and_no_rows(tmp_path):
+    (tmp_path / "empty.csv").write_bytes(b"")
+    source = rows.csv(tmp_path / "empty.csv", header=False)
     reading = source.open(None, source.identity())
     assert (reading.columns, reading.total, reading.read(10)) == (None, 0, None)
 
@@ -248,7 +260,8 @@ def test_lines_before_the_header_are_skipped_and_counted(tmp_path):
     assert batch.rows.records == [{"a": "1", "b": "2"}]
     assert batch.position_of(0) == "line 4"
     path.write_bytes(b"")
-    assert batches(rows.csv(path, skip=9)) == []
+    with pytest.raises(SourceError, match="the file is empty"):
+        batches(rows.csv(path, skip=9))
 
 
 MULTI_LINE = {

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import redrive
 from redrive.errors import SourceError
 from redrive.rows import ndjson
 
@@ -378,3 +379,15 @@ class TestLineThatIsTooLong:
     def test_size_that_is_none_is_refused(self):
         with pytest.raises(ValueError, match="max_record_bytes must be a number of bytes"):
             ndjson("x.ndjson", max_record_bytes=0)
+
+
+def test_report_over_an_empty_file_says_that_nothing_was_read(tmp_path):
+    (tmp_path / "empty.ndjson").write_bytes(b"")
+    report = redrive.Pipeline(
+        "vendor",
+        source=redrive.rows.ndjson(tmp_path / "empty.ndjson"),
+        sink=redrive.rows.table(f"sqlite:///{tmp_path}/target.db", "t", key="id", create=True),
+        store=tmp_path / "store.db",
+    ).run()
+    assert report.status == "complete"
+    assert "warning: no rows were read" in str(report)
