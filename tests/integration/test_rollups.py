@@ -130,7 +130,7 @@ def test_rollups_of_eight_processes_equal_a_recount_of_the_attempt_log(store_url
         assert bank.open_seconds > 0
         (exchange,) = [one for one in found if one.service == "exchange"]
         assert exchange.failed_auth
-        assert exchange.failed_4xx
+        assert exchange.failed_404
 
 
 def test_they_still_do_when_connections_break_all_the_time(new_store, tmp_path):
