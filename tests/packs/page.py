@@ -20,7 +20,7 @@ kinds are those of [Verdicts](verdicts.md).
 - **Constructed** ({constructed}): the real class with the arguments that the library gives it, where the failure cannot
   be provoked without the real service.
 
-The expectations, what an experienced engineer would do with each failure, were written down before redrive was asked.
+The expectations, what an experienced engineer would do with each failure, were written first, and the rules followed.
 **redrive agrees in {agreeing} of {cases}**; the others are [listed below](#where-redrive-differs) with the reason.
 `make packs` installs all of these libraries and tests the whole table; `make test` does so for the light ones.
 
