@@ -146,6 +146,30 @@ class TestPipeline:
         load("0,4", "1,5", "2,6,7")
         assert [(str(letter.status), letter.seen) for letter in store.dlq.each()] == [("discarded", 2)]
 
+    @pytest.mark.parametrize("newer", ["written", "replayed", "open", "in the same file"])
+    def test_edited_line_is_open_again_after_a_newer_row(self, store, tmp_path, newer):
+        def vendor(*lines, validate=check):
+            (tmp_path / "in.csv").write_text("\n".join(["id,fee", *lines, ""]))
+            sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "orders", key="id", create=True)
+            source, gate = redrive.rows.csv(tmp_path / "in.csv"), redrive.Gate(abort=1)
+            return redrive.Pipeline("vendor", source=source, sink=sink, store=store, gate=gate, validate=validate)
+
+        vendor("0,1", "2,6,").run()
+        (line,) = store.dlq.each()
+        store.dlq.edit(line.id, "2,6")
+        store.dlq.replay(vendor("0,1"), dry_run=False)
+        vendor("0,1", "2,6,").run()
+        assert (store.dlq.get(line.id).seen, store.dlq.count(status="open")) == (2, 0)
+        if newer == "in the same file":
+            vendor("0,1", "2,X", "2,6,").run()
+        else:
+            vendor("0,1", "2,7" if newer == "written" else "2,X").run()
+            if newer == "replayed":
+                store.dlq.replay(vendor("0,1", validate=lambda record: {**record, "fee": 7.0}), dry_run=False)
+            vendor("0,1", "2,6,").run()
+        assert store.dlq.get(line.id).seen == 2
+        assert [letter.record for letter in store.dlq.each(status="open") if letter.error_type == "parse"] == [b"2,6,"]
+
 
 class Order(pydantic.BaseModel):
     id: int

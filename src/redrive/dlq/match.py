@@ -2,20 +2,21 @@
 
 A record that is put by hand has one identity: its key, or its position and content. The row of a run has several: its
 key, which over runs identifies it whatever it holds; for further rows of the same key, and for rows whose key is not
-sure, the content; for a further row of the same content, its position as well.
+sure, the content; for a further row of the same content, its number among them (`redrive.dlq.copies`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal
 from uuid import UUID
 
 from sqlalchemy import Connection, select
 
+from redrive.dlq.copies import Copies, Known, KnownBy, KnownLetters
 from redrive.letters import OPEN, ErrorType, Status
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow, Sighting
@@ -28,21 +29,6 @@ _NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE, ErrorType.CALL}
 
 RowThatCounts = Literal["first", "last"]
 """Which of the rows of one key and run is to be in the sink."""
-
-
-class _Known(NamedTuple):
-    """A letter that is in the store."""
-
-    id: int
-    identity: bytes
-    is_open: bool
-    is_superseded: bool
-    is_decided: bool
-    """Whether its decision holds for a record that comes again unchanged."""
-    written_at: datetime | None
-    """When it was reprocessed, where it was."""
-    run_id: UUID | None
-    position: str | None
 
 
 @dataclass(slots=True)
@@ -59,7 +45,7 @@ def match(
     connection: Connection,
     database: Database,
     rows: Sequence[LetterRow],
-    identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
+    identities: Callable[[LetterRow], KnownBy] | None = None,
     *,
     by_run: bool = False,
     counts: RowThatCounts | None = None,
@@ -67,7 +53,7 @@ def match(
     """Find the records whose letter was reprocessed or discarded, and give rows of a run the identity of their letter.
 
     Args:
-        identities: by what the row of a run may be known, the preferred first.
+        identities: by what the row of a run may be known.
         by_run: whether each row is an event: a decision about one does not hold for an equal one of the same run.
         counts: which of the rows of a key counts, so that one that was written may have to be again; None where the
             sink compares them, or has no key.
@@ -126,8 +112,9 @@ def _decided(connection: Connection, database: Database, rows: Sequence[LetterRo
 class _RowsOfRun:
     """The rows of a run, and the letter or the identity that each of them gets.
 
-    First come the letters with the same content, whatever the order of the rows. What is left takes the identity of its
-    key, unless another row of the run has it: its letter shows the newest content of the key.
+    First come the letters with the same content, whatever the order of the rows: as many letters as there are copies.
+    What is left takes the identity of its key, unless another row of the run has it: its letter shows the newest
+    content of the key.
     """
 
     def __init__(
@@ -135,91 +122,132 @@ class _RowsOfRun:
         connection: Connection,
         database: Database,
         rows: Sequence[LetterRow],
-        identities: Sequence[tuple[bytes, ...]],
+        known_by: Sequence[KnownBy],
         *,
         by_run: bool,
         counts: RowThatCounts | None,
     ) -> None:
         self._by_run = by_run
         self._counts = counts
+        self._rows = rows
+        self._known_by = known_by
         self.chosen: dict[int, bytes] = {}
         self.decided: dict[int, int] = {}
         self.superseded: set[int] = set()
-        run = next((row.run_id for row in rows if row.run_id is not None), None)
-        known = _known(connection, {one for several in identities for one in several})
+        run = next((UUID(row.run_id) for row in rows if row.run_id is not None), None)
+        # Rows of the same content, in their order.
+        self._groups: dict[bytes, list[int]] = defaultdict(list)
+        for place, one in enumerate(known_by):
+            self._groups[one.content].append(place)
+        known = KnownLetters(run, lambda identities: _known(connection, identities))
+        known.load({identity for one in known_by for identity in one.certain})
+        self._copies = Copies(
+            known,
+            {
+                content: [rows[place].position for place in places]
+                for content, places in self._groups.items()
+                if known_by[places[0]].is_numbered
+            },
+        )
         # Where a letter was seen in this run. Decided ones as well: another row of the run must not replace them.
-        here = [one for listed in known.values() for one in listed if run is not None and one.run_id == UUID(run)]
-        self._letters = {one.id: one.position for one in here}
-        self._identities = {one.identity: one.position for one in here}
-        asked = [
-            (place, rows[place]._replace(identity=one))
-            for place, several in enumerate(identities)
-            for one in several
-            if one in known
-        ]
-        same = _same(connection, database, asked)
-        equal = {
-            place: [letter for one in several for letter in known.get(one, ()) if letter.id in letter_ids]
-            for place, several in enumerate(identities)
-            if (letter_ids := same.get(place))
-        }
+        self._letters = {one.id: one.position for one in known.of_this_run()}
+        self._identities = {one.identity: one.position for one in known.of_this_run()}
+        equal = self._equal(connection, database, known)
         self._replaced = set() if counts is None else _replaced(connection, rows, equal)
-        for place, listed in equal.items():
-            self._match_content(place, rows[place], listed)
+        for first, listed in equal.items():
+            self._match_content(self._groups[known_by[first].content], listed)
+        keys = {one.id: one.written_key for listed in equal.values() for one in listed if one.written_at is not None}
         written = {
-            place
+            place: keys[letter_id] or rows[place].sink_key
             for place, letter_id in self.decided.items()
-            if any(one.id == letter_id and one.written_at is not None for one in equal[place])
+            if letter_id in keys
         }
         if counts == "last":
-            self._decide_again(rows, written)
+            self._decide_again(written)
         elif counts == "first":
-            self._keep_first(rows, written, _written_keys(connection, rows, run))
-        for place, several in enumerate(identities):
-            if place not in self.chosen and place not in self.decided:
-                self.chosen[place] = self._free_identity(several, rows[place].position)
+            self._keep_first(written, _written_keys(connection, rows, run))
+        for content, places in self._groups.items():
+            for place in places:
+                if place not in self.chosen and place not in self.decided:
+                    self.chosen[place] = self._free_identity(content, place)
 
-    def _match_content(self, place: int, row: LetterRow, letters: Sequence[_Known]) -> None:
-        """Give a row to the letter that has its content."""
-        free = [one for one in letters if one.is_open and self._letters.get(one.id, row.position) == row.position]
-        decided = [
-            one
-            for one in letters
-            if one.is_decided and one.id not in self._replaced and row.error_type not in _NEVER_DECIDED
+    def _equal(self, connection: Connection, database: Database, known: KnownLetters) -> dict[int, list[Known]]:
+        """Return the letters that have the content of rows, by the place of the first row of that content."""
+        candidates = {
+            places[0]: dict.fromkeys(
+                [
+                    *(identity for place in places for identity in self._known_by[place].certain),
+                    *self._copies.near(content),
+                ]
+            )
+            for content, places in self._groups.items()
+        }
+        asked = [
+            (first, self._rows[first]._replace(identity=identity))
+            for first, identities in candidates.items()
+            for identity in identities
+            if identity in known.letters
         ]
-        if self._counts == "first" and any(one.written_at for one in decided):
-            free = [one for one in free if not one.is_superseded]  # the equal row that was written is the one
-        if self._by_run:
-            decided = [one for one in decided if self._letters.get(one.id, row.position) == row.position]
-        if free:
-            # The letter of the same row first: a batch that was put before a crash is put again.
-            letter = max(free, key=lambda one: one.id in self._letters)
-            self.chosen[place] = letter.identity
-        elif decided:
-            letter = max(decided, key=lambda one: one.id)
-            self.decided[place] = letter.id
-        else:
-            return
-        self._letters[letter.id] = row.position
-        self._identities[letter.identity] = row.position
+        same = _same(connection, database, asked)
+        return {
+            first: [
+                letter
+                for identity in candidates[first]
+                for letter in known.letters.get(identity, ())
+                if letter.id in letter_ids
+            ]
+            for first, letter_ids in same.items()
+        }
 
-    def _decide_again(self, rows: Sequence[LetterRow], written: set[int]) -> None:
-        """Make rows that were written letters again where another row of their key is one: the last is to count."""
-        undecided = {row.sink_key for place, row in enumerate(rows) if place not in self.decided} - {None}
-        for place in written:
-            if rows[place].sink_key in undecided:
+    def _match_content(self, places: Sequence[int], letters: Sequence[Known]) -> None:
+        """Give rows of the same content to the letters that have it: each open letter to one of them."""
+        decided = sorted((one for one in letters if one.is_decided and one.id not in self._replaced), key=_by_id)
+        is_open = [one for one in letters if one.is_open]
+        if self._counts == "first" and any(one.written_at for one in decided):
+            is_open = [one for one in is_open if not one.is_superseded]  # the equal row that was written is the one
+        own = {self._letters[one.id]: one for one in is_open if one.id in self._letters}
+        free = deque(one for one in is_open if one.id not in self._letters)
+        for place in places:
+            row = self._rows[place]
+            # The letter of the same row first: a batch that was put before a crash is put again.
+            letter = own.get(row.position) or (free.popleft() if free else None)
+            if letter is not None:
+                self.chosen[place] = letter.identity
+            elif row.error_type not in _NEVER_DECIDED and (letter := self._newest(decided, row)) is not None:
+                self.decided[place] = letter.id
+            else:
+                continue
+            self._letters[letter.id] = row.position
+            self._identities[letter.identity] = row.position
+
+    def _newest(self, decided: Sequence[Known], row: LetterRow) -> Known | None:
+        """Return the newest of these letters that decides a row."""
+        if not self._by_run:
+            return decided[-1] if decided else None
+        fit = (one for one in reversed(decided) if self._letters.get(one.id, row.position) == row.position)
+        return next(fit, None)
+
+    def _decide_again(self, written: Mapping[int, str | None]) -> None:
+        """Make rows that were written letters again where another row of their key is one: the last is to count.
+
+        Args:
+            written: by the place of rows whose letter was reprocessed, the key of what was written.
+        """
+        undecided = {row.sink_key for place, row in enumerate(self._rows) if place not in self.decided} - {None}
+        for place, key in written.items():
+            if key in undecided:
                 del self.decided[place]
 
-    def _keep_first(self, rows: Sequence[LetterRow], written: set[int], keys: set[str]) -> None:
+    def _keep_first(self, written: Mapping[int, str | None], keys: set[str]) -> None:
         """Supersede rows behind one of their key that was written; make that a letter again where it is not the first.
 
         Args:
-            written: the places of rows whose letter was reprocessed.
+            written: by the place of rows whose letter was reprocessed, the key of what was written.
             keys: those of which the run has met such a row in an earlier batch.
         """
         undecided: set[str] = set()
-        for place, row in enumerate(rows):
-            key = row.sink_key
+        for place, row in enumerate(self._rows):
+            key = written.get(place, row.sink_key)
             if key is None:
                 continue
             if place not in self.decided:
@@ -233,12 +261,21 @@ class _RowsOfRun:
                 else:
                     keys.add(key)
 
-    def _free_identity(self, identities: tuple[bytes, ...], position: str | None) -> bytes:
-        """Return the first identity that no other row of the run has."""
-        for identity in identities:
-            if self._identities.setdefault(identity, position) == position:
-                return identity
-        return identities[-1]
+    def _free_identity(self, content: bytes, place: int) -> bytes:
+        """Return the first identity of a row that no other row of the run has."""
+        one, position = self._known_by[place], self._rows[place].position
+        if one.key is not None and one.is_key_sure and self._take(one.key, position):
+            return one.key
+        if not one.is_numbered:
+            return content if self._take(content, position) else one.position
+        return next(identity for identity in self._copies.from_next(content) if self._take(identity, position))
+
+    def _take(self, identity: bytes, position: str | None) -> bool:
+        return self._identities.setdefault(identity, position) == position
+
+
+def _by_id(letter: Known) -> int:
+    return letter.id
 
 
 def _decided_causes(connection: Connection, fingerprints: Iterable[str]) -> set[str]:
@@ -251,10 +288,10 @@ def _decided_causes(connection: Connection, fingerprints: Iterable[str]) -> set[
     return decided
 
 
-def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, list[_Known]]:
+def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, list[Known]]:
     """Return the letters of identities."""
     listed, column = list(identities), letters.c
-    known: dict[bytes, list[_Known]] = defaultdict(list)
+    known: dict[bytes, list[Known]] = defaultdict(list)
     for start in range(0, len(listed), _AT_ONCE):
         found = select(
             column.id,
@@ -264,14 +301,15 @@ def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, l
             column.settled_at,
             column.run_id,
             column.position,
+            column.sink_key,
         ).where(column.identity.in_(listed[start : start + _AT_ONCE]))
         for row in connection.execute(found):
             # A row that was reprocessed and then overwritten by a newer one is to be decided about again.
             is_written = row.status == Status.REPROCESSED
             holds = row.status == Status.DISCARDED or (is_written and row.superseded_at is None)
-            written_at = row.settled_at if is_written else None
+            written_at, key = (row.settled_at, row.sink_key) if is_written else (None, None)
             known[row.identity].append(
-                _Known(
+                Known(
                     row.id,
                     row.identity,
                     row.status in OPEN,
@@ -280,22 +318,24 @@ def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, l
                     written_at,
                     row.run_id,
                     row.position,
+                    key,
                 )
             )
     return known
 
 
-def _replaced(connection: Connection, rows: Sequence[LetterRow], equal: Mapping[int, Sequence[_Known]]) -> set[int]:
+def _replaced(connection: Connection, rows: Sequence[LetterRow], equal: Mapping[int, Sequence[Known]]) -> set[int]:
     """Return the reprocessed letters whose row is not the last of its key, or would not stay so.
 
     Another letter of the key was written later, or is open: its replay would write it over the row that comes again.
     """
-    by_key: dict[tuple[str, str], list[_Known]] = defaultdict(list)
+    by_key: dict[tuple[str, str], list[Known]] = defaultdict(list)
     for place, listed in equal.items():
-        key = rows[place].sink_key
-        if key is not None:
-            by_key[rows[place].pipeline_name, key] += [one for one in listed if one.is_decided and one.written_at]
-    asked, column = [key for key, listed in by_key.items() if listed], letters.c
+        for letter in listed:
+            # By the key that was written: a line has one only since it was read, and an edit may have changed it.
+            if letter.written_key is not None and letter.is_decided:
+                by_key[rows[place].pipeline_name, letter.written_key].append(letter)
+    asked, column = list(by_key), letters.c
     replaced: set[int] = set()
     for start in range(0, len(asked), _AT_ONCE):
         some = asked[start : start + _AT_ONCE]
@@ -315,7 +355,7 @@ def _replaced(connection: Connection, rows: Sequence[LetterRow], equal: Mapping[
     return replaced
 
 
-def _written_keys(connection: Connection, rows: Sequence[LetterRow], run: str | None) -> set[str]:
+def _written_keys(connection: Connection, rows: Sequence[LetterRow], run: UUID | None) -> set[str]:
     """Return the keys of these rows of which a row of this run is in the sink, by a replay of its letter."""
     listed, column = list({row.sink_key for row in rows if row.sink_key is not None}), letters.c
     keys: set[str] = set()
@@ -323,7 +363,7 @@ def _written_keys(connection: Connection, rows: Sequence[LetterRow], run: str | 
         found = select(column.sink_key).where(
             column.pipeline_name.in_({row.pipeline_name for row in rows}),
             column.sink_key.in_(listed[start : start + _AT_ONCE]),
-            column.run_id == UUID(run),
+            column.run_id == run,
             column.status == Status.REPROCESSED,
             column.superseded_at.is_(None),
         )
@@ -331,7 +371,7 @@ def _written_keys(connection: Connection, rows: Sequence[LetterRow], run: str | 
     return keys
 
 
-def _is_written_after(moment: datetime | None, letter: _Known) -> bool:
+def _is_written_after(moment: datetime | None, letter: Known) -> bool:
     return moment is not None and letter.written_at is not None and moment > letter.written_at
 
 

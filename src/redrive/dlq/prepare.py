@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 from redrive.classify.detail import server_detail
+from redrive.dlq.copies import KnownBy
 from redrive.dlq.digests import Digests
 from redrive.dlq.fingerprint import Fingerprint, fingerprint
 from redrive.dlq.redact import Redactor
@@ -121,14 +122,19 @@ class Preparer:
             sink_key,
         )
 
-    def identities(self, row: LetterRow) -> tuple[bytes, ...]:
-        """Return by what the row of a run may be known: its key, where that is sure; its content; with position."""
+    def identities(self, row: LetterRow) -> KnownBy:
+        """Return by what the row of a run may be known."""
         place = self._common(row.pipeline_name, row.source_table, row.fingerprint, row.error_type, row.run_id)
         context = None if row.context is None or self._digests is None else decode(row.context)
         by_position = self._identity(place, None, row.position, _content(row.raw_record, context))
         content = f"{row.raw_record}\0{row.context or ''}"
-        by_content = self._identity(place, row.sink_key or "", None, content, both=True)
-        return (by_content, by_position) if row.identity == by_position else (row.identity, by_content, by_position)
+        return KnownBy(
+            None if row.sink_key is None else self._identity(place, row.sink_key, None, ""),
+            self._identity(place, row.sink_key or "", None, content, both=True),
+            by_position,
+            is_key_sure=row.identity != by_position,
+            is_numbered=not self._by_run and row.error_type not in _NAMES_WORK,
+        )
 
     def _common(self, pipeline: str, source: str | None, cause: str, error_type: str, run_id: str | None) -> _Place:
         """Return what the identity of a letter has in common with those of its batch."""

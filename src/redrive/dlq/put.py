@@ -11,6 +11,7 @@ from itertools import islice
 
 from sqlalchemy import Connection, literal, select, update
 
+from redrive.dlq.copies import KnownBy
 from redrive.dlq.fingerprint import Fingerprint
 from redrive.dlq.match import RowThatCounts, match
 from redrive.dlq.prepare import Preparer
@@ -94,7 +95,7 @@ def put_rows(
     rows: Sequence[LetterRow],
     found: Sequence[CauseFound],
     *,
-    identities: Callable[[LetterRow], tuple[bytes, ...]] | None = None,
+    identities: Callable[[LetterRow], KnownBy] | None = None,
     by_run: bool = False,
     counts: RowThatCounts | None = None,
 ) -> Stored:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, case, update
 
 from redrive.dlq.change import actor
 from redrive.dlq.due import Schedule
-from redrive.dlq.siblings import StoredTexts, supersede
+from redrive.dlq.siblings import StoredTexts, remember_keys, supersede
 from redrive.dlq.target import Answer, Became
 from redrive.letters import OPEN, Letter, Status
 from redrive.store.listed import among
@@ -66,6 +66,7 @@ def mark(
     entries += [_entry(letter, "seen meanwhile", letter.status, note, now) for letter, _ in missed]
     written = [pair for pair in mine if pair[1].became is Became.REPROCESSED]
     supersede(connection, written, pipeline=pipeline, stored_texts=stored_texts, now=now)
+    remember_keys(connection, written, stored_texts=stored_texts, now=now)
     entries += _fail(connection, failed, schedule, now)
     if entries:
         connection.execute(letter_audit.insert(), entries)

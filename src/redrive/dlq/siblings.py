@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, case, func, literal, null, select, update
 
-from redrive.dlq.prepare import as_key
+from redrive.dlq.prepare import REDACTED, as_key
 from redrive.dlq.target import Answer
-from redrive.letters import Letter
+from redrive.letters import Letter, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_claims, letters
 
@@ -109,6 +109,39 @@ def supersede(
             ]
             if older:
                 connection.execute(update(letters).where(among(column.id, older)).values(superseded_at=now))
+
+
+def remember_keys(
+    connection: Connection, written: Sequence[tuple[Letter, Answer]], *, stored_texts: StoredTexts, now: datetime
+) -> None:
+    """Give letters without a key, such as those of lines, the key of the row that was written.
+
+    Later runs then see that they have replaced it. A record that became several rows has no one key.
+    """
+    one_key: dict[int, str] = {}
+    for letter, answer in written:
+        if answer.keys is None or len(answer.keys) != 1:
+            continue
+        plain, *digests = stored_texts(as_key(next(iter(answer.keys))))
+        if not (letter.context or {}).get(REDACTED):
+            one_key[letter.id] = plain
+        elif digests:  # otherwise this process does not mask, and must not store the key of a masked record
+            one_key[letter.id] = digests[0]
+    column = letters.c
+    without = [column.sink_key.is_(None), column.received_key.is_(None), column.status == Status.REPROCESSED]
+    # Where the edit of a line is undone, its key is not known again.
+    lines = [letter.id for letter, _ in written if letter.edited and not isinstance(letter.payload, Mapping)]
+    received = literal({"sink_key": None, "superseded_at": None}, column.received_key.type)
+    for some in _parts(list(one_key)):
+        connection.execute(
+            update(letters)
+            .where(among(column.id, some), *without)
+            .values(
+                sink_key=case({one: one_key[one] for one in some}, value=column.id),
+                received_key=case((among(column.id, lines), received)) if lines else null(),
+                key_since=now,
+            )
+        )
 
 
 def _keys(connection: Connection, written: Sequence[tuple[Letter, Answer]]) -> dict[int, tuple[str, ...]]:
