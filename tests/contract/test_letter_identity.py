@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pydantic
 import pytest
 import sqlalchemy
 
@@ -91,6 +92,112 @@ class TestSameRow:
     def test_twice_in_one_run_is_two_letters(self, store, url):
         run(store, url, lines(1, 1))
         assert records_of(store) == lines(1, 1)
+
+
+class Line(pydantic.BaseModel):
+    id: str
+    price: int
+
+
+def check_price(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record, "price": int(record["price"])}
+
+
+@pytest.fixture
+def nightly(store, tmp_path):
+    """Return a function that loads a file of these lines."""
+
+    def load(*lines: str, **options: Any) -> redrive.Report:
+        (tmp_path / "in.csv").write_text("\n".join(["id,price", *lines, ""]))
+        sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "lines", key="id", create=True)
+        source = redrive.rows.csv(tmp_path / "in.csv")
+        options = {"validate": check_price, "gate": GATE, "store": store} | options
+        return redrive.Pipeline("orders", source=source, sink=sink, **options).run()
+
+    return load
+
+
+def seen(store: redrive.Store, **filters: Any) -> list[int]:
+    return sorted(letter.seen for letter in store.dlq.each(**filters))
+
+
+class TestEqualRowsThatMove:
+    @pytest.mark.parametrize("batch", [1, 40_000])
+    @pytest.mark.parametrize(
+        ("validate", "line"),
+        [(Line, "q,X"), (check_price, "q,X"), (None, "q,1,2")],
+        ids=["model", "function", "line that cannot be read"],
+    )
+    def test_each_keeps_its_letter(self, store, nightly, batch, validate, line):
+        def load(good: int, copies: int) -> None:
+            nightly(*(f"g{number},1" for number in range(good)), *[line] * copies, validate=validate, batch=batch)
+
+        for night in range(3):
+            load(night, 4)
+        assert seen(store) == [3] * 4
+        load(0, 2)
+        load(0, 5)
+        assert seen(store) == [1, 4, 4, 5, 5]
+
+    @pytest.mark.parametrize("batch", [1, 40_000])
+    def test_open_letters_are_found_beside_decided_ones(self, store, nightly, batch):
+        nightly(*["q,X"] * 3, batch=batch)
+        (first, *_) = (letter.id for letter in store.dlq.each())
+        store.dlq.discard(ids=[first], note="the vendor knows")
+        for night in range(3):
+            nightly(*(f"g{number},1" for number in range(night)), *["q,X"] * 3, batch=batch)
+        assert (seen(store, status="discarded"), seen(store, status="open")) == ([4], [4, 4])
+
+    def test_size_of_the_batches_does_not_matter(self, store, nightly):
+        nightly(*["q,X"] * 7, batch=2)
+        nightly("g,1", *["q,X"] * 7, batch=3)
+        assert seen(store) == [2] * 7
+
+
+class TestKeyThatAFunctionMayChange:
+    @staticmethod
+    def load(store, url, orders: list[dict[str, Any]], **options: Any) -> None:
+        run(store, url, [{"line": 1, **order} for order in orders], **options)
+
+    @staticmethod
+    def check(record: dict[str, Any]) -> None:
+        if not record.pop("price"):
+            raise ValueError("no price")
+        del record["day"]
+
+    @classmethod
+    def with_tenant(cls, record: dict[str, Any]) -> dict[str, Any]:
+        cls.check(record)
+        return {"order": record["tenant"] + record["order"], "line": record["line"]}
+
+    @pytest.mark.parametrize("in_transform", [False, True], ids=["validate", "transform"])
+    def test_changed_row_of_a_key_keeps_its_letter(self, store, url, in_transform):
+        function = {"transform": lambda record: self.check(record) or record, "validate": None}
+        for day in (1, 2, 3):
+            orders = [{"order": order, "price": price, "day": day} for order, price in (("A", 4), ("B", 0))]
+            self.load(store, url, orders, **(function if in_transform else {"validate": self.check}))
+        (letter,) = store.dlq.each()
+        assert (letter.record["day"], letter.seen) == (3, 3)
+        before = [entry.detail["raw_record"]["day"] for entry in store.dlq.audit(letter.id)]
+        assert before == [1, 2]
+
+    def test_rows_are_apart_where_the_function_changes_the_key(self, store, url):
+        for day, tenant in enumerate("xy"):
+            orders = [{"order": "A", "price": price, "day": day, "tenant": tenant} for price in (4, 0)]
+            self.load(store, url, orders, validate=self.with_tenant)
+        assert [record["tenant"] for record in records_of(store)] == ["x", "y"]
+
+    def test_rows_are_apart_where_no_row_has_passed(self, store, url):
+        for day in (1, 2):
+            self.load(store, url, [{"order": "A", "price": 0, "day": day}], validate=self.check)
+        assert [record["day"] for record in records_of(store)] == [1, 2]
+
+    def test_decided_row_stays_so_where_no_row_has_passed(self, store, url):
+        row = {"order": "A", "price": 0, "day": 1}
+        self.load(store, url, [row, {"order": "B", "price": 4, "day": 1}], validate=self.check)
+        store.dlq.discard(pipeline="orders", note="the vendor knows")
+        self.load(store, url, [row], validate=self.check)
+        assert [(str(letter.status), letter.seen) for letter in store.dlq.each()] == [("discarded", 2)]
 
 
 def test_duplicate_row_is_found_by_its_key(store, url):

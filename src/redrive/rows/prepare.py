@@ -19,7 +19,6 @@ from redrive.rows.transform import BadBatch, PerRow, Transform
 from redrive.runs import Counts
 
 OnDuplicate = duplicates.Rule
-_COMPARED = 100  # rows of a batch
 
 
 @dataclass(slots=True)
@@ -61,7 +60,9 @@ class Preparation:
         self._key = tuple(key)
         self._letter_key = tuple(letter_key)
         self.rule = on_duplicate
-        self._transform_keeps_key: bool | None = None  # not known before a row has passed
+        # Whether a row has the key of its record: by the way the pipeline is built, or as far as rows have shown.
+        self._is_key_fixed = transform is None and check.keeps(self._key)
+        self._keeps_key: bool | None = True if self._is_key_fixed else None
 
     def fits(self, columns: Sequence[str]) -> None:
         """Raise `PipelineError` where rows of these columns can never pass."""
@@ -130,23 +131,37 @@ class Preparation:
             return Prepared(batch, nothing, [*unreadable, letter], counts, bad_batch=reason_of(bad.error))
         prepared = Prepared(batch, sifted.good, unreadable, Counts(read=read, discarded=sifted.discarded, batches=1))
         prepared.counts += Counts(rejected=lost)
-        self._compare_transformed(batch, sifted)
+        self._compare_keys(batch, sifted.good, is_needed=bool(sifted.rejected))
         for one in sifted.rejected:
             self.reject(prepared, one)
         return prepared
 
-    def _compare_transformed(self, batch: Batch, sifted: Checked) -> None:
-        """Look whether the transform leaves the key as it is: then that of a rejected record is known, too."""
-        if self._transform is None or not self._key or self._transform_keeps_key is False:
+    def _compare_keys(self, batch: Batch, good: Outgoing, *, is_needed: bool) -> None:
+        """Look whether good rows have the keys of their records: then that of a rejected record is known, too.
+
+        Args:
+            is_needed: whether rows of this batch were rejected. Otherwise a look at one batch is enough.
+        """
+        if self._is_key_fixed or not self._key or self._keeps_key is False or not len(good):
             return
-        if self._transform_keeps_key and not sifted.rejected:
-            return  # seen often enough
-        some = sifted.good.slice(0, _COMPARED)
-        for place, origin in enumerate(some.origin):
-            before, after = self._check.key_of(batch.rows.record(origin), self._key), self.key_of(some, place)
-            self._transform_keeps_key = before is not None and after is not None and key_text(before) == key_text(after)
-            if not self._transform_keeps_key:
-                return
+        if is_needed or self._keeps_key is None:
+            self._keeps_key = self._has_own_keys(batch.rows, good)
+
+    def _has_own_keys(self, received: Received, good: Outgoing) -> bool:
+        """Whether all these rows have the keys of their records."""
+        keyed = good.keyed
+        if any(name not in keyed.columns for name in self._key):
+            return False
+        keys = zip(*(keyed.values(name) for name in self._key), strict=True)
+        records = received.records
+        for origin, after in zip(good.origin, keys, strict=True):
+            record = records[origin]
+            if all(record.get(name) == value for name, value in zip(self._key, after, strict=True)):
+                continue
+            before = self._check.key_of(record, self._key)
+            if before is None or key_text(before) != key_text(after):
+                return False
+        return True
 
     def fit(self, prepared: Prepared, columns: Columns) -> None:
         """Give the rows the columns that the sink is to have; those that have others are rejected."""
@@ -166,8 +181,8 @@ class Preparation:
         if refused.place in prepared.rejected:
             return
         batch = prepared.batch
-        is_sure = key is not None or (self._transform is None and self._check.keeps(self._key))
-        if key is None and (self._transform is None or self._transform_keeps_key):
+        is_sure = key is not None or bool(self._keeps_key)
+        if key is None and (self._transform is None or self._keeps_key):
             key = self._check.key_of(batch.rows.record(refused.place), self._key)
         letter = self.letter(batch, refused, key, is_key_sure=is_sure)
         if letter.sink_key is not None and key is not None:
