@@ -229,11 +229,16 @@ class FailedCause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """What a replay did, or, as a dry run, would do."""
+    """What a replay did, or, as a dry run, would do.
+
+    A replay that came to its end has `selected` letters: those that were reprocessed, failed again, discarded, seen
+    meanwhile, decided or held, and those superseded since it began (`superseded` without `superseded_before`).
+    """
 
     dry_run: bool
     selected: int
-    """Letters that matched when it began."""
+    """Letters that were to be sent when it began. Those that were left out then are not among them: superseded before,
+    held by a killed run, of other pipelines."""
     attempted: int = 0
     """Letters that were handed to the target."""
     reprocessed: int = 0
@@ -256,19 +261,21 @@ class ReplayReport:
     by_cause: tuple[FailedCause, ...] = ()
     """Why letters failed again, the most frequent first."""
     selected_by_cause: Mapping[str, int] = field(default_factory=dict)
-    """Letters that matched, by fingerprint."""
+    """The selected letters, by fingerprint."""
     selected_by_pipeline: Mapping[str, int] = field(default_factory=dict)
-    """Letters that matched, by the pipeline that rejected them."""
+    """The selected letters, by the pipeline that rejected them."""
     other_pipelines: Mapping[str, int] = field(default_factory=dict)
     """Letters that matched the filters and were left out: they belong to other pipelines than the target."""
     selected_by_target: Mapping[str, int] = field(default_factory=dict)
-    """Letters that matched, by the target that rejected them, FILE:NAME; those that know theirs."""
+    """The selected letters, by the target that rejected them, FILE:NAME; those that know theirs."""
     superseded: int = 0
     """Letters that matched and were not written: the sink has a newer row of their key, or one that it keeps."""
+    superseded_before: int = 0
+    """Those of the superseded that were so before the replay began; they are not among the selected."""
     decided: int = 0
-    """Letters that matched and were left out: another replay or an operator has decided them since."""
+    """Selected letters that were left out: another replay or an operator has decided them since."""
     key_unknown: int = 0
-    """Letters that matched and may overwrite newer rows: rows were written since, and its key is not known, was edited
+    """Selected letters that may overwrite newer rows: rows were written since, and its key is not known, was edited
     or imported later, its record becomes several rows, or another pipeline writes to the sink."""
     canary: int | None = None
     """Letters that were sent first; None without a canary."""

@@ -340,3 +340,38 @@ def test_a_run_that_was_given_up_is_not_decided_about(flow, task, store):
         flow.run(restart=True)
     with pytest.raises(FlowError, match="was given up; there is nothing to decide about any more"):
         flow.retry("b", run=old)
+
+
+class TestLetterOfTask:
+    def test_cannot_be_decided_or_edited_beside_its_task(self, flow, bad, store):
+        status_of(flow)
+        (letter,) = store.dlq.each()
+        for change in (
+            lambda: store.dlq.discard(error_type="task", note="x"),
+            lambda: store.dlq.discard(cause=letter.fingerprint, note="x"),
+            lambda: store.dlq.edit(letter.id, patch={"input": 1}),
+            lambda: store.dlq.edit_many(patch={"input": 1}, pipeline="settlement", dry_run=False),
+        ):
+            with pytest.raises(redrive.LetterError, match=r"redrive tasks (accept|retry) --run"):
+                change()
+        assert pending(store) == ["parse"]
+        flow.accept("parse", result=1, note="x")
+        with pytest.raises(redrive.LetterError, match="redrive tasks reopen --run"):
+            store.dlq.reopen(ids=[letter.id])
+        assert store.dlq.escalate(pipeline="settlement", note="x").unfit == 1
+
+    def test_of_a_run_that_has_ended_can_be_discarded(self, flow, bad, store):
+        status_of(flow)
+        flow.cancel(note="x")
+        assert store.dlq.discard(pipeline="settlement", note="x").unfit == 1
+
+    def test_that_was_discarded_before_follows_its_task(self, flow, bad, store):
+        status_of(flow)
+        where = "pipeline." if store.database.dialect.is_remote else ""
+        store.database.write(  # as older versions allowed
+            lambda connection: connection.exec_driver_sql(f"UPDATE {where}dead_letter_queue SET status = 'discarded'")
+        )
+        bad.clear()
+        flow.retry("parse")
+        assert status_of(flow) is FlowStatus.COMPLETE
+        assert [letter.status for letter in store.dlq.each()] == [Status.REPROCESSED]

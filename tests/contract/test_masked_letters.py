@@ -97,6 +97,13 @@ class TestMaskedValue:
         report = store.dlq.replay(lambda records: None, pipeline="p", dry_run=False)
         assert (report.reprocessed, report.failed_again) == (0, 1)
 
+    def test_key_and_position_find_the_letter_where_nothing_is_masked(self, store, store_url):
+        store.dlq.put(row(), "no fee", key=CARD, position=f"card {CARD}", pipeline="p")
+        with redrive.connect(store_url) as other:
+            other.dlq.put(row(), "no fee", key=CARD, position=f"card {CARD}", pipeline="p")
+            assert len(other.dlq.history(CARD).letters) == 2
+            assert other.dlq.count(position=f"card {CARD}") == 2
+
     def test_key_finds_its_letter(self, store, run):
         run(row())
         assert [letter.record["id"] for letter in store.dlq.find(key=CARD)] == [1]

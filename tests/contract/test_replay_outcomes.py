@@ -434,10 +434,27 @@ class TestRecordThatIsNotWritten:
         assert some_place.rows() == {2: "there"}
         assert "left the row out" in some_place.letters()["bad 2"].last_error
 
+    def test_counts_add_up_to_the_selected(self, some_place):
+        for number in range(1, 7):
+            some_place.run((number, "bad", number))
+        some_place.run((1, "there", 9))
+        some_place.sql("INSERT INTO t VALUES (2, 'there', 9)")
+
+        def check(record):
+            if record["id"] in (3, 4):
+                raise ValueError("bad") if record["id"] == 3 else redrive.Discard("not needed")
+
+        for dry_run in (True, False):
+            report = some_place.replay(mode={"newer": "seq"}, validate=check, dry_run=dry_run)
+            assert (report.selected, report.superseded, report.superseded_before) == (5, 2, 1)
+            assert (report.reprocessed, report.failed_again, report.discarded) == (2, 1, 1)
+
     def test_table_compares_letters_of_one_key(self, some_place):
         some_place.run((1, "bad newer", 9))
         some_place.run((1, "bad older", 5))
-        some_place.replay(mode={"newer": "seq"})
+        for dry_run in (True, False):
+            report = some_place.replay(mode={"newer": "seq"}, dry_run=dry_run)
+            assert (report.reprocessed, report.superseded) == (1, 1)
         assert some_place.rows() == {1: "bad newer"}
         assert some_place.became() == {"bad newer": "reprocessed", "bad older": "superseded"}
 

@@ -73,8 +73,12 @@ def settle_batch(
 def settle_within(
     connection: Connection, which: ColumnElement[bool], *, target: Status, note: str, now: datetime
 ) -> None:
-    """Settle the letters of something that was settled itself, in the caller's transaction."""
-    fit = [which, letters.c.status.in_(OPEN)]
+    """Settle the letters of something that was settled itself, in the caller's transaction.
+
+    What succeeded after all is reprocessed, also where its letter was discarded before.
+    """
+    starts = (*OPEN, Status.DISCARDED) if target is Status.REPROCESSED else OPEN
+    fit = [which, letters.c.status.in_(starts)]
     log(connection, fit, action=str(target), after=target, note=as_note(note), now=now)
     values = {"status": target, "resolution_note": as_note(note), "settled_at": now}
     connection.execute(update(letters).where(*fit).values(values))

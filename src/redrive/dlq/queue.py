@@ -27,7 +27,7 @@ from redrive.dlq.prepare import Preparer
 from redrive.dlq.put import in_order, put_all, put_rows
 from redrive.dlq.redact import Redactor
 from redrive.dlq.replay import BATCH, Plan, Progress, Replay
-from redrive.dlq.scope import scoped
+from redrive.dlq.scope import must_not_hide_tasks, scoped
 from redrive.dlq.target import Reprocesses, Target
 from redrive.errors import LetterError
 from redrive.letters import (
@@ -80,9 +80,13 @@ class DeadLetters:
         self._tell = Announcer(None).heard_by(listeners).event
 
     @cached_property
+    def _salted(self) -> Digests:
+        return Digests.of(self._database)
+
+    @property
     def _digests(self) -> Digests | None:
         """What stands for masked values; None where records are stored complete."""
-        return Digests.of(self._database) if self._masks else None
+        return self._salted if self._masks else None
 
     def stored_texts(self, text: str) -> tuple[str, ...]:
         """Return how a key or a position may be stored: as it is, or as a digest where its record was masked.
@@ -93,8 +97,9 @@ class DeadLetters:
 
     def _filter(self, filters: Mapping[str, Any], now: datetime | None = None) -> Filter:
         chosen = Filter.of(now or _now(), dict(filters))
-        hidden = {name: self.stored_texts(text) for name in ("key", "position") if (text := getattr(chosen, name))}
-        return chosen.but(**hidden) if hidden and self._masks else chosen
+        # Both forms, whatever this process would store: another one may mask fields.
+        texts = {name: text for name in ("key", "position") if (text := getattr(chosen, name))}
+        return chosen.but(**{name: (text, self._salted.text(text)) for name, text in texts.items()})
 
     # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,7 +269,7 @@ class DeadLetters:
 
     def discard(self, *, note: str, **filters: Any) -> Changed:
         """Give letters up on purpose."""
-        return self._settle(Status.DISCARDED, checked_note(note, "discard"), filters)
+        return self._settle(Status.DISCARDED, checked_note(note, "discard"), filters, not_of_tasks="discard")
 
     def escalate(self, *, note: str, **filters: Any) -> Changed:
         """Hand letters to a person."""
@@ -272,10 +277,14 @@ class DeadLetters:
 
     def reopen(self, *, note: str | None = None, **filters: Any) -> Changed:
         """Make settled letters pending again."""
-        return self._settle(Status.PENDING, _noted(note), filters)
+        return self._settle(Status.PENDING, _noted(note), filters, not_of_tasks="reopen")
 
-    def _settle(self, target: Status, note: str | None, filters: dict[str, Any]) -> Changed:
+    def _settle(
+        self, target: Status, note: str | None, filters: dict[str, Any], *, not_of_tasks: str | None = None
+    ) -> Changed:
         chosen = self._selection(filters, "discard, escalate or reopen")
+        if not_of_tasks is not None:
+            self._refuse_tasks(chosen, not_of_tasks)
         total, again = Changed(), chosen.but(ids=None)
         try:
             for ids in self._parts(chosen, SETTLED_AT_ONCE):
@@ -289,6 +298,9 @@ class DeadLetters:
         finally:
             self._changed(ACTIONS[target], total.changed)
         return total
+
+    def _refuse_tasks(self, chosen: Filter, action: str) -> None:
+        self._database.read(lambda connection: must_not_hide_tasks(connection, chosen, action))
 
     def _changed(self, action: str, count: int) -> None:
         """Tell what was changed; also where the store was lost halfway."""
@@ -330,7 +342,7 @@ class DeadLetters:
         undo        back to the record as received
         """
         change = editing.change_of(record, patch, expression, undo)
-        Filter.of(_now(), {"ids": (letter_id,)})
+        self._refuse_tasks(Filter.of(_now(), {"ids": (letter_id,)}), "edit")
         made = editing.edit_one(
             self._database,
             letter_id,
@@ -360,6 +372,7 @@ class DeadLetters:
         """
         change = editing.change_of(MISSING, patch, expression, undo)
         chosen = self._selection(filters, "edit")
+        self._refuse_tasks(chosen, "edit")
         return editing.edit_many(
             self._database,
             chosen,

@@ -32,11 +32,11 @@ from redrive.dlq.tally import Tally
 from redrive.dlq.target import Answer, Became, Target, TargetFailed
 from redrive.dlq.unknown_keys import UnknownKeys
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.letters import OPEN, ErrorType, Letter, ReplayReport
+from redrive.letters import OPEN, Letter, ReplayReport
 from redrive.policy import checks
 from redrive.store.database import Database
 from redrive.store.listed import among
-from redrive.store.schema import letter_claims, letters, task_runs
+from redrive.store.schema import letter_claims, letters
 
 BATCH = 500
 CANARY = 10
@@ -192,10 +192,10 @@ class Replay:
             self._by_pipeline[pipeline] += count
             if target is not None:
                 self._by_target[target] += count
-        self._tally.superseded = self._of_superseded(connection)
+        self._tally.superseded_before = self._of_superseded(connection)
         self._unknown.look(connection, conditions)
         self._others = self._of_others(connection)
-        must_be_records(self._of_tasks(connection, conditions))
+        must_be_records(connection, conditions)
         self._refuse_foreign()
         self._canary = self._canary_of(self._wanted())
         if self._canary is not None:
@@ -225,12 +225,6 @@ class Replay:
             left_out |= self._plan.chosen.where() & among(letters.c.id, self._superseded)
         counted = select(func.count()).select_from(letters).where(left_out, *self._due())
         return int(connection.execute(counted).scalar_one())
-
-    def _of_tasks(self, connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> dict[str, str]:
-        """Return the runs of flows of which dead tasks match, and their flow."""
-        of_tasks = select(letters.c.run_id).where(letters.c.error_type == ErrorType.TASK, *conditions)
-        found = select(task_runs.c.run_id, task_runs.c.flow_name).where(task_runs.c.run_id.in_(of_tasks)).limit(1)
-        return {str(row.run_id)[:8]: row.flow_name for row in connection.execute(found)}
 
     def _of_others(self, connection: Connection) -> dict[str, int]:
         """Return how many letters match that are left out, by the pipeline that they belong to."""
@@ -455,7 +449,8 @@ class Replay:
             selected_by_pipeline=dict(self._by_pipeline),
             selected_by_target=dict(self._by_target),
             other_pipelines=self._others,
-            superseded=tally.superseded + tally.became[Became.SUPERSEDED],
+            superseded=tally.superseded_before + tally.superseded + tally.became[Became.SUPERSEDED],
+            superseded_before=tally.superseded_before,
             key_unknown=self._unknown.count,
             canary=self._canary,
         )

@@ -1,14 +1,20 @@
-"""Which letters a target may be sent: its own pipeline's, unless others are asked for."""
+"""Which letters a target may be sent, or a decision taken about: its own pipeline's, and none of a flow's tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import ColumnElement, Connection, select
 
 from redrive.dlq.filters import Filter
 from redrive.dlq.target import Target
 from redrive.errors import LetterError
+from redrive.flows import FlowStatus
+from redrive.letters import OPEN, ErrorType, Status
+from redrive.store.schema import letters, task_runs
 
 _MOST_NAMED = 5
+_ENDED = (FlowStatus.COMPLETE, FlowStatus.ABANDONED)
 
 
 def scoped(target: Target, chosen: Filter, *, any_pipeline: bool) -> Filter:
@@ -48,19 +54,56 @@ def must_be_its_own(target: Target, others: Mapping[str, int]) -> None:
         )
 
 
-def must_be_records(dead_tasks: Mapping[str, str]) -> None:
-    """Refuse the letters of dead tasks: a target would be sent their input, and the task itself would stay dead.
-
-    Args:
-        dead_tasks: their runs, each with the name of its flow.
-    """
-    if dead_tasks:
-        run, flow = next(iter(dead_tasks.items()))
+def must_be_records(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> None:
+    """Refuse to replay dead tasks: a target would be sent their input, and the task itself would stay dead."""
+    found = _task_of(connection, conditions)
+    if found is not None:
+        run, flow = found
         raise LetterError(
             f"among the selected letters are dead tasks of the flow {flow!r}, which a replay does not run; use "
             f"`redrive tasks retry --run {run}`, and select other letters by pipeline or error type. "
             "Nothing was changed"
         )
+
+
+def must_not_hide_tasks(connection: Connection, chosen: Filter, action: str) -> None:
+    """Refuse to decide about, or edit, the letters of tasks: the task itself would stay as it is.
+
+    Letters of runs that have ended may be discarded: no task waits for a decision any more.
+
+    Args:
+        action: discard, reopen or edit.
+    """
+    conditions = [chosen.where()]
+    if action == "reopen":
+        conditions.append(letters.c.status.in_((Status.DISCARDED, Status.REPROCESSED)))
+    else:
+        conditions += [letters.c.status.in_(OPEN), task_runs.c.status.not_in(_ENDED)]
+    found = _task_of(connection, conditions)
+    if found is not None:
+        run, flow = found
+        uses = {
+            "discard": f"`redrive tasks accept --run {run}`, or skip or fail instead of accept",
+            "reopen": f"`redrive tasks reopen --run {run}`",
+            "edit": f"`redrive tasks retry --run {run}`, after the fault is fixed",
+        }
+        raise LetterError(
+            f"cannot {action}: among the selected letters are tasks of the flow {flow!r}, and a task itself "
+            f"would not change. Use {uses[action]}, and select other letters by pipeline or error type. "
+            "Nothing was changed"
+        )
+
+
+def _task_of(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> tuple[str, str] | None:
+    """Return the run, by its short id, and the flow of a letter that matches and is that of a task."""
+    found = (
+        select(task_runs.c.run_id, task_runs.c.flow_name)
+        .join_from(letters, task_runs, letters.c.run_id == task_runs.c.run_id)
+        .where(letters.c.error_type == ErrorType.TASK, *conditions)
+        .limit(1)
+    )
+    row = connection.execute(found).first()
+    return None if row is None else (str(row.run_id)[:8], row.flow_name)
 
 
 def named(by_pipeline: Mapping[str, int]) -> str:

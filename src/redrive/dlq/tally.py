@@ -17,8 +17,9 @@ class Tally:
     attempted: int = 0
     became: Counter[Became] = field(default_factory=Counter)
     seen_meanwhile: int = 0
+    superseded_before: int = 0
     superseded: int = 0
-    """Left out, before or since the replay began."""
+    """Left out since the replay began."""
     decided: int = 0
     stopped: str | None = None
     causes: dict[str, FailedCause] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.sinks.sink import Applied, Sink
+from redrive.rows.sinks.sink import Applied, RehearsesInOrder, Sink
 
 LEFT_OUT = "the database left the row out by a rule of its own, such as a trigger; nothing was written"
 _UNKNOWN = "the table was changed by others at the same moment, and it is not known whether the row was written"
@@ -38,10 +38,17 @@ class Effect:
         self.count += other.count
 
 
-def apply(sink: Sink, rows: Outgoing, *, label: str | None) -> Effect:
-    """Write rows of different keys, or rehearse that where there is no label."""
+def apply(sink: Sink, rows: Outgoing, *, label: str | None, after: Sequence[Outgoing] = ()) -> Effect:
+    """Write rows of different keys, or rehearse that where there is no label.
+
+    Args:
+        after: what would be in the sink before, in a rehearsal; a sink that cannot rehearse so leaves it out.
+    """
     mode = getattr(sink, "mode", None)
     if label is None:
+        if after and isinstance(sink, RehearsesInOrder):
+            in_order = sink.rehearse_after
+            return _by_halves(rows, lambda some: _effect(len(some), in_order(after, some)))
         return _by_halves(rows, lambda some: _effect(len(some), sink.rehearse(some)))
     if mode is None or mode.is_plain:
         refused = sink.write(rows, label=label)

@@ -205,6 +205,7 @@ def _send(
     texts = preparation.sink_keys(contenders, None)
     keys = [text if slot.place in counting[slot.group] else None for text, slot in zip(texts, slots, strict=True)]
     contest = _contest(sink, contenders, mode)
+    rehearsed: list[Outgoing] = []  # in a dry run, what the letters before would have written
     places = contest.first()
     while len(places):
         failed: list[int] = []
@@ -212,7 +213,10 @@ def _send(
             own = [place for place in places if slots[place].group == number]
             if not own:
                 continue
-            effect = _to_sink(sink, group.take([slots[place].place for place in own]), dry_run=dry_run)
+            rows_of_group = group.take([slots[place].place for place in own])
+            effect = _to_sink(sink, rows_of_group, dry_run=dry_run, after=rehearsed)
+            if dry_run and isinstance(contest, Rounds):
+                rehearsed.append(rows_of_group.take(effect.written))
             sent.refused += [replace(one, place=origins[own[one.place]]) for one in effect.refused]
             sent.superseded += [(origins[own[at]], _KEPT) for at in sorted(effect.ignored)]
             sent.written += [(origins[own[at]], keys[own[at]]) for at in effect.written]
@@ -309,19 +313,19 @@ def _reason(error: SinkMismatch, values: Mapping[str, Sequence[Any]], place: int
     return f"the sink computes {listed} itself and takes no value"
 
 
-def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool) -> Effect:
-    """Write rows, or rehearse that.
+def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool, after: Sequence[Outgoing]) -> Effect:
+    """Write rows, or rehearse that, after others.
 
     The columns fit. What the sink finds in the values that does not fit as a whole is looked for by halving.
     """
     try:
-        return apply(sink, rows, label=None if dry_run else _label(rows, sink.key))
+        return apply(sink, rows, label=None if dry_run else _label(rows, sink.key), after=after)
     except SinkMismatch as error:
         if len(rows) == 1:
             return Effect(1, [Refused(0, error, ErrorType.SCHEMA)])
     middle = len(rows) // 2
-    effect = _to_sink(sink, rows.slice(0, middle), dry_run=dry_run)
-    effect.add(_to_sink(sink, rows.slice(middle, len(rows) - middle), dry_run=dry_run))
+    effect = _to_sink(sink, rows.slice(0, middle), dry_run=dry_run, after=after)
+    effect.add(_to_sink(sink, rows.slice(middle, len(rows) - middle), dry_run=dry_run, after=after))
     return effect
 
 

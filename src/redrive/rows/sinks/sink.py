@@ -74,6 +74,14 @@ class SharesTransactions(Protocol):
 
 
 @runtime_checkable
+class RehearsesInOrder(Protocol):
+    """A sink that can rehearse rows as if others had been written before."""
+
+    def rehearse_after(self, earlier: Sequence[Outgoing], rows: Outgoing) -> Sequence[Refused]:
+        """Like `rehearse`, after the earlier rows; nothing is changed."""
+
+
+@runtime_checkable
 class ComparesKeys(Protocol):
     """A sink that takes keys of different spelling for the same, as a column's type or collation has it."""
 

@@ -158,9 +158,10 @@ class SqliteTable(TransactedTable):
             return write(rows, label=label)
         return _without_breakers(rows, lambda some: write(some, label=label))
 
-    def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
-        """See `Sink`."""
-        return _without_breakers(rows, super().rehearse)
+    def rehearse_after(self, earlier: Sequence[Outgoing], rows: Outgoing) -> Sequence[Refused]:
+        """See `RehearsesInOrder`."""
+        rehearse = super().rehearse_after
+        return _without_breakers(rows, lambda some: rehearse(earlier, some))
 
     def _read_shape(self, connection: Connection) -> SqliteShape | None:
         if loses_rows(connection, self._table):

@@ -172,8 +172,14 @@ class TransactedTable(ABC):
 
     def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
         """See `Sink`."""
+        return self.rehearse_after((), rows)
+
+    def rehearse_after(self, earlier: Sequence[Outgoing], rows: Outgoing) -> Sequence[Refused]:
+        """See `RehearsesInOrder`."""
 
         def work(connection: Connection) -> None:
+            for before in earlier:
+                self._write(connection, before, rehearsing=True)
             raise _Rehearsed(self._write(connection, rows, rehearsing=True))
 
         try:
