@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 500  # characters of a value in a list of changes
 _RECORDS = {"record", "edited_record"}
-_TEXTS = {"error_message", "last_error", "note", "key"}
+_TEXTS = {"error_message", "last_error", "note", "key", "position"}
 
 
 class LetterView:

@@ -362,7 +362,8 @@ SECRETS = ("4111111111111111", "123-45-6789", "Rumpelstilzchen")
 def secret(store, here):
     (here / "redrive.toml").write_text('[letters]\nredact = ["card_number", "*.ssn", "name"]\n')
     record = {"card_number": SECRETS[0], "who": {"ssn": SECRETS[1]}, "name": SECRETS[2], "fee": "N/A"}
-    store.dlq.put(record, f"card {SECRETS[0]} of {SECRETS[2]} is not valid", pipeline="vendor", key=SECRETS[1])
+    error, position = f"card {SECRETS[0]} of {SECRETS[2]} is not valid", f"{SECRETS[2]}, line 3"
+    store.dlq.put(record, error, pipeline="vendor", key=SECRETS[1], position=position)
     store.dlq.edit(1, record | {"card_number": SECRETS[0] + "0", "fee": 0}, note=f"for {SECRETS[2]}")
     store.dlq.escalate(ids=(1,), note=f"ask {SECRETS[2]}")
 

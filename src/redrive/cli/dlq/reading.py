@@ -182,7 +182,7 @@ def _letter_row(letter: Letter, view: LetterView) -> list[Any]:
         letter.error_type,
         letter.fingerprint,
         None if letter.key is None else view.text(letter.key, letter),
-        None if letter.position is None else mask(letter.position),
+        None if letter.position is None else view.text(letter.position, letter),
         None if letter.source is None else mask(letter.source),
         letter.seen,
         letter.rejected_at,

@@ -88,7 +88,7 @@ def _show_to_people(out: Output, view: LetterView, letter: Letter, audit: Iterab
         "rejected": f"{at(letter.rejected_at)}{again}",
         "key": None if letter.key is None else view.text(letter.key, letter),
         "source": None if letter.source is None else mask(letter.source),
-        "position": None if letter.position is None else mask(letter.position),
+        "position": None if letter.position is None else view.text(letter.position, letter),
         "run": letter.run_id,
         "attempts": letter.attempts if letter.attempts > 1 else None,
         "replays": f"{letter.reprocess_count}, last {at(letter.last_reprocess)}" if letter.reprocess_count else None,
