@@ -34,11 +34,12 @@ class ServiceAdapter(BaseAdapter):
     """
 
     def __init__(self, runner: Runner, adapter: Any, *, apply: str) -> None:
-        if adapter is not None and not (hasattr(adapter, "send") and hasattr(adapter, "close")):
-            raise TypeError(f"adapter must be a requests adapter or None, not {type(adapter).__name__}")
+        if adapter is not None and not isinstance(adapter, BaseAdapter):
+            kind = f"{type(adapter).__module__}.{type(adapter).__name__}"
+            raise TypeError(f"adapter must be a requests adapter or None, not {kind}")
         super().__init__()
         self._runner = runner
-        self._inner: BaseAdapter = adapter or HTTPAdapter()  # or one of niquests, which mirrors requests
+        self._inner: BaseAdapter = adapter or HTTPAdapter()
         warn_of_retries(runner, attribute(attribute(adapter, "max_retries"), "total"), "HTTPAdapter(max_retries=0)")
         self._apply = Apply.parse(apply)
 

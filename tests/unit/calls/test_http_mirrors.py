@@ -1,4 +1,4 @@
-"""httpx2 and niquests, which mirror httpx and requests: the same adapters serve them where they are installed."""
+"""httpx2, which mirrors httpx: the same transport serves it where it is installed."""
 
 import asyncio
 
@@ -48,11 +48,3 @@ class TestHttpx2:
         ):
             client.get("/hang")
         assert caught.value.redrive.verdict.kind == "transient"
-
-
-def test_niquests_session_is_served_around_its_own_adapter(server, service):
-    niquests = pytest.importorskip("niquests")
-    server.on("/page", Answer(503), Answer(json=[1]))
-    with niquests.Session() as session:
-        session.mount("http://", service.requests_adapter(niquests.adapters.HTTPAdapter()))
-        assert session.get(f"{server.url}/page").json() == [1]
