@@ -105,7 +105,7 @@ FILES = {
     "empty lines": (b"a,b\n\n1,x\n\n\n2,y\n", 2),
     "duplicate headers": (b"a,b,a\n1,x,2\n", None),
     "header only": (b"a,b\n", 0),
-    "empty": (b"", 0),
+    "empty": (b"", None),
     "truncated gzip": (gzip.compress(b"a,b\n" + b"".join(b"%d,x%d\n" % (n, n * n) for n in range(9_000)))[:-400], None),
 }
 
