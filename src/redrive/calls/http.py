@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redrive.calls.routes import route
+from redrive.calls.sent import sent_requests
 from redrive.calls.target import Target
-from redrive.classify.look_through import look_through
-from redrive.classify.names import type_names
-from redrive.classify.responses import attribute
+from redrive.classify.read import http_answer
+from redrive.classify.retry_after import retry_after
 from redrive.masking import mask
 from redrive.model import Verdict
 from redrive.policy import checks
@@ -25,29 +26,6 @@ IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELET
 REFUSALS = frozenset({401, 403, 408, 425, 429})
 
 KEY_SENT = "redrive.key_sent"
-
-# Errors of the connect phase: the request provably never left.
-NEVER_LEFT = frozenset(
-    {
-        "httpx.ConnectError",
-        "httpx.ConnectTimeout",
-        "httpx.PoolTimeout",
-        "httpx.UnsupportedProtocol",
-        "httpx2.ConnectError",
-        "httpx2.ConnectTimeout",
-        "httpx2.PoolTimeout",
-        "httpx2.UnsupportedProtocol",
-        "niquests.ConnectTimeout",
-        "requests.ConnectTimeout",
-        "urllib3.ConnectTimeoutError",
-        "urllib3.NameResolutionError",
-        "urllib3.NewConnectionError",
-        "aiohttp.ClientConnectorError",
-        "aiohttp.ConnectionTimeoutError",
-        "ConnectionRefusedError",
-        "socket.gaierror",
-    }
-)
 
 
 def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
@@ -91,33 +69,34 @@ def _content(method: str, url: str, body: object) -> str | None:
 
 
 def why_not_again(failure: Any, verdict: Verdict, *, sender: object, idempotent: bool) -> str | None:
-    """Why the request behind an error or response must not be sent again; None where it may, or there is none.
+    """Why the requests behind an error or response must not be sent again; None where they may, or there are none.
 
-    `sender` is the service that would repeat it: a key that another one has made would not be the same next time.
+    `sender` is the service that would repeat them: a key that another one has made would not be the same next time.
     """
-    request = _request_of(failure)
-    if request is None or _never_left(failure):
-        return None
-    if not _replayable(request):
-        return "the request's body was a stream that cannot be sent again; pass bytes instead"
-    if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, sender):
-        return None
-    if verdict.status in REFUSALS or (verdict.status == 503 and verdict.retry_after is not None):
-        return None
-    return (
-        f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the server; "
-        'send one (Service(idempotent="key")) or declare the service idempotent'
-    )
-
-
-def _request_of(failure: Any) -> Any:
-    """The request with its method, as httpx and requests attach it to errors and responses; aiohttp's info likewise."""
-    for holder in (failure, attribute(failure, "response")):
-        for name in ("request", "request_info"):
-            request = attribute(holder, name)  # httpx's property refuses to answer while unset
-            if isinstance(attribute(request, "method"), str):
-                return request
+    for holder, request in sent_requests(failure):
+        # A function that raises an error of its own makes the body anew; an adapter would send this very one.
+        if holder is failure and not _replayable(request):
+            return "the request's body was a stream that cannot be sent again; pass bytes instead"
+        if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, sender):
+            continue
+        if _says_not_done(holder, verdict if holder is failure else None):
+            continue
+        return (
+            f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the "
+            'server; send one (Service(idempotent="key")) or declare the service idempotent'
+        )
     return None
+
+
+def _says_not_done(holder: Any, verdict: Verdict | None) -> bool:
+    """Whether the server's answer says that it did not act on the request."""
+    if verdict is not None:
+        status, wait = verdict.status, verdict.retry_after
+    elif (answer := http_answer(holder)) is not None:
+        status, wait = answer.status, retry_after(answer.headers, datetime.now(UTC))
+    else:
+        return False
+    return status in REFUSALS or (status == 503 and wait is not None)
 
 
 def _has_key(request: Any, sender: object) -> bool:
@@ -126,12 +105,6 @@ def _has_key(request: Any, sender: object) -> bool:
         if isinstance(notes, dict) and notes.get(KEY_SENT) is sender:
             return True
     return any(str(name).lower() == "idempotency-key" for name in getattr(request, "headers", None) or ())
-
-
-def _never_left(failure: Any) -> bool:
-    if not isinstance(failure, BaseException):
-        return False
-    return any(not NEVER_LEFT.isdisjoint(type_names(type(inner))) for inner in look_through(failure))
 
 
 def _replayable(request: Any) -> bool:

@@ -1,0 +1,179 @@
+"""A request that may have arrived is not sent again, whichever error tells of it."""
+
+import asyncio
+
+import aiohttp
+import httpx
+import pytest
+import requests
+
+import redrive
+from redrive import Retry, Service
+from redrive.testing import Answer, FaultyServer
+
+QUICK = Retry(attempts=3, base=0.001, cap=0.002, rate_limit_wait=0.001)
+LOST = {
+    "no answer": Answer(hang=True),
+    "reset": Answer(reset="before"),
+    "500": Answer(500),
+    "502": Answer(502),
+    "cut body": Answer(200, body=b"x" * 50, reset="mid-body"),
+    "garbled body": Answer(200, body=b"garbage", headers={"Content-Encoding": "gzip"}),
+    "no JSON": Answer(200, body="<html>"),
+}
+
+
+class PaymentError(Exception):
+    pass
+
+
+class Unavailable(Exception):
+    status_code = 503
+
+
+@pytest.fixture(scope="module")
+def server():
+    with FaultyServer() as server:
+        yield server
+
+
+def by_httpx(method, url):
+    httpx.request(method, url, timeout=0.3).raise_for_status().json()
+
+
+def by_requests(method, url):
+    response = requests.request(method, url, timeout=0.3)
+    response.raise_for_status()
+    response.json()
+
+
+def raised_from(send):
+    try:
+        send()
+    except Exception as error:
+        raise PaymentError from error
+
+
+def raised_in_handler(send):
+    try:
+        send()
+    except Exception:
+        raise PaymentError  # noqa: B904  # the context alone tells
+
+
+def raised_twice(send):
+    try:
+        raised_in_handler(send)
+    except PaymentError as error:
+        raise PaymentError from error
+
+
+def raised_with_status(send):
+    try:
+        send()
+    except Exception as error:
+        raise Unavailable from error
+
+
+def stated_transient(send):
+    try:
+        send()
+    except Exception as error:
+        raise redrive.Transient("again") from error
+
+
+def raised_in_group(send):
+    try:
+        send()
+    except Exception as error:
+        raise ExceptionGroup("two of them", [TimeoutError(), PaymentError(), error]) from None
+
+
+WRAPPERS = [raised_from, raised_in_handler, raised_twice, raised_with_status, stated_transient, raised_in_group]
+
+
+def attempts_made(guard, function):
+    with pytest.raises(Exception) as caught:
+        guard.call(function)
+    return len(caught.value.redrive.attempts), caught.value.redrive.why
+
+
+class TestErrorOfAnUnsafeRequest:
+    @pytest.mark.parametrize("send", [by_httpx, by_requests])
+    @pytest.mark.parametrize("lost", LOST)
+    def test_is_final_without_wrapper(self, server, send, lost):
+        server.on("/pay", LOST[lost])
+        made, why = attempts_made(Service("bank", retry=QUICK), lambda: send("POST", f"{server.url}/pay"))
+        assert (made, why[:6]) == (1, "a POST")
+
+    @pytest.mark.parametrize("wrap", WRAPPERS)
+    @pytest.mark.parametrize("send", [by_httpx, by_requests])
+    @pytest.mark.parametrize("lost", ["reset", "502", "cut body"])
+    def test_is_final_inside_another_error(self, server, send, lost, wrap):
+        server.on("/pay", LOST[lost])
+        made, _ = attempts_made(Service("bank", retry=QUICK), lambda: wrap(lambda: send("POST", f"{server.url}/pay")))
+        assert made == 1
+
+    def test_is_final_with_aiohttp(self, server):
+        async def pay():
+            async with aiohttp.ClientSession() as session, session.post(f"{server.url}/pay") as response:
+                await response.json()
+
+        async def main(service):
+            with pytest.raises(aiohttp.ClientError) as caught:
+                await service.acall(pay)
+            return len(caught.value.redrive.attempts)
+
+        for lost in ("reset", "cut body"):
+            server.on("/pay", LOST[lost])
+            assert asyncio.run(main(Service("bank", retry=QUICK))) == 1, lost
+
+    def test_is_found_in_a_cycle_of_causes(self):
+        outer, inner = PaymentError(), httpx.ReadTimeout("", request=httpx.Request("POST", "http://bank/pay"))
+        outer.__cause__, inner.__cause__ = inner, outer
+
+        def pay():
+            raise outer
+
+        assert attempts_made(Service("bank", retry=QUICK), pay)[0] == 1
+
+
+class TestWrappedErrorThatCanBeRepeated:
+    @pytest.mark.parametrize("send", [by_httpx, by_requests])
+    @pytest.mark.parametrize("wrap", [raised_from, raised_in_group])
+    def test_of_a_get(self, server, send, wrap):
+        server.on("/read", Answer(502))
+        made, _ = attempts_made(
+            Service("bank", retry=QUICK), lambda: raised_from(lambda: send("GET", f"{server.url}/read"))
+        )
+        assert made == 3
+
+    @pytest.mark.parametrize("send", [by_httpx, by_requests])
+    @pytest.mark.parametrize("answer", [Answer(429), Answer(503, retry_after=0)])
+    def test_of_a_post_that_was_turned_away(self, server, send, answer):
+        server.on("/pay", answer)
+        made, _ = attempts_made(
+            Service("bank", retry=QUICK), lambda: raised_from(lambda: send("POST", f"{server.url}/pay"))
+        )
+        assert made == 3
+
+    @pytest.mark.parametrize("send", [by_httpx, by_requests])
+    def test_of_a_post_that_never_left(self, send):
+        made, _ = attempts_made(
+            Service("bank", retry=QUICK), lambda: raised_from(lambda: send("POST", "http://127.0.0.1:9/"))
+        )
+        assert made == 3
+
+    def test_of_a_service_declared_idempotent(self, server):
+        server.on("/pay", Answer(502))
+        service = Service("bank", retry=QUICK, idempotent=True)
+        assert attempts_made(service, lambda: raised_from(lambda: by_httpx("POST", f"{server.url}/pay")))[0] == 3
+
+    def test_of_a_get_made_while_a_post_error_is_handled(self, server):
+        server.on("/pay", Answer(502))
+        server.on("/read", Answer(502))
+        try:
+            by_httpx("POST", f"{server.url}/pay")
+        except httpx.HTTPStatusError:
+            made, _ = attempts_made(Service("bank", retry=QUICK), lambda: by_httpx("GET", f"{server.url}/read"))
+        assert made == 3
