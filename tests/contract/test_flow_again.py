@@ -110,6 +110,88 @@ class TestCancel:
             flow.cancel_tasks("total", note=" ")
 
 
+class TestFanOutBeforeItsItems:
+    """Decisions about a fan-out that was cancelled while it waited: it has no children yet."""
+
+    @pytest.fixture
+    def flow(self, store, calls):
+        """items, gate → pay for each item → fee for each payment → total, with a cleanup; the gate is a dead letter."""
+        flow = redrive.Flow("fan", store=store, workers=2)
+        options = {"in_thread": True, "retry": None, "poison": 1}
+        flow.is_open = False
+
+        def gate():
+            if not flow.is_open:
+                raise redrive.Permanent("not yet")
+
+        def note(name, value):
+            calls.append(f"{name} {value}")
+            return value
+
+        flow.task(name="items", **options)(lambda: [1, 2])
+        flow.task(name="gate", **options)(gate)
+        flow.task(name="pay", each="items", after="gate", **options)(lambda item: note("pay", item))
+        flow.task(name="fee", each="pay", **options)(lambda paid: note("fee", paid))
+        flow.task(name="total", after="fee", **options)(lambda fee: note("total", sum(fee)))
+        flow.task(name="cleanup", after="total", run_when="all_done", **options)(lambda: note("cleanup", ""))
+        stopped(flow)
+        del calls[:]
+        return flow
+
+    def open_gate(self, flow):
+        flow.is_open = True
+        flow.retry("gate")
+
+    @pytest.mark.parametrize("gate_first", [True, False])
+    @pytest.mark.parametrize("task", ["pay", "fee", "total"])
+    def test_retry_expands_it_over_its_items(self, flow, store, calls, task, gate_first):
+        flow.cancel_tasks(task, note="wait")
+        if gate_first:
+            self.open_gate(flow)
+            assert stopped(flow).report.status is FlowStatus.FAILED
+            del calls[:-1]
+            flow.retry(task)
+        else:
+            flow.retry(task)
+            assert stopped(flow).report.status is FlowStatus.HELD
+            assert states(store, "fan")[task] == "PENDING"
+            self.open_gate(flow)
+        assert flow.run().status is FlowStatus.COMPLETE
+        assert (flow.result("pay"), flow.result("fee"), flow.result("total")) == ([1, 2], [1, 2], 3)
+        assert calls[-2:] == ["total 3", "cleanup "]
+
+    def test_retry_below_a_task_that_failed_does_not_run_it(self, flow, store, calls):
+        flow.cancel_tasks("pay", note="wait")
+        flow.fail("gate", note="closed")
+        flow.retry("pay")
+        assert stopped(flow).report.status is FlowStatus.FAILED
+        assert (states(store, "fan")["pay"], calls) == ("UPSTREAM_FAILED", ["cleanup "])
+
+    def test_accepted_list_is_what_the_next_tasks_get(self, flow, calls):
+        flow.cancel_tasks("pay", note="by hand")
+        with pytest.raises(FlowError, match="'pay' runs for each item of a list, and its result is a list"):
+            flow.accept("pay", note="paid")
+        with pytest.raises(FlowError, match="'pay' is not a child of a fan-out"):
+            flow.skip("pay", note="paid")
+        flow.accept("pay", result=[7, 8], note="paid")
+        assert stopped(flow).report.status is FlowStatus.HELD
+        assert (flow.result("pay"), flow.result("total")) == ([7, 8], 15)
+        flow.rerun("pay")  # waits for the gate again
+        self.open_gate(flow)
+        assert flow.run().status is FlowStatus.COMPLETE
+        assert (flow.result("pay"), flow.result("total")) == ([1, 2], 3)
+
+    def test_acceptance_taken_back_and_retried_expands_it(self, flow, store, calls):
+        flow.cancel_tasks("pay", note="wait")
+        flow.accept("pay", result=[7], note="paid")
+        flow.reopen("pay", note="not paid")
+        assert states(store, "fan")["pay"] == "DEAD_LETTER"
+        flow.retry("pay")
+        self.open_gate(flow)
+        assert flow.run().status is FlowStatus.COMPLETE
+        assert (flow.result("pay"), flow.result("total")) == ([1, 2], 3)
+
+
 def test_running_task_is_killed_and_its_followers_go_by_their_rule(store, tmp_path):
     """In worker processes, while the others go on."""
     source = """

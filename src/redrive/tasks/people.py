@@ -28,7 +28,7 @@ from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.place import Place
 from redrive.tasks.progression import Progression, Settled
-from redrive.tasks.reset import NOT_YET, Reset, StillRunning
+from redrive.tasks.reset import NOT_YET, Reset, StillRunning, state_to_run
 from redrive.tasks.states import checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
@@ -221,6 +221,8 @@ class _Decision:
         self._graph.advance(
             self._connection, self._now, [one for one in closed if one[1] in (State.SUCCESS, State.FAILED)], settled
         )
+        if any(self._state_of(row) is State.PENDING for row in chosen):
+            self._graph.decide_waiting(self._connection, self._now)
         self._letters(chosen)
         wake_run(self._place, self._connection, self._now)
         return Decided(
@@ -244,17 +246,22 @@ class _Decision:
                     f"{row.name!r} is not a child of a fan-out, so there is no list to leave it out of: accept it with "
                     "a result, or fail it"
                 )
+            if self._target is not State.SUCCESS or row.child >= 0 or isinstance(self._result, list):
+                continue
+            if places[row.node].kind == "fan-out":
+                raise FlowError(
+                    f"{row.name!r} runs for each item of a list, and its result is a list: accept it with one, "
+                    "`--result '[…]'`"
+                )
             feeds = [place.name for place in places if place.kind == "fan-out" and place.after[0] == row.node]
-            if self._target is State.SUCCESS and row.child < 0 and feeds and not isinstance(self._result, list):
+            if feeds:
                 raise FlowError(
                     f"{feeds[0]!r} runs for each item of the result of {row.name!r}: accept it with a list, "
                     "`--result '[…]'`"
                 )
 
     def _state_of(self, row: Row[Any]) -> State:
-        if self._target is State.READY and self._place.shape.places[row.node].kind == "sensor":
-            return State.SENSING
-        return self._target
+        return state_to_run(self._place, row) if self._target is State.READY else self._target
 
     def _move(self, chosen: Sequence[Row[Any]]) -> None:
         by_state: dict[State, list[Row[Any]]] = {}
@@ -262,15 +269,15 @@ class _Decision:
             by_state.setdefault(self._state_of(row), []).append(row)
         for state, rows in by_state.items():
             theirs = among(tasks.c.id, [row.id for row in rows])
-            self._connection.execute(update(tasks).where(theirs).values(state=state, **self._values()))
+            self._connection.execute(update(tasks).where(theirs).values(state=state, **self._values(state)))
             common = {"at": self._now, "after": state, "cause": self._note}
             changes = [{"task_id": row.id, "before": row.state, **common} for row in rows]
             self._connection.execute(insert(task_changes), changes)
 
-    def _values(self) -> dict[str, Any]:
+    def _values(self, state: State) -> dict[str, Any]:
         values: dict[str, Any] = {"note": self._note, "due_at": None, "ended_at": self._now}
         if self._target is State.READY:
-            values |= {**NOT_YET, "due_at": self._now}
+            values |= {**NOT_YET, "due_at": None if state is State.PENDING else self._now}
         elif self._target is State.FAILED:
             values["kind"] = Kind.PERMANENT  # so that no start of the run tries it again
         elif self._result is _SKIPPED:

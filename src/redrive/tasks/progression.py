@@ -99,6 +99,10 @@ class Progression:
                 follows = False
                 done += self._follow(connection, now, settled, failed)
 
+    def decide_waiting(self, connection: Connection, now: datetime) -> None:
+        """Decide about pending tasks after an operator let some of them wait again."""
+        self.advance(connection, now, self._follow(connection, now, Settled()), Settled())
+
     def freed_by(self, node: int, branch: Collection[str] | None) -> list[int]:
         """The tasks that wait for one task less when this one succeeds."""
         places, lower = self._place.shape.places, self._place.below[node]

@@ -19,7 +19,8 @@ from redrive.store.task_log import find_run, named, no_such_task, shown_name
 from redrive.tasks.graph import reach
 from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run
 from redrive.tasks.place import Place
-from redrive.tasks.reset import NO_RESULT, NOT_YET, Reset
+from redrive.tasks.progression import Progression
+from redrive.tasks.reset import NO_RESULT, NOT_YET, Reset, state_to_run
 
 
 def rerun(
@@ -64,12 +65,14 @@ class _Rerun:
         nodes = sorted({row.node for row in chosen})
         self._reset.check(nodes)
         for row in chosen:
-            sensor = self._place.shape.places[row.node].kind == "sensor"
-            values = {**NOT_YET, **NO_RESULT, "due_at": self._now, "note": self._note}
-            self._reset.change(row, State.SENSING if sensor else State.READY, **values)
+            state = state_to_run(self._place, row)
+            due = None if state is State.PENDING else self._now
+            self._reset.change(row, state, **{**NOT_YET, **NO_RESULT, "due_at": due, "note": self._note})
         for node in nodes:
             self._reopen(node, [row for row in chosen if row.node == node])
         freed = self._reset.below(nodes)
+        if any(state_to_run(self._place, row) is State.PENDING for row in chosen):
+            Progression(self._place, None).decide_waiting(self._connection, self._now)
         wake_run(self._place, self._connection, self._now)
         return self._decided(chosen, freed)
 

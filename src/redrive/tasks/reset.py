@@ -41,6 +41,18 @@ def _may_wait(row: Row[Any]) -> bool:
     return row.state != State.PENDING and not (row.state == State.FAILED and row.kind == Kind.PERMANENT)
 
 
+def state_to_run(place: Place, row: Row[Any]) -> State:
+    """Return what a task becomes that is to run again.
+
+    A task that was decided about while it waited has to wait for the rest, and a fan-out that has no children is to be
+    expanded by an executor, which has its items: both are PENDING, and the rules decide when they run.
+    """
+    kind = place.shape.places[row.node].kind
+    if row.child < 0 and (row.waiting or kind == "fan-out"):
+        return State.PENDING
+    return State.SENSING if kind == "sensor" else State.READY
+
+
 class StillRunning(FlowError):
     """Something that would have to wait again is running."""
 

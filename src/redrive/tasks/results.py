@@ -104,7 +104,7 @@ class Results:
 
     def items(self, connection: Connection, node: int) -> list[str]:
         """The items of a result that is a list, each as JSON text."""
-        if self._place.shape.places[node].kind == "fan-out":
+        if self._is_expanded(connection, node):
             return self._of_children(connection, node)
         name = self._place.shape.places[node].name
         value = self._read(connection, node)
@@ -120,7 +120,7 @@ class Results:
         return [orjson.dumps(item).decode() for item in found]
 
     def _read(self, connection: Connection, node: int) -> Value:
-        if self._place.shape.places[node].kind == "fan-out":
+        if self._is_expanded(connection, node):
             text = f"[{','.join(self._of_children(connection, node))}]"
             return Value(text) if len(text) <= self.largest else Value(path=self._in_a_file(f"all-{node}.json", text))
         own = select(tasks.c.result, tasks.c.result_file).where(
@@ -141,6 +141,15 @@ class Results:
         if row.result_file is None:
             return row.result or "null"
         return _file(self._directory / row.result_file, shown_name(row.name, row.child))
+
+    def _is_expanded(self, connection: Connection, node: int) -> bool:
+        """Whether it is a fan-out with children; one that an operator accepted before has a result of its own."""
+        if self._place.shape.places[node].kind != "fan-out":
+            return False
+        own = select(tasks.c.children).where(
+            tasks.c.run_id == self._place.run_id, tasks.c.node == node, tasks.c.child == -1
+        )
+        return connection.execute(own).scalar_one() is not None
 
     def _of_children(self, connection: Connection, node: int) -> list[str]:
         theirs = (
