@@ -61,6 +61,31 @@ def test_fails_with_the_other_run_where_asked_and_resumes_after_its_repair(store
     assert books.run(params={"day": "mon"}).status is FlowStatus.COMPLETE
 
 
+def test_newest_run_that_failed_counts_although_an_older_one_is_complete(store):
+    broken = set()
+    ledger, books = upstream(store, broken), waiting(store, on_failure="fail")
+    older = ledger.run(params={"day": "mon"}).run_id
+    broken.add("mon")
+    newest = stopped(ledger, params={"day": "mon"}, new_run=True).report.run_id
+    assert stopped(books, params={"day": "mon"}).report.status is FlowStatus.FAILED
+    (cause,) = store.tasks.causes("books")
+    assert f"run {str(newest)[:8]} of flow 'ledger' is failed" in cause.error
+    assert waiting(store).run(params={"day": "mon"}, new_run=True).status is FlowStatus.COMPLETE  # on_failure="wait"
+    ledger.rerun("post", run=older)
+    broken.clear()
+    ledger.run(params={"day": "mon"}, run_id=older)  # complete after the newest one failed
+    assert books.run(params={"day": "mon"}, new_run=True).status is FlowStatus.COMPLETE
+
+
+def test_run_that_failed_too_long_ago_does_not_count(store):
+    stopped(upstream(store, {"mon"}), params={"day": "mon"})
+    books = redrive.Flow("books", params=["day"], store=store, workers=1)
+    books.run_sensor("ledger", every=0.01, timeout=0.05, within=1e-6, on_failure="fail")(ledger_is_done)
+    stopped(books, params={"day": "mon"})
+    (cause,) = store.tasks.causes("books")
+    assert "of flow 'ledger' is failed" not in cause.error
+
+
 def test_run_that_ended_too_long_ago_does_not_count(store):
     upstream(store, ()).run(params={"day": "mon"})
     books = redrive.Flow("books", params=["day"], store=store, workers=1)

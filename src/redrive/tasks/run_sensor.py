@@ -68,16 +68,18 @@ class RunSensor:
             return list(rows), store.database.dialect.now(connection)
 
         rows, now = store.database.read(work)
+        since = None if self._within is None else now - timedelta(seconds=self._within)
         matching = [
             row
             for row in rows
             if wanted.items() <= {name: encode(value) for name, value in decode(row.params).items()}.items()
+            and (since is None or row.ended_at is None or row.ended_at >= since)
         ]
-        since = None if self._within is None else now - timedelta(seconds=self._within)
-        for row in matching:
-            if row.status == FlowStatus.COMPLETE and (since is None or row.ended_at >= since):
-                return {"run_id": str(row.run_id), "ended_at": row.ended_at}
+        complete = next((row for row in matching if row.status == FlowStatus.COMPLETE), None)
         if self._on_failure == "fail" and matching and matching[0].status in _ENDED_BADLY:
-            run = str(matching[0].run_id)[:8]
-            raise Transient(f"run {run} of flow {self._flow!r} is {matching[0].status}, and this task waits for it")
-        return None
+            newest, repaired = matching[0], [row for row in matching if row.status == FlowStatus.COMPLETE]
+            # An older run that was resumed may be complete since: then the work is done after all.
+            if not any(row.ended_at > newest.ended_at for row in repaired):
+                run = str(newest.run_id)[:8]
+                raise Transient(f"run {run} of flow {self._flow!r} is {newest.status}, and this task waits for it")
+        return None if complete is None else {"run_id": str(complete.run_id), "ended_at": complete.ended_at}
