@@ -298,12 +298,30 @@ class TestKeys:
     def test_without_parameters_each_complete_run_has_its_own(self, store, bank):
         flow, bank.error = paying(store, bank, params=()), ConnectionRefusedError("down")
         stopped(flow)
-        stopped(flow, new_run=True)
+        stopped(flow)
         assert {len(keys) for keys in bank.keys.values()} == {1}
         bank.error = None
         flow.run()
         flow.run()
         assert {len(keys) for keys in bank.keys.values()} == {2}
+
+    @pytest.mark.parametrize("error", [ConnectionRefusedError("down"), ValueError("bad")], ids=["failed", "blocked"])
+    def test_new_run_without_parameters_has_keys_of_its_own(self, store, bank, error):
+        flow, bank.error = paying(store, bank, params=()), error
+        flow.task(lambda idempotency_key: bank.pay("z", idempotency_key), name="last", after="post", in_thread=True)
+        first = stopped(flow).report.run_id
+        theirs = {merchant: set(keys) for merchant, keys in bank.keys.items()}
+        bank.error = None
+        assert flow.run(new_run=True).status is FlowStatus.COMPLETE
+        assert {len(bank.keys[merchant]) for merchant in "abc"} == {2}
+        (of_the_new_run,) = bank.keys.pop("z")
+        if isinstance(error, ValueError):
+            flow.retry("post", run=first)
+        assert flow.run(run_id=first).status is FlowStatus.COMPLETE
+        (of_the_first,) = bank.keys["z"]
+        assert of_the_first != of_the_new_run
+        prefix = of_the_first.removesuffix("last")
+        assert all(key.startswith(prefix) for keys in theirs.values() for key in keys)
 
     def test_runs_of_an_older_version_keep_their_keys(self, store, bank):
         flow, bank.error = paying(store, bank), ConnectionRefusedError("down")

@@ -420,7 +420,7 @@ class Flow:
         params    values of its parameters
         run_id    the run to begin, to resume, or to join
         restart   abandon a run that is running or stopped, and begin a new one
-        new_run   begin a new one, and leave an earlier one as it is
+        new_run   begin a new one, and leave an earlier one as it is; without parameters its idempotency keys are new
         deadline  seconds after which it stops
         watch     is called about four times a second with how far it has come
         store     another store than the flow's own, for this run

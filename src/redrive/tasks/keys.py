@@ -15,7 +15,8 @@ def new_prefix(flow: str, params: str, run_id: UUID, before: tuple[UUID, str | N
     Without parameters nothing tells a run from the next one of the same flow: its keys are its own. They are those of
     the run before it where that one was not finished, since the new run then does the rest of its work.
 
-    before  id and prefix of the last run of the same parameters, and whether it is complete
+    before  id and prefix of the last run of the same parameters, and whether it is complete; None where there is none,
+            or where the new run is to be another one on purpose
     """
     if params != _NO_PARAMS:
         return f"{flow}/{_digest(params)}"

@@ -122,7 +122,7 @@ class Ledger(Place):
                     self._abandon(connection, written, now)
                 standing = None
             if standing is None:
-                begun = self._anew(connection, run_id or uuid.uuid4(), written, sla, now)
+                begun = self._anew(connection, run_id or uuid.uuid4(), written, sla, now, new_keys=start is Start.NEW)
             else:
                 begun = self._again(connection, standing, written)
             asked = time.monotonic()  # a large graph takes its time to be written
@@ -215,14 +215,21 @@ class Ledger(Place):
         )
 
     def _anew(
-        self, connection: Connection, run_id: uuid.UUID, params: str, sla: Daily | float | None, now: datetime
+        self,
+        connection: Connection,
+        run_id: uuid.UUID,
+        params: str,
+        sla: Daily | float | None,
+        now: datetime,
+        *,
+        new_keys: bool,
     ) -> Begun:
         due = sla.after(now) if isinstance(sla, Daily) else None if sla is None else now + timedelta(seconds=sla)
         earlier = select(task_runs.c.run_id, task_runs.c.key_prefix, task_runs.c.status, task_runs.c.ended_at)
         latest = earlier.where(self._same_work(params)).order_by(task_runs.c.started_at.desc()).limit(1)
         last = connection.execute(latest).first()
         done = last is not None and last.status == FlowStatus.COMPLETE
-        before = None if last is None else (last.run_id, last.key_prefix, done)
+        before = None if last is None or new_keys else (last.run_id, last.key_prefix, done)
         self.key_prefix = new_prefix(self.flow, params, run_id, before)
         connection.execute(
             insert(task_runs),
