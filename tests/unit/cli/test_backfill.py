@@ -22,6 +22,8 @@ def work(day, region, idempotency_key):
         file.write(f"{day} {idempotency_key}\\n")
     if pathlib.Path(f"broken-{day}").exists():
         raise ConnectionError("down")
+    if pathlib.Path(f"bad-{day}").exists():
+        raise redrive.Permanent("bad")
     return day
 """
 
@@ -56,6 +58,13 @@ class TestBackfill:
         ran = days.ran()
         assert sorted(day for day, _ in ran) == ["2026-01-01", "2026-01-02", "2026-01-02", "2026-01-03"]
         assert len({key for _, key in ran}) == 3
+
+    def test_exit_code_is_75_while_running_it_again_may_help(self, days, here):
+        (here / "broken-1").touch()
+        (here / "bad-2").touch()
+        assert days("--param", "day=1..3").code == 75
+        (here / "broken-1").unlink()
+        assert days("--param", "day=1..3").code == 70  # only the dead letter is left
 
     def test_dry_run_runs_nothing(self, days, here):
         answer = days("--param", "day=1..2", "--param", "region=eu,us", "--dry-run")

@@ -42,7 +42,8 @@ def backfill(
 ) -> None:
     """Run a flow for each value of a range. Complete runs are skipped, so running it again resumes the backfill.
 
-    It goes on after a run that fails; the exit code says so at the end: 75 where running it again may help, else 70.
+    It goes on after a run that fails; the exit code says so at the end: 75 while running it again may help
+    (some run failed of something transient, or was stopped), else 70.
 
     Examples: redrive tasks backfill settlement.py:flow --param day=2026-01-01..2026-01-31 --parallel 4;
     redrive tasks backfill report.py:flow --param month=1..12 --param region=eu,us --dry-run
@@ -100,6 +101,8 @@ def _foresee(session: Session, plan: Backfill, store: Store) -> None:
 
 
 def _report(session: Session, flow: str, ended: list[Backfilled]) -> None:
+    from redrive.tasks.decide import RECOVERS
+
     out = session.out
     bad = [one for one in ended if one.status is not FlowStatus.COMPLETE]
     skipped = sum(one.skipped for one in ended)
@@ -110,8 +113,7 @@ def _report(session: Session, flow: str, ended: list[Backfilled]) -> None:
         f"{len(bad):,} not complete, of {counted(len(ended), 'run')}"
     )
     if bad:
-        kinds = {one.kind or Kind.PERMANENT for one in bad}
-        kind = Kind.TRANSIENT if kinds == {Kind.TRANSIENT} else Kind.PERMANENT
+        kind = Kind.TRANSIENT if any(one.kind in RECOVERS for one in bad) else Kind.PERMANENT
         names = ", ".join(_shown(one.params) for one in bad[:5]) + (", …" if len(bad) > 5 else "")
         raise FlowStopped(f"backfill of flow {flow!r}: {counted(len(bad), 'run')} not complete: {names}", kind=kind)
 
