@@ -130,7 +130,7 @@ def goes_on(run: RunPicture) -> str:
     if run.subject.kind == "flow":
         if run.status in ("running", "stopped"):
             return f"running {name} again goes on where it stands"
-        return f"running {name} again begins anew; to go on with this run, send its tasks back first"
+        return f"running {name} again resumes this run and tries again what failed; dead letters wait for a decision"
     if run.read:
         return f"running {name} again goes on from its checkpoint"
     return f"running {name} again begins anew"
