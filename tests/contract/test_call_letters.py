@@ -139,3 +139,15 @@ def test_wrong_options_are_refused(store):
         redrive.Service("bank", pipeline="payments")
     with pytest.raises(ValueError, match='on_discard must be "raise" or "none"'):
         redrive.Service("bank", on_discard=None)
+
+
+class TestRedactedFields:
+    def test_form_bodies_and_urls_are_stored_masked(self, store_url, server):
+        server.on("/pay", Answer(400))
+        with redrive.connect(store_url, redact=["card_number"], store_redacted=True) as store:
+            bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
+            with httpx.Client(transport=bank.httpx_transport()) as client:
+                client.post(f"{server.url}/pay?card_number=4000", data={"card_number": "41112222", "a": "1"})
+            [letter] = letters(store)
+        assert letter.record["body"] == "card_number=***&a=1"
+        assert letter.record["url"] == f"{server.url}/pay?card_number=***"

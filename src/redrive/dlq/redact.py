@@ -19,8 +19,10 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote, quote_plus
 from uuid import UUID
 
+from redrive.dlq.forms import mask_form
 from redrive.masking import MASK, mask
 from redrive.store.encoding import decode, encode
 
@@ -138,12 +140,19 @@ class _Parting:
     def _text(self, text: str | bytes, path: str) -> Any:
         document = _document(text)
         if document is None:
-            return text if path else self._hide(text)
+            return self._form(text, path) if path else self._hide(text)
         copy = self.copy(document, path)
         if copy == document:
             return text
         shown = json.dumps(copy, ensure_ascii=False)
         return shown if isinstance(text, str) else shown.encode(errors="surrogatepass")
+
+    def _form(self, text: str | bytes, path: str) -> str | bytes:
+        """A text with the named fields of a form body or of a query string masked."""
+        if isinstance(text, bytes):
+            shown = self._form(text.decode(errors="surrogateescape"), path)
+            return shown.encode(errors="surrogateescape") if isinstance(shown, str) else shown
+        return mask_form(text, lambda name, value: str(self._field(value, f"{path}.{name}")))
 
     def _hide(self, value: Any) -> str:
         self._remember(value)
@@ -182,12 +191,13 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _spellings(value: Any) -> Iterator[str]:
-    """How a message may show a value: as it is, as Python writes it, as JSON does."""
+    """How a message may show a value: as it is, as Python writes it, as JSON and as forms and URLs do."""
     if isinstance(value, bytes):
         yield repr(value)[2:-1]
         value = value.decode(errors="replace")
     if isinstance(value, str):
         yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1])
+        yield from (quote(value, safe="", errors="replace"), quote_plus(value, errors="replace"))
     else:
         yield from (str(value), repr(value))
     if isinstance(value, datetime):

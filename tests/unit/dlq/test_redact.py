@@ -10,6 +10,7 @@ import json
 import string
 import types
 from typing import NamedTuple
+from urllib.parse import parse_qs, urlencode
 
 import pydantic
 import pytest
@@ -133,6 +134,43 @@ def test_an_object_that_only_shows_itself_is_not_shown():
 )
 def test_what_has_no_names_is_masked_unless_it_is_json_that_has(raw, shown):
     assert Redactor(["ssn"]).record(raw) == shown
+
+
+MULTIPART = (
+    '--b\r\nContent-Disposition: form-data; name="{}"\r\nContent-Type: text/plain\r\n\r\n{}\r\n'
+    '--b\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--b--\r\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("card_number=4111&note=a%20b", "card_number=***&note=a%20b"),
+        ("note=hello&Card%5Fnumber=41+11", "note=hello&Card%5Fnumber=***"),
+        ("customer[cards][0][card_number]=4111&note=1", "customer[cards][0][card_number]=***&note=1"),
+        ("card_number[]=4111&card_number[]=4222", "card_number[]=***&card_number[]=***"),
+        ("https://pay.example/x?a=1&card_number=4111#top", "https://pay.example/x?a=1&card_number=***#top"),
+        ("payload=%7B%22card_number%22%3A+4111%7D", "payload=%7B%22card_number%22%3A+%22***%22%7D"),
+        (MULTIPART.format("card_number", "4111"), MULTIPART.format("card_number", "***")),
+        ("2 + 2 = 4, and a=b", "2 + 2 = 4, and a=b"),
+    ],
+)
+def test_fields_of_forms_are_masked(text, shown):
+    redactor = Redactor(["card_number"])
+    assert redactor.record({"body": text, "id": 7}) == {"body": shown, "id": 7}
+    assert redactor.record({"body": text.encode() + b"&x=\xff"})["body"] == shown.encode() + b"&x=\xff"
+
+
+def test_a_message_shows_no_value_of_a_form():
+    record = {"body": "password=hunter%2F22+x&a=1"}
+    assert Redactor(["password"]).text("no hunter/22 x, hunter%2F22+x, hunter%2F22%20x", record) == "no ***, ***, ***"
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text(), max_size=4), st.text(min_size=4, alphabet=string.ascii_letters))
+def test_no_secret_of_a_form_comes_through(fields, secret):
+    body = urlencode({**{f"x{name}": value for name, value in fields.items()}, "pin": f"9/{secret}"}, errors="replace")
+    shown = Redactor(["pin"]).record({"body": body})["body"]
+    assert parse_qs(shown)["pin"] == ["***"]
 
 
 def test_what_other_texts_repeat_is_masked_there():
