@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from typing import Any
 
 import pydantic
@@ -239,3 +241,36 @@ def test_migration_keeps_a_pending_letter_beside_an_escalated_one(store: redrive
     assert sorted(letter.key for letter in store.dlq.each(status=("pending", "escalated"))) == ["1", "2"]
     store.dlq.put({"id": 2}, "no price", pipeline="orders", key="2")
     assert {letter.key: letter.seen for letter in store.dlq.each(status=("pending", "escalated"))} == {"1": 1, "2": 2}
+
+
+class TestRowsThatTheTableCompares:
+    """Where the table chooses among the rows of a key, each rejected one keeps a letter of its own."""
+
+    @pytest.mark.parametrize(
+        ("mode", "left"),
+        [({"newer": "at"}, ("late", "2026-07-03")), ({"on_conflict": "ignore"}, ("first", "2026-07-03"))],
+        ids=["newer", "ignore"],
+    )
+    def test_later_rejected_row_does_not_replace_the_one_that_counts(self, store, tmp_path, mode, left):
+        with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as connection, connection:
+            connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, fee TEXT, at TEXT)")
+
+        def pipeline(*records, check=None):
+            sink = redrive.rows.table(f"sqlite:///{tmp_path / 't.db'}", "t", key="id", **mode)
+            source = redrive.rows.records(list(records), name="in")
+            return redrive.Pipeline(
+                "fees", source=source, validate=check, sink=sink, store=store, gate=redrive.Gate(abort=1)
+            )
+
+        def reject(record):
+            if record["id"] == 1:
+                raise ValueError("no fee")
+
+        other = {"id": 2, "fee": "x", "at": "2026-07-01"}
+        fees = ("late", "old") if "newer" in mode else ("first", "second")
+        pipeline({"id": 1, "fee": fees[0], "at": "2026-07-03"}, other, check=reject).run()
+        pipeline({"id": 1, "fee": fees[1], "at": "2026-06-01"}, other, check=reject).run()
+        assert sorted(letter.record["fee"] for letter in store.dlq.each()) == sorted(fees)
+        store.dlq.replay(pipeline(), dry_run=False)
+        with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+            assert connection.execute("SELECT fee, at FROM t WHERE id = 1").fetchall() == [left]

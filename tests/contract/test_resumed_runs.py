@@ -47,6 +47,19 @@ class Scene:
                 continue
         raise AssertionError("it never ended")
 
+    def run_over(self, source, stops_at=None):
+        """Run over a source in batches of two; the store is gone at the checkpoint of the batch with this number."""
+        numbers, real = itertools.count(), type(self.store.dlq).put_within
+
+        def put_within(*args, **options):
+            if next(numbers) == stops_at:
+                raise redrive.StoreError("gone")
+            return real(self.store.dlq, *args, **options)
+
+        self.store.dlq.put_within = put_within
+        sink = redrive.rows.table(f"sqlite:///{self.path}", "t", key="id")
+        return redrive.Pipeline("p", source=source, sink=sink, store=self.store, batch=2).run()
+
     def table(self):
         with contextlib.closing(sqlite3.connect(self.path)) as connection:
             return connection.execute("SELECT * FROM t ORDER BY id").fetchall()
@@ -195,3 +208,26 @@ class TestOverriddenGate:
             with pytest.raises(redrive.GateAborted) as aborted:
                 pipeline.run(**options)
             assert not aborted.value.report.gate_overridden
+
+
+class TestFilesThatComeMeanwhile:
+    """Files of a glob that come while a run is unfinished are read when it is resumed."""
+
+    @pytest.mark.parametrize("kind", ["csv", "ndjson"])
+    @pytest.mark.parametrize("name", ["0-first", "2-last"])
+    @pytest.mark.parametrize("stops_at", [1, 2])
+    def test_new_file_is_read_by_the_resumed_run(self, tmp_path, kind, name, stops_at):
+        def write(file, ids):
+            lines = ["id,a", *(f"{n},x" for n in ids)] if kind == "csv" else [f'{{"id": {n}, "a": "x"}}' for n in ids]
+            (tmp_path / f"{file}.{kind}").write_text("\n".join(lines) + "\n")
+
+        read = {"csv": redrive.rows.csv, "ndjson": redrive.rows.ndjson}[kind]
+        scene = Scene(tmp_path, 1)
+        write("1-monday", range(20, 26))
+        with pytest.raises(redrive.RunStopped):
+            scene.run_over(read(str(tmp_path / f"*.{kind}")), stops_at=stops_at)
+        write(name, range(30, 34))
+        report = scene.run_over(read(str(tmp_path / f"*.{kind}")))
+        assert (report.status, report.resumed, report.read) == ("complete", True, 10)
+        assert [row[0] for row in scene.table() if row[0] >= 20] == [*range(20, 26), *range(30, 34)]
+        assert scene.run_over(read(str(tmp_path / f"*.{kind}"))).read == 10

@@ -129,6 +129,7 @@ class _RowsOfRun:
     ) -> None:
         self._by_run = by_run
         self._counts = counts
+        self._keeps_every_row = counts is None and not by_run
         self._rows = rows
         self._known_by = known_by
         self.chosen: dict[int, bytes] = {}
@@ -264,7 +265,9 @@ class _RowsOfRun:
     def _free_identity(self, content: bytes, place: int) -> bytes:
         """Return the first identity of a row that no other row of the run has."""
         one, position = self._known_by[place], self._rows[place].position
-        if one.key is not None and one.is_key_sure and self._take(one.key, position):
+        # Where the table chooses among the rows of a key, none of them may be lost behind another.
+        by_key = one.is_key_sure and not self._keeps_every_row
+        if one.key is not None and by_key and self._take(one.key, position):
             return one.key
         if not one.is_numbered:
             return content if self._take(content, position) else one.position

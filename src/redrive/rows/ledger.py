@@ -25,6 +25,7 @@ from redrive.policy.daily import Daily
 from redrive.rows.faults import Fault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
+from redrive.rows.sources.files import with_new_files
 from redrive.rows.sources.source import Continues, Replaceable, Source
 from redrive.runs import Counts, RunStatus, Tier
 from redrive.store.database import Database
@@ -136,7 +137,9 @@ class Ledger:
                     if standing.position is not None:
                         started_over = self._changed(source, standing, last)
                     if started_over is None:
-                        return self._resume(connection, source, standing, last, sink, is_gone=is_gone)
+                        return self._resume(
+                            connection, source, standing, last, found=identity, sink=sink, is_gone=is_gone
+                        )
                 if appended:
                     raise would_double(last, sink, started_over)
                 reason = {} if started_over is None else {"reason": started_over}
@@ -330,12 +333,16 @@ class Ledger:
         source: Source,
         standing: Row[Any],
         last: Row[Any],
-        sink: str,
         *,
+        found: Mapping[str, Any],
+        sink: str,
         is_gone: bool,
     ) -> Begun:
         self._same(source, standing.identity, f"has an unfinished run over {last.source}", "finish it with that source")
         self._same_sink(last, sink, is_gone=is_gone)
+        identity = with_new_files(standing.identity, found)
+        if identity != standing.identity:
+            connection.execute(update(checkpoints).where(self._ours()).values(identity=identity))
         counts = counts_of(last)
         judged_before = counts if last.status == RunStatus.ABORTED else _accepted(last)
         connection.execute(
@@ -354,7 +361,7 @@ class Ledger:
         return Begun(
             run_id=last.run_id,
             started_at=last.started_at,
-            identity=standing.identity,
+            identity=identity,
             position=standing.position,
             fields=tuple(standing.fields or ()),
             counts=counts,

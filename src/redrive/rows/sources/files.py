@@ -55,7 +55,7 @@ class Files:
     def difference(self, recorded: Sequence[Mapping[str, Any]]) -> str | None:
         """Why positions in the recorded files mean nothing here, as a clause; None where they hold.
 
-        Others may have come: those belong to the next run. But a file must not have changed: one that has grown may as
+        Others may have come, and are read last. But a file must not have changed: one that has grown may as
         well be a new delivery of the same data, and a position in it mean another row.
         """
         try:
@@ -82,6 +82,15 @@ def at_same_file(reading: R, position: Mapping[str, Any] | None, recorded: Seque
         reading.close()
         raise SourceError(f"{different}; once it is whole, run with restart=True or `redrive run --restart`")
     return reading
+
+
+def with_new_files(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identity of a run that is resumed, with the files that have come since it began, behind the others."""
+    files = recorded.get("files")
+    if not files:
+        return dict(recorded)
+    known = {file["name"] for file in files}
+    return {**recorded, "files": [*files, *(file for file in found["files"] if file["name"] not in known)]}
 
 
 def names_of(recorded: Sequence[Mapping[str, Any]]) -> list[str]:
