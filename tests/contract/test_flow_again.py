@@ -102,6 +102,18 @@ class TestCancel:
         flow.retry("publish")
         assert flow.run().status is FlowStatus.COMPLETE
 
+    def test_stays_cancelled_when_a_decision_above_is_taken_back(self, flow, store):
+        flow.items[:] = ["x", 1, 2]
+        stopped(flow)
+        flow.cancel_tasks("publish", note="not today")
+        flow.accept("total", result=3, note="by hand")
+        flow.reopen("total")
+        assert (states(store, "fees")["total"], states(store, "fees")["publish"]) == ("DEAD_LETTER", "FAILED")
+        flow.accept("total", result=4, note="by hand")
+        flow.retry("publish")
+        assert flow.run().status is FlowStatus.COMPLETE
+        assert flow.result("publish") == 4
+
     def test_task_that_has_ended_is_not_cancelled(self, flow):
         flow.run()
         with pytest.raises(FlowError, match=r"task 'total' of run \w+ is SUCCESS: there is nothing to cancel"):

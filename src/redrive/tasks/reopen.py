@@ -24,7 +24,7 @@ from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run
 from redrive.tasks.place import Place
-from redrive.tasks.reset import NOT_YET
+from redrive.tasks.reset import NOT_YET, may_wait
 from redrive.tasks.rules import HEEDS_FAILURE
 
 
@@ -104,7 +104,7 @@ class _Reopening:
                 f"task {done[0].name!r}, which comes after it, is {done[0].state}: it is too late to take the decision "
                 "back. Begin another run with run(new_run=True) or `redrive run --new-run`"
             )
-        moved = [row for row in rows if row.state != State.PENDING]
+        moved = [row for row in rows if may_wait(row)]
         for row in moved:
             self._change(row, State.PENDING, **NOT_YET)
         dead = [row.name for row in moved if row.state == State.DEAD_LETTER]

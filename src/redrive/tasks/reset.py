@@ -36,7 +36,7 @@ NO_RESULT: dict[str, Any] = dict.fromkeys(("result", "result_file", "branch"))
 _NO_CHILDREN = {"children": None, "remaining": 0, "dead": 0, "failed": 0}
 
 
-def _may_wait(row: Row[Any]) -> bool:
+def may_wait(row: Row[Any]) -> bool:
     """Whether a task can wait again: it does not already, and no operator has failed it for good or cancelled it."""
     return row.state != State.PENDING and not (row.state == State.FAILED and row.kind == Kind.PERMANENT)
 
@@ -78,7 +78,7 @@ class Reset:
     def below(self, nodes: Iterable[int]) -> int:
         """Let everything that comes after these tasks wait for them again; how many tasks that changes."""
         lower = reach(nodes, self._place.below)
-        rows = [row for row in self._own_rows() if row.node in lower and _may_wait(row)]
+        rows = [row for row in self._own_rows() if row.node in lower and may_wait(row)]
         rows = self._without_unchanged(rows)
         for row in rows:
             self._reset(row)
