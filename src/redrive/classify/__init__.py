@@ -19,6 +19,9 @@ def classify(failure: object, scope: Scope = "call", *, now: datetime | None = N
     failure  an exception or a response
     scope    what was being done: one "call", one "row", one "task"
     now      what an HTTP date is compared with where the response has no Date of its own
+
+    A signal to stop is no failure and raises TypeError: Ctrl-C, exit, cancellation (also the CancelledError of
+    concurrent.futures, which is an Exception), the time limit of a job runner.
     """
     from redrive.classify.classifier import Classifier
 

@@ -11,7 +11,8 @@ from redrive.classify.responses import header
 # Where services name the end of the period, in seconds or since 1970.
 _RESETS = ("ratelimit-reset", "x-ratelimit-reset", "x-rate-limit-reset")
 _EPOCH = 1e9  # of September 2001; as a span, 31 years
-_LATEST = 1e11
+_MILLISECONDS = 1e11  # of March 1973; as seconds, of the year 5138
+_LATEST = 1e14
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _TIME = r"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
 _DATES = (
@@ -51,14 +52,17 @@ def retry_after(headers: object, now: datetime, *, limited: bool = False) -> flo
 def parse_retry_after(value: str, now: datetime) -> float | None:
     """Seconds from `now`, never negative; None for what is neither a number of seconds nor an HTTP date.
 
-    Of several numbers the first counts. A number that is no span anybody waits for is the seconds since 1970.
+    Of several numbers the first counts. A number that is no span anybody waits for is the seconds since 1970, a
+    larger one the milliseconds, and one beyond the year 5138 says nothing.
     """
     value = value.strip()
     if _SECONDS.fullmatch(first := value.partition(", ")[0].strip()):
         seconds = float(first)
-        if _EPOCH <= seconds < _LATEST:
-            seconds = max(0.0, seconds - now.timestamp())
-        return seconds if isfinite(seconds) else None
+        if seconds >= _LATEST:
+            return None
+        if seconds >= _MILLISECONDS:
+            seconds /= 1000
+        return max(0.0, seconds - now.timestamp()) if seconds >= _EPOCH else seconds
     moment = parse_http_date(value, now)
     return None if moment is None else max(0.0, (moment - now).total_seconds())
 

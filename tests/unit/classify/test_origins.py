@@ -233,5 +233,7 @@ def test_unknown_error_says_what_to_do():
 @pytest.mark.parametrize("status", [501, 505])
 def test_request_that_no_server_understands_is_not_blamed_on_the_service(status):
     service = Service("bank", clock=FakeClock(), breaker=redrive.Breaker(failures=1))
-    assert service.call(lambda: httpx.Response(status)).status_code == status
+    for headers in ({}, {"Retry-After": "1"}):
+        response = service.call(lambda headers=headers: httpx.Response(status, headers=headers))
+        assert len(response.redrive.attempts) == 1
     assert service.circuit == "closed"

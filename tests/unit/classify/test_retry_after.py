@@ -28,6 +28,17 @@ def test_seconds_are_taken_as_they_are(seconds):
     assert parse_retry_after(str(seconds), NOW) == seconds
 
 
+@pytest.mark.parametrize("unit", [1, 1_000])
+@given(st.integers(min_value=-(10**8), max_value=10**10))
+def test_seconds_and_milliseconds_since_1970_are_moments(unit, wait):
+    moment = int(NOW.timestamp()) + wait
+    assert parse_retry_after(str(moment * unit), NOW) == max(0, wait)
+
+
+def test_a_moment_nobody_lives_to_see_is_ignored():
+    assert parse_retry_after("1" + "0" * 20, NOW) is None
+
+
 def test_more_digits_than_a_number_can_hold_are_ignored():
     assert parse_retry_after("9" * 400, NOW) is None
 

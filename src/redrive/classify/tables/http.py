@@ -31,9 +31,9 @@ STATUS_CLASS: dict[int, Kind] = {
 }
 
 RETRY_AFTER_COUNTS: frozenset[int] = frozenset(
-    {*range(300, 400), 403, 408, 409, 412, 413, 420, 423, 425, 429, 430, 449, *range(500, 600)}
+    {*range(300, 400), 403, 408, 409, 412, 413, 420, 423, 425, 429, 430, 449, *range(500, 600)} - {501, 505}
 )
-"""Answers that can heal by waiting. On a 400 or a 404 the header is noise."""
+"""Answers that can change with time. On a 400, a 404 or a 501 the header is noise."""
 
 USED_UP: tuple[str, ...] = (
     "quotaExceeded",
