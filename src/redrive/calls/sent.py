@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 from redrive.classify.look_through import look_through
-from redrive.classify.names import type_names
+from redrive.classify.names import libraries, type_names
 from redrive.classify.responses import attribute, is_response_type
 
 _MOST_ERRORS = 1_000
@@ -45,7 +46,7 @@ def sent_requests(failure: Any) -> Iterator[tuple[Any, Any]]:
         return
     for error in _related(failure):
         if (request := _attached(error)) is None:
-            request = _being_read(error)
+            request = _of_stripe(error) or _being_read(error)
         if request is not None and not _never_left(error):
             yield error, request
 
@@ -88,15 +89,34 @@ def _being_read(error: BaseException) -> Any:
     No client attaches it everywhere: requests not where a body is cut, garbled or not JSON, httpx not where it is not
     JSON, and aiohttp not where the connection is lost.
     """
-    step, frames = error.__traceback__, 0
-    while step is not None and frames < _MOST_FRAMES:
-        code = step.tb_frame.f_code
-        if "self" in code.co_varnames or "self" in code.co_freevars:
-            owner = step.tb_frame.f_locals.get("self")
+    for frame in _frames(error):
+        if "self" in frame.f_code.co_varnames or "self" in frame.f_code.co_freevars:
+            owner = frame.f_locals.get("self")
             if is_response_type(type(owner)) and (request := _attached(owner)) is not None:
                 return request
-        step, frames = step.tb_next, frames + 1
     return None
+
+
+def _of_stripe(error: BaseException) -> Any:
+    """The request of stripe's client, by its arguments.
+
+    Stripe sends a new Idempotency-Key with each call of a method, which makes only its own retries safe. A key that the
+    program passes is the same in each attempt.
+    """
+    for frame in _frames(error) if "stripe" in libraries(type(error)) else ():
+        if str(frame.f_globals.get("__name__")).startswith("stripe.") and "options" in frame.f_code.co_varnames:
+            method, options = frame.f_locals.get("method"), frame.f_locals.get("options")
+            if isinstance(method, str):
+                passed = isinstance(options, Mapping) and options.get("idempotency_key")
+                return SimpleNamespace(method=method, headers={"Idempotency-Key": passed} if passed else {})
+    return None
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    step, count = error.__traceback__, 0
+    while step is not None and count < _MOST_FRAMES:
+        yield step.tb_frame
+        step, count = step.tb_next, count + 1
 
 
 def _never_left(error: BaseException) -> bool:

@@ -128,6 +128,20 @@ class TestErrorOfAnUnsafeRequest:
             server.on("/pay", LOST[lost])
             assert asyncio.run(main(Service("bank", retry=QUICK))) == 1, lost
 
+    def test_is_final_with_stripe_unless_a_key_is_passed(self, server):
+        stripe = pytest.importorskip("stripe")
+        client = stripe.StripeClient(
+            "sk_test_1", http_client=stripe.RequestsClient(), base_addresses={"api": server.url}, max_network_retries=0
+        )
+        for answer in (Answer(reset="before"), Answer(500, json={"error": {"message": "down"}})):
+            server.on("/v1/charges", answer)
+            for options, expected in ((None, 1), ({"idempotency_key": "order-7"}, 3)):
+                service = Service(
+                    "stripe", retry=Retry(attempts=3, base=0.001, cap=0.002, on=("transient", "ambiguous"))
+                )
+                made, _ = attempts_made(service, lambda: client.v1.charges.create({"amount": 5}, options))  # noqa: B023
+                assert made == expected, (answer, options)
+
     def test_is_found_in_a_cycle_of_causes(self):
         outer, inner = PaymentError(), httpx.ReadTimeout("", request=httpx.Request("POST", "http://bank/pay"))
         outer.__cause__, inner.__cause__ = inner, outer
