@@ -86,7 +86,7 @@ def raised_in_group(send):
     try:
         send()
     except Exception as error:
-        raise ExceptionGroup("two of them", [TimeoutError(), PaymentError(), error]) from None
+        raise ExceptionGroup("two of them", [TimeoutError(), error]) from None
 
 
 WRAPPERS = [raised_from, raised_in_handler, raised_twice, raised_with_status, stated_transient, raised_in_group]
@@ -157,9 +157,7 @@ class TestWrappedErrorThatCanBeRepeated:
     @pytest.mark.parametrize("wrap", [raised_from, raised_in_group])
     def test_of_a_get(self, server, send, wrap):
         server.on("/read", Answer(502))
-        made, _ = attempts_made(
-            Service("bank", retry=QUICK), lambda: raised_from(lambda: send("GET", f"{server.url}/read"))
-        )
+        made, _ = attempts_made(Service("bank", retry=QUICK), lambda: wrap(lambda: send("GET", f"{server.url}/read")))
         assert made == 3
 
     @pytest.mark.parametrize("send", [by_httpx, by_requests])
