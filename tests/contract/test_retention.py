@@ -224,7 +224,6 @@ def test_a_run_that_waits_for_a_person_stays_and_goes_on(store, few, tmp_path):
         raise redrive.Permanent("no such merchant")
 
     held = stopped(settlement(store, tmp_path, work=refuses), params={"day": 1}).report.run_id
-    store.dlq.discard(pipeline="settlement", note="the letters alone do not keep it")
     aged(store, 400, held)
     nights(store, tmp_path, 100, 101)
     assert purge(store, tmp_path).flows == 0

@@ -28,12 +28,12 @@ def freshness(picture: LevelPicture, settings: AlertSettings) -> Judgement:
 
 def _stale(one: Freshness, settings: AlertSettings) -> Finding:
     name, kind = one.subject.name, "--flow" if one.subject.kind == "flow" else "--pipeline"
-    since = "has never been complete" if one.last_complete is None else f"stale since {whole(one.last_complete)}"
+    since = "has never been complete" if one.last_complete is None else f"is stale since {whole(one.last_complete)}"
     newest = "no run has started" if one.status is None else f"its newest run is {one.status}"
     facts = Facts(
         status=one.status or "not started",
         run_id=one.run_id,
-        impact=f"{one.target or f'what {name} makes'}: {since}",
+        impact=f"{one.target or f'what {name} makes'} {since}",
         measured={"age": one.age, "threshold": one.within},
         affected=(name,),
         commands=(command("runs", "ls", kind, name),),
@@ -42,7 +42,7 @@ def _stale(one: Freshness, settings: AlertSettings) -> Finding:
     return found(
         "stale",
         one.subject,
-        f"{short(name)}: {since}; it must be complete every {span(one.within)}",
+        f"{short(name)} {since}; it must be complete every {span(one.within)}",
         facts,
         key=f"stale:{one.subject.ident}",
         evidence=f"level:stale:{one.subject.ident}",

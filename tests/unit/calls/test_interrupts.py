@@ -2,12 +2,13 @@
 
 import functools
 import signal
+import subprocess
 import sys
 
 import pytest
 
 import redrive
-from redrive import Breaker, KeyPool, Retry, RetryBudget, Token
+from redrive import Breaker, KeyPool, Retry
 from redrive.classify.signals import is_stop_signal
 from redrive.testing import FakeClock
 
@@ -198,42 +199,65 @@ def test_limit_of_a_job_runner_is_a_stop_signal(path):
     assert is_stop_signal(limit())
 
 
+REENTRY = """
+import sys
+import redrive
+from redrive import Breaker, KeyPool, Retry, RetryBudget, Service, Token
+from redrive.testing import FakeClock
+
+for credentials in (None, KeyPool(["key-1111", "key-2222"]), Token(lambda: "token-01")):
+    service = Service(
+        "shipfast",
+        credentials=credentials,
+        clock=FakeClock(),
+        retry=Retry(attempts=2),
+        breaker=Breaker(failures=1_000),
+        budget=RetryBudget(reserve=10_000),
+    )
+    seen, nested = set(), []
+
+    def call():
+        left = [redrive.RateLimited(), 1]
+
+        def work():
+            answer = left.pop(0)
+            if answer == 1:
+                return answer
+            raise answer
+
+        return service.call(work)
+
+    def handler(frame, event, _):
+        if "/redrive/calls/" not in frame.f_code.co_filename:
+            return None
+        place = (frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and place not in seen:
+            seen.add(place)
+            try:
+                nested.append(call())
+            except redrive.RateLimited:
+                nested.append(None)
+            service.stats()
+        return handler
+
+    service.call(lambda: 1)
+    sys.settrace(handler)
+    try:
+        call()
+        service.stats()
+    finally:
+        sys.settrace(None)
+    assert len(nested) > 100, len(nested)
+"""
+
+
 class TestReentry:
     """A signal handler, or an object that is collected as garbage, calls the service in the middle of a call of it."""
 
-    @pytest.mark.timeout(60)
-    @pytest.mark.parametrize("credentials", [None, KeyPool(["key-1111", "key-2222"]), Token(lambda: "token-01")])
-    def test_call_at_any_line_of_another_call(self, service, flaky, credentials):
-        flaky_service = service(
-            credentials=credentials,
-            retry=Retry(attempts=2),
-            breaker=Breaker(failures=1_000),
-            budget=RetryBudget(reserve=10_000),
-        )
-        seen, nested = set(), []
-
-        def handler(frame, event, _):
-            if "/redrive/calls/" not in frame.f_code.co_filename:
-                return None
-            place = (frame.f_code.co_filename, frame.f_lineno)
-            if event == "line" and place not in seen:
-                seen.add(place)
-                try:
-                    nested.append(flaky_service.call(flaky(redrive.RateLimited(), 1)))
-                except redrive.RateLimited:
-                    nested.append(None)
-                flaky_service.stats()
-            return handler
-
-        flaky_service.call(flaky(1))
-        before = sys.gettrace()
-        sys.settrace(handler)
-        try:
-            flaky_service.call(flaky(redrive.RateLimited(), 1))
-            flaky_service.stats()
-        finally:
-            sys.settrace(before)
-        assert len(nested) > 100
+    def test_call_at_any_line_of_another_call(self):
+        # In a process of its own: Python 3.11 can loop for ever where a traced thread and others want the interpreter.
+        done = subprocess.run([sys.executable, "-c", REENTRY], capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 class TestGenerator:
