@@ -254,6 +254,7 @@ for credentials in (None, KeyPool(["key-1111", "key-2222"]), Token(lambda: "toke
 class TestReentry:
     """A signal handler, or an object that is collected as garbage, calls the service in the middle of a call of it."""
 
+    @pytest.mark.process
     def test_call_at_any_line_of_another_call(self):
         # In a process of its own: Python 3.11 can loop for ever where a traced thread and others want the interpreter.
         done = subprocess.run([sys.executable, "-c", REENTRY], capture_output=True, text=True, timeout=200, check=False)
