@@ -448,3 +448,8 @@ def test_a_document_is_masked_by_its_values_and_by_the_names_they_stand_under():
         "nested": [{"url": f"https://etl:{MASK}@db/lake", "client_secret": MASK}, None, True, 1.5],
         "pair": [f"{MASK}4242", b"raw"],
     }
+
+
+@pytest.mark.parametrize("name", ["password", "token", "api_key"])
+def test_value_before_a_colon_is_masked(name):
+    assert mask(f"{name}=hunter2abc: authentication failed") == f"{name}=*** authentication failed"

@@ -27,6 +27,9 @@ SECRET_FIELD = re.compile(rf"sig|auth|{_TELLING}", re.IGNORECASE)
 # the secret would leave the secret standing.
 _NO_NAME = r"""(?!:?[\w-]+(?:\s?:\s|\s?=\s?['"(]|\s=|\s?=>))"""
 
+# Directly behind `name=` a colon ends the value, as in "password=abc: refused", unless another such name stands there.
+_NO_NAME_BEHIND_EQUALS = rf"""(?!:?{_NAMES}\s?:\s)(?!:?[\w-]+(?:\s?=\s?['"(]|\s=|\s?=>))"""
+
 # A value without quotes behind `name: ` or `name = ` has a digit: "password: field required" is none, and neither is
 # "token = get_token()".
 _UNQUOTED = rf"{_NO_NAME}(?=[^\s'\",;]*[0-9])[^\s'\",;(){{}}\[\]<>]{{8,}}+(?![(\[])"
@@ -126,7 +129,7 @@ _PATTERNS: tuple[
     # ?api_key=abc&…, password=abc (also libpq keyword strings)
     (
         (("=",), _SECRET_WORDS),
-        re.compile(rf"(?<![\w-])({_NAMES})=(?!>){_NO_NAME}[^\s&'\",;]+", re.IGNORECASE),
+        re.compile(rf"(?<![\w-])({_NAMES})=(?!>){_NO_NAME_BEHIND_EQUALS}[^\s&'\",;]+", re.IGNORECASE),
         rf"\1={MASK}",
     ),
     # password = abc123, password => abc123, as in INI files
