@@ -156,6 +156,81 @@ class TestEqualRowsThatMove:
         assert seen(store) == [2] * 7
 
 
+class TestFilesOfOtherNames:
+    """A vendor sends the full file every night, under the date."""
+
+    @pytest.fixture
+    def nightly(self, store, tmp_path):
+        def pipeline(**files: str) -> redrive.Pipeline:
+            folder = tmp_path / "in"
+            folder.mkdir(exist_ok=True)
+            for old in folder.iterdir():
+                old.unlink()
+            for name, lines in files.items():
+                (folder / f"{name}.csv").write_text("\n".join(["id,price", *lines.split(), ""]))
+            (source,) = folder.iterdir() if len(files) == 1 else [folder / "*.csv"]
+            sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "lines", key="id", create=True)
+            options = {"validate": Line, "gate": GATE, "store": store}
+            return redrive.Pipeline("orders", source=redrive.rows.csv(source), sink=sink, **options)
+
+        return pipeline
+
+    def test_row_keeps_its_letter(self, store, nightly):
+        for night in range(3):
+            nightly(**{f"lines-{night}": "g,1 q,X"}).run()
+        (letter,) = store.dlq.each()
+        assert (letter.seen, letter.source.rpartition("/")[2]) == (3, "lines-2.csv")
+
+    def test_changed_row_keeps_its_letter(self, store, nightly):
+        for night in range(3):
+            nightly(**{f"lines-{night}": f"g,1 q,X{night}"}).run()
+        (letter,) = store.dlq.each()
+        assert (letter.seen, letter.record["price"]) == (3, "X2")
+
+    @pytest.mark.parametrize("decision", ["discard", "replay"])
+    def test_decision_holds(self, store, nightly, decision):
+        monday = nightly(monday="g,1 q,X")
+        monday.run()
+        if decision == "discard":
+            store.dlq.discard(pipeline="orders", note="the vendor knows")
+        else:
+            store.dlq.edit(next(iter(store.dlq.each())).id, {"id": "q", "price": "4"}, note="asked the vendor")
+            assert store.dlq.replay(monday, dry_run=False, pipeline="orders").reprocessed == 1
+        report = nightly(tuesday="q,X g,1").run()
+        (letter,) = store.dlq.each(status="any")
+        assert (letter.seen, letter.source.rpartition("/")[2], report.status) == (2, "tuesday.csv", "complete")
+        assert letter.status == {"discard": "discarded", "replay": "reprocessed"}[decision]
+
+    def test_rows_of_two_files_of_one_run_are_two_letters(self, store, nightly):
+        nightly(north="q,X", south="q,X").run()
+        nightly(north="q,X", south="q,X").run()
+        assert seen(store) == [2, 2]
+        assert sorted(letter.source.rpartition("/")[2] for letter in store.dlq.each()) == ["north.csv", "south.csv"]
+
+    def test_changed_rows_of_two_files_of_one_run_are_two_letters(self, store, nightly):
+        nightly(north="q,X", south="q,Y").run()
+        nightly(north="q,Y", south="q,Z").run()
+        assert sorted(record["price"] for record in records_of(store)) == ["Y", "Z"]
+
+    @pytest.mark.parametrize("price", ["X", "Y"], ids=["unchanged", "changed"])
+    def test_letter_that_is_known_by_its_source_too(self, store, nightly, price):
+        """As older versions knew the rows of runs; and as letters are known that are put with a key."""
+        monday = nightly(monday="g,1 q,X")
+        monday.run()
+        (letter,) = store.dlq.each()
+        known_by = {"pipeline": "orders", "key": "q", "source": letter.source, "error_type": letter.error_type}
+        store.dlq.put(letter.record, letter.error_message, **known_by)
+        store.dlq.discard(ids=[letter.id], note="leaves the other one")
+        nightly(monday=f"g,1 q,{price}").run()
+        (other,) = store.dlq.each(status="open")
+        assert (other.seen, other.record["price"]) == (2, price)
+
+    def test_lines_without_a_key_are_apart(self, store, nightly):
+        for night in ("monday", "tuesday"):
+            nightly(**{night: "g,1 q,1,2"}).run()
+        assert seen(store) == [1, 1]
+
+
 class TestKeyThatAFunctionMayChange:
     @staticmethod
     def load(store, url, orders: list[dict[str, Any]], **options: Any) -> None:

@@ -13,6 +13,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 from uuid import UUID
 
+Place = tuple[str | None, str | None]
+"""The source and the position of a row: with its run, they tell it from every other one."""
+
 
 class Known(NamedTuple):
     """A letter that is in the store."""
@@ -26,15 +29,22 @@ class Known(NamedTuple):
     written_at: datetime | None
     """When it was reprocessed, where it was."""
     run_id: UUID | None
+    source: str | None
     position: str | None
     written_key: str | None
     """The key of the row that was written, where it was reprocessed."""
+
+    @property
+    def place(self) -> Place:
+        """Where its record stood when it was last seen."""
+        return self.source, self.position
 
 
 class KnownBy(NamedTuple):
     """By what the letter of a row may be known."""
 
-    key: bytes | None
+    keys: tuple[bytes, ...]
+    """The identity by its key, then that of older versions, which knew a row by its source as well; or none."""
     content: bytes
     position: bytes
     """With the content. So letters of older versions are known, and those of records that only name work."""
@@ -46,8 +56,7 @@ class KnownBy(NamedTuple):
     @property
     def certain(self) -> tuple[bytes, ...]:
         """The identities without a number."""
-        identities = (self.content, self.position)
-        return identities if self.key is None else (self.key, *identities)
+        return (*self.keys, self.content, self.position)
 
 
 class KnownLetters:
@@ -80,11 +89,11 @@ class KnownLetters:
 class Copies:
     """The numbers of equal rows."""
 
-    def __init__(self, known: KnownLetters, groups: Mapping[bytes, Sequence[str | None]]) -> None:
+    def __init__(self, known: KnownLetters, groups: Mapping[bytes, Sequence[Place]]) -> None:
         """Find the numbers that rows before these have in the run.
 
         Args:
-            groups: the positions of equal rows, by the identity of their content.
+            groups: the places of equal rows, by the identity of their content.
         """
         self._known = known
         self._groups = groups
@@ -92,9 +101,7 @@ class Copies:
         # One number more than there are rows: a copy whose letter was decided and purged leaves a gap.
         known.load(numbered(content, n) for content, rows in groups.items() for n in range(2, len(rows) + 2))
         again = [
-            content
-            for content, positions in groups.items()
-            if any(one.position not in positions for one in known.seen(content))
+            content for content, places in groups.items() if any(one.place not in places for one in known.seen(content))
         ]
         if not again:
             return
@@ -103,7 +110,7 @@ class Copies:
         for content in again:
             # A batch that was put before a crash is put again: its rows have the last of these numbers.
             ours = set(groups[content])
-            put = [any(one.position in ours for one in known.seen(i)) for i in self._window(content, last[content])]
+            put = [any(one.place in ours for one in known.seen(i)) for i in self._window(content, last[content])]
             self._before[content] = last[content] - sum(put)
 
     def near(self, content: bytes) -> list[bytes]:

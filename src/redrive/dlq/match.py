@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
-from redrive.dlq.copies import Copies, Known, KnownBy, KnownLetters
+from redrive.dlq.copies import Copies, Known, KnownBy, KnownLetters, Place
 from redrive.letters import OPEN, ErrorType, Status
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow, Sighting
@@ -71,7 +71,10 @@ def match(
     last = {letter_id: rows[place] for place, letter_id in sorted(decided.items())}
     return Matched(
         [row for place, row in enumerate(put) if place not in decided],
-        [Sighting(one, times[one], row.last_seen, row.run_id, row.position) for one, row in last.items()],
+        [
+            Sighting(one, times[one], row.last_seen, row.run_id, row.source_table, row.position)
+            for one, row in last.items()
+        ],
         superseded,
     )
 
@@ -145,14 +148,15 @@ class _RowsOfRun:
         self._copies = Copies(
             known,
             {
-                content: [rows[place].position for place in places]
+                content: [_place(rows[place]) for place in places]
                 for content, places in self._groups.items()
                 if known_by[places[0]].is_numbered
             },
         )
         # Where a letter was seen in this run. Decided ones as well: another row of the run must not replace them.
-        self._letters = {one.id: one.position for one in known.of_this_run()}
-        self._identities = {one.identity: one.position for one in known.of_this_run()}
+        self._letters = {one.id: one.place for one in known.of_this_run()}
+        self._identities = {one.identity: one.place for one in known.of_this_run()}
+        self._open = {one.identity for listed in known.letters.values() for one in listed if one.is_open}
         equal = self._equal(connection, database, known)
         self._replaced = set() if counts is None else _replaced(connection, rows, equal)
         for first, listed in equal.items():
@@ -211,21 +215,20 @@ class _RowsOfRun:
         for place in places:
             row = self._rows[place]
             # The letter of the same row first: a batch that was put before a crash is put again.
-            letter = own.get(row.position) or (free.popleft() if free else None)
+            letter = own.get(_place(row)) or (free.popleft() if free else None)
             if letter is not None:
                 self.chosen[place] = letter.identity
             elif row.error_type not in _NEVER_DECIDED and (letter := self._newest(decided, row)) is not None:
                 self.decided[place] = letter.id
             else:
                 continue
-            self._letters[letter.id] = row.position
-            self._identities[letter.identity] = row.position
+            self._letters[letter.id] = self._identities[letter.identity] = _place(row)
 
     def _newest(self, decided: Sequence[Known], row: LetterRow) -> Known | None:
         """Return the newest of these letters that decides a row."""
         if not self._by_run:
             return decided[-1] if decided else None
-        fit = (one for one in reversed(decided) if self._letters.get(one.id, row.position) == row.position)
+        fit = (one for one in reversed(decided) if self._letters.get(one.id, _place(row)) == _place(row))
         return next(fit, None)
 
     def _decide_again(self, written: Mapping[int, str | None]) -> None:
@@ -264,17 +267,23 @@ class _RowsOfRun:
 
     def _free_identity(self, content: bytes, place: int) -> bytes:
         """Return the first identity of a row that no other row of the run has."""
-        one, position = self._known_by[place], self._rows[place].position
+        one, where = self._known_by[place], _place(self._rows[place])
         # Where the table chooses among the rows of a key, none of them may be lost behind another.
-        by_key = one.is_key_sure and not self._keeps_every_row
-        if one.key is not None and by_key and self._take(one.key, position):
-            return one.key
+        if one.keys and one.is_key_sure and not self._keeps_every_row:
+            key, *older = one.keys
+            identity = next((identity for identity in older if identity in self._open), key)
+            if self._take(identity, where):
+                return identity
         if not one.is_numbered:
-            return content if self._take(content, position) else one.position
-        return next(identity for identity in self._copies.from_next(content) if self._take(identity, position))
+            return content if self._take(content, where) else one.position
+        return next(identity for identity in self._copies.from_next(content) if self._take(identity, where))
 
-    def _take(self, identity: bytes, position: str | None) -> bool:
-        return self._identities.setdefault(identity, position) == position
+    def _take(self, identity: bytes, where: Place) -> bool:
+        return self._identities.setdefault(identity, where) == where
+
+
+def _place(row: LetterRow) -> Place:
+    return row.source_table, row.position
 
 
 def _by_id(letter: Known) -> int:
@@ -303,6 +312,7 @@ def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, l
             column.superseded_at,
             column.settled_at,
             column.run_id,
+            column.source_table,
             column.position,
             column.sink_key,
         ).where(column.identity.in_(listed[start : start + _AT_ONCE]))
@@ -320,6 +330,7 @@ def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, l
                     holds,
                     written_at,
                     row.run_id,
+                    row.source_table,
                     row.position,
                     key,
                 )

@@ -33,6 +33,9 @@ REDACTED = "redacted"
 _NAMES_WORK = {ErrorType.TASK, ErrorType.PAGE, ErrorType.FILE, ErrorType.CALL}
 """Letters whose record only names what is to be done again."""
 
+_OF_ANY_SOURCE = "\0"
+"""Stands for the source where it does not identify a letter; no source is stored under this name."""
+
 _Place = tuple[str | None, ...]
 """Pipeline, source, cause, and the run where that counts: what the letters of a batch mostly have in common."""
 
@@ -128,9 +131,15 @@ class Preparer:
         context = None if row.context is None or self._digests is None else decode(row.context)
         by_position = self._identity(place, None, row.position, _content(row.raw_record, context))
         content = f"{row.raw_record}\0{row.context or ''}"
+        keys: tuple[bytes, ...] = ()
+        within = place
+        if row.sink_key is not None:
+            # The next delivery of a row may be a file of another name: its key tells what it is.
+            within = self._common(row.pipeline_name, _OF_ANY_SOURCE, row.fingerprint, row.error_type, row.run_id)
+            keys = tuple(self._identity(one, row.sink_key, None, "") for one in (within, place))
         return KnownBy(
-            None if row.sink_key is None else self._identity(place, row.sink_key, None, ""),
-            self._identity(place, row.sink_key or "", None, content, both=True),
+            keys,
+            self._identity(within, row.sink_key or "", None, content, both=True),
             by_position,
             is_key_sure=row.identity != by_position,
             is_numbered=not self._by_run and row.error_type not in _NAMES_WORK,

@@ -42,6 +42,7 @@ class Sighting(NamedTuple):
     times: int
     last_seen: str
     run_id: str | None
+    source: str | None
     position: str | None
 
 

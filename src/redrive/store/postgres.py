@@ -127,7 +127,8 @@ class PostgresDialect:
         cursor.execute(
             f"""UPDATE {letter} SET seen = letter.seen + again.seen,
                        last_seen = greatest(letter.last_seen, again.last_seen),
-                       run_id = again.run_id, error_message = again.error_message, position = again.position,
+                       run_id = again.run_id, error_message = again.error_message,
+                       source_table = again.source_table, position = again.position,
                        attempts = again.attempts, raw_record = again.raw_record,
                        context = again.context, target = coalesce(again.target, letter.target), superseded_at = NULL,
                        edited_record = CASE WHEN {unchanged} THEN letter.edited_record END,
@@ -165,9 +166,9 @@ class PostgresDialect:
         connection.connection.cursor().execute(
             """UPDATE pipeline.dead_letter_queue AS letter SET seen = letter.seen + again.times,
                       last_seen = greatest(letter.last_seen, again.last_seen),
-                      run_id = again.run_id, position = again.position
-               FROM unnest(%s::bigint[], %s::integer[], %s::timestamptz[], %s::uuid[], %s::text[])
-                    AS again (id, times, last_seen, run_id, position)
+                      run_id = again.run_id, source_table = again.source, position = again.position
+               FROM unnest(%s::bigint[], %s::integer[], %s::timestamptz[], %s::uuid[], %s::text[], %s::text[])
+                    AS again (id, times, last_seen, run_id, source, position)
                WHERE letter.id = again.id""",
             [list(column) for column in zip(*sightings, strict=True)],
         )

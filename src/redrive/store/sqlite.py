@@ -183,7 +183,8 @@ class SqliteDialect:
         )
         cursor.executemany(
             f"""UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
-                       run_id = :run_id, error_message = :error_message, position = :position, attempts = :attempts,
+                       run_id = :run_id, error_message = :error_message, source_table = :source_table,
+                       position = :position, attempts = :attempts,
                        edited_record = CASE WHEN {same} THEN edited_record END,
                        sink_key = CASE WHEN {same} THEN sink_key ELSE :sink_key END,
                        received_key = CASE WHEN {same} THEN received_key END,
@@ -205,7 +206,7 @@ class SqliteDialect:
     def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
         connection.connection.cursor().executemany(
             """UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
-                run_id = :run_id, position = :position WHERE id = :letter_id""",
+                run_id = :run_id, source_table = :source, position = :position WHERE id = :letter_id""",
             [one._asdict() for one in sightings],
         )
 
