@@ -134,6 +134,27 @@ class TestPipeline:
             pipeline([{"id": 1, "fee": fee} for fee in fees_of_run], **options).run()
             assert (fees(store, status="discarded"), fees(store, status="open")) == (["a"], ["b"])
 
+    def test_discarded_row_that_comes_after_a_newer_one_is_the_newest_again(self, store, pipeline):
+        rejected, written = {"id": 1, "fee": "N/A"}, {"id": 1, "fee": "5"}
+        other = {"id": 2, "fee": "1"}
+        pipeline([rejected, other]).run()
+        (letter,) = store.dlq.discard(note="not now", pipeline="vendor") and store.dlq.each()
+        pipeline([written, other]).run()
+        assert store.dlq.get(letter.id).superseded_at is not None
+        pipeline([rejected, other]).run()
+        assert store.dlq.get(letter.id).superseded_at is None
+        store.dlq.reopen(ids=[letter.id])
+        fixed = pipeline([], validate=lambda record: {**record, "fee": 0.0})
+        assert store.dlq.replay(fixed, dry_run=False, pipeline="vendor").reprocessed == 1
+
+    def test_discarded_row_before_a_newer_one_of_the_same_run_is_not(self, store, pipeline):
+        rejected, written = {"id": 1, "fee": "N/A"}, {"id": 1, "fee": "5"}
+        pipeline([rejected, written]).run()
+        store.dlq.discard(note="not now", pipeline="vendor")
+        pipeline([rejected, written]).run()
+        (letter,) = store.dlq.each()
+        assert (letter.seen, letter.superseded_at is None) == (2, False)
+
     def test_line_that_cannot_be_read_stays_decided_on_another_line(self, store, tmp_path):
         def load(*lines):
             (tmp_path / "in.csv").write_text("\n".join(["id,fee", *lines, ""]))

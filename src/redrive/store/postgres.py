@@ -166,7 +166,8 @@ class PostgresDialect:
         connection.connection.cursor().execute(
             """UPDATE pipeline.dead_letter_queue AS letter SET seen = letter.seen + again.times,
                       last_seen = greatest(letter.last_seen, again.last_seen),
-                      run_id = again.run_id, source_table = again.source, position = again.position
+                      run_id = again.run_id, source_table = again.source, position = again.position,
+                      superseded_at = NULL
                FROM unnest(%s::bigint[], %s::integer[], %s::timestamptz[], %s::uuid[], %s::text[], %s::text[])
                     AS again (id, times, last_seen, run_id, source, position)
                WHERE letter.id = again.id""",

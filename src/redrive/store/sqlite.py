@@ -206,7 +206,8 @@ class SqliteDialect:
     def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
         connection.connection.cursor().executemany(
             """UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
-                run_id = :run_id, source_table = :source, position = :position WHERE id = :letter_id""",
+                run_id = :run_id, source_table = :source, position = :position, superseded_at = NULL
+                WHERE id = :letter_id""",
             [one._asdict() for one in sightings],
         )
 

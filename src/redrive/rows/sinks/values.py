@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import orjson
 
 _NAT = -(2**63)  # numpy's number for a moment that is none
+# Moments are written by Python: orjson crashes where their zone raises.
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
 Convert = Callable[[Any], Any]
 Rules = Mapping[type, Convert | None]
 """What becomes of values of a type and of those derived from it; one that is not named, or has None, stays as it is."""
@@ -20,9 +22,9 @@ Rules = Mapping[type, Convert | None]
 def json_text(value: Any) -> str:
     """A value as JSON, its numbers exact."""
     try:
-        text = orjson.dumps(value, _beyond_json, orjson.OPT_NON_STR_KEYS).decode()
+        text = orjson.dumps(value, _beyond_json, _OPTIONS).decode()
     except TypeError:  # an integer of more than 64 bits, or something JSON has no word for
-        return orjson.dumps(_exact(value), _beyond_json, orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(_exact(value), _beyond_json, _OPTIONS).decode()
     if "null" in text:  # which is written for NaN, too
         _exact(value)
     return text
@@ -46,6 +48,8 @@ def _beyond_json(value: Any) -> Any:
         return orjson.Fragment(str(value))
     if isinstance(value, set | frozenset | tuple):
         return list(value)
+    if isinstance(value, date) or (isinstance(value, time) and value.tzinfo is None):
+        return value.isoformat()
     if isinstance(value, timedelta):
         return str(value)
     if is_foreign(type(value)):

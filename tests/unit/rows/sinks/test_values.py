@@ -4,6 +4,7 @@ import datetime as dt
 import json
 from decimal import Decimal
 from enum import Enum, StrEnum
+from unittest.mock import ANY
 from uuid import UUID
 
 import numpy
@@ -166,3 +167,19 @@ class TestNanoseconds:
         assert adapt_columns(columns, [{}]) == {}
         assert columns == [["2026-07-01 12:00:00.123456789", dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]]
         assert type(columns[0][1]) is dt.datetime
+
+
+class _NoZone(dt.tzinfo):
+    def utcoffset(self, moment: dt.datetime | None) -> dt.timedelta:
+        raise ValueError("no such place")
+
+
+def test_moment_whose_zone_raises_is_a_fault_of_its_row():
+    columns = [[{"at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, {"at": dt.datetime(2026, 1, 1, tzinfo=_NoZone())}]]
+    assert adapt_columns(columns, [NESTED]) == {1: ANY}
+    assert columns[0][0] == '{"at":"2026-01-01T00:00:00+00:00"}'
+
+
+@given(st.datetimes(timezones=st.none() | st.timezones()) | st.dates() | st.times())
+def test_moments_are_written_as_python_has_them(moment):
+    assert json.loads(json_text([moment])) == [moment.isoformat()]
