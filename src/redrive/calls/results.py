@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from types import AsyncGeneratorType, GeneratorType, NoneType
 
-from redrive.classify.responses import is_response
+from redrive.classify.responses import has_status, is_response
 
 
 class Nature(Enum):
@@ -31,6 +31,7 @@ def nature_of(value: object) -> Nature:
         return Nature.AWAITABLE
     if is_response(value):
         return Nature.RESPONSE
-    if len(plain_types) < _MOST_TYPES:
+    # The next object of a class with a status may hold a 503 where this one holds None.
+    if len(plain_types) < _MOST_TYPES and not has_status(value):
         plain_types.add(cls)
     return Nature.PLAIN

@@ -36,12 +36,19 @@ class Answer(NamedTuple):
 
 
 def is_response(value: object) -> bool:
-    """Return whether a value is a response: of a library redrive knows, or by its shape, a status beside headers."""
+    """Return whether a value is a response: of a library redrive knows, or by its shape, see `status_of`."""
     if is_response_type(type(value)):
         return True
-    if isinstance(value, BaseException | dict):
-        return False
-    return status_of(value) is not None and attribute(value, "headers") is not None
+    return not isinstance(value, BaseException | dict) and status_of(value) is not None
+
+
+def has_status(value: object) -> bool:
+    """Return whether a value has an attribute for a status, whatever it holds now."""
+    try:
+        return hasattr(value, "status_code") or hasattr(value, "status")
+    except Exception:
+        # A property that raises is an attribute all the same.
+        return True
 
 
 def is_response_type(cls: type) -> bool:

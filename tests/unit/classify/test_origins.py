@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -192,6 +194,13 @@ class Answer:
         self.headers = dict(headers)
 
 
+@dataclass
+class Reply:
+    """A response of another such library, which keeps no headers."""
+
+    status_code: int | None
+
+
 class TestShape:
     def test_unknown_response_that_says_the_service_failed_is_retried(self):
         answers = iter([Answer(503), Answer(500), Answer(200)])
@@ -213,10 +222,18 @@ class TestShape:
             service.call(lambda: answer)
         assert service.stats().successes == 0
 
-    def test_value_without_headers_is_no_response(self):
-        answer = Answer(503)
-        del answer.headers
-        assert Service("bank").call(lambda: answer) is answer
+    @pytest.mark.parametrize("before", [200, None])
+    def test_response_without_headers_is_judged_by_its_status(self, before):
+        service = Service("bank", clock=FakeClock())
+        assert service.call(lambda: Reply(before)).status_code == before
+        answers = iter([Reply(503), Reply(200)])
+        assert service.call(lambda: next(answers)).status_code == 200
+        with pytest.raises(redrive.RetriesExhausted, match="HTTP 503"):
+            service.call(lambda: Reply(503))
+
+    @pytest.mark.parametrize("value", [{"status_code": 503}, SimpleNamespace(status=503)])
+    def test_data_with_a_status_is_no_response(self, value):
+        assert Service("bank").call(lambda: value) is value
 
 
 def test_unknown_error_says_what_to_do():

@@ -12,7 +12,7 @@ from typing import Any
 from redrive.calls.service import Service
 from redrive.calls.target import endpoint_of, is_async
 from redrive.classify import classify
-from redrive.classify.responses import attribute, is_response_type
+from redrive.classify.responses import attribute
 from redrive.errors import CircuitOpen, RetriesExhausted, SourceError
 from redrive.model import Failure, Kind, Verdict
 from redrive.rows.sources.pages_content import Contents, MalformedPage, Page, body_of
@@ -136,8 +136,6 @@ class Fetch:
 
     def _is_bad_answer(self, fetched: Any) -> bool:
         """Whether the service, by its own rules, too, would object to this response; then the judging is its."""
-        if not is_response_type(type(fetched)):
-            return False
         core = self._service._core
         return core.classifier.judge(fetched, now=core.clock.now()) is not None
 

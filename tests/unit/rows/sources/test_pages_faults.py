@@ -259,6 +259,21 @@ def test_the_last_page_may_be_lost_too(server, service, fetch):
 # ── a service that is down, and what is nobody's page's fault ─────────────────────────────────────────────────────────
 
 
+class Reply:
+    """A response of a library that redrive does not know."""
+
+    def __init__(self, response):
+        self.status_code = response.status_code
+        self.json = response.json
+
+
+def test_page_of_an_unknown_response_class_is_judged_by_its_status(server, service, client):
+    server.on("/pages/3", Answer(503, json={"items": []}), page(3))
+    found, _, _, error = read_all(rows.pages(service, lambda page: Reply(client.get(f"/pages/{page}"))))
+    assert error is None
+    assert found == rows_of(*range(1, LAST + 1))
+
+
 @pytest.mark.parametrize("status", [500, 503])
 def test_three_pages_in_a_row_that_fail_are_a_service_that_is_down(server, service, fetch, status):
     for number in (2, 3, 5, 6, 7):
