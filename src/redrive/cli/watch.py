@@ -59,7 +59,9 @@ def watch(
         raise Refused(f"--once looks once: leave {'--every' if every else '--listen'} out")
     leave_alerts_to_the_report()
     with ExitStack() as around:
-        store = around.enter_context(session.opened())
+        # A service may be started before the first run: it makes the store that its settings name, and looks.
+        is_configured = session.settings.file is not None or session.settings.store is not None
+        store = around.enter_context(session.opened(create=is_configured))
         if not store.alerts.settings.enabled:
             raise Refused(OFF)
         if listen is not None:

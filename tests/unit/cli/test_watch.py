@@ -122,6 +122,16 @@ def test_where_there_is_no_store_nothing_is_watched(run, here):
     assert answer.sentence.startswith("there is no store at .redrive/redrive.db yet")
 
 
+@pytest.mark.parametrize("configured", ["by a file", "by the environment"])
+def test_store_that_is_configured_is_made_before_the_first_run(run, here, monkeypatch, configured):
+    if configured == "by a file":
+        (here / "redrive.toml").write_text('[pipelines.vendor]\nsla = "06:00 UTC"\n')
+    else:
+        monkeypatch.setenv("REDRIVE_STORE", "sqlite:///.redrive/redrive.db")
+    assert run("watch", "--once").code == 0
+    assert (here / ".redrive" / "redrive.db").exists()
+
+
 def test_the_metrics_are_put_into_the_file_that_is_named(run, here, failed):
     failed()
     assert run("watch", "--once", "--textfile", "redrive.prom").code == 0
