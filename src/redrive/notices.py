@@ -40,7 +40,7 @@ class AlertStatus(StrEnum):
     """It is over."""
 
 
-SubjectKind = Literal["pipeline", "flow", "service", "table", "slot", "consumer", "store", "monitor"]
+SubjectKind = Literal["pipeline", "flow", "service", "table", "slot", "consumer", "store", "monitor", "custom"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,8 @@ class Facts:
     """The same question for who has only the database at hand."""
     next_step: str | None = None
     """What the automation does next, or that it waits for a person."""
+    named: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """Further facts by their names, as a program gave them to `store.alerts.open`."""
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, without what is not known."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from sqlalchemy import Connection
 
 from redrive.alerts import rules
+from redrive.alerts.custom import Fact, custom_finding, stored_key
 from redrive.alerts.judging import RunName, gate_of, mark_judged, picture_of, still_runs, unjudged, waits
 from redrive.alerts.ledger import OPEN, AlertLedger
 from redrive.alerts.pace import Pace
@@ -23,7 +24,7 @@ from redrive.flows import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.letters import LettersChanged, LettersPurged, LettersReplayed
 from redrive.masking import mask
 from redrive.model import Event
-from redrive.notices import Alert, AlertStatus, Send, Urgency
+from redrive.notices import Alert, AlertStatus, Facts, Send, Urgency
 from redrive.runs import RunEnded
 from redrive.store.database import Database
 from redrive.store.schema import SCHEMA
@@ -144,6 +145,43 @@ class Desk:
         """The clock that was given; None for the database's own."""
         return None if self._clock is None else self._clock.now()
 
+    # ── what a program says itself ────────────────────────────────────────────────────────────────────────────────────
+
+    def open(
+        self,
+        *,
+        key: str,
+        severity: Urgency | str,
+        title: str,
+        facts: Facts | Mapping[str, Fact] | None = None,
+        pipeline: str | None = None,
+    ) -> Alert | None:
+        """Open an alert of your own. It takes the routes of its severity, and stays open until `resolve(key)`.
+
+        Opening a key again while its alert is open counts, replaces title and facts, and notifies nobody; a more urgent
+        severity does.
+
+        Args:
+            key: What the alert is about, such as "nightly-export"; one alert per key is open at a time.
+            severity: "P1", "P2" or "P3".
+            title: One line that says what is wrong.
+            facts: Names and values to show in the message, or `redrive.notices.Facts`.
+            pipeline: The pipeline or flow that it is about, for that one's routes, runbook and links.
+
+        Returns:
+            The alert; None where alerts are switched off here.
+
+        Raises:
+            ValueError: An argument cannot be used; nothing was stored.
+            StoreError: The store cannot be written.
+        """
+        finding = custom_finding(key, severity=severity, title=title, facts=facts, pipeline=pipeline)
+        if not self.settings.enabled:
+            return None
+        alert = self.ledger.open(finding, now=self._now())
+        self.sender.ring()
+        return alert
+
     # ── what people ask and decide ────────────────────────────────────────────────────────────────────────────────────
 
     def find(
@@ -176,11 +214,33 @@ class Desk:
         self.sender.ring()
         return alert
 
-    def resolve(self, alert_id: int, *, by: str, note: str) -> Alert:
-        """Close it by hand. Where its condition is found to hold once more, it is a new alert."""
-        alert = self.ledger.close(alert_id, by=by, note=note)
+    @overload
+    def resolve(self, alert_id: int, *, by: str, note: str) -> Alert: ...
+
+    @overload
+    def resolve(self, alert_id: str, *, by: str | None = None, note: str | None = None) -> Alert | None: ...
+
+    def resolve(self, alert_id: int | str, *, by: str | None = None, note: str | None = None) -> Alert | None:
+        """Resolve an alert: by its number, as an operator, or by the key under which a program opened it.
+
+        Args:
+            alert_id: The number of any alert, or the key that was given to `open`.
+            by: Who resolves it; required with a number.
+            note: Why it is over; required with a number.
+
+        Returns:
+            The resolved alert. With a key, None where no alert of this key is open: resolving twice does no harm.
+        """
+        if isinstance(alert_id, str):
+            if not self.settings.enabled:
+                return None
+            done = self.ledger.close_key(stored_key(alert_id), by=by, note=note, now=self._now())
+        elif by is None or note is None:
+            raise TypeError("resolve(number) needs by= and note=; an alert of your own is resolved by its key, a text")
+        else:
+            done = self.ledger.close(alert_id, by=by, note=note, now=self._now())
         self.sender.ring()
-        return alert
+        return done
 
     def test(self, urgency: Urgency | str, *, pipeline: str | None = None) -> Sequence[Send]:
         """Send a sample over the routes that are set for this urgency, now; what became of each message."""

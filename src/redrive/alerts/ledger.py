@@ -155,6 +155,36 @@ class AlertLedger:
             self._outbox.put(connection, case.alert, what, now)
         return case
 
+    # ── what a program says itself ────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self, finding: Finding, *, now: datetime | None = None) -> Alert:
+        """Take in what a program found itself, and return its alert: a new one, or the one that is open."""
+        finding = fit_to_store(finding)
+
+        def work(connection: Connection) -> _Applied:
+            at = self._begin(connection, now)
+            before = _open_case(connection, finding.key)
+            case = self._write(connection, before, state.found(before, finding, at), at)
+            assert case is not None
+            return _Applied([case], [case.alert])
+
+        return self._database.write(work, done=_is_written).reported[0]
+
+    def close_key(self, key: str, *, by: str | None, note: str | None, now: datetime | None = None) -> Alert | None:
+        """Resolve the alert of this key; None where none is open."""
+        who, said = None if by is None else safe_line(by, _BY), None if note is None else safe_line(note, TITLE)
+
+        def work(connection: Connection) -> _Applied:
+            at = self._begin(connection, now)
+            before = _open_case(connection, key)
+            if before is None:
+                return _Applied([], [])
+            case = self._write(connection, before, state.ended(before, at, by=who, note=said), at)
+            assert case is not None
+            return _Applied([case], [case.alert])
+
+        return next(iter(self._database.write(work, done=_is_written).reported), None)
+
     # ── what people ask ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def find(
@@ -297,6 +327,11 @@ def _touched(connection: Connection, judgement: Judgement, *, and_waiting: bool)
 def _cases(connection: Connection, ids: Collection[int]) -> dict[str, Case]:
     wanted = select(alerts).where(ALERT_IS_OPEN, among(alerts.c.id, ids)).order_by(alerts.c.id)
     return {row.key: case_of(row) for row in connection.execute(wanted)} if ids else {}
+
+
+def _open_case(connection: Connection, key: str) -> Case | None:
+    row = connection.execute(select(alerts).where(ALERT_IS_OPEN, alerts.c.key == key)).one_or_none()
+    return None if row is None else case_of(row)
 
 
 def _case(connection: Connection, alert_id: int) -> Case:

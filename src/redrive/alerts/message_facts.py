@@ -94,6 +94,8 @@ def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[Line]:
         yield Line("Measured", _measured(facts.measured))
     if facts.affected:
         yield Line("Affected", _some(facts.affected))
+    for name, value in facts.named.items():
+        yield Line(safe_line(name, 60), safe(str(value), 600))
 
 
 def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[Line]:

@@ -161,6 +161,15 @@ def closed(case: Case, now: datetime, *, by: str, note: str) -> Change:
     return replace(change, case=replace(change.case, alert=replace(change.case.alert, note=note)))
 
 
+def ended(case: Case, now: datetime, *, by: str | None, note: str | None) -> Change:
+    """The program that opened it says that it is over."""
+    why = "resolved by its program" if by is None else f"resolved by {by}"
+    change = _resolved(case, now, why if note is None else f"{why}: {note}")
+    assert change.case is not None
+    said = case.alert.note if note is None else note
+    return replace(change, case=replace(change.case, alert=replace(change.case.alert, note=said)))
+
+
 # ── a whole judgement ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -144,11 +145,47 @@ def ack(
 @command(app)
 def resolve(
     session: Session,
-    ids: _Ids,
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="Why it is over.", show_default=False)],
+    ids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="ID", help="The alerts.", show_default=False, min=1, max=_LARGEST),
+    ] = None,
+    *,
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Of an alert that `alerts open` opened; may be repeated.")
+    ] = None,
+    note: Annotated[
+        str | None, typer.Option("--note", metavar="TEXT", help="Why it is over; required with an ID.")
+    ] = None,
 ) -> None:
-    """Close alerts by hand. What is still wrong is found again, as a new alert."""
-    _decide(session, ids, lambda desk, alert_id, who: desk.resolve(alert_id, by=who, note=note), "resolved")
+    """Close alerts by hand, or your own ones by their keys. What is still wrong is found again, as a new alert."""
+    if bool(ids) == bool(key):
+        raise Refused("name the alerts by ID or by --key; nothing was changed")
+    if key:
+        _resolve_keys(session, key, note)
+    elif note is None:
+        raise Refused("--note is missing: say why the alert is over; nothing was changed")
+    else:
+        said = note
+        _decide(session, ids or (), lambda desk, alert_id, who: desk.resolve(alert_id, by=who, note=said), "resolved")
+
+
+def _resolve_keys(session: Session, keys: Iterable[str], note: str | None) -> None:
+    from redrive.dlq.change import actor
+
+    with session.opened() as store:
+        if not store.alerts.settings.enabled:
+            raise Refused(OFF)
+        try:
+            found = {key: store.alerts.resolve(key, by=actor(), note=note) for key in keys}
+        except ValueError as error:
+            raise Refused(str(error)) from None
+    if session.out.json:
+        session.out.document([alert.document() for alert in found.values() if alert is not None])
+    for key, alert in found.items():
+        if alert is None:
+            session.out.say(f"no alert of the key {key!r} is open")
+        else:
+            session.out.say(f"resolved alert {alert.id}: {alert.urgency} {alert.title}")
 
 
 @command(app, "test")
@@ -337,3 +374,8 @@ def _as_set(name: str, value: float) -> str:
         unit, size = next((one for one in _SPANS if value and value % one[1] == 0), ("s", 1))
         return f'"{value / size:g}{unit}"'
     return f"{value:_}"
+
+
+# The commands that have files of their own.
+for _name in ("custom_alerts",):
+    import_module(f"redrive.cli.{_name}")

@@ -303,3 +303,52 @@ class TestWithoutSecrets:
         answer = run(*words.split())
         assert answer.code == 64
         assert "names the variable PD_KEY, which is not set" in answer.sentence
+
+
+# ── alerts of one's own ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TestOwnAlerts:
+    OPEN = ("alerts", "open", "nightly-export", "--severity", "p2", "--title", "no rows")
+
+    def test_open_lists_shows_and_resolves(self, run, store):
+        answer = run(*self.OPEN, "--fact", "rows=0", "--fact", "file=a=b.csv")
+        assert (answer.code, answer.err) == (0, "opened alert 1: P2 no rows\n")
+        assert run(*self.OPEN).err == "open already, found 2 times: alert 1: P2 no rows\n"
+        assert [(row[1], row[4], row[5]) for row in run("alerts", "ls").rows] == [
+            ("P2", "custom nightly-export", "no rows")
+        ]
+        run(*self.OPEN, "--fact", "rows=0", "--fact", "file=a=b.csv")
+        shown = json.loads(run("alerts", "show", "1", "--json").out)
+        assert shown["facts"]["named"] == {"rows": "0", "file": "a=b.csv"}
+        assert run("alerts", "resolve", "--key", "nightly-export").err == "resolved alert 1: P2 no rows\n"
+        answer = run("alerts", "resolve", "--key", "nightly-export")
+        assert (answer.code, answer.err) == (0, "no alert of the key 'nightly-export' is open\n")
+
+    def test_json_is_the_alert(self, run, store):
+        assert json.loads(run(*self.OPEN, "--json").out)["key"] == "custom:nightly-export"
+        assert json.loads(run("alerts", "resolve", "--key", "nightly-export", "--json").out)[0]["status"] == "resolved"
+        assert json.loads(run("alerts", "resolve", "--key", "nightly-export", "--json").out) == []
+
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            (("open", "x", "--severity", "P9", "--title", "t"), "severity must be one of P1, P2, P3, not 'P9'"),
+            (("open", "x", "--severity", "P1", "--title", " "), "title must be a text"),
+            (("open", "x", "--severity", "P1", "--title", "t", "--fact", "rows"), "--fact must be NAME=VALUE"),
+            (("open", "x", "--title", "t"), "--severity"),
+            (("resolve",), "name the alerts by ID or by --key"),
+            (("resolve", "1", "--key", "x", "--note", "n"), "name the alerts by ID or by --key"),
+            (("resolve", "1"), "--note is missing"),
+        ],
+    )
+    def test_wrong_words_are_refused_in_one_sentence(self, run, store, words, says):
+        answer = run("alerts", *words)
+        assert (answer.code, answer.err.count("\n")) == (64, 1)
+        assert says in answer.err
+        assert store.alerts.find() == []
+
+    def test_it_is_refused_where_alerts_are_off(self, run, store, monkeypatch):
+        monkeypatch.setenv("REDRIVE_ALERTS", "off")
+        assert "alerts are switched off here" in run(*self.OPEN).err
+        assert store.alerts.find() == []

@@ -1,0 +1,78 @@
+"""Alerts that a program opens itself: `store.alerts.open(key=…)` and `store.alerts.resolve(key)`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from redrive.alerts.safe_text import safe_line
+from redrive.alerts.sentences import TITLE_LENGTH
+from redrive.notices import Facts, Finding, Subject, Urgency
+
+CUSTOM = "custom"
+"""Their condition, and how their keys and evidence begin."""
+LONGEST_KEY = 200
+MOST_FACTS = 20
+
+Fact = str | int | float | bool
+"""A value of a fact that a program names itself."""
+
+
+def custom_finding(
+    key: str, *, severity: Urgency | str, title: str, facts: Facts | Mapping[str, Fact] | None, pipeline: str | None
+) -> Finding:
+    """Return the finding of an alert that a program opens; `ValueError` where it cannot be used."""
+    if not isinstance(title, str) or not title.strip():
+        raise ValueError("title must be a text that says what is wrong")
+    if pipeline is not None and (not isinstance(pipeline, str) or not pipeline.strip()):
+        raise ValueError("pipeline must be the name of a pipeline or flow")
+    stored = stored_key(key)
+    subject = Subject(kind="custom", name=key) if pipeline is None else Subject(kind="pipeline", name=pipeline)
+    return Finding(
+        key=stored,
+        condition=CUSTOM,
+        urgency=severity_of(severity),
+        subject=subject,
+        title=safe_line(title, TITLE_LENGTH),
+        facts=_facts(facts),
+        evidence=stored,
+    )
+
+
+def stored_key(key: str) -> str:
+    """Return the key under which the store has it: a program's keys are apart from those of the rules."""
+    if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > LONGEST_KEY:
+        raise ValueError(f"key must be a printable text of 1 to {LONGEST_KEY} characters")
+    return f"{CUSTOM}:{key}"
+
+
+def severity_of(value: Urgency | str) -> Urgency:
+    """Return the severity that a text names; `ValueError` for any other."""
+    try:
+        return Urgency(value)
+    except ValueError:
+        raise ValueError(f"severity must be one of {', '.join(Urgency)}, not {value!r}") from None
+
+
+def _facts(facts: Facts | Mapping[str, Fact] | None) -> Facts:
+    if facts is None:
+        return Facts()
+    if isinstance(facts, Facts):
+        return facts
+    if not isinstance(facts, Mapping):
+        raise ValueError("facts must be a mapping of names to values, or redrive.notices.Facts")
+    if len(facts) > MOST_FACTS:
+        raise ValueError(f"facts may have at most {MOST_FACTS} entries, not {len(facts)}")
+    return Facts(named={_name(name): _value(name, value) for name, value in facts.items()})
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"facts must have texts as names, not {name!r}")
+    return name
+
+
+def _value(name: str, value: object) -> Fact:
+    if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(f"facts[{name!r}] must be a text, a finite number or a bool, not {type(value).__name__}")

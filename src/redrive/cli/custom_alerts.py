@@ -1,0 +1,58 @@
+"""`redrive alerts open`: alerts of your own, from a script."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from redrive.cli.alerted import leave_alerts_to_the_report
+from redrive.cli.alerts import OFF, app
+from redrive.cli.command import command
+from redrive.cli.exits import Refused
+from redrive.cli.session import Session
+
+
+@command(app, "open")
+def open_alert(
+    session: Session,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="What it is about, such as nightly-export.", show_default=False)
+    ],
+    *,
+    severity: Annotated[str, typer.Option(metavar="P1|P2|P3", help="How urgent it is.", show_default=False)],
+    title: Annotated[str, typer.Option(metavar="TEXT", help="One line that says what is wrong.", show_default=False)],
+    fact: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A fact for the message; may be repeated.")
+    ] = None,
+    pipeline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The pipeline or flow it is about, for its routes and runbook.")
+    ] = None,
+) -> None:
+    """Open an alert of your own, until `redrive alerts resolve --key KEY`.
+
+    Opening an open key again counts and notifies nobody, unless the severity is more urgent than before.
+    """
+    leave_alerts_to_the_report()
+    named = dict(_fact(one) for one in fact or ())
+    with session.opened() as store:
+        if not store.alerts.settings.enabled:
+            raise Refused(OFF)
+        try:
+            alert = store.alerts.open(
+                key=key, severity=severity.strip().upper(), title=title, facts=named, pipeline=pipeline
+            )
+        except ValueError as error:
+            raise Refused(f"{error}; nothing was changed") from None
+    assert alert is not None
+    if session.out.json:
+        session.out.document(alert.document())
+    often = "opened" if alert.seen == 1 else f"open already, found {alert.seen:,} times:"
+    session.out.say(f"{often} alert {alert.id}: {alert.urgency} {alert.title}")
+
+
+def _fact(said: str) -> tuple[str, str]:
+    name, equals, value = said.partition("=")
+    if not equals or not name.strip():
+        raise Refused(f"--fact must be NAME=VALUE, not {said!r}; nothing was changed")
+    return name.strip(), value.strip()

@@ -1,0 +1,161 @@
+"""Alerts that a program opens itself, on both databases."""
+
+import threading
+
+import pytest
+
+from redrive.alerts.desk import Desk
+from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings
+from redrive.notices import AlertStatus, Facts, Urgency, What
+
+EXPORT = {"key": "nightly-export", "severity": "P2", "title": "the export has no rows"}
+
+
+TEAM = {"team": Channel(name="team", kind="log")}
+
+
+@pytest.fixture
+def make(store):
+    """Desks of this store, with settings of their own."""
+    desks = []
+
+    def make(**options):
+        desks.append(Desk(store.database, AlertSettings(channels=TEAM, **options)))
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        desk.close()
+
+
+@pytest.fixture
+def desk(make):
+    return make(routes=dict.fromkeys(Urgency, ("team",)))
+
+
+def said(desk, alert):
+    return [(send.channel, send.what) for send in desk.sends(alert.id)]
+
+
+class TestOpen:
+    def test_opens_an_alert_and_notifies_its_route(self, desk):
+        alert = desk.open(**EXPORT, facts={"rows": 0, "file": "export.csv"})
+        assert (alert.status, alert.urgency, alert.condition) == (AlertStatus.OPEN, Urgency.P2, "custom")
+        assert (alert.subject.name, alert.title) == ("nightly-export", "the export has no rows")
+        assert alert.facts.named == {"rows": 0, "file": "export.csv"}
+        assert said(desk, alert) == [("team", What.OPENED)]
+        assert desk.get(alert.id) == alert
+        assert [one.id for one in desk.find(status="open", subject="nightly-export")] == [alert.id]
+
+    def test_same_key_counts_and_does_not_notify_again(self, desk):
+        first = desk.open(**EXPORT)
+        again = desk.open(**{**EXPORT, "title": "still no rows"}, facts={"rows": 0})
+        assert (again.id, again.seen, again.title) == (first.id, 2, "still no rows")
+        assert said(desk, again) == [("team", What.OPENED)]
+
+    def test_higher_severity_notifies_and_lower_does_not(self, desk):
+        desk.open(**EXPORT)
+        desk.open(**{**EXPORT, "severity": "P3"})
+        alert = desk.open(**EXPORT)
+        assert said(desk, alert) == [("team", What.OPENED)]
+        desk.open(**{**EXPORT, "severity": "P1"})
+        # A message that waits is replaced by the more urgent one.
+        assert said(desk, alert)[-1] == ("team", What.ESCALATED)
+        before = said(desk, alert)
+        desk.open(**EXPORT)
+        desk.open(**{**EXPORT, "severity": Urgency.P1})
+        assert said(desk, alert) == before
+
+    def test_acknowledged_alert_stays_so_until_it_is_more_urgent(self, desk):
+        alert = desk.open(**EXPORT)
+        desk.acknowledge(alert.id, by="me")
+        assert desk.open(**EXPORT).status is AlertStatus.ACKNOWLEDGED
+        assert desk.open(**{**EXPORT, "severity": "P1"}).status is AlertStatus.OPEN
+
+    def test_pipeline_gives_its_routes(self, make):
+        desk = make(pipelines={"orders": PipelineSettings(routes={Urgency.P2: ("team",)})})
+        alert = desk.open(**EXPORT, pipeline="orders")
+        assert (alert.subject.kind, alert.subject.name) == ("pipeline", "orders")
+        assert said(desk, alert) == [("team", What.OPENED)]
+
+    def test_facts_of_the_library_are_taken_as_they_are(self, desk):
+        facts = Facts(impact="the finance report is empty", commands=("make export",), next_step="run it again")
+        assert desk.open(**EXPORT, facts=facts).facts == facts
+
+    def test_secrets_in_title_and_facts_are_masked(self, desk):
+        secret = "hunter2hunter2"
+        alert = desk.open(**{**EXPORT, "title": f"password={secret}"}, facts={"url": f"postgresql://me:{secret}@db/x"})
+        assert secret not in f"{alert.title}{alert.facts.document()}"
+
+    def test_many_threads_open_one_alert(self, desk):
+        threads = [threading.Thread(target=desk.open, kwargs=EXPORT) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (alert,) = desk.find()
+        assert (alert.seen, said(desk, alert)) == (6, [("team", What.OPENED)])
+
+    def test_nothing_is_stored_where_alerts_are_off(self, make):
+        desk = make(enabled=False)
+        assert desk.open(**EXPORT) is None
+        assert desk.resolve("nightly-export") is None
+        assert desk.find() == []
+
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            ({"key": ""}, "key must be a printable text of 1 to 200 characters"),
+            ({"key": "k" * 201}, "key must be"),
+            ({"key": "two\nlines"}, "key must be"),
+            ({"key": 7}, "key must be"),
+            ({"severity": "P4"}, "severity must be one of P1, P2, P3, not 'P4'"),
+            ({"severity": 1}, "severity must be one of"),
+            ({"title": " "}, "title must be a text"),
+            ({"pipeline": ""}, "pipeline must be the name"),
+            ({"facts": ["rows"]}, "facts must be a mapping"),
+            ({"facts": {"rows": [1]}}, r"facts\['rows'\] must be a text, a finite number or a bool, not list"),
+            ({"facts": {"share": float("nan")}}, r"facts\['share'\] must be"),
+            ({"facts": {1: "x"}}, "facts must have texts as names"),
+            ({"facts": {str(n): n for n in range(21)}}, "at most 20 entries, not 21"),
+        ],
+    )
+    def test_wrong_arguments_are_refused_and_store_nothing(self, desk, wrong, says):
+        with pytest.raises(ValueError, match=says):
+            desk.open(**{**EXPORT, **wrong})
+        assert desk.find() == []
+
+
+class TestResolve:
+    def test_resolve_closes_it_and_notifies(self, desk):
+        alert = desk.open(**EXPORT)
+        done = desk.resolve("nightly-export", note="rows are there")
+        assert (done.id, done.status) == (alert.id, AlertStatus.RESOLVED)
+        assert done.resolution == "resolved by its program: rows are there"
+        assert said(desk, alert) == [("team", What.OPENED), ("team", What.RESOLVED)]
+
+    def test_resolving_twice_or_an_unknown_key_does_no_harm(self, desk):
+        alert = desk.open(**EXPORT)
+        assert desk.resolve("nightly-export").id == alert.id
+        assert desk.resolve("nightly-export") is None
+        assert desk.resolve("never-opened") is None
+        assert said(desk, alert) == [("team", What.OPENED), ("team", What.RESOLVED)]
+
+    def test_opening_after_resolving_is_a_new_alert(self, desk):
+        first = desk.open(**EXPORT)
+        desk.resolve("nightly-export")
+        second = desk.open(**EXPORT)
+        assert (second.id != first.id, second.seen, said(desk, second)) == (True, 1, [("team", What.OPENED)])
+
+    def test_key_of_a_rule_is_not_resolved_by_a_program(self, desk):
+        alert = desk.open(**{**EXPORT, "key": "run:vendor"})
+        assert alert.key == "custom:run:vendor"
+        with pytest.raises(TypeError, match="by= and note="):
+            desk.resolve(alert.id)
+        assert desk.resolve(alert.id, by="me", note="done").is_over
+
+    def test_watch_leaves_it_open(self, desk):
+        alert = desk.open(**EXPORT)
+        desk.pass_time()
+        desk.look_at_letters()
+        assert desk.get(alert.id).status is AlertStatus.OPEN
