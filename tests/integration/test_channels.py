@@ -2,9 +2,12 @@
 
 import contextlib
 import logging
+import re
 import socket
 import threading
 import traceback
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +102,41 @@ def test_a_webhook_is_posted_the_json_document(server):
 def test_user_and_password_of_an_address_are_sent_as_basic_authentication(server):
     deliver(channel("webhook", server.url.replace("://", "://etl:p%40ss@")), OPENED)
     assert server.requests[0].headers["authorization"] == "Basic ZXRsOnBAc3M="
+
+
+class TestWebhook:
+    KEY = b"0123456789abcdef"
+
+    @pytest.fixture
+    def page(self):
+        return (Path(__file__).parents[2] / "docs" / "alerts.md").read_text().partition("### Webhooks")[2]
+
+    def test_headers_are_sent(self, server):
+        headers = {"Authorization": "Bearer hunter2hunter2", "X-Team": "data"}
+        deliver(replace(channel("webhook", server.url), headers=headers), OPENED)
+        sent = server.requests[0].headers
+        assert (sent["authorization"], sent["x-team"], "webhook-id" in sent) == (*headers.values(), False)
+
+    def test_header_that_the_receiver_repeats_is_masked(self, server):
+        server.on("*", Answer(401, body="no such token: hunter2hunter2"))
+        found = failure(replace(channel("webhook", server.url), headers={"Authorization": "Bearer hunter2hunter2"}))
+        assert ("hunter2" in found.reason, found.permanent) == (False, True)
+
+    def test_signature_is_what_the_page_checks(self, server, page):
+        program = {}
+        exec(page.partition("```python\n")[2].partition("```")[0], program)
+        for _ in range(2):
+            deliver(replace(channel("webhook", server.url), signing_key=self.KEY), OPENED)
+        first, second = server.requests
+        assert program["is_ours"](first.headers, first.body, self.KEY)
+        assert not program["is_ours"](first.headers, first.body + b" ", self.KEY)
+        assert not program["is_ours"](first.headers, first.body, self.KEY[::-1])
+        assert first.headers["webhook-id"] == second.headers["webhook-id"]
+
+    def test_page_names_every_field(self, page):
+        table = page.partition("|---|---|\n")[2].partition("\n\n")[0]
+        fields = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+        assert sorted(fields) == sorted(OPENED.document())
 
 
 @pytest.mark.parametrize("what", What)

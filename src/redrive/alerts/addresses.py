@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from importlib.util import find_spec
 from shutil import which
 from string import Formatter
@@ -19,6 +20,9 @@ PLACEHOLDERS = ("pipeline", "run_id", "alert", "service")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.*", re.DOTALL)
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS = frozenset({"host", "connection", "content-length", "content-type", "transfer-encoding", "user-agent"})
+_SHORTEST_KEY = 16
 _WORDS = 'words, as in ["notify", "--now"]'
 _HIDDEN = "what it is now is not shown, for it may hold a secret"
 _DATABASES = "postgresql://user@host/database, sqlite:///path/to/file.db or duckdb:///path/to/file.duckdb"
@@ -34,6 +38,31 @@ def web(at: Located) -> str:
     if not _is_web(url):
         raise at.wrong(f"must be a URL such as https://host/path; {_HIDDEN}")
     return url
+
+
+def header(name: str, at: Located) -> str:
+    """Return the value of a header that a request may have."""
+    if not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS or name.lower().startswith("webhook-"):
+        raise at.wrong("is not a header that can be set here")
+    value = text(at)
+    if not (value.isascii() and value.isprintable()):
+        raise at.wrong(f"must be printable ASCII; {_HIDDEN}")
+    return value
+
+
+def signing_key(at: Located) -> bytes:
+    """Return the key of signatures: base64 behind `whsec_`, otherwise the text itself."""
+    key = text(at)
+    if not key.startswith("whsec_"):
+        made = key.encode()
+    else:
+        try:
+            made = b64decode(key.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            raise at.wrong(f"must be base64 behind whsec_; {_HIDDEN}") from None
+    if len(made) < _SHORTEST_KEY:
+        raise at.wrong(f"must have at least {_SHORTEST_KEY} bytes; {_HIDDEN}")
+    return made
 
 
 def apprise(at: Located) -> str:

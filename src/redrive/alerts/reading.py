@@ -45,7 +45,8 @@ _KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {
 }
 _KIND_NAMES = (*_KINDS, "command", "log")
 _SLOWEST = 60.0  # seconds: no service takes longer to take a message in
-_CHANNEL_KEYS = (*_KIND_NAMES, "timeout")
+_OF_WEBHOOKS = ("bearer", "headers", "signing_key")
+_CHANNEL_KEYS = (*_KIND_NAMES, "timeout", *_OF_WEBHOOKS)
 _PIPELINE_KEYS = ("sla", "fresh_within", "days", "runbook", "links", "routes")
 _LONGEST_KEPT = 3_650
 # What a threshold is measured in; the others are counts.
@@ -196,7 +197,27 @@ def _channel(name: str, at: Located, *, needed: bool) -> Channel:
         elif kind == "apprise" and not addresses.is_installed():
             target = ""
     made = Channel(name=name, kind=kind, target=target)
+    if any(one in found for one in _OF_WEBHOOKS):
+        made = _with_headers(made, found, needed=needed)
     return replace(made, timeout=duration(found["timeout"], most=_SLOWEST)) if "timeout" in found else made
+
+
+def _with_headers(channel: Channel, found: Mapping[str, Located], *, needed: bool) -> Channel:
+    """A webhook with what its requests have beside the document. Without one of its secrets it is not delivered to."""
+    if channel.kind != "webhook":
+        (name, *_) = (one for one in _OF_WEBHOOKS if one in found)
+        raise found[name].wrong("is for webhooks only")
+    listed_headers = found["headers"].table() if "headers" in found else {}
+    said = [*listed_headers.values(), *(found[name] for name in ("bearer", "signing_key") if name in found)]
+    if not needed and any(one.unset() for one in said):
+        return replace(channel, target="")
+    headers = {name: addresses.header(name, one.filled(advice=_ADVICE)) for name, one in listed_headers.items()}
+    if "bearer" in found:
+        if any(name.lower() == "authorization" for name in headers):
+            raise found["bearer"].wrong("is a header Authorization, and there is another one")
+        headers["Authorization"] = f"Bearer {addresses.header('Authorization', found['bearer'].filled(advice=_ADVICE))}"
+    key = addresses.signing_key(found["signing_key"].filled(advice=_ADVICE)) if "signing_key" in found else b""
+    return replace(channel, headers=headers, signing_key=key)
 
 
 def _must_be_true(at: Located) -> None:

@@ -80,6 +80,10 @@ class Channel:
     """A URL, a routing key, or the words of a command. May be a secret: never shown, never stored."""
     timeout: float = 10.0
     """Seconds for one try."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Of a webhook, beside those that every request has. May hold secrets."""
+    signing_key: bytes = b""
+    """Of a webhook whose receiver checks signatures."""
 
     def __repr__(self) -> str:
         return f"<Channel {self.name}: {self.kind}>"

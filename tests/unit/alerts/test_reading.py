@@ -102,6 +102,9 @@ slack = "${SLACK}"
 timeout = "3s"
 [channels.hub]
 webhook = "http://127.0.0.1:8080/x"
+bearer = "$KEY"
+headers = { X-Team = "data" }
+signing_key = "whsec_MDEyMzQ1Njc4OWFiY2RlZg=="
 [channels.mail]
 apprise = "mailto://user:$$ecret@mail.example"
 [channels.lamp]
@@ -166,7 +169,13 @@ def test_a_file_says_everything_there_is_to_say(say, tmp_path):
                     target=f"https://events.eu.pagerduty.com/v2/enqueue?routing_key={ENVIRON['KEY']}",
                 ),
                 Channel(name="team", kind="slack", target=ENVIRON["SLACK"], timeout=3.0),
-                Channel(name="hub", kind="webhook", target="http://127.0.0.1:8080/x"),
+                Channel(
+                    name="hub",
+                    kind="webhook",
+                    target="http://127.0.0.1:8080/x",
+                    headers={"X-Team": "data", "Authorization": f"Bearer {ENVIRON['KEY']}"},
+                    signing_key=b"0123456789abcdef",
+                ),
                 Channel(name="mail", kind="apprise", target="mailto://user:$ecret@mail.example"),
                 Channel(name="lamp", kind="command", target=(f"{tmp_path}/lamp.sh", "$RED")),
                 Channel(name="pager", kind="command", target=("pager",)),
@@ -222,7 +231,7 @@ def test_the_environment_has_the_last_word_on_whether_there_are_alerts(say):
 def test_without_alerts_the_variables_of_production_need_not_be_there(say, refused):
     for off in (say(EVERYTHING, {"REDRIVE_ALERTS": "off"}), say(EVERYTHING.replace("= true", "= false", 1), {})):
         assert not off.enabled
-        assert {one.target for one in off.channels.values() if one.kind in ("pagerduty", "slack")} == {""}
+        assert {one.target for one in off.channels.values() if one.kind in ("pagerduty", "slack", "webhook")} == {""}
         assert [table.name for table in off.tables] == ["fees", "sums"]
         assert off.slots == ("postgres://other:5433/d",)
     assert "not set" in refused(EVERYTHING, {})
@@ -239,6 +248,7 @@ SPAN = 'must be a span such as "90s", "5min" or "1h", or a number of seconds'
 URL = "must be a URL such as https://host/path; what it is now is not shown, for it may hold a secret"
 DATABASE = "must be a URL such as postgresql://user@host/database, sqlite:///path/to/file.db or duckdb:///path/to/file"
 TEAM = "[channels.team]\nlog = true\n"
+HUB = "[channels.team]\nwebhook = 'https://h/x'\n"
 TABLE = "[[tables]]\nname = 'a'\nurl = 'a.db'\n"
 
 REFUSED = {
@@ -358,6 +368,17 @@ REFUSED = {
     "[channels.team]\ncommand = []\n": "line 2: channels.team.command must be a list of words",
     "[channels.team]\ncommand = ['notify', 3]\n": "line 2: channels.team.command[1] must be a text",
     "[channels.team]\nlog = false\n": "line 2: channels.team.log must be true",
+    "[channels.team]\nlog = true\nbearer = '$KEY'\n": "line 3: channels.team.bearer is for webhooks only",
+    f"{HUB}headers = {{ Host = 'x' }}\n": "line 3: channels.team.headers.Host is not a header that can be set here",
+    f"{HUB}headers = {{ webhook-id = 'x' }}\n": "line 3: channels.team.headers.webhook-id is not a header that can be",
+    f"{HUB}headers = {{ 'X Y' = 'x' }}\n": "line 3: channels.team.headers.'X Y' is not a header that can be set here",
+    f'{HUB}headers = {{ X = "a\\nb" }}\n': "line 3: channels.team.headers.X must be printable ASCII; what it is now is",
+    f"{HUB}headers = {{ authorization = 'x' }}\nbearer = '$KEY'\n": (
+        "line 4: channels.team.bearer is a header Authorization, and there is another one"
+    ),
+    f"{HUB}bearer = '$TOKEN'\n": "line 3: channels.team.bearer names the variable TOKEN, which is not set",
+    f"{HUB}signing_key = 'hunter2'\n": "line 3: channels.team.signing_key must have at least 16 bytes; what it is now",
+    f"{HUB}signing_key = 'whsec_hunter2!'\n": "line 3: channels.team.signing_key must be base64 behind whsec_; what",
     "[channels.log]\nslack = '$SLACK'\n": "line 1: channels.log must have another name: 'log' is always the log",
     "[channels.team]\nlog = true\ntimeout = 0\n": "line 3: channels.team.timeout must be more than 0 seconds",
     "[channels.team]\nlog = true\ntimeout = '2min'\n": "line 3: channels.team.timeout must be at most 60 seconds",
@@ -558,7 +579,7 @@ ROWS = re.findall(r"^\| `(\w+)` \| (?:`(.+?)`|none) \| (.*) \|$", PAGE.read_text
 
 
 def environ_for(text):
-    values = {"DATABASE_URL": "postgresql://h/d", "SLACK_URL": "https://h/x"}
+    values = {"DATABASE_URL": "postgresql://h/d", "SLACK_URL": "https://h/x", "HUB_KEY": 16 * "x"}
     return {name: values.get(name, "x") for name in re.findall(r"\$\{?(\w+)", text)}
 
 

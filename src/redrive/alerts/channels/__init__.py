@@ -29,7 +29,9 @@ def _tried(channel: Channel, message: Message) -> DeliveryFailed | None:
     else:
         return None
     return DeliveryFailed(
-        concealed(found.reason, channel.target), permanent=found.permanent, retry_after=found.retry_after
+        concealed(found.reason, channel.target, *channel.headers.values()),
+        permanent=found.permanent,
+        retry_after=found.retry_after,
     )
 
 

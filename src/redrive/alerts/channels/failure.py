@@ -32,9 +32,11 @@ class DeliveryFailed(Exception):
         self.retry_after = retry_after
 
 
-def concealed(text: str, target: str | tuple[str, ...]) -> str:
+def concealed(text: str, *targets: str | tuple[str, ...]) -> str:
     """The text in one line, without secrets and without any part of a channel's target that could be one."""
-    return safe_line(_without(text, target), _LONGEST)
+    for target in targets:
+        text = _without(text, target)
+    return safe_line(text, _LONGEST)
 
 
 def end_of(output: str, target: str | tuple[str, ...]) -> str:

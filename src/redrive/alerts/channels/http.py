@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
@@ -25,13 +24,13 @@ _BODY = 16_384
 _PASSING = frozenset({408, 425, 429})
 
 
-def post(url: str, document: object, *, seconds: float) -> None:
-    """Post a document as JSON; anything but an answer 2xx within that time is a `DeliveryFailed`.
+def post(url: str, body: bytes, *, seconds: float, headers: Mapping[str, str] | None = None) -> None:
+    """Post JSON; anything but an answer 2xx within that time is a `DeliveryFailed`.
 
     It is done in a thread of its own, for neither the look-up of a name nor a server that sends a byte now and then
     keeps to the timeout of a socket. That thread is left behind if its time is over, with its connection cut.
     """
-    exchange = _Exchange(_read(url), json.dumps(document, ensure_ascii=False).encode(), seconds)
+    exchange = _Exchange(_read(url), body, headers or {}, seconds)
     threading.Thread(target=exchange.run, name="redrive alert", daemon=True).start()
     exchange.done.wait(seconds)
     failed = exchange.failure(seconds)
@@ -62,8 +61,8 @@ class _Connection(HTTPConnection):
 class _Exchange:
     """A request and what has come back of it so far."""
 
-    def __init__(self, url: SplitResult, body: bytes, seconds: float) -> None:
-        self._url, self._body, self._seconds = url, body, seconds
+    def __init__(self, url: SplitResult, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
+        self._url, self._body, self._headers, self._seconds = url, body, headers, seconds
         self.done = threading.Event()
         self._connection: _Connection | None = None
         self._given_up = False
@@ -77,7 +76,7 @@ class _Exchange:
             self._connection, target, headers = _towards(self._url, self._seconds)
             if self._given_up:
                 return
-            self._connection.request("POST", target, self._body, headers)
+            self._connection.request("POST", target, self._body, {**headers, **self._headers})
             self._answer = self._connection.getresponse()
             if not _is_taken(self._answer.status):
                 self._read_on(self._answer)

@@ -37,7 +37,8 @@ def send(channel: Channel, message: Message) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
             raise DeliveryFailed(f"the events were not all taken within {channel.timeout:g} s")
-        post(endpoint, {"routing_key": routing_key, **event}, seconds=left)
+        body = json.dumps({"routing_key": routing_key, **event}, ensure_ascii=False).encode()
+        post(endpoint, body, seconds=left)
 
 
 def events(message: Message) -> Iterator[dict[str, Any]]:
