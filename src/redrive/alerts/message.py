@@ -193,7 +193,7 @@ def _title(alert: Alert) -> str:
 
 def _next(what: What, alert: Alert) -> str | None:
     if what is What.TEST:
-        return "This is a test of the route: nothing is wrong. Where it has opened an incident, close that by hand."
+        return "This is a test of the route: nothing is wrong. An incident that it opens is closed after a minute."
     if what in (What.RESOLVED, What.ACKNOWLEDGED) or not alert.facts.next_step:
         return None
     return safe(alert.facts.next_step, 1_000)

@@ -38,6 +38,8 @@ PATIENCE = {
 """How long a message is tried, from when it could first be sent; there is one last try at the end."""
 GRACE = 60.0
 """Seconds by which a claim outlasts the longest delivery: to mark it, a store that restarts is waited for."""
+TEST_LASTS = timedelta(seconds=60)
+"""How long a test stays open where it opens an incident: long enough to ring."""
 
 CLAIMING = "alert sends"
 _REASON = 500
@@ -95,10 +97,15 @@ class Outbox:
             if self._said_already(connection, unheard, what, now):
                 continue
             # What is over when it is told of would stay open for ever where it is known by its key.
-            closes = what is What.OPENED and alert.is_over and self._keeps_state(channel)
-            for said in (what, What.RESOLVED) if closes else (what,):
-                addressed = {"alert_id": alert.id, "channel": channel, "urgency": urgency.value}
-                connection.execute(insert(alert_sends).values(**addressed, **self._when(said, urgency, now)))
+            messages = [self._when(what, urgency, now)]
+            if alert.is_over and self._keeps_state(channel):
+                if what is What.OPENED:
+                    messages.append(self._when(What.RESOLVED, urgency, now))
+                elif what is What.TEST:
+                    messages.append({**messages[0], "what": What.RESOLVED.value, "due_at": now + TEST_LASTS})
+            addressed = {"alert_id": alert.id, "channel": channel, "urgency": urgency.value}
+            for message in messages:
+                connection.execute(insert(alert_sends).values(**addressed, **message))
 
     def _when(self, what: What, urgency: Urgency, now: datetime) -> dict[str, Any]:
         quiet = None

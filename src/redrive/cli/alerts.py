@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -195,23 +196,35 @@ def send_test(
     pipeline: Annotated[
         str | None, typer.Option(metavar="NAME", help="As if it were about this one, which may have routes of its own.")
     ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait/--no-wait", help="Wait a minute to close the incident; otherwise the watch closes it."),
+    ] = True,
 ) -> None:
-    """Send a sample over the real routes now, and tell of each channel whether it took it."""
+    """Send a sample over the real routes now, and tell of each channel whether it took it.
+
+    An incident that it opens, as at PagerDuty, is closed after a minute.
+    """
+    from redrive.alerts.outbox import TEST_LASTS
     from redrive.alerts.reading import check_channels
 
     tier = _urgency(urgency)
     if not check_channels(session.settings).enabled:
         raise Refused(OFF)
     with session.opened() as store:
-        sends = store.alerts.test(tier, pipeline=pipeline)
-        routed = _routed(store.alerts.settings, tier, pipeline)
-    out = session.out
-    if out.json:
-        out.document([one.document() for one in sends])
-    else:
-        out.table(_TEST_COLUMNS, [[one.channel, one.status, one.error] for one in sends])
-    if not routed:
-        out.say(f"no channel is set for {tier}: it goes to the log; see [routes] of redrive.toml")
+        messages, out = store.alerts.test(tier, pipeline=pipeline), session.out
+        sends = [one for one in messages if one.what is What.TEST]
+        if out.json:
+            out.document([one.document() for one in sends])
+        else:
+            out.table(_TEST_COLUMNS, [[one.channel, one.status, one.error] for one in sends])
+        if not _routed(store.alerts.settings, tier, pipeline):
+            out.say(f"no channel is set for {tier}: it goes to the log; see [routes] of redrive.toml")
+        sent = {one.channel for one in sends if one.status is SendStatus.SENT}
+        if wait and any(one.what is What.RESOLVED and one.channel in sent for one in messages):
+            out.say("the incident is closed in a minute; Ctrl-C leaves that to the watch")
+            time.sleep(TEST_LASTS.total_seconds())
+            store.alerts.send_due()
     if any(one.status is not SendStatus.SENT for one in sends):
         raise typer.Exit(UNAVAILABLE)
 

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import update
@@ -208,6 +210,46 @@ def test_a_sample_goes_over_the_real_routes_and_each_channel_is_told_of(run, sto
     assert run("alerts", "test", "P2").code == 0
     assert run("alerts", "test", "P1", "--pipeline", "vendor").code == 0
     assert [one["channel"] for one in json.loads(run("alerts", "test", "P2", "--json").out)] == ["hook"]
+
+
+class TestIncident:
+    """A test opens an incident where the channel keeps them, as urgent as a real one, and closes it."""
+
+    @pytest.fixture(autouse=True)
+    def _routes(self, settings, server):
+        address = f"{server.url}/v2/enqueue?routing_key=0123456789abcdef0123456789abcdef"
+        server.on("/v2/*", Answer(202, json={"status": "success"}))
+        settings(f'[channels.oncall]\npagerduty = "{address}"\n[routes]\nP1 = ["oncall"]\n')
+
+    @staticmethod
+    def events(server):
+        return [request.json() for request in server.requests if request.path == "/v2/enqueue"]
+
+    def test_pages_as_an_alert_would(self, run, store, server):
+        answer = run("alerts", "test", "P1", "--no-wait")
+        (event,) = self.events(server)
+        assert (answer.code, [row[:2] for row in answer.rows]) == (0, [["oncall", "sent"]])
+        assert (event["event_action"], event["payload"]["severity"]) == ("trigger", "critical")
+
+    def test_is_closed_after_a_minute(self, run, store, server, monkeypatch):
+        waited = []
+        monkeypatch.setattr("redrive.alerts.outbox.TEST_LASTS", timedelta(seconds=0.01))
+        monkeypatch.setattr("redrive.cli.alerts.time", SimpleNamespace(sleep=waited.append))
+        answer = run("alerts", "test", "P1")
+        opened, closed = self.events(server)
+        assert (closed["event_action"], closed["dedup_key"]) == ("resolve", opened["dedup_key"])
+        assert (waited, "closed in a minute" in answer.err) == ([0.01], True)
+
+    def test_is_closed_by_the_watch_where_nobody_waits(self, run, store, server, monkeypatch):
+        monkeypatch.setattr("redrive.alerts.outbox.TEST_LASTS", timedelta(0))
+        run("alerts", "test", "P1", "--no-wait")
+        run("watch", "--once")
+        assert [event["event_action"] for event in self.events(server)] == ["trigger", "resolve"]
+
+    def test_is_not_closed_where_it_was_not_opened(self, run, store, server, monkeypatch):
+        server.on("/v2/*", Answer(400, body="invalid key"))
+        monkeypatch.setattr("redrive.cli.alerts.time", None)
+        assert run("alerts", "test", "P1").code == 69
 
 
 def test_people_see_by_a_mark_which_channel_took_it(terminal, store, settings, server):

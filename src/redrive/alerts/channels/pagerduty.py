@@ -103,7 +103,9 @@ def _details(message: Message) -> dict[str, Any]:
 
 
 def _severity(message: Message) -> str:
-    over = message.kind == "alert" and all(alert.get("resolved_at") for alert in message.alerts)
+    # A test pages as the alert would that it stands for.
+    may_be_over = message.kind == "alert" and message.what is not What.TEST
+    over = may_be_over and all(alert.get("resolved_at") for alert in message.alerts)
     return "info" if over else _SEVERITY[message.urgency]
 
 
