@@ -252,6 +252,14 @@ class GroupHeld:
     retry_in: float | None = None
 
 
+_AT_RISK = 0.8  # share of the time after which what is not done may be late
+
+
+def risk_begins(started_at: datetime, due: datetime) -> datetime:
+    """Return from when on a run, or a task of it, that is not done is at risk of missing its SLA."""
+    return started_at + (due - started_at) * _AT_RISK
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlaAtRisk:
     """Event: a run, or one of its tasks, is not done although four fifths of its time are over; and once more when its

@@ -18,8 +18,9 @@ from redrive.alerts.settings import AlertSettings, Channel
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.notices import AlertStatus, SendStatus, Urgency
 from redrive.rows.ledger import Ledger
-from redrive.store.schema import runs, task_executors, task_runs
+from redrive.store.schema import runs, task_executors, task_runs, tasks
 from tests.support.alerts import watched
+from tests.support.flows import eventually
 
 TWICE = redrive.Retry(attempts=2, base=0.01)
 
@@ -381,6 +382,52 @@ def test_a_thousand_children_that_die_of_one_cause_are_one_alert(store, settleme
     (alert,) = store.alerts.find()
     assert alert.facts.letters == 1_000
     assert len(store.alerts.sends(alert.id)) == 1
+
+
+def test_late_task_is_an_alert_until_it_is_done(store, settlement):
+    @settlement.task(in_thread=True, sla=0.001)
+    def load():
+        return eventually(lambda: alerts(store, status="open"))
+
+    @settlement.task(after=load, in_thread=True, sla=3_600)
+    def settle():
+        pass
+
+    settlement.run()
+    assert settlement.result("load") == [("P2", "task_sla_missed", "open")]
+    assert alerts(store) == [("P2", "task_sla_missed", "resolved")]
+
+
+def set_back(store, began, *, sla, task_sla):
+    def work(connection):
+        connection.execute(update(task_runs).values(started_at=began, sla=sla))
+        connection.execute(update(tasks).values(sla=task_sla))
+
+    store.database.write(work)
+
+
+def test_slas_are_watched_while_a_run_is_held(store):
+    flow = redrive.Flow("settlement", store=store, sla=7_200)
+    mended = False
+
+    @flow.task(in_thread=True, retry=TWICE, sla=3_600)
+    def settle():
+        if not mended:
+            raise ValueError("no such account")
+
+    with pytest.raises(FlowStopped) as stopped:
+        flow.run()
+    run = stopped.value.report
+    for ago, found in ((0, []), (100, ["sla_at_risk"] * 2), (119, ["sla_at_risk", "task_sla_missed"])):
+        began = run.started_at - timedelta(minutes=ago)
+        set_back(store, began, sla=began + timedelta(minutes=120), task_sla=began + timedelta(minutes=110))
+        store.alerts.look(Levels(store.database, store.alerts.settings).picture())
+        assert sorted(one for _, one, _ in alerts(store) if one != "dead_task") == found
+
+    mended = True
+    flow.retry("settle", run=run.run_id)
+    flow.run()
+    assert alerts(store, status="open") == []
 
 
 def test_a_task_that_is_tried_again_and_succeeds_is_no_news(store, settlement):

@@ -68,6 +68,11 @@ CONDITIONS: Mapping[str, Condition] = dict(
             *("growing_runs", "growing_rise", "growing_least"),
         ),
         _condition(
+            *("sla_at_risk", _P2, "a run or a task with an SLA is not done, and four fifths of its time are over"),
+            elsewhere="the flow's and the task's sla",
+        ),
+        _condition("task_sla_missed", _P2, "a task was not done by its SLA", "sla_grace", elsewhere="the task's sla"),
+        _condition(
             *("too_long", _P2, "a run takes longer than a multiple of the 95th percentile of its history"),
             *("too_long", "history_least", "duration_least"),
         ),

@@ -32,7 +32,7 @@ from redrive.store.schema import SCHEMA
 LOG = logging.getLogger("redrive.alerts")
 
 _MOST = 1_000  # alerts about letters that are looked at
-DEAD = "dead:"
+_OF_ITS_TASKS = ("dead:", "task_sla:")
 """How evidence begins that is about tasks of one run, whatever other runs do."""
 _OTHERS = 5  # runs of others that are judged with one of our own
 
@@ -261,9 +261,9 @@ class Desk:
 def _of_its_own(judgement: Judgement) -> Judgement:
     """What is said of a run after which others have ended: only what is about this one alone."""
     return Judgement(
-        findings=tuple(one for one in judgement.findings if one.evidence.startswith(DEAD)),
-        judged=frozenset(one for one in judgement.judged if one.startswith(DEAD)),
-        judged_under=frozenset(one for one in judgement.judged_under if one.startswith(DEAD)),
+        findings=tuple(one for one in judgement.findings if one.evidence.startswith(_OF_ITS_TASKS)),
+        judged=frozenset(one for one in judgement.judged if one.startswith(_OF_ITS_TASKS)),
+        judged_under=frozenset(one for one in judgement.judged_under if one.startswith(_OF_ITS_TASKS)),
     )
 
 
@@ -273,6 +273,6 @@ def _run_of(event: Event) -> RunName | None:
             return RunName("pipeline", report.run_id)
         case FlowEnded(report=report):
             return RunName("flow", report.run_id)
-        case TasksDead(run_id=run_id) | TaskFailed(run_id=run_id) | SlaAtRisk(run_id=run_id, task=None, missed=True):
+        case TasksDead(run_id=run_id) | TaskFailed(run_id=run_id) | SlaAtRisk(run_id=run_id):
             return RunName("flow", run_id)
     return None

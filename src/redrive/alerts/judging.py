@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Table, exists, func, select, update
 
-from redrive.alerts.picture import DeadTasks, PastRun, RunPicture
+from redrive.alerts.picture import DeadTasks, DueTask, PastRun, RunPicture
 from redrive.alerts.run_rules import TIERS
 from redrive.flows import FlowStatus, State
 from redrive.letters import OPEN
@@ -236,6 +236,7 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
             )
             for one in dead
         ),
+        due_tasks=tuple(_due_tasks(connection, row.run_id)),
         failed=tuple(f"{one.sample}: {mask(one.error or '')}" for one in failed),
         variant=_variant(row.params),
         is_history=_has_successor(connection, task_runs, same, row),
@@ -243,6 +244,13 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
         last_complete=_last_complete(connection, task_runs, same, row.run_id),
         any_complete=_last_complete(connection, task_runs, task_runs.c.flow_name == row.flow_name, row.run_id),
     )
+
+
+def _due_tasks(connection: Connection, run_id: UUID) -> Iterator[DueTask]:
+    columns = select(tasks.c.name, tasks.c.sla, tasks.c.state).where(tasks.c.run_id == run_id, tasks.c.child == -1)
+    not_done = tasks.c.state.not_in([State.SUCCESS, State.SKIPPED])
+    for row in connection.execute(columns.where(tasks.c.sla.is_not(None), not_done).order_by(tasks.c.node)):
+        yield DueTask(task=row.name, due=row.sla, state=row.state)
 
 
 def _kind_of_all(kinds: Iterable[str | None]) -> str | None:

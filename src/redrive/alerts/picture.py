@@ -35,6 +35,15 @@ class DeadTasks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DueTask:
+    """A task of a flow that has an SLA and is not done."""
+
+    task: str
+    due: datetime
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPicture:
     """A run of a pipeline or a flow as it stands now."""
 
@@ -80,6 +89,7 @@ class RunPicture:
     tasks_done: int = 0
     tasks_total: int = 0
     dead: tuple[DeadTasks, ...] = ()
+    due_tasks: tuple[DueTask, ...] = ()
     failed: tuple[str, ...] = ()
     """Why tasks failed whose retries are spent, one sentence for each cause."""
     # To compare it with.

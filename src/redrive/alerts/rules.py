@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from redrive.alerts import level_rules, service_rules, watch_rules
+from redrive.alerts import level_rules, service_rules, sla_rules, watch_rules
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.picture import Judgement, LevelPicture, RunPicture
 from redrive.alerts.run_rules import dead, errors, few_rows, growing, late, recovered, rejects, took
 from redrive.alerts.settings import AlertSettings
+from redrive.alerts.sla_rules import at_risk, late_tasks
 
 __all__ = ["CONDITIONS", "LEVEL_RULES", "RUN_RULES", "Condition", "of_levels", "of_run"]
 
@@ -22,15 +23,15 @@ RunRule = Callable[[RunPicture, AlertSettings, datetime], Judgement]
 LevelRule = Callable[[LevelPicture, AlertSettings], Judgement]
 
 RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
-    "complete": (errors, late, rejects, few_rows, growing, took, dead, recovered),
+    "complete": (errors, late, at_risk, late_tasks, rejects, few_rows, growing, took, dead, recovered),
     "failed": (errors, late, took, dead),
     # Stopped by its gate: its rows are counted, and nothing has failed.
     "aborted": (late, rejects, growing, took),
-    "held": (errors, late, took, dead),
+    "held": (errors, late, at_risk, late_tasks, took, dead),
     # Told to stop, by a deploy or a person: what is not certain yet is judged when it has gone on.
     "stopped": (late, took, dead),
-    "running": (errors, late, dead),
-    "abandoned": (dead,),
+    "running": (errors, late, at_risk, late_tasks, dead),
+    "abandoned": (at_risk, late_tasks, dead),
 }
 """By how the run stands."""
 
@@ -40,6 +41,7 @@ LEVEL_RULES: tuple[LevelRule, ...] = (
     level_rules.lost,
     level_rules.durations,
     level_rules.dead_tasks,
+    sla_rules.under_way,
     service_rules.down,
     service_rules.refused,
     service_rules.client_errors,

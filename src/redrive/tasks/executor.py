@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -135,7 +135,13 @@ class Executor:
             if self._pool is not None:
                 self._pool.check()
             self._warn_of_the_sla()
-            begun = self._ledger.begin(params=self._params, run_id=self._run_id, start=self._start, sla=self._flow.sla)
+            begun = self._ledger.begin(
+                params=self._params,
+                run_id=self._run_id,
+                start=self._start,
+                sla=self._flow.sla,
+                task_slas={one.name: one.sla for one in self._flow.graph.nodes.values() if one.sla is not None},
+            )
             self.begun = self._ledger.store, begun.run_id
             ordered = [self._flow.graph.nodes[place.name] for place in self._ledger.shape.places]
             self._turn.nodes = ordered
@@ -172,11 +178,7 @@ class Executor:
             )
 
     def _watch_slas(self, begun: Begun) -> None:
-        due = {
-            node.name: begun.started_at + timedelta(seconds=node.sla)
-            for node in self._flow.graph.nodes.values()
-            if node.sla is not None
-        }
+        due = dict(begun.task_slas)
         if begun.sla is not None:
             due[WHOLE_RUN] = begun.sla
         self._turn.slas = Slas(begun.started_at, due) if due else None

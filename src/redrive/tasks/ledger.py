@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar
@@ -70,6 +70,8 @@ class Begun:
     started_at: datetime
     resumed: bool
     sla: datetime | None
+    task_slas: Mapping[str, datetime] = field(default_factory=dict)
+    """When tasks with an SLA of their own are to be done, by their names."""
     done_before: datetime | None = None
     """When an earlier run of the same parameters was complete, so that this one has the same idempotency keys."""
 
@@ -101,7 +103,13 @@ class Ledger(Place):
     # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(
-        self, *, params: Mapping[str, Any], run_id: uuid.UUID | None, start: Start, sla: Daily | float | None
+        self,
+        *,
+        params: Mapping[str, Any],
+        run_id: uuid.UUID | None,
+        start: Start,
+        sla: Daily | float | None,
+        task_slas: Mapping[str, float] | None = None,
     ) -> Begun:
         """Begin a run, or resume the one that is not complete, beside others that work on it."""
         written = encode(dict(sorted(params.items())))
@@ -123,6 +131,7 @@ class Ledger(Place):
                 standing = None
             if standing is None:
                 begun = self._anew(connection, run_id or uuid.uuid4(), written, sla, now, new_keys=start is Start.NEW)
+                begun = replace(begun, task_slas=self._set_slas(connection, begun, task_slas or {}))
             else:
                 begun = self._again(connection, standing, written)
             asked = time.monotonic()  # a large graph takes its time to be written
@@ -205,7 +214,16 @@ class Ledger(Place):
             )
         self.adopt(stored)  # tasks may stand in another order in the source by now
         self.key_prefix = standing.key_prefix or str(standing.run_id)
-        return Begun(run_id=standing.run_id, started_at=standing.started_at, resumed=True, sla=standing.sla)
+        with_sla = (tasks.c.run_id == standing.run_id) & tasks.c.sla.is_not(None)
+        return Begun(
+            run_id=standing.run_id,
+            started_at=standing.started_at,
+            resumed=True,
+            sla=standing.sla,
+            task_slas={
+                one.name: one.sla for one in connection.execute(select(tasks.c.name, tasks.c.sla).where(with_sla))
+            },
+        )
 
     def _abandon(self, connection: Connection, params: str, now: datetime) -> None:
         connection.execute(
@@ -256,6 +274,13 @@ class Ledger(Place):
         same_keys = last is not None and done and last.key_prefix == self.key_prefix
         done_before = last.ended_at if last is not None and same_keys else None
         return Begun(run_id=run_id, started_at=now, resumed=False, sla=due, done_before=done_before)
+
+    def _set_slas(self, connection: Connection, begun: Begun, seconds: Mapping[str, float]) -> Mapping[str, datetime]:
+        due = {name: begun.started_at + timedelta(seconds=after) for name, after in seconds.items()}
+        for name, moment in due.items():
+            of_task = (tasks.c.run_id == begun.run_id) & (tasks.c.name == name)
+            connection.execute(update(tasks).where(of_task).values(sla=moment))
+        return due
 
     def _is_registered(self, connection: Connection) -> bool:
         mine = select(task_executors.c.id).where(task_executors.c.owner == self._owner)

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from redrive.flows import risk_begins
+
 WHOLE_RUN = ""
 """In place of a task's name: the run itself."""
-_AT_RISK = 0.8  # share of the time after which what is not done may be late
 
 
 @dataclass(slots=True)
@@ -24,7 +25,7 @@ class Slas:
         """Return what is not done and may be late, or is (True), and was not told yet."""
         found = []
         for name, due in self.due.items():
-            if name in done or now < self.started_at + (due - self.started_at) * _AT_RISK:
+            if name in done or now < risk_begins(self.started_at, due):
                 continue
             late = (name, now >= due)
             if late not in self._told:

@@ -15,6 +15,7 @@ from typer.main import get_command
 from redrive.alerts.picture import (
     DeadTasks,
     DueRun,
+    DueTask,
     Freshness,
     Lag,
     LevelPicture,
@@ -29,7 +30,7 @@ from redrive.alerts.picture import (
 from redrive.alerts.rules import CONDITIONS, RUN_RULES, of_levels, of_run
 from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
 from redrive.cli.app import app
-from redrive.flows import FlowStatus
+from redrive.flows import FlowStatus, State
 from redrive.model import Kind
 from redrive.notices import Subject, Urgency
 from redrive.policy.daily import Daily
@@ -66,6 +67,8 @@ EXAMPLES = [
     judged(a_run(seconds=180, history=past(*[100.0] * 9))),
     judged(a_run(seconds=900, history=past(*[100.0] * 9), failures=2, sla=NOW - SECOND)),
     judged(a_flow("held", dead=(DEAD,))),
+    judged(a_flow("running", sla=NOW + SECOND)),
+    judged(a_flow("running", due_tasks=(DueTask(task="load", due=NOW - SECOND, state="RUNNING"),))),
     looked(
         levels(
             due=(DueRun(subject=Subject(kind="flow", name="a b"), sla=NOW - HOUR, done_at=None, started=False),),
@@ -112,6 +115,8 @@ def test_the_table_has_the_tiers_of_the_specification():
         Urgency.P2: {
             "retries_exhausted",
             "letters_growing",
+            "sla_at_risk",
+            "task_sla_missed",
             "too_long",
             "service_down",
             "consumer_lag",
@@ -216,6 +221,11 @@ RUNS = st.builds(
     dead=st.lists(st.builds(DeadTasks, task=NAMES, cause=NAMES, reason=TEXTS, count=FEW, untried=FEW), max_size=3).map(
         tuple
     ),
+    due_tasks=st.lists(
+        st.builds(DueTask, task=NAMES, due=MOMENTS, state=st.sampled_from(State).map(str)),
+        max_size=3,
+        unique_by=lambda one: one.task,
+    ).map(tuple),
     failed=st.lists(TEXTS, max_size=2).map(tuple),
     history=st.lists(
         st.builds(
@@ -319,6 +329,8 @@ PICTURES = st.builds(
 # Key and evidence, as everybody who works with alerts knows them.
 SHAPES = {
     "sla_missed": (r"sla:(.+)", r"sla:\1"),
+    "sla_at_risk": (r"sla:(.+)|task_sla:.+", r"sla_risk:.+|task_sla:[0-9a-f-]{36}:.+"),
+    "task_sla_missed": (r"task_sla:.+:.+", r"task_sla:[0-9a-f-]{36}:.+"),
     "permanent_error": (r"service:.+:auth|run:.+", r"run:.+:failed"),
     "retries_exhausted": (r"service:.+:down|run:.+", r"run:.+:failed|level:lost:.+"),
     "rejected": (r"letters:(.+)", r"run:\1:gate"),

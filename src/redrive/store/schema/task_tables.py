@@ -74,6 +74,8 @@ tasks = Table(
     Column("cancelled", Text),
     # The service whose limit it counts towards while it runs, where that limit is one for all runs and flows.
     Column("pool", Text),
+    # When it is to be done, where it has an SLA of its own.
+    Column("sla", Moment),
     Index("tasks_place", "run_id", "node", "child", unique=True),
 )
 Index(

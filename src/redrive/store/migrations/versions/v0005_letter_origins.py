@@ -1,7 +1,7 @@
 """Letters that can be processed again years later: context, target and sink key; one open letter per identity.
 
 Idempotency keys of tasks that do not depend on the run, and executors lost while they ran a task; branches, the
-cancelling of one task, and limits that all runs share.
+cancelling of one task, SLAs of tasks, and limits that all runs share.
 """
 
 import secrets
@@ -44,6 +44,7 @@ def upgrade() -> None:
         op.add_column("tasks", zero, schema=schema)
     for name in ("branch", "cancelled", "pool"):
         op.add_column("tasks", sa.Column(name, sa.Text), schema=schema)
+    op.add_column("tasks", sa.Column("sla", Moment), schema=schema)
     in_pool = sa.text("owner IS NOT NULL AND pool IS NOT NULL")
     op.create_index("tasks_pool", "tasks", ["pool"], schema=schema, sqlite_where=in_pool, postgresql_where=in_pool)
     op.add_column("runs", sa.Column("accepted", Value), schema=schema)

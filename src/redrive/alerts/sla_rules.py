@@ -1,0 +1,100 @@
+"""What can be said of the SLAs of flows while there is time left, and of those of their tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from redrive.alerts.conditions import found
+from redrive.alerts.picture import DueTask, Judgement, LevelPicture, RunPicture
+from redrive.alerts.run_facts import due_by, facts_of, goes_on, short_id, zone_of
+from redrive.alerts.sentences import command, short, span, wall
+from redrive.alerts.settings import AlertSettings
+from redrive.flows import risk_begins
+from redrive.notices import Finding
+
+_OVER = ("complete", "abandoned")
+_STATES = {
+    "PENDING": "has not started",
+    "READY": "has not started",
+    "RETRYING": "waits for its next attempt",
+    "UPSTREAM_FAILED": "does not run, since a task above it failed",
+    "DEAD_LETTER": "is a dead letter",
+}
+
+
+def at_risk(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+    """A run of a flow that is not done although most of its time is over. Its miss is the same alert, more urgent."""
+    if run.subject.kind != "flow":
+        return Judgement()
+    evidence = f"sla_risk:{run.subject.ident}"
+    if run.status in _OVER:
+        return Judgement(judged=frozenset({evidence}))
+    due, others = due_by(run, settings), run.last_of_all
+    if due is None or not risk_begins(run.started_at, due) <= now < due or (others and others > run.started_at):
+        return Judgement()
+    finding = found(
+        "sla_at_risk",
+        run.subject,
+        f"{short(run.subject.name)} is not complete, and is due at {wall(due, zone_of(run, settings), now)}, in "
+        f"{span((due - now).total_seconds())}",
+        facts_of(run, settings, now, next_step=_next_step(run)),
+        key=f"sla:{run.subject.ident}",
+        evidence=evidence,
+        since=risk_begins(run.started_at, due),
+    )
+    return Judgement(findings=(finding,), judged=frozenset({evidence}))
+
+
+def late_tasks(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+    """Tasks of a flow that have missed their SLA, or are about to."""
+    if run.subject.kind != "flow":
+        return Judgement()
+    due = () if run.status in _OVER else run.due_tasks
+    findings = (_late_task(run, task, settings, now) for task in due)
+    return Judgement(
+        findings=tuple(one for one in findings if one is not None), judged_under=frozenset({f"task_sla:{run.run_id}:"})
+    )
+
+
+def _late_task(run: RunPicture, task: DueTask, settings: AlertSettings, now: datetime) -> Finding | None:
+    missed = now > task.due + timedelta(seconds=settings.thresholds.sla_grace)
+    begins = risk_begins(run.started_at, task.due)
+    if not missed and now < begins:
+        return None
+    state = _STATES.get(task.state, f"is {task.state.lower()}")
+    left = (task.due - now).total_seconds()
+    when = f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
+    facts = facts_of(
+        run,
+        settings,
+        now,
+        next_step=_next_step(run),
+        commands=(command("tasks", "show", task.task, "--run", short_id(run.run_id)),),
+        measured={"late by": -left, "threshold": settings.thresholds.sla_grace} if missed else None,
+    )
+    return found(
+        "task_sla_missed" if missed else "sla_at_risk",
+        run.subject,
+        f"{short(run.subject.name)}: task {short(task.task)} {state}, and {'was' if left <= 0 else 'is'} due at "
+        f"{wall(task.due, zone_of(run, settings), now)}, {when}",
+        replace(facts, sla=task.due),
+        key=f"task_sla:{run.ident}:{task.task}",
+        evidence=f"task_sla:{run.run_id}:{task.task}",
+        since=task.due if missed else begins,
+    )
+
+
+def _next_step(run: RunPicture) -> str:
+    if run.status == "running" and not run.lost:
+        return "the run goes on until it is complete"
+    return f"nothing but your scheduler starts it again: {goes_on(run)}"
+
+
+def under_way(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """The same of every flow that is not over: its executor may be dead."""
+    runs = [run for run in picture.running if picture.knows("running", run.subject.ident)]
+    return sum(
+        (rule(run, settings, picture.now) for run in runs for rule in (at_risk, late_tasks)),
+        Judgement(),
+    )

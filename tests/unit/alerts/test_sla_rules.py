@@ -1,0 +1,107 @@
+"""SLAs of flows and their tasks: warned of before the miss, told at the miss, over when the task is done."""
+
+from dataclasses import replace
+
+import pytest
+
+from redrive.alerts.picture import DueTask
+from tests.support.alert_snapshots import (
+    HOUR,
+    MINUTE,
+    NOW,
+    RUN,
+    a_flow,
+    a_run,
+    conditions,
+    judged,
+    levels,
+    looked,
+    the_one,
+    with_thresholds,
+)
+
+# A run of `a_flow` began ten minutes ago.
+TASK = DueTask(task="load", due=NOW, state="RUNNING")
+
+
+class TestRun:
+    @pytest.mark.parametrize(
+        ("left", "found"), [(3 * MINUTE, []), (2 * MINUTE, ["sla_at_risk"]), (MINUTE, ["sla_at_risk"])]
+    )
+    def test_run_is_at_risk_in_the_last_fifth_of_its_time(self, left, found):
+        assert conditions(judged(a_flow("running", sla=NOW + left))) == found
+
+    def test_miss_is_the_same_alert_and_more_urgent(self):
+        risk = the_one(judged(a_flow("running", sla=NOW + MINUTE)))
+        missed = the_one(judged(a_flow("running", sla=NOW - MINUTE)))
+        assert (missed.condition, missed.key) == ("sla_missed", risk.key)
+        assert missed.urgency.outranks(risk.urgency)
+
+    def test_title_says_when_it_is_due(self):
+        title = the_one(judged(a_flow("running", sla=NOW + MINUTE))).title
+        assert title == "settlement is not complete, and is due at 12:01 UTC, in 60 s"
+
+    @pytest.mark.parametrize("status", ["complete", "abandoned"])
+    def test_run_that_is_over_is_not_at_risk(self, status):
+        assert judged(a_flow(status, sla=NOW + MINUTE)).weighed("sla_risk:flow/settlement")
+
+    def test_other_run_that_has_time_left_withdraws_nothing(self):
+        assert not judged(a_flow("running", sla=NOW + HOUR)).weighed("sla_risk:flow/settlement")
+
+    def test_pipeline_is_not_warned_of(self):
+        assert conditions(judged(a_run("running", sla=NOW + MINUTE))) == []
+
+
+class TestTask:
+    @pytest.mark.parametrize(
+        ("left", "condition"),
+        [(MINUTE, "sla_at_risk"), (-MINUTE, "task_sla_missed"), (-10 * MINUTE, "task_sla_missed")],
+    )
+    @pytest.mark.parametrize("status", ["running", "held"])
+    def test_task_is_at_risk_then_late(self, left, condition, status):
+        finding = the_one(judged(a_flow(status, due_tasks=(replace(TASK, due=NOW + left),))))
+        assert finding.condition == condition
+        assert (finding.key, finding.evidence) == ("task_sla:flow/settlement:load", f"task_sla:{RUN}:load")
+        assert finding.facts.sla == NOW + left
+
+    def test_task_with_time_left_is_no_news(self):
+        judgement = judged(a_flow("running", due_tasks=(replace(TASK, due=NOW + HOUR),)))
+        assert conditions(judgement) == []
+        assert judgement.weighed(f"task_sla:{RUN}:load")
+
+    @pytest.mark.parametrize(
+        ("state", "words"),
+        [
+            ("RUNNING", "is running"),
+            ("PENDING", "has not started"),
+            ("RETRYING", "waits for its next attempt"),
+            ("DEAD_LETTER", "is a dead letter"),
+        ],
+    )
+    def test_title_says_where_the_task_stands(self, state, words):
+        finding = the_one(judged(a_flow("running", due_tasks=(replace(TASK, due=NOW - MINUTE, state=state),))))
+        assert finding.title == f"settlement: task load {words}, and was due at 11:59 UTC, 60 s ago"
+
+    def test_within_the_grace_period_it_is_at_risk(self):
+        late = a_flow("running", due_tasks=(replace(TASK, due=NOW - MINUTE),))
+        assert conditions(judged(late, with_thresholds(sla_grace=300))) == ["sla_at_risk"]
+
+    @pytest.mark.parametrize("status", ["complete", "abandoned"])
+    def test_run_that_is_over_has_no_late_task(self, status):
+        judgement = judged(a_flow(status, due_tasks=(TASK,)))
+        assert conditions(judgement) == []
+        assert judgement.weighed(f"task_sla:{RUN}:load")
+
+    @pytest.mark.parametrize("status", ["failed", "stopped"])
+    def test_alert_stays_while_the_run_waits_to_be_resumed(self, status):
+        assert not judged(a_flow(status, due_tasks=(TASK,))).weighed(f"task_sla:{RUN}:load")
+
+    def test_watch_sees_a_task_whose_executor_died(self):
+        late = a_flow("running", lost=True, due_tasks=(replace(TASK, due=NOW - MINUTE),))
+        assert "task_sla_missed" in conditions(looked(levels(running=(late,))))
+
+    def test_watch_concludes_nothing_of_what_it_could_not_read(self):
+        late = a_flow("running", due_tasks=(replace(TASK, due=NOW - MINUTE),))
+        judgement = looked(levels(running=(late,), unknown={"running": "no answer"}))
+        assert conditions(judgement) == ["monitor_failed"]
+        assert not judgement.weighed(f"task_sla:{RUN}:load")
