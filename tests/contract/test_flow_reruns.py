@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 import redrive
+from redrive.cli.exits import exit_code
 from redrive.errors import FlowError
 from redrive.flows import FlowStatus, State
 from redrive.model import Kind
@@ -75,6 +76,17 @@ class TestFailedRun:
         assert (report.status, report.resumed, report.run_id) == (FlowStatus.COMPLETE, True, first.report.run_id)
         assert {merchant: bank.calls[merchant] for merchant in "abc"} == PAID_ONCE
         assert len(store.tasks.runs()) == 1
+
+    def test_dead_letter_beside_a_transient_failure_keeps_it_retryable(self, store, bank):
+        flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
+        flow.task(lambda: 1 / 0, name="broken", in_thread=True)
+        first = stopped(flow, params=TODAY)
+        assert (first.report.status, exit_code(first)) == (FlowStatus.HELD, 75)
+        bank.error = None
+        second = stopped(flow, params=TODAY)
+        assert (second.report.run_id, exit_code(second)) == (first.report.run_id, 70)
+        assert states(store, "paying")["report"] == State.SUCCESS
+        assert {merchant: bank.calls[merchant] for merchant in "abc"} == PAID_ONCE
 
     def test_rerun_by_id_tries_only_what_failed(self, store, bank):
         flow, bank.error = paying(store, bank), ConnectionRefusedError("down")

@@ -23,6 +23,7 @@ from redrive.opening import Store
 from redrive.policy.checks import warn
 from redrive.policy.daily import Daily
 from redrive.stopping import Stopping
+from redrive.store.task_log import causes_of
 from redrive.tasks.cancel import cancelled
 from redrive.tasks.decide import RECOVERS, Next, decide
 from redrive.tasks.graph import listed, longest_way, worst_case
@@ -211,12 +212,22 @@ class Executor:
                 kind=Kind.PERMANENT if cancelled else Kind.TRANSIENT,
                 report=report,
             )
-        kinds = {Kind(cause.kind or Kind.PERMANENT) for cause in self._ledger.store.tasks.causes(report.run_id)}
-        if kinds <= RECOVERS:
-            kinds = {Kind.TRANSIENT}
-        kind = kinds.pop() if len(kinds) == 1 else Kind.PERMANENT
         held = ", and what comes after is held" if report.counts.get(State.PENDING) else ""
-        return FlowStopped(f"flow {report.flow!r} has {report.reason}{held}; {look}", kind=kind, report=report)
+        return FlowStopped(
+            f"flow {report.flow!r} has {report.reason}{held}; {look}", kind=self._kind_of(report), report=report
+        )
+
+    def _kind_of(self, report: FlowReport) -> Kind:
+        """Return TRANSIENT where the next start has something to try again, whatever waits for a decision beside it."""
+
+        def kinds_of(*states: State) -> set[Kind]:
+            causes = self._ledger.database.read(lambda connection: causes_of(connection, report.run_id, states))
+            return {Kind(cause.kind or Kind.PERMANENT) for cause in causes}
+
+        if kinds_of(State.FAILED) & RECOVERS:
+            return Kind.TRANSIENT
+        kinds = kinds_of(State.FAILED, State.DEAD_LETTER)
+        return kinds.pop() if len(kinds) == 1 else Kind.PERMANENT
 
     def _work(self) -> None:
         while not self._finished():

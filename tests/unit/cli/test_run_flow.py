@@ -238,7 +238,7 @@ def test_a_run_may_be_given_its_id_and_gone_on_with_by_it(run, here):
 
 @pytest.mark.parametrize(
     ("name", "code", "status"),
-    [("outage", 75, "failed"), ("locked", 77, "held"), ("broken", 70, "held")],
+    [("outage", 75, "failed"), ("locked", 77, "held"), ("broken", 75, "held")],
 )
 def test_the_exit_code_says_whether_to_try_again(run, name, code, status):
     answer = run("run", f"faults.py:{name}")
