@@ -204,6 +204,63 @@ class Alert:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertFilter:
+    """Which alerts are meant: all that is set must match, and of several names one."""
+
+    keys: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    pipelines: tuple[str, ...] = ()
+
+    def matches(self, alert: Alert) -> bool:
+        """Whether this alert is meant."""
+        return (
+            (not self.keys or alert.key in self.keys)
+            and (not self.subjects or alert.subject.name in self.subjects)
+            and (not self.conditions or alert.condition in self.conditions)
+            and (not self.pipelines or self._is_about_pipelines(alert))
+        )
+
+    def _is_about_pipelines(self, alert: Alert) -> bool:
+        """Whether no other pipeline or flow is concerned: a service that fails may concern several."""
+        if alert.subject.kind in ("pipeline", "flow"):
+            return alert.subject.name in self.pipelines
+        return bool(alert.facts.affected) and set(alert.facts.affected) <= set(self.pipelines)
+
+    def __str__(self) -> str:
+        named = {"alert": self.keys, "subject": self.subjects, "condition": self.conditions, "pipeline": self.pipelines}
+        said = [f"{name} {mask(' or '.join(names))}" for name, names in named.items() if names]
+        return ", ".join(said) or "all alerts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Alerts that are not sent for a while, as an operator decided."""
+
+    id: int
+    only: AlertFilter
+    """Which alerts."""
+    reason: str
+    created_by: str
+    created_at: datetime
+    until: datetime
+    """When it ends, or was ended."""
+    ended_by: str | None = None
+    """Who ended it early."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        names = {
+            "key": self.only.keys,
+            "subject": self.only.subjects,
+            "condition": self.only.conditions,
+            "pipeline": self.only.pipelines,
+        }
+        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.name != "only"}
+        return {**found, **{name: mask(one[0]) if one else None for name, one in names.items()}}
+
+
 class What(StrEnum):
     """What a message says of an alert."""
 

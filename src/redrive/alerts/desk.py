@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, overload
@@ -18,13 +18,15 @@ from redrive.alerts.pace import Pace
 from redrive.alerts.picture import Judgement, LevelPicture
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings
+from redrive.alerts.silences import SilenceLog, check_silence
 from redrive.clock import Clock
-from redrive.errors import StoreError
+from redrive.dlq.change import actor
+from redrive.errors import AlertError, StoreError
 from redrive.flows import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.letters import LettersChanged, LettersPurged, LettersReplayed
 from redrive.masking import mask
 from redrive.model import Event
-from redrive.notices import Alert, AlertStatus, Facts, Send, Urgency
+from redrive.notices import Alert, AlertFilter, AlertStatus, Facts, Send, Silence, Urgency
 from redrive.runs import RunEnded
 from redrive.store.database import Database
 from redrive.store.schema import SCHEMA
@@ -47,6 +49,7 @@ class Desk:
         self.settings = settings
         self.ledger = AlertLedger(database, settings)
         self.sender = Sender(database, settings)
+        self._silences = SilenceLog(database)
         self._pace = Pace(self.judge)
         self._database = database
         self._clock = clock
@@ -242,6 +245,52 @@ class Desk:
         self.sender.ring()
         return done
 
+    def silence(
+        self,
+        *,
+        seconds: float,
+        reason: str,
+        subject: str | None = None,
+        condition: str | None = None,
+        pipeline: str | None = None,
+        by: str | None = None,
+    ) -> Silence:
+        """Send nothing about some alerts for a while. They are recorded, and sent if they still hold when it ends.
+
+        Args:
+            seconds: How long it lasts.
+            reason: Why, for those who wonder.
+            subject: The name that alerts are about: of a pipeline, flow, service, table …
+            condition: The condition, such as "slow".
+            pipeline: The pipeline or flow that they are about, or that they concern alone.
+            by: Who says so; the user of the process by default.
+
+        Raises:
+            AlertError: The silence cannot be used; nothing was stored.
+        """
+        only = AlertFilter(subjects=_names(subject), conditions=_names(condition), pipelines=_names(pipeline))
+        length = _length(seconds)
+        check_silence(only, length, reason, conditions=self.settings.condition_names)
+        return self._silences.add(only, length=length, reason=reason, by=by or actor(), now=self._now())
+
+    def snooze(self, alert_id: int, *, seconds: float, reason: str = "snoozed", by: str | None = None) -> Silence:
+        """Silence one alert, also an acknowledged one; it is sent again if it still holds when that ends."""
+        length = _length(seconds)
+        check_silence(AlertFilter(keys=(str(alert_id),)), length, reason)
+        return self.ledger.snooze(alert_id, length=length, reason=reason, by=by or actor(), now=self._now())
+
+    def end_silence(self, silence_id: int, *, by: str | None = None) -> Silence:
+        """End a silence early: what still holds is sent at the next look of the watch."""
+        return self._silences.end(silence_id, by=by or actor(), now=self._now())
+
+    def silences(self, *, ended: bool = False, limit: int = 100) -> list[Silence]:
+        """Silences, the newest first; with `ended`, those that are over, too."""
+        return self._silences.find(ended=ended, now=self._now(), limit=limit)
+
+    def silenced_until(self, alerts: Collection[Alert]) -> dict[int, datetime]:
+        """Until when alerts are silenced, by silences and maintenance windows; without those that are not."""
+        return self.ledger.silenced_until(alerts, now=self._now())
+
     def test(self, urgency: Urgency | str, *, pipeline: str | None = None) -> Sequence[Send]:
         """Send a sample over the routes that are set for this urgency, now; what became of each message."""
         alert = self.ledger.put_test(Urgency(urgency), pipeline=pipeline)
@@ -256,6 +305,17 @@ class Desk:
         """Send what is due, for a moment, and let the rest be sent by others."""
         self._pace.close()
         self.sender.close()
+
+
+def _names(name: str | None) -> tuple[str, ...]:
+    return () if name is None else (name,)
+
+
+def _length(seconds: float) -> timedelta:
+    try:
+        return timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        raise AlertError("a silence must last for more than 0 seconds, and a year at most") from None
 
 
 def _of_its_own(judgement: Judgement) -> Judgement:

@@ -15,10 +15,23 @@ from redrive.alerts.outbox import Outbox
 from redrive.alerts.picture import Judgement
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.settings import AlertSettings
+from redrive.alerts.silences import Silenced, SilenceLog, insert_silence, read_silenced
 from redrive.alerts.state import Case, Change
 from redrive.alerts.stored import TITLE, alert_of, case_of, columns_of, fit_to_store, send_of
 from redrive.errors import AlertError
-from redrive.notices import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
+from redrive.notices import (
+    Alert,
+    AlertFilter,
+    AlertStatus,
+    Facts,
+    Finding,
+    Send,
+    SendStatus,
+    Silence,
+    Subject,
+    Urgency,
+    What,
+)
 from redrive.store import lease
 from redrive.store.database import Database
 from redrive.store.listed import among
@@ -76,7 +89,7 @@ class AlertLedger:
         findings = tuple(fit_to_store(finding) for finding in judgement.findings)
         judgement = replace(judgement, findings=findings)
 
-        def step(connection: Connection, at: datetime) -> _Step:
+        def step(connection: Connection, at: datetime, silenced: Silenced) -> _Step:
             if only_if is not None and not only_if(connection):
                 return {}, {}
             is_watched = self._is_watched(connection, at)
@@ -90,9 +103,9 @@ class AlertLedger:
             )
             if is_watched:
                 return cases, changed
-            # What has waited for a watch that came no more is told by whoever comes by.
-            waiting = {key: one for key, one in cases.items() if one.alert.status is AlertStatus.WAITING}
-            return cases, {**self._grown_older(waiting, at), **changed}
+            # What has waited for a watch that came no more, or for a silence to end, is told by whoever comes by.
+            waiting = {key: one for key, one in cases.items() if one.alert.told_at is None}
+            return cases, {**self._grown_older(waiting, at, silenced), **changed}
 
         return self._take(step, now)
 
@@ -102,35 +115,49 @@ class AlertLedger:
         # Most of them are as they were. Which are not is found out before others have to wait for it.
         older = self._database.read(lambda connection: self._older(connection, now))
 
-        def step(connection: Connection, at: datetime) -> _Step:
+        def step(connection: Connection, at: datetime, silenced: Silenced) -> _Step:
             cases = _cases(connection, older)
-            return cases, self._grown_older(cases, at)
+            return cases, self._grown_older(cases, at, silenced)
 
         return self._take(step, now) if older else []
 
     def _older(self, connection: Connection, now: datetime | None) -> list[int]:
         at = self._database.dialect.now(connection) if now is None else now
         cases = {row.key: case_of(row) for row in connection.execute(select(alerts).where(ALERT_IS_OPEN))}
-        return [cases[key].alert.id for key in self._grown_older(cases, at)]
+        return [cases[key].alert.id for key in self._grown_older(cases, at, self._silenced(connection, at))]
 
     def _is_watched(self, connection: Connection, now: datetime) -> bool:
         """Whether somebody comes back; who was killed on this machine does not, although its lease goes on."""
         holder = lease.holder(connection, self._database.dialect, WATCH, now=now)
         return holder is not None and not is_dead(holder)
 
-    def _grown_older(self, cases: Mapping[str, Case], now: datetime) -> dict[str, Change]:
-        found = {key: state.passed(case, now, self._settings) for key, case in cases.items()}
+    def _silenced(self, connection: Connection, now: datetime) -> Silenced:
+        return read_silenced(connection, self._settings.maintenance, now)
+
+    def _grown_older(self, cases: Mapping[str, Case], now: datetime, silenced: Silenced) -> dict[str, Change]:
+        found = {
+            key: _unless_silenced(
+                case,
+                state.passed(case, now, self._settings, after_silence=silenced.is_over(case.alert)),
+                silenced,
+            )
+            for key, case in cases.items()
+        }
         return {key: change for key, change in found.items() if change.case != cases[key]}
 
-    def _take(self, step: Callable[[Connection, datetime], _Step], now: datetime | None) -> list[Alert]:
+    def _take(self, step: Callable[[Connection, datetime, Silenced], _Step], now: datetime | None) -> list[Alert]:
         def work(connection: Connection) -> _Applied:
-            cases, changes = step(connection, at := self._begin(connection, now))
+            at = self._begin(connection, now)
+            silenced = self._silenced(connection, at)
+            cases, changes = step(connection, at, silenced)
             applied = _Applied([], [])
             for key, change in changes.items():
-                case = self._write(connection, cases.get(key), change, at)
+                before = cases.get(key)
+                told = _unless_silenced(before, change, silenced)
+                case = self._write(connection, before, told, at)
                 if case is not None:
                     applied.cases.append(case)
-                    if not _REPORTED.isdisjoint(change.told):
+                    if not _REPORTED.isdisjoint(told.told):
                         applied.reported.append(case.alert)
             return applied
 
@@ -164,7 +191,8 @@ class AlertLedger:
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
             before = _open_case(connection, finding.key)
-            case = self._write(connection, before, state.found(before, finding, at), at)
+            change = _unless_silenced(before, state.found(before, finding, at), self._silenced(connection, at))
+            case = self._write(connection, before, change, at)
             assert case is not None
             return _Applied([case], [case.alert])
 
@@ -267,6 +295,34 @@ class AlertLedger:
 
         return self._database.write(work, done=_is_written).reported[0]
 
+    def snooze(self, alert_id: int, *, length: timedelta, reason: str, by: str, now: datetime | None = None) -> Silence:
+        """Silence one alert; where it still holds when that ends, it is sent again, whoever had acknowledged it."""
+
+        def work(connection: Connection) -> tuple[Case, Silence]:
+            at = self._begin(connection, now)
+            before = _case(connection, alert_id)
+            if before.alert.is_over:
+                raise AlertError(f"alert {alert_id} is over already: {before.alert.resolution}")
+            only = AlertFilter(keys=(before.alert.key,))
+            silence = insert_silence(connection, only, length=length, reason=reason, by=by, now=at)
+            told = before.alert.status is not AlertStatus.WAITING
+            case = self._write(connection, before, state.snoozed(before) if told else Change(before), at)
+            assert case is not None
+            return case, silence
+
+        return self._database.write(work)[1]
+
+    def silenced_until(self, found: Collection[Alert], *, now: datetime | None = None) -> dict[int, datetime]:
+        """Until when alerts are silenced, by their numbers; without those that are not."""
+
+        def work(connection: Connection) -> dict[int, datetime]:
+            at = self._database.dialect.now(connection) if now is None else now
+            silenced = self._silenced(connection, at)
+            ends = {alert.id: silenced.until(alert) for alert in found if not alert.is_over}
+            return {number: until for number, until in ends.items() if until is not None}
+
+        return self._database.read(work)
+
     def put_test(self, urgency: Urgency, *, pipeline: str | None = None, now: datetime | None = None) -> Alert:
         """Store a sample, over at once, to be sent over the routes that a real alert would take."""
         subject = Subject(kind="store", name=self._database.name)
@@ -296,7 +352,15 @@ class AlertLedger:
         """Forget alerts that have been over for so long, and their messages; how many."""
         at = self._database.read(self._database.dialect.now) if now is None else now
         before = at - older_than
+        SilenceLog(self._database).purge(before)
         return Retention(self._database, before=before, now=at).purge_alerts(before)
+
+
+def _unless_silenced(before: Case | None, change: Change, silenced: Silenced) -> Change:
+    """The change, without the messages that are silenced now."""
+    if change.case is None or silenced.until(change.case.alert) is None:
+        return change
+    return state.held(before, change)
 
 
 def _at_once(judgement: Judgement) -> Judgement:
@@ -315,10 +379,10 @@ def _touched(connection: Connection, judgement: Judgement, *, and_waiting: bool)
     wanted = [
         row.id
         for row in connection.execute(
-            select(column.id, column.key, column.status, column.witnesses).where(ALERT_IS_OPEN)
+            select(column.id, column.key, column.told_at, column.witnesses).where(ALERT_IS_OPEN)
         )
         if row.key in keys
-        or (and_waiting and row.status == AlertStatus.WAITING)
+        or (and_waiting and row.told_at is None)
         or any(name in found or judgement.weighed(name) for name in row.witnesses)
     ]
     return _cases(connection, wanted)

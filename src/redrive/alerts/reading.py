@@ -5,6 +5,7 @@
     [routes]                        which channels are told of P1, P2 and P3
     [pipelines.NAME]                what is special about one pipeline or flow
     [[tables]]                      tables whose rows are counted
+    [[maintenance]]                 when alerts are not sent; see `redrive.alerts.reading_windows`
 
 Whoever cannot be reached because of a slip in the file learns of it when the file is read, not in the night in which it
 matters: whatever is not understood is a `ConfigError` that names file, line and key. Addresses are secrets: they are in
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from redrive.alerts import addresses
+from redrive.alerts.reading_windows import read_maintenance
 from redrive.alerts.settings import (
     LOG_CHANNEL,
     AlertSettings,
@@ -87,6 +89,7 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
         pipelines=pipelines,
         tables=_tables(tables["tables"], needed=on) if "tables" in tables else (),
         slots=_slots(alerts["slots"], needed=on) if "slots" in alerts else (),
+        maintenance=read_maintenance(tables["maintenance"]) if "maintenance" in tables else (),
     )
 
 

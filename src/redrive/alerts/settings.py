@@ -8,7 +8,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from redrive.notices import Subject, Urgency
+from redrive.notices import AlertFilter, Subject, Urgency
 from redrive.policy.daily import Daily
 
 ChannelKind = Literal["apprise", "webhook", "slack", "pagerduty", "command", "log"]
@@ -110,6 +110,34 @@ class Quiet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Maintenance:
+    """A window in which some alerts are not sent: once, or on some days of every week."""
+
+    only: AlertFilter = field(default_factory=AlertFilter)
+    hours: Quiet | None = None
+    """The time of day, of a window that comes again."""
+    days: frozenset[int] | None = None
+    """The weekdays on which it begins, Monday being 0; None for every day."""
+    begins: datetime | None = None
+    ends: datetime | None = None
+    reason: str = "maintenance"
+
+    def until(self, now: datetime) -> datetime | None:
+        """When it ends, if it is under way now."""
+        if self.hours is None:
+            assert self.begins is not None
+            assert self.ends is not None
+            return self.ends if self.begins <= now < self.ends else None
+        ends = self.hours.until(now)
+        if ends is None or self.days is None:
+            return ends
+        day = ends.astimezone(self.hours.zone).date()
+        if self.hours.begins > self.hours.ends:  # it began on the day before
+            day -= timedelta(days=1)
+        return ends if day.weekday() in self.days else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
     """What is special about one pipeline or flow."""
 
@@ -165,11 +193,18 @@ class AlertSettings:
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     thresholds: Thresholds = field(default_factory=Thresholds)
+    maintenance: tuple[Maintenance, ...] = ()
+    """Windows in which alerts are not sent."""
     tables: tuple[WatchedTable, ...] = ()
     slots: tuple[str, ...] = field(default=(), repr=False)
     """URLs of PostgreSQL servers whose replication slots are watched; the store's own always is."""
     lags: tuple[str, ...] = ()
     """`FILE_OR_MODULE:NAME` of probes for the lag of consumers; see `redrive.alerts.lag`."""
+
+    @property
+    def condition_names(self) -> tuple[str, ...]:
+        """The names of conditions that are defined in the settings."""
+        return ()
 
     def channels_for(self, urgency: Urgency, subject: Subject) -> tuple[str, ...]:
         """Who is told of it."""

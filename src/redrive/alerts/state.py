@@ -28,6 +28,9 @@ UNTOLD = 0
 """The number of an alert that the store has not given one yet."""
 NO_LONGER = "it no longer holds"
 
+# What is not told while an alert is silenced.
+_SILENCED = (What.OPENED, What.ESCALATED, What.REPEATED)
+
 # How the ident of a run of a flow begins, and how it ends where the run was given parameters.
 _FLOW = "flow/"
 _VARIANT = re.compile(r"#[0-9a-f]{8}\Z")
@@ -122,8 +125,11 @@ def withdrawn(
     return _resolved(case, now, why)
 
 
-def passed(case: Case, now: datetime, settings: AlertSettings) -> Change:
-    """Time passes."""
+def passed(case: Case, now: datetime, settings: AlertSettings, *, after_silence: bool = False) -> Change:
+    """Time passes.
+
+    after_silence  a silence of it has ended since it was last sent
+    """
     alert = case.alert
     if alert.gone_since is not None:
         over = now - alert.gone_since >= timedelta(seconds=settings.persist)
@@ -133,12 +139,35 @@ def passed(case: Case, now: datetime, settings: AlertSettings) -> Change:
         return change
     alert = change.case.alert
     every = settings.repeat.get(alert.urgency)
-    if alert.status is not AlertStatus.OPEN or every is None or alert.told_at is None:
+    if alert.status is not AlertStatus.OPEN or alert.told_at is None:
         return change
-    if now - alert.told_at < timedelta(seconds=every):
+    if not after_silence and (every is None or now - alert.told_at < timedelta(seconds=every)):
         return change
     repeated = replace(alert, told_at=now, repeats=alert.repeats + 1)
     return Change(replace(change.case, alert=repeated), (What.REPEATED,))
+
+
+def held(before: Case | None, change: Change) -> Change:
+    """The change of an alert that is silenced: it is recorded, and nobody is told before the silence is over.
+
+    What was told before the silence is still acknowledged and resolved for those who know of it.
+    """
+    case = change.case
+    if case is None or not any(what in _SILENCED for what in change.told):
+        return change
+    if before is None or not before.is_told:
+        return replace(change, case=replace(case, alert=replace(case.alert, told_at=None), peak=None), told=())
+    known = before.alert
+    alert = replace(case.alert, told_at=known.told_at, repeats=known.repeats)
+    if not alert.is_over:
+        alert = replace(
+            alert,
+            status=known.status,
+            acknowledged_at=known.acknowledged_at,
+            acknowledged_by=known.acknowledged_by,
+        )
+    told = tuple(what for what in change.told if what not in _SILENCED)
+    return replace(change, case=replace(case, alert=alert, peak=before.peak), told=told)
 
 
 def acknowledged(case: Case, now: datetime, *, by: str, note: str | None) -> Change:
@@ -151,7 +180,15 @@ def acknowledged(case: Case, now: datetime, *, by: str, note: str | None) -> Cha
         note=case.alert.note if note is None else note,
     )
     first = case.alert.status is AlertStatus.OPEN
-    return Change(replace(case, alert=alert), (What.ACKNOWLEDGED,) if first else ())
+    # Who acknowledges an alert that is silenced knows of it, and need not be told when the silence ends.
+    known = replace(case, alert=alert, peak=case.peak or alert.urgency)
+    return Change(known, (What.ACKNOWLEDGED,) if first else ())
+
+
+def snoozed(case: Case) -> Change:
+    """It is sent again when the silence that goes with this is over, whoever was at it."""
+    alert = replace(case.alert, status=AlertStatus.OPEN, acknowledged_at=None, acknowledged_by=None)
+    return Change(replace(case, alert=alert))
 
 
 def closed(case: Case, now: datetime, *, by: str, note: str) -> Change:
@@ -325,7 +362,7 @@ def _weighed(case: Case, now: datetime) -> Change:
     if case.peak is None:
         if not lead.has_held(now):
             return Change(replace(case, alert=alert))
-        opened = replace(alert, status=AlertStatus.OPEN, opened_at=now, told_at=now)
+        opened = replace(alert, status=AlertStatus.OPEN, opened_at=alert.opened_at or now, told_at=now)
         return Change(replace(case, alert=opened, peak=alert.urgency), (What.OPENED,))
     # Once told that it is a P1, nobody is told so again because it was less for a while: it is repeated as what it is.
     if not alert.urgency.outranks(case.peak):

@@ -15,7 +15,7 @@ import typer
 
 from redrive.cli.command import command, noun
 from redrive.cli.exits import UNAVAILABLE, Refused
-from redrive.cli.output import Column, Output
+from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Session
 from redrive.cli.wording import ago, at, in_a_line
 from redrive.notices import Alert, Send, SendStatus, Urgency, What
@@ -40,6 +40,7 @@ class _Told:
 
     alert: Alert
     sends: Sequence[Send]
+    silenced_until: datetime | None = None
 
     @property
     def failed(self) -> list[Send]:
@@ -48,7 +49,8 @@ class _Told:
 
     def document(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
-        return {**self.alert.document(), "sends": [one.document() for one in self.sends]}
+        until = None if self.silenced_until is None else iso(self.silenced_until)
+        return {**self.alert.document(), "silenced_until": until, "sends": [one.document() for one in self.sends]}
 
 
 # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -74,7 +76,8 @@ def ls(
             found += desk.find(status="resolved", urgency=tier, subject=subject, limit=limit + 1)
         else:
             found += _undelivered(desk, tier, subject, known=found)
-        told = [_Told(alert, desk.sends(alert.id)) for alert in found[:limit]]
+        silenced = desk.silenced_until(found[:limit])
+        told = [_Told(alert, desk.sends(alert.id), silenced.get(alert.id)) for alert in found[:limit]]
     out = session.out
     if out.json:
         out.document([one.document() for one in told])
@@ -97,14 +100,16 @@ def show(
     from redrive.alerts.message import compose
 
     with session.opened() as store, _in_a_sentence():
-        told = _Told(store.alerts.get(alert_id), store.alerts.sends(alert_id))
+        alert = store.alerts.get(alert_id)
+        told = _Told(alert, store.alerts.sends(alert_id), store.alerts.silenced_until([alert]).get(alert_id))
         message = compose(_as_it_stands(told.alert), told.alert, store.alerts.settings)
-    out, alert = session.out, told.alert
+    out = session.out
     if out.json:
         out.document(told.document())
     elif out.terminal:
         often = "once" if alert.seen == 1 else f"{alert.seen:,} times"
-        out.text(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}")
+        silent = "" if told.silenced_until is None else f"; silenced until {at(told.silenced_until)}"
+        out.text(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
         if told.sends:
             out.text("")
             out.table(_SEND_COLUMNS, [_send_row(one) for one in told.sends])
@@ -264,7 +269,7 @@ def _in_a_mark(status: str) -> str:
 
 def _in_marks(results: Iterable[str]) -> str:
     told = (one.rpartition(":") for one in results)
-    return " ".join(f"{channel} {_MARKS[SendStatus(status)]}" for channel, _, status in told)
+    return " ".join(f"{channel} {_MARKS[SendStatus(status)]}" if channel else status for channel, _, status in told)
 
 
 _COLUMNS = (
@@ -303,6 +308,8 @@ def _row(told: _Told) -> list[Any]:
     alert = told.alert
     last = {one.channel: one for one in told.sends}  # the newest message to each channel
     results = [f"{one.channel}:{one.status}" for one in last.values()]
+    if told.silenced_until is not None:
+        results.append("silenced")
     reasons = [f"{one.channel}: {one.error}" for one in told.failed]
     subject = str(alert.subject)
     return [alert.id, alert.urgency, alert.status, alert.since, subject, alert.title, results, alert.condition, reasons]
@@ -390,5 +397,5 @@ def _as_set(name: str, value: float) -> str:
 
 
 # The commands that have files of their own.
-for _name in ("custom_alerts",):
+for _name in ("custom_alerts", "silences"):
     import_module(f"redrive.cli.{_name}")

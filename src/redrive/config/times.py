@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import time
+from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo, available_timezones
 
 from redrive.config.kinds import text
@@ -35,6 +35,21 @@ def zone(at: Located) -> ZoneInfo:
         hint = f"did you mean {near!r}?" if near else 'write one like "Europe/Berlin"'
         said = shown(name, longest=_LONGEST_ZONE)
         raise at.wrong(f"names an unknown time zone {said}; {hint}") from None
+
+
+def moment(at: Located, place: ZoneInfo | None) -> datetime:
+    """A date and a time: 2026-12-24T18:00:00+01:00, or without the offset where a zone is set."""
+    value = at.value
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise at.wrong(f'must be a date and a time such as "2026-12-24 18:00", not {shown(at.value)}') from None
+    if not isinstance(value, datetime):
+        raise at.wrong("must be a date and a time, such as 2026-12-24T18:00:00+01:00")
+    if value.tzinfo is None and place is None:
+        raise at.wrong('has no time zone: add an offset such as +01:00, or zone = "Europe/Berlin"')
+    return (value if value.tzinfo is not None else value.replace(tzinfo=place)).astimezone(UTC)
 
 
 def weekdays(at: Located) -> frozenset[int]:

@@ -394,3 +394,55 @@ class TestOwnAlerts:
         monkeypatch.setenv("REDRIVE_ALERTS", "off")
         assert "alerts are switched off here" in run(*self.OPEN).err
         assert store.alerts.find() == []
+
+
+# ── silences ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TestSilences:
+    SILENCE = ("alerts", "silence", "--pipeline", "vendor", "--for", "2h", "--reason", "deploy")
+
+    def test_silence_is_listed_and_ended(self, run, store, found):
+        found(finding("vendor"))
+        answer = run(*self.SILENCE)
+        assert answer.code == 0
+        assert re.fullmatch(r"silence 1 until .* UTC, .*: pipeline vendor \(1 open alert now\)\n", answer.err)
+        (row,) = run("alerts", "silences").rows
+        assert row[2:5] == ["active", "pipeline vendor", "deploy"]
+        assert run("alerts", "unsilence", "1").err == "ended silence 1: pipeline vendor\n"
+        assert run("alerts", "silences").err == "nothing is silenced\n"
+        assert json.loads(run("alerts", "silences", "--all", "--json").out)[0]["pipeline"] == "vendor"
+
+    def test_silenced_alert_is_listed_as_such(self, run, found):
+        assert "no open alert matches now" in run(*self.SILENCE).err
+        found(finding("vendor"))
+        (row,) = run("alerts", "ls").rows
+        assert (row[2], row[6]) == ("open", "silenced")
+        (listed,) = json.loads(run("alerts", "ls", "--json").out)
+        assert listed["silenced_until"].endswith("Z")
+        assert listed["sends"] == []
+        assert json.loads(run("alerts", "show", "1", "--json").out)["silenced_until"] == listed["silenced_until"]
+
+    def test_snooze_silences_one_alert(self, run, store, found):
+        found(finding("vendor"))
+        assert "snoozed alert 1 until" in run("alerts", "snooze", "1", "--for", "30min").err
+        assert json.loads(run("alerts", "silences", "--json").out)[0]["key"] == "run:vendor"
+
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            (("silence", "--for", "2h", "--reason", "x"), "needs a subject, a condition or a pipeline"),
+            (("silence", "--pipeline", "v", "--reason", "x"), "--for"),
+            (("silence", "--pipeline", "v", "--for", "2h"), "--reason"),
+            (("silence", "--pipeline", "v", "--for", "2 hours", "--reason", "x"), "must be a span such as"),
+            (("silence", "--pipeline", "v", "--for", "0", "--reason", "x"), "more than 0 seconds"),
+            (("silence", "--condition", "slwo", "--for", "2h", "--reason", "x"), "there is no condition 'slwo'"),
+            (("snooze", "7", "--for", "2h"), "there is no alert 7"),
+            (("unsilence", "7"), "there is no silence 7"),
+        ],
+    )
+    def test_wrong_words_are_refused_in_one_sentence(self, run, store, words, says):
+        answer = run("alerts", *words)
+        assert (answer.code, answer.err.count("\n")) == (64, 1)
+        assert says in answer.err
+        assert store.alerts.silences(ended=True) == []

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from redrive.store.schema.alert_tables import ALERT_IS_OPEN, ALERT_OPEN_MARK, alert_sends, alerts, gauges, leases
+from redrive.store.schema.alert_tables import (
+    ALERT_IS_OPEN,
+    ALERT_OPEN_MARK,
+    alert_sends,
+    alert_silences,
+    alerts,
+    gauges,
+    leases,
+)
 from redrive.store.schema.base import SCHEMA, metadata
 from redrive.store.schema.letter_tables import (
     OPEN_MARK,
@@ -35,6 +43,7 @@ __all__ = [
     "SCHEMA",
     "STATUSES",
     "alert_sends",
+    "alert_silences",
     "alerts",
     "breakers",
     "cause_hours",

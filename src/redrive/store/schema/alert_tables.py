@@ -71,6 +71,25 @@ alert_sends = Table(
 _UNSENT = alert_sends.c.status == "waiting"
 Index("alert_sends_due", alert_sends.c.due_at, sqlite_where=_UNSENT, postgresql_where=_UNSENT)
 
+# Alerts that are not sent for a while: those for which all of the names that are set here match.
+alert_silences = Table(
+    "alert_silences",
+    metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("key", Text),
+    Column("subject", Text),
+    Column("condition", Text),
+    Column("pipeline", Text),
+    Column("reason", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    # When it ends, or was ended.
+    Column("until", Moment, nullable=False),
+    Column("ended_by", Text),
+    Index("alert_silences_until", "until"),
+    sqlite_autoincrement=True,
+)
+
 # What is held by one process of all that share the store, such as the leadership of those that watch.
 leases = Table(
     "leases",

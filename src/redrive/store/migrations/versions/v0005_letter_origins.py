@@ -1,7 +1,7 @@
 """Letters that can be processed again years later: context, target and sink key; one open letter per identity.
 
 Idempotency keys of tasks that do not depend on the run, and executors lost while they ran a task; branches, the
-cancelling of one task, SLAs of tasks, and limits that all runs share.
+cancelling of one task, SLAs of tasks, and limits that all runs share; silences of alerts.
 """
 
 import secrets
@@ -62,6 +62,7 @@ def upgrade() -> None:
         zero = sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0"))
         op.add_column("service_rollups", zero, schema=schema)
     _add_endpoints(schema)
+    _add_silences(schema)
     _add_salt(schema)
     _index_open_letters(schema, on_postgres)
     if on_postgres:
@@ -82,6 +83,21 @@ def _add_endpoints(schema: str | None) -> None:
         schema=schema,
         sqlite_with_rowid=False,
     )
+
+
+def _add_silences(schema: str | None) -> None:
+    """Let operators silence alerts for a while."""
+    op.create_table(
+        "alert_silences",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+        *(sa.Column(name, sa.Text) for name in ("key", "subject", "condition", "pipeline")),
+        *(sa.Column(name, sa.Text, nullable=False) for name in ("reason", "created_by")),
+        *(sa.Column(name, Moment, nullable=False) for name in ("created_at", "until")),
+        sa.Column("ended_by", sa.Text),
+        schema=schema,
+        sqlite_autoincrement=True,
+    )
+    op.create_index("alert_silences_until", "alert_silences", ["until"], schema=schema)
 
 
 def _add_salt(schema: str | None) -> None:

@@ -1,0 +1,273 @@
+"""Silences, snoozes and maintenance windows, on both databases and a clock of the test's own."""
+
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from redrive.alerts.desk import Desk
+from redrive.alerts.settings import Maintenance, Quiet
+from redrive.errors import AlertError
+from redrive.notices import AlertFilter, AlertStatus, Facts, Subject, What
+from tests.support.alerts import NOON, P1, P3, after, finding, judgement, settings, watched
+
+HOUR = 3_600
+
+
+class Clock:
+    def __init__(self):
+        self.at = NOON
+
+    def now(self):
+        return self.at
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def make(store, clock):
+    def make(**options):
+        desk = Desk(store.database, settings("team", **options), clock=clock)
+        desk.sender.ring = lambda: None  # messages stay where they can be counted
+        return desk
+
+    return make
+
+
+@pytest.fixture
+def desk(make):
+    return make()
+
+
+def find(desk, *findings, gone=()):
+    desk.ledger.apply(judgement(*findings, judged=gone), now=desk._now())
+
+
+def sent(desk):
+    return [str(send.what) for one in sorted(desk.find(), key=lambda one: one.id) for send in desk.sends(one.id)]
+
+
+def look(desk, clock, seconds):
+    clock.at = after(seconds)
+    desk.pass_time()
+
+
+class TestSilence:
+    def test_silenced_alert_opens_and_sends_nothing(self, desk):
+        desk.silence(seconds=HOUR, reason="deploy", pipeline="vendor", by="me")
+        find(desk, finding())
+        (alert,) = desk.find(status="open")
+        assert (alert.status, alert.opened_at, alert.told_at) == (AlertStatus.OPEN, NOON, None)
+        assert sent(desk) == []
+        assert desk.silenced_until([alert]) == {alert.id: after(HOUR)}
+
+    def test_alert_that_still_holds_is_sent_when_the_silence_ends(self, store, desk, clock):
+        watched(store)
+        desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
+        find(desk, finding())
+        look(desk, clock, HOUR - 1)
+        assert sent(desk) == []
+        look(desk, clock, HOUR)
+        look(desk, clock, HOUR + 30)
+        assert sent(desk) == ["opened"]
+        (alert,) = desk.find()
+        assert (alert.opened_at, alert.told_at) == (NOON, after(HOUR))
+
+    def test_alert_that_is_over_before_is_never_sent(self, store, desk, clock):
+        watched(store)
+        desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
+        find(desk, finding())
+        clock.at = after(60)
+        find(desk, gone=("run:vendor:failed",))
+        look(desk, clock, 2 * HOUR)
+        assert (desk.find()[0].status, sent(desk)) == (AlertStatus.RESOLVED, [])
+
+    def test_without_a_watch_whoever_comes_by_sends_it(self, desk, clock):
+        desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
+        find(desk, finding())
+        clock.at = after(HOUR + 1)
+        find(desk, finding(key="run:other", evidence="run:other:failed", subject=Subject(kind="pipeline", name="o")))
+        assert sent(desk) == ["opened", "opened"]
+
+    def test_ended_early_sends_at_the_next_look(self, desk, clock):
+        silence = desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
+        find(desk, finding())
+        ended = desk.end_silence(silence.id, by="me")
+        assert (ended.until, ended.ended_by) == (NOON, "me")
+        look(desk, clock, 30)
+        assert sent(desk) == ["opened"]
+        with pytest.raises(AlertError, match="over already"):
+            desk.end_silence(silence.id)
+
+    def test_open_alert_is_not_repeated_and_is_sent_again_at_the_end(self, desk, clock):
+        find(desk, finding(urgency=P3))
+        clock.at = after(60)
+        desk.silence(seconds=HOUR, reason="known", subject="vendor")
+        look(desk, clock, HOUR)
+        assert sent(desk) == ["opened"]
+        look(desk, clock, HOUR + 61)
+        assert desk.find()[0].repeats == 1
+        look(desk, clock, HOUR + 120)
+        assert desk.find()[0].repeats == 1
+
+    def test_alert_known_before_is_resolved_for_those_who_know(self, desk, clock):
+        find(desk, finding())
+        desk.silence(seconds=HOUR, reason="known", subject="vendor")
+        clock.at = after(60)
+        find(desk, gone=("run:vendor:failed",))
+        assert sent(desk) == ["opened", "resolved"]
+
+    def test_escalation_waits_for_the_end(self, desk, clock):
+        find(desk, finding(urgency=P3))
+        desk.silence(seconds=HOUR, reason="known", subject="vendor")
+        clock.at = after(60)
+        find(desk, finding(urgency=P1))
+        assert (desk.find()[0].urgency, sent(desk)) == (P1, ["opened"])
+        look(desk, clock, HOUR + 1)
+        assert sent(desk)[-1] == "escalated"
+
+    def test_acknowledged_while_silent_is_not_sent_at_the_end(self, desk, clock):
+        desk.silence(seconds=HOUR, reason="known", subject="vendor")
+        find(desk, finding())
+        desk.acknowledge(desk.find()[0].id, by="me")
+        look(desk, clock, HOUR + 1)
+        assert (desk.find()[0].status, sent(desk)) == (AlertStatus.ACKNOWLEDGED, [])
+
+    def test_own_alert_is_silenced_too(self, desk, clock):
+        desk.silence(seconds=HOUR, reason="known", condition="custom")
+        desk.open(key="export", severity="P1", title="no rows")
+        assert sent(desk) == []
+        look(desk, clock, HOUR)
+        assert sent(desk) == ["opened"]
+
+    def test_momentary_alert_is_recorded_and_never_sent(self, desk, clock):
+        desk.silence(seconds=HOUR, reason="known", condition="recovered")
+        find(desk, finding("recovered:1", P3, key="recovered:1", condition="recovered", momentary=True))
+        look(desk, clock, HOUR + 1)
+        assert (desk.find()[0].status, sent(desk)) == (AlertStatus.RESOLVED, [])
+
+    def test_test_messages_are_sent(self, desk):
+        desk.silence(seconds=HOUR, reason="known", condition="slow")
+        alert = desk.ledger.put_test(P1, now=NOON)
+        assert [send.what for send in desk.sends(alert.id)] == [What.TEST]
+
+
+class TestWhichAlerts:
+    SERVICE = Subject(kind="service", name="bank")
+
+    @pytest.mark.parametrize(
+        ("only", "matches"),
+        [
+            ({"subject": "vendor"}, True),
+            ({"subject": "other"}, False),
+            ({"pipeline": "vendor", "condition": "retries_exhausted"}, True),
+            ({"pipeline": "vendor", "condition": "slow"}, False),
+        ],
+    )
+    def test_all_that_is_set_must_match(self, desk, only, matches):
+        desk.silence(seconds=HOUR, reason="known", **only)
+        find(desk, finding())
+        assert (sent(desk) == []) is matches
+
+    def test_pipeline_covers_what_concerns_it_alone(self, desk, clock):
+        desk.silence(seconds=HOUR, reason="known", pipeline="vendor")
+        alone = finding(subject=self.SERVICE, facts=Facts(affected=("vendor",)))
+        find(desk, alone)
+        assert sent(desk) == []
+        clock.at = after(60)
+        find(desk, finding("run:orders:failed", subject=self.SERVICE, facts=Facts(affected=("orders",))))
+        assert sent(desk) == ["opened"]  # another pipeline suffers, too
+
+
+class TestSnooze:
+    def test_snoozed_alert_comes_back(self, desk, clock):
+        find(desk, finding(urgency=P3))
+        clock.at = after(10)
+        number = desk.find()[0].id
+        desk.acknowledge(number, by="me")
+        desk.snooze(number, seconds=HOUR, by="me")
+        look(desk, clock, HOUR)
+        assert "repeated" not in sent(desk)
+        look(desk, clock, HOUR + 11)
+        alert = desk.get(number)
+        assert (alert.status, alert.repeats) == (AlertStatus.OPEN, 1)
+
+    def test_other_alerts_are_sent(self, desk):
+        find(desk, finding())
+        desk.snooze(desk.find()[0].id, seconds=HOUR)
+        find(desk, finding("level:slot:a", key="slot:a"))
+        assert sent(desk) == ["opened", "opened"]
+
+    def test_alert_that_is_over_is_refused(self, desk):
+        find(desk, finding())
+        number = desk.find()[0].id
+        desk.resolve(number, by="me", note="done")
+        with pytest.raises(AlertError, match="over already"):
+            desk.snooze(number, seconds=HOUR)
+        with pytest.raises(AlertError, match="there is no alert 99"):
+            desk.snooze(99, seconds=HOUR)
+
+
+class TestListing:
+    def test_silences_are_listed_until_they_are_over(self, desk, clock):
+        desk.silence(seconds=HOUR, reason="a", subject="x", by="me")
+        desk.silence(seconds=60, reason="token=abcd1234efgh5678", pipeline="y", by="you")
+        listed = desk.silences()
+        assert [(one.reason[:6], one.created_by, str(one.only)) for one in listed] == [
+            ("token=", "you", "pipeline y"),
+            ("a", "me", "subject x"),
+        ]
+        assert "abcd1234" not in listed[0].reason
+        clock.at = after(61)
+        assert [one.reason for one in desk.silences()] == ["a"]
+        assert len(desk.silences(ended=True)) == 2
+
+    def test_old_silences_are_forgotten_with_old_alerts(self, desk, clock):
+        desk.silence(seconds=60, reason="a", subject="x")
+        clock.at = NOON + timedelta(days=desk.settings.keep_days + 1)
+        desk.purge()
+        assert desk.silences(ended=True) == []
+
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            ({}, "needs a subject, a condition or a pipeline"),
+            ({"subject": "x", "seconds": 0}, "more than 0 seconds"),
+            ({"subject": "x", "seconds": -5}, "more than 0 seconds"),
+            ({"subject": "x", "seconds": 1e300}, "a year at most"),
+            ({"subject": "x", "seconds": float("nan")}, "more than 0 seconds"),
+            ({"subject": "x", "reason": " "}, "needs a reason"),
+            ({"condition": "slwo"}, "no condition 'slwo'"),
+        ],
+    )
+    def test_wrong_arguments_are_refused(self, desk, wrong, says):
+        with pytest.raises(AlertError, match=says):
+            desk.silence(**{"seconds": HOUR, "reason": "known", **wrong})
+        assert desk.silences(ended=True) == []
+
+
+class TestMaintenance:
+    def test_nothing_is_sent_within_a_window_and_all_that_holds_after(self, make, clock):
+        window = Maintenance(only=AlertFilter(pipelines=("vendor",)), begins=after(-60), ends=after(HOUR))
+        desk = make(maintenance=(window,))
+        find(desk, finding(), finding("level:slot:a", key="slot:a", subject=Subject(kind="slot", name="a")))
+        assert sent(desk) == ["opened"]
+        assert list(desk.silenced_until(desk.find()).values()) == [after(HOUR)]
+        look(desk, clock, HOUR)
+        assert sent(desk) == ["opened", "opened"]
+
+    @pytest.mark.parametrize(
+        ("moment", "ends"),
+        [
+            (datetime(2027, 3, 6, 21, 30, tzinfo=UTC), datetime(2027, 3, 7, 1, 0, tzinfo=UTC)),  # Saturday night
+            (datetime(2027, 3, 7, 0, 30, tzinfo=UTC), datetime(2027, 3, 7, 1, 0, tzinfo=UTC)),  # it began on Saturday
+            (datetime(2027, 3, 7, 21, 30, tzinfo=UTC), None),  # Sunday night
+            (datetime(2027, 3, 6, 12, 0, tzinfo=UTC), None),
+        ],
+    )
+    def test_weekly_window_belongs_to_the_day_on_which_it_begins(self, moment, ends):
+        hours = Quiet(time(22), time(2), ZoneInfo("Europe/Berlin"))
+        assert Maintenance(hours=hours, days=frozenset({5})).until(moment) == ends
