@@ -225,10 +225,10 @@ class TestFilesOfOtherNames:
         (other,) = store.dlq.each(status="open")
         assert (other.seen, other.record["price"]) == (2, price)
 
-    def test_lines_without_a_key_are_apart(self, store, nightly):
+    def test_line_that_cannot_be_read_keeps_its_letter(self, store, nightly):
         for night in ("monday", "tuesday"):
             nightly(**{night: "g,1 q,1,2"}).run()
-        assert seen(store) == [1, 1]
+        assert seen(store) == [2]
 
 
 class TestKeyThatAFunctionMayChange:
@@ -268,6 +268,24 @@ class TestKeyThatAFunctionMayChange:
         for day in (1, 2):
             self.load(store, url, [{"order": "A", "price": 0, "day": day}], validate=self.check)
         assert [record["day"] for record in records_of(store)] == [1, 2]
+
+    @pytest.mark.parametrize("decided", [False, True], ids=["open", "decided"])
+    @pytest.mark.parametrize("nights", [("B", "BG"), ("BG", "B"), ("BG", "B", "BG", "GB")], ids="-".join)
+    def test_unchanged_row_keeps_its_letter_whether_its_key_is_known_or_not(self, store, nightly, nights, decided):
+        rows = {"B": "q,X", "G": "g,1"}
+        for number, night in enumerate(nights):
+            nightly(*(rows[name] for name in night), validate=Line, transform=lambda record: record, batch=1)
+            if decided and not number:
+                store.dlq.discard(pipeline="orders", note="the vendor knows")
+        assert seen(store) == [len(nights)]
+
+    def test_later_row_supersedes_a_letter_whose_key_is_known_only_now(self, store, nightly):
+        options = {"validate": Line, "transform": lambda record: record}
+        nightly("q,X", **options)
+        nightly("g,1", "q,X", **options)
+        nightly("g,1", "q,4", **options)
+        (letter,) = store.dlq.each()
+        assert letter.superseded_at is not None
 
     def test_decided_row_stays_so_where_no_row_has_passed(self, store, url):
         row = {"order": "A", "price": 0, "day": 1}

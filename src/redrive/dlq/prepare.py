@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -22,6 +23,8 @@ from redrive.store.types import utc_text
 _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000
 _LONGEST_KEY = 500
+_BEGINNING = 200  # characters of a record in which its number is looked for
+_NUMBER = re.compile("[0-9]+")
 _MOST = 1 << 31  # what an integer column holds
 _REMEMBERED = 1_000  # messages: the same few make most of a batch
 _PARSING = ("json", "csv", "_csv", "zlib", "gzip", "zipfile", "xml", "pyarrow", "simplejson", "orjson", "yaml")
@@ -131,15 +134,16 @@ class Preparer:
         context = None if row.context is None or self._digests is None else decode(row.context)
         by_position = self._identity(place, None, row.position, _content(row.raw_record, context))
         content = f"{row.raw_record}\0{row.context or ''}"
+        # The next delivery of a row may be a file of another name, and its key may be known today and not tomorrow.
+        anywhere = place
+        if row.error_type not in _NAMES_WORK:
+            anywhere = self._common(row.pipeline_name, _OF_ANY_SOURCE, row.fingerprint, row.error_type, row.run_id)
         keys: tuple[bytes, ...] = ()
-        within = place
         if row.sink_key is not None:
-            # The next delivery of a row may be a file of another name: its key tells what it is.
-            within = self._common(row.pipeline_name, _OF_ANY_SOURCE, row.fingerprint, row.error_type, row.run_id)
-            keys = tuple(self._identity(one, row.sink_key, None, "") for one in (within, place))
+            keys = tuple(self._identity(one, row.sink_key, None, "") for one in (anywhere, place))
         return KnownBy(
             keys,
-            self._identity(within, row.sink_key or "", None, content, both=True),
+            self._content_identity(anywhere, content),
             by_position,
             is_key_sure=row.identity != by_position,
             is_numbered=not self._by_run and row.error_type not in _NAMES_WORK,
@@ -191,17 +195,27 @@ class Preparer:
             self.causes[cause.value] = (cause, str(error_type), message)
         return str(error_type), message, cause.value
 
-    def _identity(
-        self, place: _Place, key: str | None, position: str | None, content: str, *, both: bool = False
-    ) -> bytes:
+    def _identity(self, place: _Place, key: str | None, position: str | None, content: str) -> bytes:
         """The same record failing for the same cause has the same identity, in this run and in the next.
 
         A key identifies a record whatever it holds. A position alone does not: line 7 of next week's file is another
-        record, which its content tells. With `both`, key and content identify it.
+        record, which its content tells.
 
         Three bytes stand for the place, five for the number at the end of the key, eight for everything. So records
         that come one after the other are neighbours in the index; spread at random, they would touch all its pages.
         """
+        name = position if key is None else key
+        number = "" if name is None else name[len(name.rstrip("0123456789")) :]
+        if key is not None:
+            return self._digest(place, f"k{key}", number)
+        return self._digest(place, f"n{content}" if position is None else f"p{position}\0{content}", number)
+
+    def _content_identity(self, place: _Place, content: str) -> bytes:
+        """Return the identity of a row by its content alone; the first number in it makes neighbours of its like."""
+        number = _NUMBER.search(content, 0, _BEGINNING)
+        return self._digest(place, f"c{content}", "" if number is None else number[0])
+
+    def _digest(self, place: _Place, text: str, number: str) -> bytes:
         root = self._roots.get(place)
         if root is None:
             if len(self._roots) > _REMEMBERED:
@@ -209,14 +223,9 @@ class Preparer:
             digest = blake2b(repr(place).encode("utf-8", "surrogatepass"), digest_size=16)
             root = self._roots[place] = (digest, digest.digest()[:3])
         digest, start = root[0].copy(), root[1]
-        name = position if key is None else key
-        if key is not None:
-            digest.update((f"b{key}\0{content}" if both else f"k{key}").encode())
-        else:
-            digest.update((f"n{content}" if position is None else f"p{position}\0{content}").encode())
+        digest.update(text.encode())
         full: bytes = digest.digest()
-        number = "" if name is None else name[len(name.rstrip("0123456789")) :]
-        if not number.isascii() or not number:
+        if not number:
             return start + full[3:]
         return start + int(number[-12:]).to_bytes(5, "big") + full[8:]
 

@@ -132,7 +132,9 @@ class PostgresDialect:
                        attempts = again.attempts, raw_record = again.raw_record,
                        context = again.context, target = coalesce(again.target, letter.target), superseded_at = NULL,
                        edited_record = CASE WHEN {unchanged} THEN letter.edited_record END,
-                       sink_key = CASE WHEN {unchanged} THEN letter.sink_key ELSE again.sink_key END,
+                       sink_key = CASE WHEN {unchanged}
+                           AND (letter.sink_key IS NOT NULL OR letter.edited_record IS NOT NULL)
+                           THEN letter.sink_key ELSE again.sink_key END,
                        received_key = CASE WHEN {unchanged} THEN letter.received_key END,
                        key_since = CASE WHEN {unchanged} THEN letter.key_since END
                 FROM seen_again AS again WHERE {same}"""

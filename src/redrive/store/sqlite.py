@@ -186,7 +186,8 @@ class SqliteDialect:
                        run_id = :run_id, error_message = :error_message, source_table = :source_table,
                        position = :position, attempts = :attempts,
                        edited_record = CASE WHEN {same} THEN edited_record END,
-                       sink_key = CASE WHEN {same} THEN sink_key ELSE :sink_key END,
+                       sink_key = CASE WHEN {same} AND (sink_key IS NOT NULL OR edited_record IS NOT NULL)
+                           THEN sink_key ELSE :sink_key END,
                        received_key = CASE WHEN {same} THEN received_key END,
                        key_since = CASE WHEN {same} THEN key_since END, raw_record = :raw_record,
                        context = :context, target = coalesce(:target, target), superseded_at = NULL

@@ -70,7 +70,7 @@ def _in_words(changed: Changed, verb: str) -> list[str]:
     said = [f"{_DONE[verb]} {counted(changed.changed)}"]
     if changed.unfit:
         starts = " or ".join(_STARTS[verb])
-        twin = ", or the same record is pending as another letter" if verb == "reopen" else ""
+        twin = ", or another letter of the same record or key is open" if verb == "reopen" else ""
         said.append(f"{counted(changed.unfit)} left alone: not {starts}{twin}")
     if changed.held:
         said.append(f"{counted(changed.held)} left alone: in the hands of a replay or run, try again when it is done")
