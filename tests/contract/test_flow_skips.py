@@ -86,6 +86,25 @@ class TestReopen:
         with pytest.raises(FlowError, match="'double', which comes after it, is SUCCESS: it is too late"):
             flow.reopen("fee[1]")
 
+    def test_what_another_failure_keeps_from_running_stays_so(self, store):
+        flow = redrive.Flow("settlement", store=store)
+        for name in ("fees", "rates"):
+            flow.task(self.dies, name=name, in_thread=True)
+        flow.task(lambda fees, rates: None, name="total", after=["fees", "rates"], in_thread=True)
+        flow.task(lambda total: None, name="report", after=["total"], in_thread=True)
+        stopped(flow)
+        flow.fail("rates", note="no rates")
+        flow.fail("fees", note="no fees")
+        flow.reopen("fees")
+        found = states(store, "settlement")
+        assert (found["fees"], found["total"], found["report"]) == ("DEAD_LETTER", *["UPSTREAM_FAILED"] * 2)
+        flow.accept("fees", result=1, note="by hand")
+        assert stopped(flow).report.status is FlowStatus.FAILED
+
+    @staticmethod
+    def dies():
+        raise redrive.Permanent("no such table")
+
     def test_task_that_nobody_decided_about_is_not_reopened(self, flow):
         with pytest.raises(FlowError, match="nobody has decided about task 'rows'"):
             flow.reopen("rows")

@@ -24,7 +24,7 @@ from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run
 from redrive.tasks.place import Place
-from redrive.tasks.reset import NOT_YET, may_wait
+from redrive.tasks.reset import NOT_YET, Reset, may_wait
 from redrive.tasks.rules import HEEDS_FAILURE
 
 
@@ -54,8 +54,6 @@ class _Reopening:
         self._place.lock_graph(self._connection)
         chosen = self._decided_about(names)
         nodes = {row.node for row in chosen}
-        below = reach(nodes, self._without_cleanup())
-        held = self._hold_below(below)
         for row in chosen:
             kind = Kind.PERMANENT if row.kind == Kind.DISCARD else row.kind  # of a skipped one it is not known any more
             self._change(row, State.DEAD_LETTER, note=self._note, result=None, ended_at=self._now, kind=kind)
@@ -63,6 +61,7 @@ class _Reopening:
             if self._reopen_node(node, [row for row in chosen if row.node == node]):
                 waiting = update(tasks).where(self._ours, among(tasks.c.node, self._place.below[node]))
                 self._connection.execute(waiting.where(tasks.c.child == -1).values(waiting=tasks.c.waiting + 1))
+        held = self._hold_below(reach(nodes, self._without_cleanup()))
         shown = tuple(shown_name(row.name, row.child) for row in chosen)
         theirs = (letters.c.run_id == self._place.run_id) & letters.c.source_key.in_(shown)
         reopen_within(self._connection, theirs, note=self._note, now=self._now)
@@ -104,7 +103,8 @@ class _Reopening:
                 f"task {done[0].name!r}, which comes after it, is {done[0].state}: it is too late to take the decision "
                 "back. Begin another run with run(new_run=True) or `redrive run --new-run`"
             )
-        moved = [row for row in rows if may_wait(row)]
+        reset = Reset(self._place, self._connection, self._now, self._note)
+        moved = reset.without_unchanged([row for row in rows if may_wait(row)])
         for row in moved:
             self._change(row, State.PENDING, **NOT_YET)
         dead = [row.name for row in moved if row.state == State.DEAD_LETTER]

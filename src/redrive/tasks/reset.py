@@ -79,7 +79,7 @@ class Reset:
         """Let everything that comes after these tasks wait for them again; how many tasks that changes."""
         lower = reach(nodes, self._place.below)
         rows = [row for row in self._own_rows() if row.node in lower and may_wait(row)]
-        rows = self._without_unchanged(rows)
+        rows = self.without_unchanged(rows)
         for row in rows:
             self._reset(row)
         return len(rows)
@@ -88,7 +88,7 @@ class Reset:
         own = select(tasks).where(self._ours, tasks.c.child == -1)
         return self._connection.execute(own.order_by(tasks.c.node).with_for_update()).all()
 
-    def _without_unchanged(self, rows: Sequence[Row[Any]]) -> list[Row[Any]]:
+    def without_unchanged(self, rows: Sequence[Row[Any]]) -> list[Row[Any]]:
         """Leave out what would not run again anyway: a task further up that failed is not tried again."""
         states, branches = self._place.states(self._connection)
         for row in rows:

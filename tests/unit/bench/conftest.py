@@ -24,7 +24,7 @@ def bench():
             command = [sys.executable, "-W", "error", BENCH / program, *options]
             kept_there = {**os.environ, "TMPDIR": scratch}
             return subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=110, env=kept_there
+                command, check=True, capture_output=True, text=True, timeout=240, env=kept_there
             ).stdout
 
         yield run

@@ -8,6 +8,7 @@ import json
 import sqlite3
 import sys
 import threading
+import time
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -904,9 +905,19 @@ class TestBlockedSource:
         assert stopped.value.report.status == "stopped"
         assert copy.run().written == 25
 
+    @staticmethod
+    def stop_when_blocked(server, copy):
+        """Before, there may be no run yet that could be asked to stop."""
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%orders%'"
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            until = time.monotonic() + 60
+            while not connection.execute(waits).fetchone()[0] and time.monotonic() < until:
+                time.sleep(0.02)
+        copy.stop()
+
     def test_a_request_to_stop_cancels_the_statement(self, server, copy, monkeypatch):
         monkeypatch.setattr(write_thread, "GRACE", 0.2)
-        stop = threading.Timer(0.5, copy.stop)
+        stop = threading.Thread(target=self.stop_when_blocked, args=(server, copy))
         with self.locked(server):
             stop.start()
             with pytest.raises(redrive.RunStopped, match="it was asked to"):
