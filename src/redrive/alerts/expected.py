@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Container, Iterable, Set
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -14,6 +14,7 @@ KNOWN = timedelta(days=15)
 """How far back turns have to be known for all of this."""
 BACK = 7
 """Deadlines that are looked back at for one that was expected."""
+_LONGEST_OFF = 31  # days off in a row that are looked past
 _LATELY = 7  # deadlines that say how early it usually begins
 _TWICE = 2
 _EARLY = timedelta(hours=1)
@@ -40,13 +41,20 @@ def day_of(sla: Daily, deadline: datetime) -> date:
 
 
 def is_expected(
-    sla: Daily, days: frozenset[int] | None, ran: Set[date], first_seen: datetime, deadline: datetime
+    sla: Daily,
+    days: frozenset[int] | None,
+    ran: Set[date],
+    first_seen: datetime,
+    deadline: datetime,
+    *,
+    off: Container[date] = (),
 ) -> bool:
     """Whether there should be a run that is done by this deadline.
 
     days        the weekdays of its deadlines, Monday being 0, where they are set; else they are learned
     ran         the days of the deadlines that it ran for, of the last `KNOWN`
     first_seen  when it first ran at all: what came before that was not missed
+    off         days on which nothing is expected
 
     One is expected where it has begun, or where there was one for the same weekday last week: so a weekly file is
     missed on its own day, and what was given up is not missed for longer than a week. A day on which it failed to run
@@ -56,6 +64,8 @@ def is_expected(
     if first_seen > deadline:
         return False
     day = day_of(sla, deadline)
+    if day in off:
+        return False
     if days is not None:
         return day.weekday() in days
     if day in ran or day - _WEEK in ran:
@@ -65,23 +75,53 @@ def is_expected(
     return deadline - first_seen < _YOUNG and {day - timedelta(days=1), day - timedelta(days=2)} <= ran
 
 
+def with_days_off(ran: Set[date], off: Container[date], until: date) -> Set[date]:
+    """The days that it ran for, and the days off on which it would have run: the same weekday before says so.
+
+    Without these, what does not run on two Fridays in a row, at Christmas and at New Year, would not be missed on the
+    third.
+    """
+    found = set(ran)
+    day = min(found, default=until)
+    while day < until:
+        if day in off and day - _WEEK in found:
+            found.add(day)
+        day += timedelta(days=1)
+    return found
+
+
 def last_expected(
-    sla: Daily, days: frozenset[int] | None, ran: Set[date], first_seen: datetime, last: datetime
+    sla: Daily,
+    days: frozenset[int] | None,
+    ran: Set[date],
+    first_seen: datetime,
+    last: datetime,
+    *,
+    off: Container[date] = (),
 ) -> datetime | None:
     """The last deadline that was expected to be kept, from this one back; None where there was none for a week.
 
-    A day on which it does not run hides nothing: what was missed on the day before is missed still.
+    A day on which it does not run hides nothing: what was missed on the day before is missed still. Nor does a day off,
+    however many there are in a row.
     """
-    deadline = last
-    for _ in range(BACK):
-        if is_expected(sla, days, ran, first_seen, deadline):
+    deadline, left = last, BACK
+    for _ in range(BACK + _LONGEST_OFF):
+        if is_expected(sla, days, ran, first_seen, deadline, off=off):
             return deadline
+        left -= day_of(sla, deadline) not in off
+        if not left:
+            break
         deadline = last_deadline(sla, deadline - _MOMENT)
     return None
 
 
 def meant(
-    sla: Daily, days: frozenset[int] | None, turns: Iterable[Turn], first_seen: datetime
+    sla: Daily,
+    days: frozenset[int] | None,
+    turns: Iterable[Turn],
+    first_seen: datetime,
+    *,
+    off: Container[date] = (),
 ) -> list[tuple[Turn, datetime]]:
     """The turns in their order, and the deadline that each was for.
 
@@ -94,7 +134,7 @@ def meant(
     for turn in sorted(turns, key=lambda one: one.at):
         following, missed = sla.after(turn.at), None
         if following - turn.at > leads.usual(following):
-            missed = last_expected(sla, days, ran, first_seen, last_deadline(sla, turn.at))
+            missed = last_expected(sla, days, ran, first_seen, last_deadline(sla, turn.at), off=off)
             if missed is not None and _is_kept(found, missed, turn.at):
                 missed = None
         leads.note(following, turn.at, makes_up=missed is not None)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sqlalchemy import Connection, Row, select
 
+from redrive.alerts.days_off import NO_DAYS_OFF, DaysOff
 from redrive.alerts.errands import read_bounded
 from redrive.alerts.picture import Freshness
 from redrive.alerts.settings import AlertSettings, PipelineSettings
@@ -32,21 +33,27 @@ def read_freshness(database: Database, settings: AlertSettings, now: datetime) -
     return read_bounded(
         database,
         lambda connection: [
-            _measure(connection, name, own, first_seen[_noted(name)], now) for name, own in sorted(limits.items())
+            _measure(
+                connection, name, own, first_seen[_noted(name)], now, off=settings.days_off(name, on_weekends=True)
+            )
+            for name, own in sorted(limits.items())
         ],
     )
 
 
-def worked(since: datetime, until: datetime, days: frozenset[int] | None, zone: tzinfo) -> float:
-    """Return the seconds between two moments, without those of weekdays on which nothing is expected."""
-    if days is None:
+def worked(
+    since: datetime, until: datetime, days: frozenset[int] | None, zone: tzinfo, off: DaysOff = NO_DAYS_OFF
+) -> float:
+    """Return the seconds between two moments, without those of weekdays and days off on which nothing is expected."""
+    if days is None and off == NO_DAYS_OFF:
         return max(0.0, (until - since).total_seconds())
     seconds, begin = 0.0, since
     while begin < until:
-        following = begin.astimezone(zone).date() + _DAY
+        day = begin.astimezone(zone).date()
+        following = day + _DAY
         midnight = datetime(following.year, following.month, following.day, tzinfo=zone).astimezone(UTC)
         end = min(midnight, until)
-        if begin.astimezone(zone).weekday() in days:
+        if (days is None or day.weekday() in days) and day not in off:
             seconds += (end - begin).total_seconds()
         begin = end
     return seconds
@@ -64,7 +71,7 @@ def _first_seen(database: Database, limits: Mapping[str, PipelineSettings], now:
 
 
 def _measure(
-    connection: Connection, name: str, own: PipelineSettings, first_seen: datetime, now: datetime
+    connection: Connection, name: str, own: PipelineSettings, first_seen: datetime, now: datetime, *, off: DaysOff
 ) -> Freshness:
     flow = _newest(connection, name, kind="flow", complete=False)
     kind: Literal["pipeline", "flow"] = "pipeline" if flow is None else "flow"
@@ -76,7 +83,7 @@ def _measure(
     return Freshness(
         subject=Subject(kind=kind, name=name),
         within=own.fresh_within,
-        age=worked(since, now, own.days, zone),
+        age=worked(since, now, own.days, zone, off),
         last_complete=None if complete is None else complete.ended_at,
         target=getattr(newest, "sink", None),
         run_id=None if newest is None else newest.run_id,

@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
 from redrive.alerts.errands import read_bounded, why
-from redrive.alerts.expected import BACK, KNOWN, Turn, day_of, last_deadline, last_expected, meant
+from redrive.alerts.expected import BACK, KNOWN, Turn, day_of, last_deadline, last_expected, meant, with_days_off
 from redrive.alerts.picture import DueRun
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.settings import WEEKEND, AlertSettings
 from redrive.notices import Subject
 from redrive.policy.daily import Daily
 from redrive.store.database import Database
@@ -142,15 +142,19 @@ class Promises:
     def _deadline(self, connection: Connection, promise: _Promise, now: datetime) -> _Deadline:
         last, known = last_deadline(promise.sla, now), self._deadlines.get(promise.subject)
         if known is None or (known.last, known.since) != (last, promise.since):
-            known = self._deadlines[promise.subject] = _deadline(connection, promise, last)
+            known = self._deadlines[promise.subject] = _deadline(connection, promise, last, self._settings)
         return known
 
 
-def _deadline(connection: Connection, promise: _Promise, last: datetime) -> _Deadline:
-    sla = promise.sla
-    turns = meant(sla, promise.days, _turns(connection, promise, last), promise.since)
-    ran = {day_of(sla, deadline) for _, deadline in turns}
-    at = last_expected(sla, promise.days, ran, promise.since, last)
+def _deadline(connection: Connection, promise: _Promise, last: datetime, settings: AlertSettings) -> _Deadline:
+    sla, began = promise.sla, _turns(connection, promise, last)
+    on_weekends = promise.days is None or not promise.days.isdisjoint(WEEKEND)
+    if promise.days is None and began:
+        on_weekends = any(day_of(sla, sla.after(turn.at)).weekday() in WEEKEND for turn in began)
+    off = settings.days_off(promise.subject.name, on_weekends=on_weekends)
+    turns = meant(sla, promise.days, began, promise.since, off=off)
+    ran = with_days_off({day_of(sla, deadline) for _, deadline in turns}, off, day_of(sla, last))
+    at = last_expected(sla, promise.days, ran, promise.since, last, off=off)
     begins = last_deadline(sla, (last if at is None else at) - _MOMENT)
     made_up = [turn.at + _MOMENT for turn, deadline in turns if deadline <= begins <= turn.at]
     return _Deadline(last=last, since=promise.since, at=at, counts_from=max([begins, *made_up]))

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from redrive.alerts import addresses
-from redrive.alerts.reading_windows import read_maintenance
+from redrive.alerts.reading_windows import check_calendars, read_holidays, read_maintenance
 from redrive.alerts.settings import (
     LOG_CHANNEL,
     AlertSettings,
@@ -49,7 +49,7 @@ _KIND_NAMES = (*_KINDS, "command", "log")
 _SLOWEST = 60.0  # seconds: no service takes longer to take a message in
 _OF_WEBHOOKS = ("bearer", "headers", "signing_key")
 _CHANNEL_KEYS = (*_KIND_NAMES, "timeout", *_OF_WEBHOOKS)
-_PIPELINE_KEYS = ("sla", "fresh_within", "days", "runbook", "links", "routes")
+_PIPELINE_KEYS = ("sla", "fresh_within", "days", "holidays", "runbook", "links", "routes")
 _LONGEST_KEPT = 3_650
 # What a threshold is measured in; the others are counts.
 _MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
@@ -73,14 +73,17 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
     tables = settings.alerts
     if not tables:
         return AlertSettings(enabled=settings.alerts_on is not False)
-    alerts = tables["alerts"].table((*_ALERTS, "slots")) if "alerts" in tables else {}
-    found = {name: _ALERTS[name](one) for name, one in alerts.items() if name != "slots"}
+    alerts = tables["alerts"].table((*_ALERTS, "slots", "holidays")) if "alerts" in tables else {}
+    found = {name: _ALERTS[name](one) for name, one in alerts.items() if name in _ALERTS}
     if settings.alerts_on is not None:
         found["enabled"] = settings.alerts_on
     on = found.get("enabled", True) and not may_lack_secrets
     channels = {name: _channel(name, one, needed=on) for name, one in _named(tables, "channels", _CHANNEL_KEYS).items()}
     routes = _routes(tables["routes"], channels) if "routes" in tables else {}
-    pipelines = {name: _pipeline(one, channels) for name, one in _named(tables, "pipelines", _PIPELINE_KEYS).items()}
+    named = _named(tables, "pipelines", _PIPELINE_KEYS)
+    pipelines = {name: _pipeline(one, channels, needed=on) for name, one in named.items()}
+    if "holidays" in alerts:
+        found["holidays"] = read_holidays(alerts["holidays"], needed=on)
     _check_that_people_are_told(tables, routes, pipelines)
     return AlertSettings(
         **found,
@@ -96,13 +99,18 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
 def check_channels(settings: Settings) -> AlertSettings:
     """The same as `read`, with channels looked at more closely than every run has time for.
 
-    Apprise reads its own URLs, and programs must be there.
+    Apprise reads its own URLs, programs must be there, and calendars of holidays known.
     """
     read_so_far = read(settings)
     for name, channel in read_so_far.channels.items():
         if channel.kind in {"apprise", "command"} and channel.target:
             at = settings.alerts["channels"].at(name).at(channel.kind)
             addresses.check_fully(at, channel.target)
+    tables = settings.alerts
+    named = tables["pipelines"].table().values() if "pipelines" in tables else ()
+    for one in (*([tables["alerts"]] if "alerts" in tables else ()), *named):
+        if "holidays" in one.table():
+            check_calendars(one.at("holidays"))
     return read_so_far
 
 
@@ -276,11 +284,12 @@ def _check_that_people_are_told(
 # ── [pipelines.NAME] and [[tables]] ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _pipeline(at: Located, channels: Collection[str]) -> PipelineSettings:
+def _pipeline(at: Located, channels: Collection[str], *, needed: bool) -> PipelineSettings:
     read_each: Mapping[str, Callable[[Located], Any]] = {
         "sla": _sla,
         "fresh_within": duration,
         "days": weekdays,
+        "holidays": partial(read_holidays, needed=needed),
         "runbook": _runbook,
         "links": _links,
         "routes": partial(_routes, channels=channels),

@@ -1,24 +1,67 @@
-"""What `redrive.toml` says of when alerts are not sent: `[[maintenance]]`."""
+"""What `redrive.toml` says of when alerts are not sent: `[[maintenance]]`, and `holidays`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from datetime import time
+from datetime import date, datetime, time
 
 from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.custom import CUSTOM
+from redrive.alerts.days_off import DaysOff, is_installed, known_calendars, unknown_calendar
 from redrive.alerts.settings import Maintenance, Quiet
 from redrive.config.kinds import text, texts
 from redrive.config.located import Located, nearest, shown
 from redrive.config.times import moment, time_of_day, weekdays, zone
 from redrive.notices import AlertFilter
 
+_CALENDAR = re.compile(r"[A-Z][A-Z0-9]{1,9}(?:-[A-Za-z0-9]{1,10})?")
 _KEYS = ("from", "until", "zone", "days", "pipeline", "subject", "condition", "reason")
 
 
 def read_maintenance(at: Located) -> tuple[Maintenance, ...]:
     """The maintenance windows."""
     return tuple(_window(one) for one in at.entries("windows: write [[maintenance]] above each"))
+
+
+def read_holidays(at: Located, *, needed: bool) -> DaysOff:
+    """Days off: dates and calendars, as in ["DE-BY", "2026-12-24"], or one of them.
+
+    needed  whether the library that has the calendars must be installed here
+    """
+    dates, calendars = set[date](), list[str]()
+    for one in at.entries('dates and calendars, as in ["DE-BY", "2026-12-24"]') if isinstance(at.value, list) else [at]:
+        if isinstance(day := _as_date(one), date):
+            dates.add(day)
+        elif _CALENDAR.fullmatch(day):
+            calendars.append(day)
+        else:
+            raise one.wrong(
+                f'must be a date such as "2026-12-24" or a calendar such as "DE-BY", not {shown(one.value)}'
+            )
+    if calendars and needed and not is_installed():
+        raise at.wrong("needs the library holidays, which is not installed: pip install 'redrive[holidays]'")
+    return DaysOff(dates=frozenset(dates), calendars=tuple(calendars))
+
+
+def check_calendars(at: Located) -> None:
+    """Raise where a calendar is not known; loading them takes longer than a run has time for."""
+    for code in read_holidays(at, needed=True).calendars:
+        if (why := unknown_calendar(code)) is not None:
+            near = nearest(code.partition("-")[0], known_calendars())
+            hint = f"; did you mean {near!r}?" if near and near != code.partition("-")[0] else ""
+            raise at.wrong(f"names an unknown calendar {shown(code)}: {why}{hint}")
+
+
+def _as_date(at: Located) -> date | str:
+    value = at.value
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    written = text(at)
+    try:
+        return date.fromisoformat(written)
+    except ValueError:
+        return written
 
 
 def _window(at: Located) -> Maintenance:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from redrive.alerts.picture import DueRun, PastRun, RunPicture
 from redrive.alerts.sentences import command, letters_sql, short, text, wall, whole
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.settings import WEEKEND, AlertSettings
 from redrive.notices import Facts
 
 
@@ -34,9 +34,18 @@ def usual(history: Sequence[PastRun], least: int) -> Usual | None:
 
 
 def due_by(run: RunPicture, settings: AlertSettings) -> datetime | None:
-    """When the run was to be done: by `redrive.toml`, else by what its program said when it began."""
+    """When the run was to be done: by `redrive.toml`, else by what its program said when it began.
+
+    On a day off it has no deadline to keep.
+    """
     own = settings.pipelines.get(run.subject.name)
-    return own.sla.after(run.started_at) if own is not None and own.sla is not None else run.sla
+    due = own.sla.after(run.started_at) if own is not None and own.sla is not None else run.sla
+    zone = zone_of(run, settings)
+    if due is None or zone is None:
+        return due
+    on_weekends = not run.history or any(one.started_at.astimezone(zone).weekday() in WEEKEND for one in run.history)
+    off = settings.days_off(run.subject.name, on_weekends=on_weekends)
+    return None if due.astimezone(zone).date() in off else due
 
 
 def zone_of(one: RunPicture | DueRun, settings: AlertSettings) -> tzinfo | None:

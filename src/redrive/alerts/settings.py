@@ -8,10 +8,12 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+from redrive.alerts.days_off import NO_DAYS_OFF, DaysOff
 from redrive.notices import AlertFilter, Subject, Urgency
 from redrive.policy.daily import Daily
 
 ChannelKind = Literal["apprise", "webhook", "slack", "pagerduty", "command", "log"]
+WEEKEND = frozenset({5, 6})
 LOG_CHANNEL = "log"
 """The channel that is always there: a line of the logger `redrive.alerts`."""
 
@@ -147,6 +149,8 @@ class PipelineSettings:
     """Seconds that may pass between two complete runs."""
     days: frozenset[int] | None = None
     """The weekdays on which it runs, Monday being 0; None where that is to be learned from its history."""
+    holidays: DaysOff | None = None
+    """Days on which no deadline has to be kept; None for those of `AlertSettings`, which hold for weekday pipelines."""
     routes: Mapping[Urgency, tuple[str, ...]] = field(default_factory=dict)
     runbook: tuple[str, ...] = ()
     """What to do, step by step."""
@@ -181,6 +185,8 @@ class AlertSettings:
     storm_window: float = 300.0
     quiet: Quiet | None = None
     """For P3."""
+    holidays: DaysOff = NO_DAYS_OFF
+    """Days on which pipelines that run on weekdays only have no deadline to keep."""
     exit_wait: float = 5.0
     """Seconds that a program which ends waits for its messages; what is left is sent by the next one, or the watch."""
     every: float = 30.0
@@ -200,6 +206,17 @@ class AlertSettings:
     """URLs of PostgreSQL servers whose replication slots are watched; the store's own always is."""
     lags: tuple[str, ...] = ()
     """`FILE_OR_MODULE:NAME` of probes for the lag of consumers; see `redrive.alerts.lag`."""
+
+    def days_off(self, name: str, *, on_weekends: bool) -> DaysOff:
+        """Return the days on which a pipeline or flow has no deadline to keep.
+
+        on_weekends  whether it runs on weekends, where no setting says on which days it runs
+        """
+        own = self.pipelines.get(name, PipelineSettings())
+        if own.holidays is not None:
+            return own.holidays
+        weekends = on_weekends if own.days is None else not own.days.isdisjoint(WEEKEND)
+        return NO_DAYS_OFF if weekends else self.holidays
 
     @property
     def condition_names(self) -> tuple[str, ...]:

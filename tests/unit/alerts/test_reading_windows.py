@@ -1,11 +1,12 @@
-"""Maintenance windows in `redrive.toml`: what becomes of them, and what is said of what cannot be used."""
+"""Maintenance windows and holidays in `redrive.toml`: what becomes of them, and what is said of what cannot be used."""
 
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.reading import read
+from redrive.alerts.days_off import DaysOff
+from redrive.alerts.reading import check_channels, read
 from redrive.alerts.settings import Maintenance, Quiet
 from redrive.config import ConfigError, load
 from redrive.notices import AlertFilter
@@ -82,3 +83,49 @@ class TestMaintenance:
     def test_a_single_table_is_refused(self, say):
         with pytest.raises(ConfigError, match=r"write \[\[maintenance\]\] above each"):
             say("[maintenance]\nfrom = '22:00'\n")
+
+
+class TestHolidays:
+    def test_dates_and_calendars(self, say, monkeypatch):
+        monkeypatch.setattr("redrive.alerts.reading_windows.is_installed", lambda: True)
+        settings = say(
+            """
+            [alerts]
+            holidays = ["DE-BY", "2026-12-24", 2026-12-31]
+            [pipelines.trades]
+            holidays = "NYSE"
+            [pipelines.orders]
+            holidays = []
+            """
+        )
+        assert settings.holidays == DaysOff(
+            dates=frozenset({date(2026, 12, 24), date(2026, 12, 31)}), calendars=("DE-BY",)
+        )
+        assert settings.pipelines["trades"].holidays == DaysOff(calendars=("NYSE",))
+        assert settings.pipelines["orders"].holidays == DaysOff()
+
+    @pytest.mark.parametrize("value", ["'24.12.2026'", "['2026-13-01']", "[1]", "''", "2026-12-24T10:00:00", "{}"])
+    def test_wrong_days_are_refused_with_their_line(self, say, value):
+        with pytest.raises(ConfigError, match=r"line 2: alerts\.holidays"):
+            say(f"[alerts]\nholidays = {value}\n")
+
+    def test_missing_library_is_one_sentence_with_the_command(self, say, monkeypatch):
+        monkeypatch.setattr("redrive.alerts.reading_windows.is_installed", lambda: False)
+        with pytest.raises(ConfigError, match=r"pip install 'redrive\[holidays\]'"):
+            say("[alerts]\nholidays = 'DE'\n")
+        assert say("[alerts]\nholidays = '2026-12-24'\n").holidays.dates
+        assert say("[alerts]\nenabled = false\nholidays = 'DE'\n").holidays.calendars == ("DE",)
+
+    @pytest.mark.parametrize(
+        ("code", "says"),
+        [
+            ("XQ", "alerts.holidays names an unknown calendar 'XQ': Country XQ not available"),
+            ("DE-XX", "'DE-XX': Entity `DE` does not have subdivision XX"),
+        ],
+    )
+    def test_unknown_calendar_is_refused_by_the_watch(self, tmp_path, code, says):
+        pytest.importorskip("holidays")
+        (tmp_path / "redrive.toml").write_text(f"[alerts]\nholidays = '{code}'\n")
+        with pytest.raises(ConfigError) as raised:
+            check_channels(load(environ={}, directory=tmp_path))
+        assert says in str(raised.value)

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from redrive.alerts.days_off import DaysOff
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.model import Kind
 from redrive.notices import Subject, Urgency
@@ -285,6 +286,16 @@ def test_a_run_that_is_complete_too_late_is_told_once_and_is_over(late, found):
     # One on time withdraws the alert; one that is late closes it by what it tells.
     assert judgement.weighed("sla:vendor") is not found
     assert all(finding.momentary for finding in judgement.findings)
+
+
+def test_late_run_on_a_holiday_is_no_news_for_a_weekday_pipeline():
+    daily = Daily(11, 0, ZoneInfo("UTC"))
+    run = a_run(sla=NOW - HOUR, daily=daily)
+    off = DaysOff(dates=frozenset({NOW.date()}))
+    weekdays = {"vendor": PipelineSettings(days=frozenset(range(5)))}
+    assert conditions(judged(run, AlertSettings(pipelines=weekdays))) == ["sla_missed"]
+    assert conditions(judged(run, AlertSettings(pipelines=weekdays, holidays=off))) == []
+    assert conditions(judged(run, AlertSettings(holidays=off))) == ["sla_missed"]  # it may run on any day
 
 
 def test_a_run_that_was_in_time_is_so_however_late_it_is_judged():
