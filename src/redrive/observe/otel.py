@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans of runs, batches and tasks, and metrics of all that is announced."""
+"""OpenTelemetry: spans of runs, batches, tasks and attempts of calls, and metrics of all that is announced."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ with needs("otel"):
 
 
 def instrument(
-    *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    calls: bool = True,
 ) -> Callable[[], None]:
     """Tell OpenTelemetry of everything that services, runs, flows and letters of this program announce.
 
     What is not given is what the program has set up for all. Returns the function that ends it.
+
+    Args:
+        calls: whether each attempt of a call is a span. Turn it off where the HTTP client makes one, too.
     """
-    spans = Spans(get_tracer("redrive", redrive.__version__, tracer_provider))
+    spans = Spans(get_tracer("redrive", redrive.__version__, tracer_provider), calls=calls)
     meters = Meters(get_meter("redrive", redrive.__version__, meter_provider))
     # Two hooks: where one of them fails, the other still hears.
     hooks = (on_event(spans.hear), on_event(meters.hear))

@@ -1,4 +1,4 @@
-"""Spans: one for each run, with one below it for each batch or each attempt of a task."""
+"""Spans: one for each run, with one below it for each batch or attempt of a task; one for each attempt of a call."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ from redrive.runs import (
 
 with needs("otel"):
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, StatusCode, Tracer, set_span_in_context
+    from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, get_current_span, set_span_in_context
 
 MOST_OPEN = 1_000
 """Runs at once; beyond that the oldest is believed to be dead."""
 _NO_END = "its end was never announced"
 _WENT_WRONG = {RunStatus.FAILED, RunStatus.ABORTED, FlowStatus.FAILED, FlowStatus.HELD}
+_NEVER_SENT = ("circuit_open", "no_key_left")
 _NANO = 1_000_000_000
 
 # A run announces all it has to say in one thread, and two executors of one process may be at the same run.
@@ -62,16 +63,18 @@ class _Open:
 class Spans:
     """Makes spans of what it hears; from any thread."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, *, calls: bool = True) -> None:
         self._tracer = tracer
+        self._calls = calls
         self._lock = threading.RLock()  # a signal handler may make a call in the middle of a hook
         self._open: dict[_Place, _Open] = {}  # the oldest first
 
     def hear(self, event: Event) -> None:
         """Note what an event says."""
         match event:
-            case Attempt():  # by far the most frequent, and no span of ours: the user's HTTP library makes one
-                pass
+            case Attempt():  # first, since it is by far the most frequent
+                if self._calls:
+                    self._attempt_of_call(event)
             case RunStarted():
                 self._begin(f"run {event.pipeline}", event.run_id, _of_run(event))
             case BatchWritten():
@@ -96,6 +99,35 @@ class Spans:
             self._open.clear()
         for one in left:
             _lose(one.span)
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _attempt_of_call(self, event: Attempt) -> None:
+        """Make a span of an attempt, with the names that the semantic conventions for HTTP clients have for them."""
+        if event.outcome in _NEVER_SENT:
+            get_current_span().add_event(event.outcome, _plain({"redrive.service": event.service}))
+            return
+        ended = time.time_ns()
+        span = self._tracer.start_span(
+            mask(f"call {event.service}"),
+            kind=SpanKind.CLIENT,
+            attributes=_plain(
+                {
+                    "redrive.service": event.service,
+                    "redrive.endpoint": event.endpoint,
+                    "redrive.attempt": event.attempt,
+                    "redrive.outcome": event.outcome,
+                    "redrive.wait": event.wait_s,
+                    "http.request.resend_count": event.attempt - 1 or None,
+                    "http.response.status_code": event.status,
+                    "error.type": event.error or (None if event.outcome == "success" else event.outcome),
+                }
+            ),
+            start_time=ended - round(event.latency_ms * 1_000_000),
+        )
+        if event.outcome != "success":
+            span.set_status(StatusCode.ERROR, mask(event.error or event.outcome))
+        span.end(ended)
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

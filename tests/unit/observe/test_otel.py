@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 
 import redrive
 from redrive.calls.announce import everywhere
@@ -422,6 +422,49 @@ def test_where_it_is_not_installed_one_sentence_says_what_to_do():
 
 
 # ── metrics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TestCalls:
+    """Each attempt of a call is a span below the one in which the call is made."""
+
+    @staticmethod
+    def call(sky, *outcomes, times=1, **options):
+        """Make calls of a service that answers so; the span around them."""
+        left = list(outcomes)
+
+        def ask():
+            if (outcome := left.pop(0)) is not None:
+                raise outcome
+
+        service = redrive.Service("bank", fallback=0, **options)
+        with set_testing(), sky.tracers.get_tracer("program").start_as_current_span("settle") as around:
+            for _ in range(times):
+                service.call(ask)
+        return around
+
+    def test_each_attempt_is_a_span_of_a_client(self, sky):
+        around = self.call(sky, ConnectionResetError("gone"), None)
+        first, second = sky.spans("call bank")
+        assert {span.kind for span in (first, second)} == {SpanKind.CLIENT}
+        assert {span.parent.span_id for span in (first, second)} == {around.get_span_context().span_id}
+        assert (first.status.status_code, second.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
+        said = {"error.type": "ConnectionResetError", "redrive.outcome": "transient", "redrive.attempt": 1}
+        assert said.items() <= first.attributes.items()
+        assert "http.request.resend_count" not in first.attributes
+        assert {"http.request.resend_count": 1, "redrive.attempt": 2}.items() <= second.attributes.items()
+        assert first.start_time <= first.end_time <= second.end_time
+
+    def test_what_is_not_sent_is_an_event(self, sky):
+        options = {"retry": redrive.Retry(attempts=1), "breaker": Breaker(failures=1)}
+        around = self.call(sky, ConnectionRefusedError("nobody there"), times=2, **options)
+        assert [event.name for event in around.events] == ["circuit_open"]
+        assert len(sky.spans("call bank")) == 1
+
+    def test_they_can_be_left_out(self, sky):
+        sky.end()
+        sky.end = otel.instrument(tracer_provider=sky.tracers, meter_provider=sky.meters, calls=False)
+        self.call(sky, None)
+        assert [span.name for span in sky.spans()] == ["settle"]
 
 
 def test_attempts_are_counted_by_service_and_outcome_with_their_latency(sky):
