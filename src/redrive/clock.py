@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -83,29 +86,66 @@ async def in_thread(function: Callable[..., T], *args: object) -> T:
 
 
 @asynccontextmanager
-async def time_limit(seconds: float | None) -> AsyncIterator[None]:
+async def time_limit(seconds: float | None, before: Callable[[object], None] | None = None) -> AsyncIterator[None]:
     """Cancel the block after `seconds`, under asyncio or trio.
 
+    Args:
+        seconds: the limit; None for none.
+        before: called when the time is over and nothing is cancelled yet, with the future that the block waits for;
+            under asyncio alone.
+
     Raises:
-        TimeoutError: the block did not end in time.
+        TimeoutError: the block did not end in time. Its cause is the cancellation, with the frames that it ended.
     """
     if seconds is None:
         yield
     elif (trio := running_trio()) is not None:
+        cancellation: BaseException | None = None
         with trio.move_on_after(seconds) as scope:
-            yield
+            try:
+                yield
+            except BaseException as error:
+                cancellation = error
+                raise
         if scope.cancelled_caught:
-            raise TimeoutError(_too_slow(seconds))
+            try:
+                raise TimeoutError(_too_slow(seconds)) from cancellation
+            finally:
+                del cancellation  # no cycle through this frame
     else:
         import asyncio
 
         try:
-            async with asyncio.timeout(seconds) as limit:
-                yield
+            async with asyncio.timeout(None if before else seconds) as limit:
+                if before is None:
+                    yield
+                else:
+                    with _calling(before, seconds, limit):
+                        yield
         except TimeoutError as error:
             if limit.expired() and not error.args:
-                raise TimeoutError(_too_slow(seconds)) from error.__cause__
+                raise TimeoutError(_too_slow(seconds)) from error.__cause__ or error.__context__
             raise
+
+
+@contextmanager
+def _calling(before: Callable[[object], None], seconds: float, limit: asyncio.Timeout) -> Iterator[None]:
+    """Call a function when the time is over, and only then let the limit expire."""
+    import asyncio
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def expire() -> None:
+        try:
+            before(getattr(task, "_fut_waiter", None))
+        finally:
+            limit.reschedule(loop.time())
+
+    handle = loop.call_later(seconds, expire)
+    try:
+        yield
+    finally:
+        handle.cancel()
 
 
 def _too_slow(seconds: float) -> str:

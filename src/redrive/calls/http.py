@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from redrive.calls.in_flight import idempotency_key
 from redrive.calls.routes import route
 from redrive.calls.sent import sent_requests
 from redrive.calls.target import Target
@@ -104,7 +105,7 @@ def _has_key(request: Any, sender: object) -> bool:
     for notes in (getattr(request, "extensions", None), getattr(request, "hooks", None)):
         if isinstance(notes, dict) and notes.get(KEY_SENT) is sender:
             return True
-    return any(str(name).lower() == "idempotency-key" for name in getattr(request, "headers", None) or ())
+    return idempotency_key(request) is not None
 
 
 def _replayable(request: Any) -> bool:

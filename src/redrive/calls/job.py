@@ -13,6 +13,7 @@ from uuid import UUID
 from redrive.calls.context import Inside, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.core import MISSING
 from redrive.calls.flow import Call, Steps, Trial
+from redrive.calls.in_flight import Known, carry, in_flight
 from redrive.calls.results import Nature, nature_of
 from redrive.calls.steps import Invoke, Outcome
 from redrive.calls.target import Target, refuse_generator
@@ -177,8 +178,18 @@ async def settle(result: Any, timeout: float | None) -> Any:
         return result
     if timeout is None:
         return await result
-    async with time_limit(timeout):
-        return await result
+    requests: list[Known] = []
+
+    def before(future: object) -> None:
+        requests.extend(in_flight(result, future))
+
+    try:
+        async with time_limit(timeout, before):
+            return await result
+    except TimeoutError as error:
+        if requests:
+            carry(error, requests)
+        raise
 
 
 def plain(value: object) -> bool:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
+from redrive.calls.in_flight import attached, carried, frames_of_error, redirected, sent_in
 from redrive.classify.look_through import look_through
 from redrive.classify.names import libraries, type_names
-from redrive.classify.responses import attribute, is_response_type
 
 _MOST_ERRORS = 1_000
-_MOST_FRAMES = 1_000
 
 # Errors of the connect phase: the request provably never left.
 NEVER_LEFT = frozenset(
@@ -32,6 +31,7 @@ NEVER_LEFT = frozenset(
         "urllib3.NewConnectionError",
         "aiohttp.ClientConnectorError",
         "aiohttp.ConnectionTimeoutError",
+        "redrive.CircuitOpen",
         "ConnectionRefusedError",
         "socket.gaierror",
     }
@@ -39,16 +39,26 @@ NEVER_LEFT = frozenset(
 
 
 def sent_requests(failure: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each error or response behind a failure whose request may have left, with that request."""
+    """Yield each request behind a failure that may have left, after the error or response that tells what became of it.
+
+    That is None for a request of which nothing but its sending is known.
+    """
     if not isinstance(failure, BaseException):
-        if (request := _attached(failure)) is not None:
+        if (request := attached(failure)) is not None:
             yield failure, request
+        yield from redirected(failure)
         return
     for error in _related(failure):
-        if (request := _attached(error)) is None:
-            request = _of_stripe(error) or _being_read(error)
-        if request is not None and not _never_left(error):
-            yield error, request
+        own = attached(error) or _of_stripe(error)
+        never_left = _never_left(error)
+        if own is not None and not never_left:
+            yield error, own
+        yield from ((None, request) for request in carried(error))
+        yield from redirected(error)
+        for response, request in sent_in(frames_of_error(error)):
+            # What an error says of its own request is more than what its frames can tell.
+            if request is not own and (response is not None or (own is None and not never_left)):
+                yield response, request
 
 
 def _related(failure: BaseException) -> Iterator[BaseException]:
@@ -73,50 +83,19 @@ def _related(failure: BaseException) -> Iterator[BaseException]:
             waiting.append(origin)
 
 
-def _attached(failure: Any) -> Any:
-    """The request with its method, as httpx and requests attach it to errors and responses; aiohttp's info likewise."""
-    for holder in (failure, attribute(failure, "response")):
-        for name in ("request", "request_info"):
-            request = attribute(holder, name)  # httpx's property refuses to answer while unset
-            if isinstance(attribute(request, "method"), str):
-                return request
-    return None
-
-
-def _being_read(error: BaseException) -> Any:
-    """The request of the response in whose methods the error was raised.
-
-    No client attaches it everywhere: requests not where a body is cut, garbled or not JSON, httpx not where it is not
-    JSON, and aiohttp not where the connection is lost.
-    """
-    for frame in _frames(error):
-        if "self" in frame.f_code.co_varnames or "self" in frame.f_code.co_freevars:
-            owner = frame.f_locals.get("self")
-            if is_response_type(type(owner)) and (request := _attached(owner)) is not None:
-                return request
-    return None
-
-
 def _of_stripe(error: BaseException) -> Any:
     """The request of stripe's client, by its arguments.
 
     Stripe sends a new Idempotency-Key with each call of a method, which makes only its own retries safe. A key that the
     program passes is the same in each attempt.
     """
-    for frame in _frames(error) if "stripe" in libraries(type(error)) else ():
+    for frame in frames_of_error(error) if "stripe" in libraries(type(error)) else ():
         if str(frame.f_globals.get("__name__")).startswith("stripe.") and "options" in frame.f_code.co_varnames:
             method, options = frame.f_locals.get("method"), frame.f_locals.get("options")
             if isinstance(method, str):
                 passed = isinstance(options, Mapping) and options.get("idempotency_key")
                 return SimpleNamespace(method=method, headers={"Idempotency-Key": passed} if passed else {})
     return None
-
-
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    step, count = error.__traceback__, 0
-    while step is not None and count < _MOST_FRAMES:
-        yield step.tb_frame
-        step, count = step.tb_next, count + 1
 
 
 def _never_left(error: BaseException) -> bool:

@@ -189,3 +189,14 @@ class TestWrappedErrorThatCanBeRepeated:
         except httpx.HTTPStatusError:
             made, _ = attempts_made(Service("bank", retry=QUICK), lambda: by_httpx("GET", f"{server.url}/read"))
         assert made == 3
+
+
+class TestIdempotencyKey:
+    @pytest.mark.parametrize("send", [httpx.post, requests.post])
+    @pytest.mark.parametrize(("key", "expected"), [("order-7", 3), ("", 1)])
+    def test_counts_unless_it_is_empty(self, server, send, key, expected):
+        server.on("/pay", Answer(502))
+        made, _ = attempts_made(
+            Service("bank", retry=QUICK), lambda: send(f"{server.url}/pay", headers={"Idempotency-Key": key})
+        )
+        assert made == expected

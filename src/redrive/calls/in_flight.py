@@ -1,0 +1,191 @@
+"""Requests in the frames of an error, or of a task that is about to be cancelled: in flight, redirected, being read.
+
+Errors that end a wait (a cancellation, a time limit, a body that is cut) carry no request. The frames they passed do.
+Frames are looked at only after a failure, or when a time limit ends an attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NamedTuple
+
+from redrive.classify.responses import attribute, header, is_response_type, response_status
+
+_CARRIED = "_redrive_in_flight"
+_MOST_FRAMES = 1_000
+_MOST_TASKS = 1_000
+
+# Functions that wait for the answer to a request, by library, and the local variable that has the request.
+_SENDING = {
+    ("httpx", "_send_single_request"): "request",
+    ("httpx2", "_send_single_request"): "request",
+    ("aiohttp", "send"): "self",
+    ("requests", "send"): "request",
+    ("niquests", "send"): "request",
+    ("redrive", "_send"): "request",
+    ("redrive", "_asend"): "request",
+}
+# Functions below those in which nothing of the request has been sent yet.
+_CONNECTING = frozenset(
+    {
+        ("httpcore", "_connect"),
+        ("httpcore", "wait_for_connection"),
+        ("httpcore2", "_connect"),
+        ("httpcore2", "wait_for_connection"),
+        ("aiohttp", "connect"),
+        ("urllib3", "connect"),
+        # Of the adapters: `_send` is called for each attempt, below them.
+        ("redrive", "handle_request"),
+        ("redrive", "handle_async_request"),
+        ("redrive", "send"),
+    }
+)
+# The frames of ours that still run hold the error, and a look at their variables would make that a cycle.
+_FOLLOW_REDIRECTS = frozenset(library for library, _ in _SENDING) - {"redrive"}
+# Redirects that turn a POST into a GET: the server may have acted. With 307 and 308 it asks for the same once more.
+_ANSWERED_ELSEWHERE = frozenset({300, 301, 302, 303})
+
+
+class Sent(NamedTuple):
+    """A request that may have reached the server."""
+
+    response: Any
+    """The answer; None while there is none."""
+    request: Any
+
+
+class Known(NamedTuple):
+    """What is kept of a request that was in flight when its attempt was ended."""
+
+    method: str
+    headers: dict[str, str]
+
+
+def carry(error: BaseException, requests: Iterable[Known]) -> None:
+    """Put what is known of requests in flight on an error; it stays there when the error is pickled."""
+    with suppress(Exception):  # a foreign class may take no attributes
+        setattr(error, _CARRIED, (*carried(error), *requests))
+
+
+def carried(error: BaseException) -> tuple[Known, ...]:
+    """The requests that were put on an error."""
+    return attribute(error, _CARRIED) or ()
+
+
+def attached(holder: Any) -> Any:
+    """The request with its method, as httpx and requests attach it to errors and responses; aiohttp's info likewise."""
+    for owner in (holder, attribute(holder, "response")):
+        for name in ("request", "request_info"):
+            request = attribute(owner, name)  # httpx's property refuses to answer while unset
+            if isinstance(attribute(request, "method"), str):
+                return request
+    return None
+
+
+def idempotency_key(request: Any) -> str | None:
+    """The key that the request carries; an empty one counts as none."""
+    return (header(attribute(request, "headers"), "idempotency-key") or "").strip() or None
+
+
+def redirected(holder: Any) -> Iterator[Sent]:
+    """The requests that were answered by a redirect before the one that this error or response belongs to."""
+    for owner in (holder, attribute(holder, "response")):
+        yield from _redirects(attribute(owner, "history"))
+
+
+def sent_in(frames: Iterable[FrameType]) -> Iterator[Sent]:
+    """The requests in the frames of one stack, the outermost frame first."""
+    waiting: list[Sent] = []
+    for frame in frames:
+        place = str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_name
+        if place in _CONNECTING:
+            waiting.clear()
+            continue
+        if place[0] in _FOLLOW_REDIRECTS:
+            for value in list(frame.f_locals.values()):
+                yield from _redirects([value] if is_response_type(type(value)) else value)
+        if "self" in frame.f_code.co_varnames or "self" in frame.f_code.co_freevars:
+            owner = frame.f_locals.get("self")
+            if is_response_type(type(owner)) and (request := attached(owner)) is not None:
+                yield Sent(owner, request)
+                yield from redirected(owner)
+        if place in _SENDING:
+            request = frame.f_locals.get(_SENDING[place])
+            if isinstance(attribute(request, "method"), str):
+                waiting.append(Sent(None, request))
+    yield from waiting
+
+
+def _redirects(responses: Any) -> Iterator[Sent]:
+    for response in responses if isinstance(responses, list | tuple) else ():
+        if not is_response_type(type(response)) or response_status(response) not in _ANSWERED_ELSEWHERE:
+            continue
+        if (request := attached(response)) is not None:
+            yield Sent(response, request)
+
+
+# ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def frames_of_error(error: BaseException) -> Iterator[FrameType]:
+    """The frames that an error has passed, the outermost first."""
+    step, count = error.__traceback__, 0
+    while step is not None and count < _MOST_FRAMES:
+        yield step.tb_frame
+        step, count = step.tb_next, count + 1
+
+
+def in_flight(awaitable: Any, waits_for: Any) -> list[Known]:
+    """The requests in flight in what an attempt awaits, and in the tasks that it has started and still waits for.
+
+    Args:
+        awaitable: what the attempt's function gave.
+        waits_for: the future that the attempt's own task waits for.
+    """
+    found: list[Known] = []
+    seen: set[int] = set()
+    waiting: list[tuple[Any, Any]] = [(awaitable, waits_for)]
+    while waiting and len(seen) < _MOST_TASKS:
+        coroutine, future = waiting.pop()
+        frames = list(_frames_of_coroutine(coroutine))
+        found += [_known(sent.request) for sent in sent_in(frames)]
+        for task in _tasks_of(frames, [coroutine, future]):
+            if id(task) not in seen:
+                seen.add(id(task))
+                waiting.append((attribute(task, "get_coro")(), attribute(task, "_fut_waiter")))
+    return found
+
+
+def _frames_of_coroutine(awaitable: Any) -> Iterator[FrameType]:
+    """The frames of a suspended coroutine and of those it awaits, the outermost first."""
+    for _ in range(_MOST_FRAMES):
+        for frame, below in (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await")):
+            if isinstance(found := attribute(awaitable, frame), FrameType):
+                yield found
+                awaitable = attribute(awaitable, below)
+                break
+        else:
+            return
+
+
+def _tasks_of(frames: Iterable[FrameType], futures: Iterable[Any]) -> Iterator[Any]:
+    """The tasks that are awaited, that frames hold, and that the groups in them hold."""
+    held: list[Any] = list(futures)
+    for frame in frames:
+        held += frame.f_locals.values()
+    for value in held:
+        # asyncio's and anyio's task groups know their tasks, and the future of gather() its own.
+        for group in (value, attribute(value, "_tasks"), attribute(value, "_children")):
+            members = list(group) if isinstance(group, list | tuple | set | frozenset) else [group]
+            yield from (member for member in members[:_MOST_TASKS] if _is_task(member))
+
+
+def _is_task(value: object) -> bool:
+    return callable(getattr(type(value), "get_coro", None)) and not value.done()  # type: ignore[attr-defined]
+
+
+def _known(request: Any) -> Known:
+    key = idempotency_key(request)
+    return Known(request.method, {"Idempotency-Key": key} if key else {})

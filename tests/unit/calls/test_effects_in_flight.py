@@ -1,0 +1,143 @@
+"""A request that is in flight when a time limit ends its attempt is not sent again."""
+
+import asyncio
+
+import aiohttp
+import httpx
+import pytest
+import trio
+
+from redrive import Retry, Service
+from redrive.testing import Answer, FaultyServer
+
+QUICK = Retry(attempts=2, base=0.001, cap=0.002)
+LIMIT = 0.4
+SLOW = {"no answer": Answer(hang=True), "slow body": Answer(200, body=b"x" * 100, drip=0.1)}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with FaultyServer() as server:
+        yield server
+
+
+async def by_httpx(method, url):
+    async with httpx.AsyncClient(timeout=30) as client:
+        return (await client.request(method, url)).text
+
+
+async def by_aiohttp(method, url):
+    async with aiohttp.ClientSession() as session, session.request(method, url) as response:
+        return await response.text()
+
+
+async def directly(send):
+    return await send()
+
+
+async def in_task_group(send):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(send())
+
+
+async def in_nested_task_groups(send):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(in_task_group(send))
+
+
+async def gathered(send):
+    await asyncio.gather(asyncio.sleep(0), send(), asyncio.sleep(0))
+
+
+async def in_awaited_task(send):
+    await asyncio.create_task(send())
+
+
+async def waited_for_as_set(send):
+    await asyncio.wait({asyncio.create_task(send())})
+
+
+async def under_wait_for(send):
+    await asyncio.wait_for(send(), LIMIT)
+
+
+async def under_timeout(send):
+    async with asyncio.timeout(LIMIT):
+        await send()
+
+
+async def attempts_made(service, function):
+    with pytest.raises(TimeoutError) as caught:
+        await service.acall(function)
+    return len(caught.value.redrive.attempts)
+
+
+class TestLimitOfTheService:
+    @pytest.mark.parametrize(
+        "run", [directly, in_task_group, in_nested_task_groups, gathered, in_awaited_task, waited_for_as_set]
+    )
+    @pytest.mark.parametrize("send", [by_httpx, by_aiohttp])
+    @pytest.mark.parametrize("slow", SLOW)
+    def test_post_is_not_repeated(self, server, slow, send, run):
+        server.on("/pay", SLOW[slow])
+        service = Service("bank", retry=QUICK, timeout=LIMIT)
+        made = asyncio.run(attempts_made(service, lambda: run(lambda: send("POST", f"{server.url}/pay"))))
+        assert made == 1
+
+    @pytest.mark.parametrize("run", [directly, in_task_group])
+    def test_get_is_repeated(self, server, run):
+        server.on("/read", Answer(hang=True))
+        service = Service("bank", retry=QUICK, timeout=0.1)
+        made = asyncio.run(attempts_made(service, lambda: run(lambda: by_httpx("GET", f"{server.url}/read"))))
+        assert made == 2
+
+    def test_post_that_waits_for_a_connection_is_repeated(self, server):
+        server.on("/read", Answer(hang=True))
+
+        async def main():
+            async with httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=1)) as client:
+                busy = asyncio.create_task(client.get(f"{server.url}/read"))
+                await asyncio.sleep(0.1)
+                service = Service("bank", retry=QUICK, timeout=0.1)
+                made = await attempts_made(service, lambda: client.post(f"{server.url}/pay"))
+                busy.cancel()
+                return made
+
+        assert asyncio.run(main()) == 2
+
+    def test_post_of_a_sibling_task_is_not_blamed(self, server):
+        server.on("/read", Answer(hang=True))
+        server.on("/pay", Answer(hang=True))
+
+        async def main():
+            async with asyncio.TaskGroup() as group:
+                sibling = group.create_task(by_httpx("POST", f"{server.url}/pay"))
+                service = Service("bank", retry=QUICK, timeout=0.1)
+                made = await attempts_made(service, lambda: by_httpx("GET", f"{server.url}/read"))
+                sibling.cancel()
+                return made
+
+        assert asyncio.run(main()) == 2
+
+    @pytest.mark.parametrize("slow", SLOW)
+    def test_post_is_not_repeated_under_trio(self, server, slow):
+        server.on("/pay", SLOW[slow])
+
+        async def in_nursery():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep, 60)
+                nursery.start_soon(by_httpx, "POST", f"{server.url}/pay")
+
+        for pay in (lambda: by_httpx("POST", f"{server.url}/pay"), in_nursery):
+            assert trio.run(attempts_made, Service("bank", retry=QUICK, timeout=LIMIT), pay) == 1
+
+
+class TestLimitInsideTheFunction:
+    @pytest.mark.parametrize("run", [under_wait_for, under_timeout])
+    @pytest.mark.parametrize("send", [by_httpx, by_aiohttp])
+    @pytest.mark.parametrize("slow", SLOW)
+    def test_post_is_not_repeated(self, server, slow, send, run):
+        server.on("/pay", SLOW[slow])
+        service = Service("bank", retry=QUICK)
+        made = asyncio.run(attempts_made(service, lambda: run(lambda: send("POST", f"{server.url}/pay"))))
+        assert made == 1
