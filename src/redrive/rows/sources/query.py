@@ -43,8 +43,8 @@ def query(
     sql         a SELECT
     watermark   a column that grows whenever a row is written, such as "updated_at"; an index on it and the key helps
     key         the columns that tell rows of one watermark apart
-    lag         how far a new run steps back for rows that were committed late, a timedelta or seconds; the rows in
-                between are read once more
+    lag         how far a new run steps back for rows that were committed late, a timedelta or seconds, from the newest
+                row that was there when the last one began; the rows since then are read once more
     parameters  values for `:names` in the SQL
     name        as letters and checkpoints know it; the first table of the SQL unless it is given
 
@@ -103,12 +103,16 @@ class Query:
             raise
 
     def start_of_next_run(self, position: Any | None) -> Any | None:
-        """Where a new run begins when the last one ended at `position`: `lag` before it, rows without a watermark
-        first."""
+        """Where a new run begins when the last one ended at `position`, rows without a watermark first.
+
+        With a lag it is where rows may have come since that the last run had passed.
+        """
         if position is None:
             return None
-        if position["watermark"] is None or self._lag is None:
-            return {**position, "nulls": []}
+        if self._lag is None or position["key"] is None:
+            return {"watermark": position["watermark"], "key": position["key"], "nulls": []}
+        if position.get("late") is not None:
+            return {"watermark": position["late"], "key": None, "nulls": []}
         column = self._keyset.names[0]
         back = stepped_back(given_back(position["watermark"]), self._lag, column)
         return {"watermark": kept([back], [column])[0], "key": None, "nulls": []}
@@ -152,6 +156,9 @@ class QueryReading:
         self._start: Any = None
         self._behind: list[Any] | None = None
         self._go_to(position)
+        # With a lag: from which watermark on rows may come that were passed; None while none was that may be missing.
+        self._late: Any = None if position is None else self._late_of(position)
+        self._newest: Any = None
         self.columns: tuple[str, ...] | None = self._look()
         self._rescue = Rescue(self.columns, _is_no_rows_fault)
 
@@ -162,14 +169,17 @@ class QueryReading:
                 return batch
         if self._ended:
             return None
+        if self._lag is not None and self._newest is None:
+            self._newest = self._find_newest()
         page = self._page(most)
         if page is None:
             self._ended = True
             return None
         if page.first == self._behind:
             raise SourceError(self._stands_still())
+        self._note_late(page.last[0])
         watermark, *key = kept(page.last, self._keyset.names)
-        position = {"watermark": watermark, "key": key}
+        position = self._position(watermark, key)
         self._go_to(position)
         self._ended = page.ends
         return self._batch(page.rows, page.bad, position)
@@ -208,6 +218,37 @@ class QueryReading:
         else:
             self._behind = [watermark, *given_back(position["key"])]
 
+    def _late_of(self, position: Mapping[str, Any]) -> Any:
+        if self._lag is None or position["key"] is None:
+            return None
+        if "late" in position:
+            return given_back(position["late"])
+        # A checkpoint of an earlier version, or of a run without a lag.
+        return stepped_back(given_back(position["watermark"]), self._lag, self._keyset.names[0])
+
+    def _note_late(self, watermark: Any) -> None:
+        """Note from where the next run must read, once this one has passed rows that may have been missing.
+
+        Rows of the last `lag` before the newest one may be committed after they were passed, while the run is stopped
+        or reads and writes other pages. The end of the run may be far behind them by then.
+        """
+        if self._lag is None or self._late is not None:
+            return
+        newest = watermark if self._newest is None else self._newest
+        back = stepped_back(newest, self._lag, self._keyset.names[0])
+        try:
+            is_passed = watermark > back
+        except TypeError:  # SQLite has values of several types in one column
+            is_passed = True
+        if is_passed:
+            self._late = back
+
+    def _position(self, watermark: Any, key: list[Any] | None) -> dict[str, Any]:
+        position = {"watermark": watermark, "key": key}
+        if self._lag is not None:
+            position["late"] = None if self._late is None else kept([self._late], self._keyset.names[:1])[0]
+        return position
+
     def _batch(self, rows: list[Record], bad: list[Unreadable], position: Any) -> Batch:
         self._done += len(rows) + len(bad)
         return Batch(Received(rows), lambda place: self._place(rows[place]), position, self._name, bad, self._done)
@@ -237,6 +278,14 @@ class QueryReading:
             if name not in columns:
                 raise SourceError(f"the query of {self._name} gives no {name}; its columns are {', '.join(columns)}")
         return tuple(columns)
+
+    def _find_newest(self) -> Any:
+        """The greatest watermark there is; None where there is no row."""
+        try:
+            found = self._select(self._keyset.newest())
+        except Exception as error:
+            self._raise(error)
+        return found[0][self._keyset.names[0]] if found else None
 
     def _page(self, most: int) -> _Page | None:
         try:
@@ -374,9 +423,9 @@ class QueryReading:
         """The place in the order at which this reading began, as a position."""
         if self._behind is not None:
             watermark, *key = kept(self._behind, self._keyset.names)
-            return {"watermark": watermark, "key": key}
+            return self._position(watermark, key)
         watermark = None if self._start is None else kept([self._start], self._keyset.names[:1])[0]
-        return {"watermark": watermark, "key": None}
+        return self._position(watermark, None)
 
     def _without_key(self) -> list[Unreadable]:
         rows = self._select(self._keyset.without_key(MOST_NULLS + 1))

@@ -76,6 +76,12 @@ class Keyset:
         """Rows behind a row; where there is none, from a watermark on; where there is none, from the first."""
         return self._sorted(self._all(), start, behind).limit(self._limit(limit))
 
+    def newest(self) -> Select[Any]:
+        """Return the greatest watermark."""
+        watermark = self._order[0]
+        found: Select[Any] = select(watermark).select_from(self._rows).where(watermark.is_not(None))
+        return found.order_by(watermark.desc()).limit(self._limit(1))
+
     def places(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
         """Like `page`, watermark and key only."""
         places = select(*dict.fromkeys(self._order)).select_from(self._rows)
