@@ -30,6 +30,7 @@ redact = ["card_number", " *.ssn "]
 store_redacted = true
 
 [retention]
+letters = "30d"
 runs = "90d"
 files = "results"
 """
@@ -48,6 +49,7 @@ def test_a_file_says_everything_there_is_to_say(write):
         redact=("card_number", "*.ssn"),
         store_redacted=True,
         keep_runs=90 * 86_400.0,
+        keep_letters=30 * 86_400.0,
         result_files=str(directory / "results"),
         file=directory / "redrive.toml",
     )
@@ -61,6 +63,7 @@ def test_the_environment_says_everything_there_is_to_say(tmp_path):
         "REDRIVE_LETTERS_REDACT": "card_number, *.ssn,",
         "REDRIVE_LETTERS_STORE_REDACTED": "1",
         "REDRIVE_RETENTION_RUNS": "2w",
+        "REDRIVE_RETENTION_LETTERS": "60d",
         "REDRIVE_RETENTION_FILES": "/mnt/results",
     }
     assert load(environ=environ, directory=tmp_path) == Settings(
@@ -70,6 +73,7 @@ def test_the_environment_says_everything_there_is_to_say(tmp_path):
         redact=("card_number", "*.ssn"),
         store_redacted=True,
         keep_runs=14 * 86_400.0,
+        keep_letters=60 * 86_400.0,
         result_files="/mnt/results",
     )
 
@@ -134,7 +138,7 @@ def test_what_is_absolute_stays_as_it_is(write, url):
             "url = 'x'\n",
             1,
             "url means nothing here; there are [store], [letters], [retention], [alerts], [channels], [routes], "
-            "[pipelines] and [tables]",
+            "[pipelines], [tables] and [maintenance]",
         ),
         ("store = 'x'\n", 1, "store must be a table, [store], not a single value"),
         ("[[store]]\nurl = 'x'\n", 1, "store must be a table, [store], not a list"),
@@ -154,7 +158,12 @@ def test_what_is_absolute_stays_as_it_is(write, url):
         ("[retention]\nruns = '12h'\n", 2, 'retention.runs must be at least a day, such as "90d"'),
         ("[retention]\nruns = '11000d'\n", 2, "retention.runs must be at most ten years"),
         ("[retention]\nruns = 'never'\n", 2, 'retention.runs must be a span such as "90s"'),
-        ("[retention]\nletters = '90d'\n", 2, "retention.letters means nothing here; retention has runs and files"),
+        ("[retention]\nletters = '1h'\n", 2, 'retention.letters must be at least a day, such as "90d"'),
+        (
+            "[retention]\nqueue = '90d'\n",
+            2,
+            "retention.queue means nothing here; retention has runs, letters and files",
+        ),
         ("[letters]\nredact = [\n'ssn',\n3]\n", 2, "letters.redact must be a list of names of fields"),
     ],
 )

@@ -92,6 +92,9 @@ CONDITIONS: Mapping[str, Condition] = dict(
             *("pending_day", _P3, "many open letters of one pipeline within a day", "pending_day"),
             elsewhere=_PERSIST,
         ),
+        _condition("old_letters", _P3, "letters of a pipeline are open for too long", "letter_age", elsewhere=_PERSIST),
+        _condition("letters_size", _P3, "the table of letters is large", "letters_bytes", elsewhere=_PERSIST),
+        _condition("store_size", _P3, "the store is large", "store_bytes", elsewhere=_PERSIST),
         _condition(
             *("slow", _P3, "a run takes longer than a multiple of the median of its history"),
             *("slow", "history_least", "duration_least"),

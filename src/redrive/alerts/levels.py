@@ -76,6 +76,7 @@ class Levels:
         running = self._measured("running", lambda: read(partial(under_way, now=now)), unknown)
         called = self._measured("services", lambda: read(partial(services, now=now)), unknown)
         letters = self._measured("letters", lambda: read(partial(pending, now=now)), unknown) or []
+        sizes = self._measured("size", lambda: read(self._sizes), unknown) or (None, None)
         answers = self._errands.back(until=until)
         tables = self._measured("tables", lambda: self._counted(answers, now, unknown), unknown)
         return LevelPicture(
@@ -87,6 +88,8 @@ class Levels:
             services=tuple(called or ()),
             letters=tuple(letters),
             pending_total=sum(one.pending for one in letters),
+            store_bytes=sizes[0],
+            letters_bytes=sizes[1],
             tables=tuple(tables or ()),
             slots=tuple(self._slots(answers, unknown)),
             lags=tuple(self._lags(answers, unknown)),
@@ -104,6 +107,10 @@ class Levels:
                 raise
             unknown[name] = why(error)
             return None
+
+    def _sizes(self, connection: Connection) -> tuple[int, int | None]:
+        dialect = self._database.dialect
+        return dialect.size(connection), dialect.letters_size(connection)
 
     def _counted(self, answers: Mapping[str, Any], now: datetime, unknown: dict[str, str]) -> list[TableRows]:
         own = {name: answer for name, answer in answers.items() if name.startswith("tables:")}
@@ -161,6 +168,7 @@ def pending(connection: Connection, *, now: datetime) -> list[PendingLetters]:
             column.fingerprint,
             func.sum(is_open).label("pending"),
             func.sum(case((column.hour >= today, is_open), else_=0)).label("today"),
+            func.min(column.hour, type_=column.hour.type).label("oldest"),
         )
         .where(is_open > 0)
         .group_by(column.pipeline_name, column.fingerprint)
@@ -180,6 +188,7 @@ def pending(connection: Connection, *, now: datetime) -> list[PendingLetters]:
             pending=sum(int(row.pending) for row in rows),
             new_today=sum(int(row.today) for row in rows),
             cause=words.get(main[name]),
+            oldest=min(row.oldest for row in rows),
         )
         for name, rows in sorted(by_pipeline.items())
     ]

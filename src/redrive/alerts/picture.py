@@ -192,6 +192,8 @@ class PendingLetters:
     new_today: int
     """Those of them that were rejected within the last 24 hours."""
     cause: str | None = None
+    oldest: datetime | None = None
+    """When the oldest of them was rejected, to the hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +242,10 @@ class LevelPicture:
     services: tuple[ServicePicture, ...] = ()
     letters: tuple[PendingLetters, ...] = ()
     pending_total: int = 0
+    store_bytes: int | None = None
+    """What the store takes on disk; None where that is not known."""
+    letters_bytes: int | None = None
+    """What the table of letters takes, with its indexes; None where that is not known."""
     tables: tuple[TableRows, ...] = ()
     slots: tuple[Slot, ...] = ()
     lags: tuple[Lag, ...] = ()

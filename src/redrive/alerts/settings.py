@@ -40,6 +40,12 @@ class Thresholds:
     """Open letters of one pipeline that were rejected within a day."""
     pending_total: int = 100_000
     """Open letters in all."""
+    letter_age: float = 30 * 86_400.0
+    """Seconds for which a letter may be open."""
+    letters_bytes: float = 10e9
+    """Size of the table of letters, with its indexes; on PostgreSQL."""
+    store_bytes: float = 50e9
+    """Size of the store."""
     too_long: float = 2.0
     """Times the 95th percentile of past durations."""
     slow: float = 1.5

@@ -106,27 +106,36 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
         store.alerts,
         levels,
         every=between,
-        purges=[lambda: store.services.purge(_ago(store, kept)), *_forgetting_runs(session, store)],
+        purges=[lambda: store.services.purge(_ago(store, kept)), *_purges(session, store)],
         beside=beside,
         news=_Status(session.out, store, every=None if once else between).tell,
     )
 
 
-def _forgetting_runs(session: Session, store: Store) -> list[Callable[[], object]]:
-    """How runs are forgotten that are older than the settings keep them: nothing is, where they say nothing."""
+def _purges(session: Session, store: Store) -> list[Callable[[], object]]:
+    """What `[retention]` says is to be removed once a day: nothing, where it says nothing."""
+    keep_runs, keep_letters = session.settings.keep_runs, session.settings.keep_letters
+    found: list[Callable[[], object]] = []
+    if keep_runs is not None:
+        found.append(partial(_purge_runs, session, store, timedelta(seconds=keep_runs)))
+    if keep_letters is not None:
+        found.append(partial(_purge_letters, store, timedelta(seconds=keep_letters)))
+    return found
+
+
+def _purge_runs(session: Session, store: Store, keep: timedelta) -> None:
     from redrive.store.purge import place_of_results, purge_work
 
-    keep, files = session.settings.keep_runs, session.settings.result_files
-    if keep is None:
-        return []
+    where = place_of_results(session.settings.result_files, usual=store.results)
+    done = purge_work(store.database, before=_ago(store, keep), files=where, within=_MOST_OF_A_LOOK)
+    if done.elsewhere:
+        _LOG.warning("%s", left_behind(done))
 
-    def forget() -> None:
-        before, where = _ago(store, timedelta(seconds=keep)), place_of_results(files, usual=store.results)
-        done = purge_work(store.database, before=before, files=where, within=_MOST_OF_A_LOOK)
-        if done.elsewhere:
-            _LOG.warning("%s", left_behind(done))
 
-    return [forget]
+def _purge_letters(store: Store, keep: timedelta) -> None:
+    done = store.dlq.purge(older_than=_ago(store, keep), within=_MOST_OF_A_LOOK)
+    if done.letters:
+        _LOG.info("removed %d letters that were reprocessed or discarded more than %s ago", done.letters, keep)
 
 
 def _ago(store: Store, span: timedelta) -> datetime:

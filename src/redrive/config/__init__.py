@@ -15,6 +15,7 @@ or the one that REDRIVE_CONFIG names:
 
     [retention]
     runs = "90d"                            # REDRIVE_RETENTION_RUNS; kept for ever where nothing is said
+    letters = "30d"                         # REDRIVE_RETENTION_LETTERS; of those reprocessed or discarded
     files = "/mnt/share/results"            # REDRIVE_RETENTION_FILES, where `Flow(files=…)` names a directory
 
     [alerts]                                # REDRIVE_ALERTS=off for none; `redrive.alerts.reading` has the rest

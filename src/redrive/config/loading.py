@@ -34,6 +34,8 @@ class Settings:
     """Mask them in the stored record, too."""
     keep_runs: float | None = None
     """Seconds after their end for which runs are kept; None for ever."""
+    keep_letters: float | None = None
+    """Seconds after they were reprocessed or discarded for which letters are kept; None for ever."""
     result_files: str | None = None
     """The directory that `Flow(files=…)` names, where results go with their runs."""
     alerts_on: bool | None = None
@@ -85,6 +87,7 @@ _KEYS = (
     _Key("letters", "redact", "redact", "REDRIVE_LETTERS_REDACT", partial(kinds.texts, of="names of fields"), _as_list),
     _Key("letters", "store_redacted", "store_redacted", "REDRIVE_LETTERS_STORE_REDACTED", kinds.switch, _as_switch),
     _Key("retention", "runs", "keep_runs", "REDRIVE_RETENTION_RUNS", kinds.age, _as_number),
+    _Key("retention", "letters", "keep_letters", "REDRIVE_RETENTION_LETTERS", kinds.age, _as_number),
     _Key("retention", "files", "result_files", "REDRIVE_RETENTION_FILES", kinds.text),
 )
 _ALERTS_ON = _Key("alerts", "enabled", "alerts_on", "REDRIVE_ALERTS", kinds.switch, _as_switch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -463,11 +464,17 @@ class DeadLetters:
     # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def purge(
-        self, *, older_than: timedelta | str | datetime = RETENTION, dry_run: bool = False, **filters: Any
+        self,
+        *,
+        older_than: timedelta | str | datetime = RETENTION,
+        dry_run: bool = False,
+        within: float = math.inf,
+        **filters: Any,
     ) -> Purged:
         """Remove letters that were reprocessed or discarded longer ago than this; never any other.
 
         older_than  how long ago at least: a timedelta, "90d", or the moment itself
+        within      seconds after which the rest is left for another time
         """
         now = _now()
         before = moment(older_than, now, "older_than")
@@ -476,7 +483,8 @@ class DeadLetters:
             if count:
                 self._tell(LettersPurged(count=count, before=before, actor=actor()))
 
-        return retain.purge(self._database, self._filter(filters, now), before=before, dry_run=dry_run, gone=gone)
+        chosen = self._filter(filters, now)
+        return retain.purge(self._database, chosen, before=before, dry_run=dry_run, gone=gone, within=within)
 
     def export(self, **filters: Any) -> Iterator[str]:
         """Letters as lines of NDJSON."""

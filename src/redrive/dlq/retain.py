@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -21,11 +23,19 @@ _SETTLED = (Status.REPROCESSED, Status.DISCARDED)
 
 
 def purge(
-    database: Database, chosen: Filter, *, before: datetime, dry_run: bool, gone: Callable[[int], None]
+    database: Database,
+    chosen: Filter,
+    *,
+    before: datetime,
+    dry_run: bool,
+    gone: Callable[[int], None],
+    within: float = math.inf,
 ) -> Purged:
     """Remove letters that were settled before a moment, batch by batch; each batch is whole or not at all.
 
     In the end `gone` is called with how many were removed, however it ended.
+
+    within  seconds after which the rest is left for another time
     """
     if unsettled := set(chosen.status or ()) - set(_SETTLED):
         raise LetterError(
@@ -40,7 +50,7 @@ def purge(
         counted = select(func.count()).select_from(letters).where(*old)
         return Purged(int(database.read(lambda connection: connection.execute(counted).scalar_one())), dry_run=True)
     database.write(_begin_retention)
-    removed = 0
+    removed, ends = 0, time.monotonic() + within
     try:
         for ids in in_parts(database.read(lambda connection: snapshot(connection, *old)), BATCH):
 
@@ -48,6 +58,8 @@ def purge(
                 return _purge_batch(connection, [*old, among(column.id, ids)], before)
 
             removed += database.write(work)
+            if time.monotonic() > ends:
+                break
     finally:
         gone(removed)
     database.write(lambda connection: _forget_causes(connection, database, before))

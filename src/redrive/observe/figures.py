@@ -66,6 +66,10 @@ class Figures:
     """Those that are not over, by status, urgency, the kind of their subject and its name."""
     sends: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Messages that are not delivered, by channel and status."""
+    store_bytes: int | None = None
+    """What the store takes on disk."""
+    letters_bytes: int | None = None
+    """What the table of letters takes, with its indexes; None where that is not known."""
     watched: bool = False
     """Whether some process watches the levels."""
 
@@ -97,6 +101,8 @@ class Reader:
             tasks=_tasks(connection),
             alerts=_alerts(connection),
             sends=_sends(connection),
+            store_bytes=dialect.size(connection),
+            letters_bytes=dialect.letters_size(connection),
             watched=holder(connection, dialect, "watch", now=now) is not None,
         )
 

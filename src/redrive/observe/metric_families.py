@@ -33,6 +33,7 @@ def families(figures: Figures, *, took: float) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "redrive_watched", "1 where a process watches SLAs and levels (`redrive watch`).", float(figures.watched)
     )
+    yield from _sizes(figures)
     yield from _services(figures)
     yield from _letters(figures)
     yield from _runs("pipeline", figures.pipelines, tuple(RunStatus))
@@ -40,6 +41,16 @@ def families(figures: Figures, *, took: float) -> Iterator[Metric]:
     yield from _runs("flow", figures.flows, tuple(FlowStatus))
     yield from _tasks(figures)
     yield from _alerts(figures)
+
+
+def _sizes(figures: Figures) -> Iterator[Metric]:
+    store, letters = _Samples(), _Samples()
+    if figures.store_bytes is not None:
+        store.put(figures.store_bytes)
+    if figures.letters_bytes is not None:
+        letters.put(figures.letters_bytes)
+    yield _gauge("store_size_bytes", "What the store takes on disk.", (), store)
+    yield _gauge("letters_size_bytes", "What the table of letters takes, with its indexes; on PostgreSQL.", (), letters)
 
 
 def up(answers: bool) -> Metric:

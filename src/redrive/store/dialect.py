@@ -119,6 +119,9 @@ class Dialect(Protocol):
     def size(self, connection: Connection) -> int:
         """Bytes on disk."""
 
+    def letters_size(self, connection: Connection) -> int | None:
+        """Bytes on disk of the table of letters, with its indexes; None where that takes a scan to find out."""
+
     def collided(self, error: BaseException) -> bool:
         """Whether it says that an identity has an open letter already."""
 

@@ -194,6 +194,10 @@ class PostgresDialect:
         total = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relnamespace = 'pipeline'::regnamespace"
         return int(connection.execute(text(f"{total} AND relkind = 'r'")).scalar_one() or 0)
 
+    def letters_size(self, connection: Connection) -> int | None:
+        size = text("SELECT pg_total_relation_size('pipeline.dead_letter_queue')")
+        return int(connection.execute(size).scalar_one())
+
     def collided(self, error: BaseException) -> bool:
         if not isinstance(error, psycopg.errors.UniqueViolation):
             return False

@@ -230,6 +230,9 @@ class SqliteDialect:
         log = self._path.with_name(self._path.name + "-wal")
         return int(pages.scalar_one()) + (log.stat().st_size if log.exists() else 0)
 
+    def letters_size(self, connection: Connection) -> int | None:
+        return None  # all tables are in one file, and only a scan tells whose a page is
+
     def collided(self, error: BaseException) -> bool:
         return False  # a writing transaction is alone
 

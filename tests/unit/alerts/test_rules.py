@@ -78,13 +78,15 @@ EXAMPLES = [
                 a_service(name="bank", successes=100, retries=90, successes_before=900, retries_before=9),
                 a_service(name="rates", streaks_5xx=1),
             ),
-            letters=(PendingLetters(pipeline="vendor", pending=100_000, new_today=100),),
+            letters=(PendingLetters(pipeline="vendor", pending=100_000, new_today=100, oldest=NOW - 800 * HOUR),),
             pending_total=100_000,
             tables=(TableRows(name="silver.orders", rows=1, week_ago=9, pipeline="orders"),),
             slots=(Slot(name="cdc", lag_bytes=11_000_000_000),),
             lags=(Lag(consumer="billing", messages=10_001, look="redrive runs ls"),),
             fresh=(Freshness(subject=Subject(kind="pipeline", name="orders"), within=5_400, age=5_401),),
             unknown={"tables:silver.refunds": "permission denied"},
+            store_bytes=50_000_000_001,
+            letters_bytes=10_000_000_001,
         )
     ),
 ]
@@ -127,6 +129,9 @@ def test_the_table_has_the_tiers_of_the_specification():
             "recovered",
             "new_letters",
             "pending_day",
+            "old_letters",
+            "letters_size",
+            "store_size",
             "slow",
             "client_errors",
             "server_errors",
@@ -338,6 +343,9 @@ SHAPES = {
     "new_letters": (r"letters:(.+)", r"run:\1:gate"),
     "pending_day": (r"letters:(.+)", r"level:pending:\1"),
     "pending_total": (r"letters:\*", r"level:pending_total"),
+    "old_letters": (r"old_letters:(.+)", r"level:old_letters:\1"),
+    "letters_size": (r"letters_size", r"level:letters_size"),
+    "store_size": (r"store_size", r"level:store_size"),
     "few_rows": (r"few_rows:(.+)", r"run:\1:few_rows"),
     "letters_growing": (r"growing:(.+)", r"run:\1:growing"),
     "dead_task": (r"task:.+:.+", r"dead:[0-9a-f-]{36}:.+"),
@@ -357,7 +365,7 @@ SHAPES = {
 }
 PERSISTS = {
     **dict.fromkeys(("pending_day", "pending_total", "retries_rising", "slot_lag", "row_count", "consumer_lag"), 300.0),
-    "monitor_failed": 300.0,
+    **dict.fromkeys(("monitor_failed", "old_letters", "letters_size", "store_size"), 300.0),
     "retries_exhausted": 600.0,
 }
 

@@ -12,10 +12,11 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import delete, insert
+from sqlalchemy import delete, insert, update
 
+import redrive
 from redrive.store import retention
-from redrive.store.schema import leases, runs
+from redrive.store.schema import leases, letters, runs
 from tests.support.retention import left, ran
 from tests.support.warm_python import cold_python, warm_python
 
@@ -150,6 +151,25 @@ def test_runs_are_forgotten_as_the_settings_say_and_else_never(run, store, setti
     store.database.write(lambda connection: connection.execute(tomorrow))
     assert run("watch", "--once").code == 0
     assert len(left(store)) == retention.NEWEST
+
+
+def test_watch_purges_settled_letters_as_the_settings_say(run, store, settings):
+    store.dlq.put_many([redrive.NewLetter({"id": n}, "bad", key=str(n)) for n in range(3)], pipeline="p", source="s")
+    for key in ("0", "1"):
+        store.dlq.discard(key=key, note="known")
+    long_ago = datetime.now(UTC) - timedelta(days=40)
+    old = update(letters).values(last_seen=long_ago)
+    settled = update(letters).where(letters.c.settled_at.is_not(None)).values(settled_at=long_ago)
+    store.database.write(lambda connection: [connection.execute(one) for one in (old, settled)])
+    settings('[retention]\nletters = "60d"\n')
+    assert run("watch", "--once").code == 0
+    assert store.dlq.size().letters == 3
+    settings('[retention]\nletters = "30d"\n')
+    tomorrow = delete(leases).where(leases.c.name == "purge")
+    store.database.write(lambda connection: connection.execute(tomorrow))
+    assert run("watch", "--once").code == 0
+    assert [one.key for one in store.dlq.find()] == ["2"]
+    assert store.dlq.size().letters == 1
 
 
 def test_runs_stay_while_the_directory_of_their_results_is_not_there(run, store, settings):
