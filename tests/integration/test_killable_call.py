@@ -14,6 +14,7 @@ import pytest
 
 import redrive
 from redrive.tasks import processes
+from redrive.testing import Answer, FaultyServer
 from tests.support import slow_calls
 from tests.support.worker_pool import is_alive, wait_until
 
@@ -65,6 +66,9 @@ class TestResult:
 
 
 class TestLimit:
+    def test_very_long_limit_is_taken(self):
+        assert redrive.run_with_timeout(slow_calls.add, 1e12, 1, second=2) == 3
+
     def test_hanging_call_is_killed_with_all_it_started(self, tmp_path):
         before = set(processes.children())
         with pytest.raises(TimeoutError, match=r"hang did not finish within 6 s; its process was killed"):
@@ -84,6 +88,34 @@ class TestLimit:
             return await asyncio.gather(call, asyncio.sleep(0, 5))
 
         assert asyncio.run(main()) == [3, 5]
+
+
+class TestRequestInTheProcess:
+    @pytest.mark.parametrize(
+        ("answer", "method", "expected"),
+        [
+            (Answer(200, body=b"x" * 50, reset="mid-body"), "POST", 1),
+            (Answer(200, body="<html>"), "POST", 1),
+            (Answer(502), "POST", 1),
+            (Answer(503, retry_after=0), "POST", 2),
+            (Answer(200, body="<html>"), "GET", 2),
+        ],
+        ids=["cut body", "no JSON", "502", "refused", "GET"],
+    )
+    def test_is_repeated_as_if_sent_here(self, answer, method, expected):
+        assert self._attempts(slow_calls.send, answer, LONG, method) == expected
+
+    @pytest.mark.parametrize("function", [slow_calls.send, slow_calls.send_later])
+    def test_post_in_flight_at_the_limit_is_not_repeated(self, function):
+        assert self._attempts(function, Answer(hang=True), 5, "POST") == 1
+
+    def _attempts(self, function, answer, limit, method):
+        service = redrive.Service("bank", retry=redrive.Retry(attempts=2, base=0.001, cap=0.002))
+        with FaultyServer() as server:
+            server.on("/pay", answer)
+            with pytest.raises(Exception):  # noqa: B017  # the client's error, whichever it is
+                service.call(redrive.run_with_timeout, function, limit, method, f"{server.url}/pay")
+            return server.count("/pay")
 
 
 PROGRAM = """

@@ -55,3 +55,18 @@ def write_pid(directory, name, pid):
     scratch = Path(directory, f"{name}.part")
     scratch.write_text(str(pid))
     scratch.rename(Path(directory, name))
+
+
+def send(method, url):
+    import requests
+
+    response = requests.request(method, url, timeout=60)
+    response.raise_for_status()
+    return response.json()
+
+
+async def send_later(method, url):
+    import httpx
+
+    async with httpx.AsyncClient(timeout=60) as client:
+        return (await client.request(method, url)).json()

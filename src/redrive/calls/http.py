@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from redrive.calls.in_flight import idempotency_key
+from redrive.calls.in_flight import Known, idempotency_key, known
 from redrive.calls.routes import route
 from redrive.calls.sent import sent_requests
 from redrive.calls.target import Target
@@ -87,6 +87,11 @@ def why_not_again(failure: Any, verdict: Verdict, *, sender: object, idempotent:
             'server; send one (Service(idempotent="key")) or declare the service idempotent'
         )
     return None
+
+
+def effects_of(error: BaseException) -> list[Known]:
+    """The requests behind an error on which the server may have acted."""
+    return [known(request) for holder, request in sent_requests(error) if not _says_not_done(holder, None)]
 
 
 def _says_not_done(holder: Any, verdict: Verdict | None) -> bool:

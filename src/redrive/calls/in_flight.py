@@ -6,6 +6,8 @@ Frames are looked at only after a failure, or when a time limit ends an attempt.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import FrameType
@@ -64,9 +66,10 @@ class Known(NamedTuple):
 
 
 def carry(error: BaseException, requests: Iterable[Known]) -> None:
-    """Put what is known of requests in flight on an error; it stays there when the error is pickled."""
-    with suppress(Exception):  # a foreign class may take no attributes
-        setattr(error, _CARRIED, (*carried(error), *requests))
+    """Put what is known of requests in flight on an error whose frames do not tell of them."""
+    if found := (*carried(error), *requests):
+        with suppress(Exception):  # a foreign class may take no attributes
+            setattr(error, _CARRIED, found)
 
 
 def carried(error: BaseException) -> tuple[Known, ...]:
@@ -150,12 +153,35 @@ def in_flight(awaitable: Any, waits_for: Any) -> list[Known]:
     while waiting and len(seen) < _MOST_TASKS:
         coroutine, future = waiting.pop()
         frames = list(_frames_of_coroutine(coroutine))
-        found += [_known(sent.request) for sent in sent_in(frames)]
+        found += [known(sent.request) for sent in sent_in(frames)]
         for task in _tasks_of(frames, [coroutine, future]):
             if id(task) not in seen:
                 seen.add(id(task))
                 waiting.append((attribute(task, "get_coro")(), attribute(task, "_fut_waiter")))
     return found
+
+
+def in_flight_in_process() -> list[Known]:
+    """The requests in flight in all other threads of this process, and in the tasks of their event loops."""
+    found: list[Known] = []
+    for thread, frame in sys._current_frames().items():
+        if thread == threading.get_ident():
+            continue
+        stack = _stack(frame)
+        found += [known(sent.request) for sent in sent_in(stack)]
+        for loop in (frame.f_locals.get("self") for frame in stack if frame.f_code.co_name == "run_forever"):
+            for task in sys.modules["asyncio"].all_tasks(loop) if "asyncio" in sys.modules else ():
+                found += in_flight(task.get_coro(), attribute(task, "_fut_waiter"))
+    return found
+
+
+def _stack(frame: FrameType | None) -> list[FrameType]:
+    """The frames of a thread, the outermost first."""
+    frames: list[FrameType] = []
+    while frame is not None and len(frames) < _MOST_FRAMES:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
 
 
 def _frames_of_coroutine(awaitable: Any) -> Iterator[FrameType]:
@@ -186,6 +212,7 @@ def _is_task(value: object) -> bool:
     return callable(getattr(type(value), "get_coro", None)) and not value.done()  # type: ignore[attr-defined]
 
 
-def _known(request: Any) -> Known:
+def known(request: Any) -> Known:
+    """What is kept of a request."""
     key = idempotency_key(request)
     return Known(request.method, {"Idempotency-Key": key} if key else {})

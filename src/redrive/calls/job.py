@@ -187,8 +187,7 @@ async def settle(result: Any, timeout: float | None) -> Any:
         async with time_limit(timeout, before):
             return await result
     except TimeoutError as error:
-        if requests:
-            carry(error, requests)
+        carry(error, requests)
         raise
 
 

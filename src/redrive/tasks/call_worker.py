@@ -13,22 +13,26 @@ import sys
 import traceback
 from functools import partial
 from inspect import iscoroutine
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from redrive.tasks import killable_call, processes
+from redrive.tasks.call_watch import CallWatch
 from redrive.tasks.forkserver import ForkServer, open_control, serve
 from redrive.tasks.killable_call import LENGTH, RAISED, REBUILT, RETURNED
+
+if TYPE_CHECKING:
+    from redrive.calls.in_flight import Known
 
 
 def main(descriptor: int) -> NoReturn:
     """Fork the worker, and watch over it until the caller is gone."""
     control, launch = open_control(descriptor)
-    server = ForkServer(control, launch["executor"], partial(_work, launch["home"], os.getpid()), takes=1)
+    server = ForkServer(control, launch["executor"], partial(_work, launch, os.getpid()), takes=1)
     server.fork(1, [launch["connection"]])
     serve(server)
 
 
-def _work(home: dict[str, Any] | None, parent: int, connection: int) -> int:
+def _work(launch: dict[str, Any], parent: int, connection: int) -> int:
     """Make the call that comes by the connection, and answer."""
     os.setsid()  # so that it can be killed with all its children
     processes.die_with_parent(parent)
@@ -37,12 +41,14 @@ def _work(home: dict[str, Any] | None, parent: int, connection: int) -> int:
     with socket.socket(fileno=connection) as caller:
         caller.setblocking(True)
         caller.set_inheritable(False)
-        answer = _answer(home, _receive(caller))
+        job = _receive(caller)
+        watch = CallWatch(caller, launch["watched_until"])
+        watch.start()
+        answer = _answer(launch["home"], job)
         if os.getpid() != pid:
             return 0  # a child that the function forked, and let return from it
         _tidy_up()
-        with contextlib.suppress(ConnectionError):  # the caller is gone
-            caller.sendall(LENGTH.pack(len(answer)) + answer)
+        watch.answer(answer)
     return 0
 
 
@@ -71,7 +77,7 @@ def _answer(home: dict[str, Any] | None, job: bytes) -> bytes:
     except Exception as error:
         what = f"the result of {name}, a {type(result).__name__}, cannot be sent back from its process"
         advice = "Return plain data, or write it to a file and return its path."
-        return pickle.dumps((RAISED, TypeError(f"{what} ({error}). {advice}")))
+        return pickle.dumps((RAISED, [], TypeError(f"{what} ({error}). {advice}")))
 
 
 def _load(home: dict[str, Any] | None, job: bytes) -> Any:
@@ -94,25 +100,34 @@ def _load(home: dict[str, Any] | None, job: bytes) -> Any:
 
 
 def _raised(error: BaseException) -> bytes:
-    own = error.__traceback__
+    own, sent = error.__traceback__, _sent(error)
     shown = "".join(traceback.format_exception(type(error), error, own and own.tb_next))
     with contextlib.suppress(Exception):
         error.add_note(f"in its own process:\n{shown.rstrip()}")
     try:
-        answer = pickle.dumps((RAISED, error))
+        answer = pickle.dumps((RAISED, sent, error))
         pickle.loads(answer)
     except Exception:  # many classes cannot be made from their own `args`
-        return _rebuilt(error, shown)
+        return _rebuilt(error, sent, shown)
     return answer
 
 
-def _rebuilt(error: BaseException, shown: str) -> bytes:
+def _sent(error: BaseException) -> list[Known]:
+    """The requests behind an error that must not be repeated: its frames, which tell of them, stay in this process."""
+    with contextlib.suppress(Exception):
+        from redrive.calls.http import effects_of
+
+        return effects_of(error)
+    return []
+
+
+def _rebuilt(error: BaseException, sent: list[Known], shown: str) -> bytes:
     """Take apart an error that cannot be unpickled: what of it can be sent is."""
     state = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
     args = tuple(one if _can_be_sent(one) else repr(one) for one in error.args)
     if _can_be_sent(type(error)):
-        return pickle.dumps((REBUILT, type(error), args, state))
-    return pickle.dumps((RAISED, RuntimeError(f"{shown.rstrip()}\n(an error whose class cannot be pickled)")))
+        return pickle.dumps((REBUILT, sent, type(error), args, state))
+    return pickle.dumps((RAISED, sent, RuntimeError(f"{shown.rstrip()}\n(an error whose class cannot be pickled)")))
 
 
 def _can_be_sent(value: object) -> bool:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from redrive.calls.context import innermost
+from redrive.calls.in_flight import Known, carry
 from redrive.calls.target import endpoint_of
 from redrive.policy import checks
 from redrive.tasks.supervisor import Supervisor
@@ -26,10 +28,13 @@ R = TypeVar("R")
 LENGTH = struct.Struct("!Q")
 """Before a pickled call, and before its pickled answer."""
 RETURNED, RAISED, REBUILT = "returned", "raised", "rebuilt"
-"""What an answer begins with. Then comes the result; the error; or the class, the arguments and the attributes of an
-error that cannot be unpickled by itself."""
+"""What an answer begins with. Then comes the result; or the requests behind an error, and the error, or the class, the
+arguments and the attributes of one that cannot be unpickled by itself."""
+REPORT = 1 << 63
+"""Added to the length of what comes before an answer: a pickled request that is in flight as the limit comes near."""
 
 _CHUNK = 1 << 20
+_LONGEST_POLL = 86_400.0  # poll() takes milliseconds as a C int
 
 is_importing = False
 """Whether this process imports the program for a call that another one makes."""
@@ -72,12 +77,15 @@ class _Call:
         call = _pickled(self._name, (function, args, kwargs))
         self._home = _program_of(self._name) if b"__main__" in call else None
         self._job = pickle.dumps((self._name, call))
+        # Only a service asks whether the call may be repeated.
+        self._watched_until = self._ends if innermost() is not None else None
+        self._in_flight: list[Known] = []
         self._answer = bytearray()
 
     def make(self) -> Any:
         self._ours, theirs = socket.socketpair()
         try:
-            launch = {"connection": theirs.fileno(), "home": self._home}
+            launch = {"connection": theirs.fileno(), "home": self._home, "watched_until": self._watched_until}
             self._supervisor = Supervisor("call_worker", f"call of {self._name}", launch, takes=[theirs.fileno()])
         except BaseException:
             self._ours.close()
@@ -102,8 +110,8 @@ class _Call:
         while not self._is_answered():
             left = self._ends - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"{self._name} did not finish within {self._timeout:g} s; its process was killed")
-            for descriptor, event in poll.poll(left * 1000):
+                self._raise_timeout()
+            for descriptor, event in poll.poll(min(left, _LONGEST_POLL) * 1000):
                 if descriptor == self._supervisor.control.fileno():
                     self._read_answer()
                     if not self._is_answered():
@@ -116,6 +124,11 @@ class _Call:
                 if event & (select.POLLIN | select.POLLHUP) and not self._read_answer():
                     poll.unregister(self._ours)  # the supervisor says how it has died
 
+    def _raise_timeout(self) -> NoReturn:
+        error = TimeoutError(f"{self._name} did not finish within {self._timeout:g} s; its process was killed")
+        carry(error, self._in_flight)
+        raise error
+
     def _send(self, unsent: memoryview) -> memoryview:
         try:
             return unsent[self._ours.send(unsent) :]
@@ -125,8 +138,16 @@ class _Call:
             return unsent[:0]
 
     def _is_answered(self) -> bool:
-        got = len(self._answer)
-        return got >= LENGTH.size and got >= LENGTH.size + LENGTH.unpack_from(self._answer)[0]
+        while len(self._answer) >= LENGTH.size:
+            [length] = LENGTH.unpack_from(self._answer)
+            ends = LENGTH.size + (length & ~REPORT)
+            if len(self._answer) < ends:
+                return False
+            if not length & REPORT:
+                return True
+            self._in_flight.append(pickle.loads(self._answer[LENGTH.size : ends]))
+            del self._answer[:ends]
+        return False
 
     def _read_answer(self) -> bool:
         """Read what is there; whether the answer is complete, or more can come."""
@@ -162,7 +183,8 @@ class _Call:
                 "Return plain data."
             ) from error
         if what != RETURNED:
-            _reraise(parts[0] if what == RAISED else _rebuild(*parts))
+            sent, *parts = parts
+            _reraise(parts[0] if what == RAISED else _rebuild(*parts), sent)
         return parts[0]
 
 
@@ -173,7 +195,8 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class("__main__" if module == "__mp_main__" else module, name)
 
 
-def _reraise(error: BaseException) -> NoReturn:
+def _reraise(error: BaseException, sent: list[Known]) -> NoReturn:
+    carry(error, sent)
     try:
         raise error
     finally:
