@@ -68,6 +68,7 @@ WORDS = {
     "state": "where it stands",
     "status": "what has become of it",
     "subject": "what it is about: a pipeline, a service …",
+    "condition": "the rule, such as `sla_missed`",
     "successes": "attempts that succeeded",
     "task": "the name of the task, `settle[17]` for a child of a fan-out",
     "timeout": "seconds of one attempt",

@@ -141,6 +141,10 @@ class Finding:
     """Seconds for which it must hold before anybody is told."""
     momentary: bool = False
     """It is over already (a run that recovered): told once, and closed at once."""
+    group: str | None = None
+    """The key of the alert that all runs share which fail of the same cause; None where there is none such."""
+    group_title: str | None = None
+    """What the title says of all of them, after their number: `have failed: …`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +221,7 @@ class AlertFilter:
         """Whether this alert is meant."""
         return (
             (not self.keys or alert.key in self.keys)
-            and (not self.subjects or alert.subject.name in self.subjects)
+            and (not self.subjects or self._is_about(alert, self.subjects))
             and (not self.conditions or alert.condition in self.conditions)
             and (not self.pipelines or self._is_about_pipelines(alert))
         )
@@ -225,8 +229,15 @@ class AlertFilter:
     def _is_about_pipelines(self, alert: Alert) -> bool:
         """Whether no other pipeline or flow is concerned: a service that fails may concern several."""
         if alert.subject.kind in ("pipeline", "flow"):
-            return alert.subject.name in self.pipelines
+            return self._is_about(alert, self.pipelines)
         return bool(alert.facts.affected) and set(alert.facts.affected) <= set(self.pipelines)
+
+    @staticmethod
+    def _is_about(alert: Alert, names: tuple[str, ...]) -> bool:
+        """Whether it is about these alone: several pipelines that fail of one cause share an alert."""
+        if alert.subject.kind in ("pipeline", "flow") and len(alert.facts.affected) > 1:
+            return set(alert.facts.affected) <= set(names)
+        return alert.subject.name in names
 
     def __str__(self) -> str:
         named = {"alert": self.keys, "subject": self.subjects, "condition": self.conditions, "pipeline": self.pipelines}

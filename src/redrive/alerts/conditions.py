@@ -122,6 +122,8 @@ def found(
     since: datetime | None = None,
     persist: float = 0.0,
     momentary: bool = False,
+    group: str | None = None,
+    group_title: str | None = None,
 ) -> Finding:
     """A finding of a condition of the table; its texts are lines without secrets, whatever they were made of."""
     return Finding(
@@ -142,6 +144,8 @@ def found(
         since=since,
         persist=persist,
         momentary=momentary,
+        group=group,
+        group_title=None if group_title is None else safe_line(group_title, TITLE_LENGTH),
     )
 
 

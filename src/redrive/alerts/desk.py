@@ -193,11 +193,14 @@ class Desk:
         status: AlertStatus | str | None = None,
         urgency: Urgency | str | None = None,
         subject: str | None = None,
+        condition: str | None = None,
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[Alert]:
         """Alerts, the newest first; with the status "open", all that are not over."""
-        return self.ledger.find(status=status, urgency=urgency, subject=subject, since=since, limit=limit)
+        return self.ledger.find(
+            status=status, urgency=urgency, subject=subject, condition=condition, since=since, limit=limit
+        )
 
     def get(self, alert_id: int) -> Alert:
         """One alert."""

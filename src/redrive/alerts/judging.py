@@ -232,12 +232,18 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
         tasks_total=sum(counts.values()),
         dead=tuple(
             DeadTasks(
-                task=one.task, cause=one.cause, reason=mask(one.error or ""), count=one.count, untried=one.untried
+                task=one.task,
+                cause=one.cause,
+                reason=mask(one.error or ""),
+                kind=one.kind,
+                count=one.count,
+                untried=one.untried,
             )
             for one in dead
         ),
         due_tasks=tuple(_due_tasks(connection, row.run_id)),
         failed=tuple(f"{one.sample}: {mask(one.error or '')}" for one in failed),
+        failed_of=mask(failed[0].error or "") if failed else None,
         variant=_variant(row.params),
         is_history=_has_successor(connection, task_runs, same, row),
         history=tuple(_past_flow(connection, row, now)),

@@ -11,6 +11,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, delete, insert, select, update
 
 from redrive.alerts import state
+from redrive.alerts.causes import CAUSE, LATER
 from redrive.alerts.outbox import Outbox
 from redrive.alerts.picture import Judgement
 from redrive.alerts.safe_text import safe, safe_line
@@ -221,14 +222,16 @@ class AlertLedger:
         status: AlertStatus | str | None = None,
         urgency: Urgency | str | None = None,
         subject: str | None = None,
+        condition: str | None = None,
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[Alert]:
         """Alerts, the newest first.
 
-        status   "open" for all that are not over; else those that are exactly so
-        subject  the name of a pipeline, flow, service …
-        since    those that were seen since then
+        status     "open" for all that are not over; else those that are exactly so
+        subject    the name of a pipeline, flow, service …; also one of several that share an alert
+        condition  such as "sla_missed"
+        since      those that were seen since then
         """
         wanted: Any = select(alerts)
         if status == OPEN:
@@ -237,12 +240,18 @@ class AlertLedger:
             wanted = wanted.where(alerts.c.status == AlertStatus(status).value)
         if urgency is not None:
             wanted = wanted.where(alerts.c.urgency == Urgency(urgency).value)
-        if subject is not None:
-            wanted = wanted.where(alerts.c.subject == subject)
+        if condition is not None:
+            wanted = wanted.where(alerts.c.condition == condition)
         if since is not None:
             wanted = wanted.where(alerts.c.last_seen >= since)
-        wanted = wanted.order_by(alerts.c.id.desc()).limit(limit)
-        return self._database.read(lambda connection: [alert_of(row) for row in connection.execute(wanted)])
+
+        def work(connection: Connection) -> list[Alert]:
+            about = wanted
+            if subject is not None:
+                about = about.where((alerts.c.subject == subject) | among(alerts.c.id, _shared_by(connection, subject)))
+            return [alert_of(row) for row in connection.execute(about.order_by(alerts.c.id.desc()).limit(limit))]
+
+        return self._database.read(work)
 
     def get(self, alert_id: int) -> Alert:
         """One alert."""
@@ -374,6 +383,7 @@ def _at_once(judgement: Judgement) -> Judgement:
 def _touched(connection: Connection, judgement: Judgement, *, and_waiting: bool) -> dict[str, Case]:
     """The alerts that a judgement may change, by their keys. There may be many others, and a run waits for this."""
     keys = {one.key for one in judgement.findings}
+    groups = {one.group for one in judgement.findings} - {None}
     found = {one.evidence for one in judgement.findings}
     column = alerts.c
     wanted = [
@@ -382,10 +392,17 @@ def _touched(connection: Connection, judgement: Judgement, *, and_waiting: bool)
             select(column.id, column.key, column.told_at, column.witnesses).where(ALERT_IS_OPEN)
         )
         if row.key in keys
+        or row.key.partition(LATER)[0] in groups
         or (and_waiting and row.told_at is None)
         or any(name in found or judgement.weighed(name) for name in row.witnesses)
     ]
     return _cases(connection, wanted)
+
+
+def _shared_by(connection: Connection, name: str) -> list[int]:
+    """Open alerts of a cause that several share, this one among them."""
+    shared = select(alerts.c.id, alerts.c.facts).where(ALERT_IS_OPEN, alerts.c.key.like(f"{CAUSE}%"))
+    return [row.id for row in connection.execute(shared) if name in row.facts.get("affected", ())]
 
 
 def _cases(connection: Connection, ids: Collection[int]) -> dict[str, Case]:

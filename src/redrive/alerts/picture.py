@@ -30,6 +30,7 @@ class DeadTasks:
     task: str
     cause: str
     reason: str
+    kind: str | None = None
     count: int
     untried: int = 0
 
@@ -92,6 +93,8 @@ class RunPicture:
     due_tasks: tuple[DueTask, ...] = ()
     failed: tuple[str, ...] = ()
     """Why tasks failed whose retries are spent, one sentence for each cause."""
+    failed_of: str | None = None
+    """The error of the first of these, without the name of the task."""
     # To compare it with.
     is_history: bool = False
     """A run of the same ident has ended since: what this one did is over, but for what is about itself alone."""

@@ -172,6 +172,7 @@ _ALERTS: Mapping[str, Callable[[Located], Any]] = {
     "persist": duration,
     "recovery": duration,
     "repeat": _repeat,
+    "cause_window": duration,
     "storm": whole,
     "storm_window": duration,
     "quiet": _quiet,

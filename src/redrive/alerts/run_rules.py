@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from redrive.alerts.causes import shared_cause
 from redrive.alerts.conditions import found
 from redrive.alerts.picture import DeadTasks, Judgement, RunPicture
 from redrive.alerts.run_facts import (
@@ -67,6 +68,8 @@ def _broken(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
         key=f"service:{service}:auth" if refused and service is not None else f"run:{run.ident}",
         evidence=f"run:{run.ident}:failed",
         since=run.ended_at,
+        group=None if refused and service is not None else _group(run, settings),
+        group_title=f"have failed, {what}: {_cause(run)}",
     )
 
 
@@ -91,7 +94,20 @@ def _spent(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
         evidence=f"run:{run.ident}:failed",
         since=run.ended_at,
         persist=settings.recovery,
+        group=_group(run, settings) if service is None else None,
+        group_title=f"have failed, and their retries are spent: {_cause(run)}",
     )
+
+
+def _group(run: RunPicture, settings: AlertSettings) -> str | None:
+    """The alert that it shares with all runs that fail of the same; tasks of several causes have none in common."""
+    if len(run.failed) > 1:
+        return None
+    return shared_cause(_cause(run), kind=run.error_kind, subject=run.subject, settings=settings, target=run.target)
+
+
+def _cause(run: RunPicture) -> str:
+    return run.failed_of or run.reason or run.error_type or ""
 
 
 def _why(run: RunPicture) -> str:
@@ -336,6 +352,8 @@ def _dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Iterator[F
             key=f"task:{run.subject.ident}:{cause}",
             evidence=f"dead:{run.run_id}:{cause}",
             since=run.ended_at,
+            group=shared_cause(all_of_it[0].reason, kind=all_of_it[0].kind, subject=run.subject, settings=settings),
+            group_title=f"have tasks that wait for a person: {all_of_it[0].reason}",
         )
 
 

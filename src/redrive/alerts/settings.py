@@ -186,6 +186,8 @@ class AlertSettings:
         default_factory=lambda: {Urgency.P1: 3_600.0, Urgency.P2: 14_400.0, Urgency.P3: 86_400.0}
     )
     """Seconds after which an alert that is open and not acknowledged is sent again; None for never."""
+    cause_window: float = 3_600.0
+    """Seconds after a cause was last seen within which a run that fails of it joins its alert."""
     storm: int = 5
     """Messages to one channel within `storm_window` that are sent one by one; what comes beyond is summed up."""
     storm_window: float = 300.0

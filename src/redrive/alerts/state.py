@@ -14,10 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from redrive.alerts import conditions
+from redrive.alerts.causes import CAUSE, LATER, is_of
 from redrive.alerts.picture import Judgement
-from redrive.alerts.sentences import short
+from redrive.alerts.safe_text import safe_line
+from redrive.alerts.sentences import TITLE_LENGTH, command, short
 from redrive.alerts.settings import AlertSettings
 from redrive.notices import Alert, AlertStatus, Facts, Finding, Subject, Urgency, What
 
@@ -30,6 +33,7 @@ NO_LONGER = "it no longer holds"
 
 # What is not told while an alert is silenced.
 _SILENCED = (What.OPENED, What.ESCALATED, What.REPEATED)
+_WHOLE = 20  # members of one alert of which all is kept that they said
 
 # How the ident of a run of a flow begins, and how it ends where the run was given parameters.
 _FLOW = "flow/"
@@ -49,6 +53,11 @@ class Witness:
         """Its name."""
         return self.finding.evidence
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether it is one of so many that not all that it said is kept."""
+        return not self.finding.title
+
     def has_held(self, now: datetime) -> bool:
         """Whether it has been so for long enough. A level is only known to hold until it was last measured."""
         until = self.seen_at if self.evidence.startswith(LEVEL) else now
@@ -64,6 +73,8 @@ class Case:
     """In the order in which they last spoke."""
     peak: Urgency | None = None
     """The most urgent that anybody was told it is; None while nobody was told."""
+    members: int = 0
+    """The most pipelines and flows that have failed of it at a time."""
 
     @property
     def is_told(self) -> bool:
@@ -224,7 +235,7 @@ def judged(
     is_known  whether people know already what a momentary finding tells
     """
     steps = _Steps(cases)
-    lasting = _lasting(judgement, cases)
+    lasting = _lasting(judgement, cases, now, settings)
     for finding in lasting.values():
         steps.add(finding.key, found(steps.case(finding.key), finding, now))
     standing = {*lasting, *((one.key, one.evidence) for one in judgement.findings if one.momentary)}
@@ -258,7 +269,9 @@ class _Steps:
         self.changes[key] = change
 
 
-def _lasting(judgement: Judgement, cases: Mapping[str, Case]) -> dict[tuple[str, str], Finding]:
+def _lasting(
+    judgement: Judgement, cases: Mapping[str, Case], now: datetime, settings: AlertSettings
+) -> dict[tuple[str, str], Finding]:
     """What holds and goes on, by the alert it belongs to and who says so."""
     heard: defaultdict[str, list[tuple[Case, Witness]]] = defaultdict(list)
     for case in cases.values():
@@ -268,12 +281,18 @@ def _lasting(judgement: Judgement, cases: Mapping[str, Case]) -> dict[tuple[str,
     lasting = sorted((one for one in judgement.findings if not one.momentary), key=lambda one: one.urgency.value)
     found: dict[tuple[str, str], Finding] = {}
     for finding in lasting:
-        placed = _placed(finding, heard[finding.evidence])
+        placed = _placed(finding, heard[finding.evidence], cases, now, settings)
         found.setdefault((placed.key, placed.evidence), placed)
     return found
 
 
-def _placed(finding: Finding, heard: Collection[tuple[Case, Witness]]) -> Finding:
+def _placed(
+    finding: Finding,
+    heard: Collection[tuple[Case, Witness]],
+    cases: Mapping[str, Case],
+    now: datetime,
+    settings: AlertSettings,
+) -> Finding:
     """The finding, at the alert that its witness speaks for.
 
     A run that fails again and again may blame now this service, now that one. It has failed for as long as it has,
@@ -282,11 +301,44 @@ def _placed(finding: Finding, heard: Collection[tuple[Case, Witness]]) -> Findin
 
     heard  what the same witness has said before, and of which alerts
     """
-    if not heard or any(case.alert.key == finding.key for case, _ in heard):
+    if any(case.alert.key == finding.key for case, _ in heard):
         return finding
-    known = next((case.alert.key for case, _ in heard if case.is_told), finding.key)
-    began = min(witness.since for _, witness in heard)
-    return replace(finding, key=known, since=began if finding.since is None else min(began, finding.since))
+    known = next((case.alert.key for case, _ in heard if case.is_told and not _leaves(finding, case)), None)
+    began = min((witness.since for _, witness in heard), default=finding.since)
+    if began is not None and finding.since is not None:
+        began = min(began, finding.since)
+    return replace(finding, key=known or _joined(finding, heard, cases, now, settings), since=began)
+
+
+def _leaves(finding: Finding, case: Case) -> bool:
+    """Whether a run that fails of something else now is to be told of apart from those it had failed with."""
+    return finding.group is not None and len(case.witnesses) > 1 and not is_of(case.alert.key, finding.group)
+
+
+def _joined(
+    finding: Finding,
+    heard: Collection[tuple[Case, Witness]],
+    cases: Mapping[str, Case],
+    now: datetime,
+    settings: AlertSettings,
+) -> str:
+    """The key of the alert that a finding belongs to: its own where people know that one; else the one of its cause.
+
+    What is seen again after `cause_window` may be another cause with the same words, so people are told anew.
+    """
+    own, group = cases.get(finding.key), finding.group
+    if group is None or (own is not None and own.is_told):
+        return finding.key
+    same = [case for case in cases.values() if is_of(case.alert.key, group)]
+    mine = [case for case, _ in heard if is_of(case.alert.key, group)]
+    if finding.condition == "dead_task":  # of another run of this flow: the tasks of the first one still wait
+        mine += [case for case in same if finding.subject in _members(case)]
+    if mine:
+        return mine[0].alert.key
+    last = max(same, key=lambda case: case.alert.last_seen, default=None)
+    if last is not None and now - last.alert.last_seen <= timedelta(seconds=settings.cause_window):
+        return last.alert.key
+    return group if group not in cases else f"{group}{LATER}{now:%Y%m%dT%H%M%S}"
 
 
 def _ended_well(ident: str, judgement: Judgement) -> bool:
@@ -348,12 +400,13 @@ def _weighed(case: Case, now: datetime) -> Change:
         return Change(case)
     lead = _lead(case, now)
     began = min(one.since for one in case.witnesses)
+    case = replace(case, members=max(case.members, len(_members(case))), witnesses=_bounded(case))
     alert = replace(
         case.alert,
         condition=lead.finding.condition,
         urgency=lead.finding.urgency,
         subject=lead.finding.subject,
-        title=lead.finding.title,
+        title=_title(case, lead),
         facts=_facts(lead, case.witnesses),
         persist=lead.finding.persist,
         evidence=frozenset(one.evidence for one in case.witnesses),
@@ -377,6 +430,52 @@ def _lead(case: Case, now: datetime) -> Witness:
     return min(reversed(heard), key=lambda one: one.finding.urgency.value)
 
 
+def _title(case: Case, lead: Witness, *, over: bool = False) -> str:
+    """What it says of all that failed of one cause; of one alone, what that one says."""
+    said = lead.finding.group_title
+    if said is None or case.members < 2 or not case.alert.key.startswith(CAUSE):
+        return lead.finding.title
+    members = _members(case)
+    kinds = sorted({one.kind for one in members}, reverse=True)
+    left = "" if over or len(members) == case.members else f"{len(members):,} of "
+    return safe_line(f"{left}{case.members:,} {' and '.join(f'{kind}s' for kind in kinds)} {said}", TITLE_LENGTH)
+
+
+def _bounded(case: Case) -> tuple[Witness, ...]:
+    """All of them, but all that was said only of those who spoke last: an alert of thousands is written again with
+    every one that joins or leaves."""
+    if len(case.witnesses) <= _WHOLE or not case.alert.key.startswith(CAUSE):
+        return case.witnesses
+    older, newer = case.witnesses[:-_WHOLE], case.witnesses[-_WHOLE:]
+    return (*(one if one.finding.group_title is None else _brief(one) for one in older), *newer)
+
+
+def _brief(witness: Witness) -> Witness:
+    if witness.is_brief:
+        return witness
+    facts = brief_facts(witness.finding, witness.finding.facts.run_id)
+    return replace(witness, finding=replace(witness.finding, title="", facts=facts, group=None))
+
+
+def brief_facts(finding: Finding, run_id: UUID | None) -> Facts:
+    """What is still said of one of many that failed of the same."""
+    facts, name = finding.facts, finding.subject.name
+    look = ("alerts", "ls") if run_id is None else ("runs", "show", str(run_id)[:8])
+    return Facts(
+        status=facts.status,
+        run_id=run_id,
+        error=facts.error,
+        error_type=facts.error_type,
+        affected=(name,),
+        commands=(command(*look),),
+    )
+
+
+def _members(case: Case) -> set[Subject]:
+    """The pipelines and flows that speak for it."""
+    return {one.finding.subject for one in case.witnesses}
+
+
 def _facts(lead: Witness, witnesses: tuple[Witness, ...]) -> Facts:
     affected = dict.fromkeys(name for one in (lead, *witnesses) for name in one.finding.facts.affected)
     return replace(lead.finding.facts, affected=tuple(affected))
@@ -385,6 +484,7 @@ def _facts(lead: Witness, witnesses: tuple[Witness, ...]) -> Facts:
 def _resolved(case: Case, now: datetime, why: str) -> Change:
     alert = replace(
         case.alert,
+        title=_title(case, _lead(case, now), over=True) if case.members > 1 and case.witnesses else case.alert.title,
         status=AlertStatus.RESOLVED,
         resolved_at=now,
         resolution=why,

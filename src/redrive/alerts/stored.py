@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Row
 
 from redrive.alerts.safe_text import safe_document, safe_line
-from redrive.alerts.state import Case, Witness
+from redrive.alerts.state import Case, Witness, brief_facts
 from redrive.notices import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
 
 TITLE = 500
@@ -20,6 +22,8 @@ _AS_THEY_ARE = (
     *("key", "condition", "title", "since", "opened_at", "last_seen", "seen", "gone_since", "persist", "told_at"),
     *("repeats", "acknowledged_at", "acknowledged_by", "note", "resolved_at", "resolution"),
 )
+
+_COMMON = ("condition", "urgency", "persist", "group_title", "status", "error", "error_type")
 
 
 def columns_of(case: Case) -> dict[str, Any]:
@@ -36,7 +40,9 @@ def columns_of(case: Case) -> dict[str, Any]:
         "facts": alert.facts.document(),
         "evidence": {
             "peak": None if case.peak is None else case.peak.value,
-            "witnesses": [_document_of(witness) for witness in case.witnesses],
+            "members": case.members,
+            "witnesses": [_document_of(witness) for witness in case.witnesses if not witness.is_brief],
+            "brief": _brief_of(case.witnesses),
         },
     }
 
@@ -44,8 +50,10 @@ def columns_of(case: Case) -> dict[str, Any]:
 def case_of(row: Row[Any]) -> Case:
     """An alert with all that speaks for it."""
     kept = row.evidence
-    witnesses = tuple(_witness_of(row.key, document) for document in kept["witnesses"])
-    return Case(alert_of(row), witnesses, None if kept["peak"] is None else Urgency(kept["peak"]))
+    brief = (one for document in kept.get("brief", ()) for one in _briefly(row.key, document))
+    witnesses = (*brief, *(_witness_of(row.key, document) for document in kept["witnesses"]))
+    peak = None if kept["peak"] is None else Urgency(kept["peak"])
+    return Case(alert_of(row), witnesses, peak, kept.get("members", 0))
 
 
 def alert_of(row: Row[Any]) -> Alert:
@@ -76,7 +84,10 @@ def send_of(row: Row[Any]) -> Send:
 def fit_to_store(finding: Finding) -> Finding:
     """The finding, its names as they are, all that others said safe to show: no secrets, and nothing overlong."""
     return replace(
-        finding, title=safe_line(finding.title, TITLE), facts=Facts.of(safe_document(finding.facts.document()))
+        finding,
+        title=safe_line(finding.title, TITLE),
+        group_title=None if finding.group_title is None else safe_line(finding.group_title, TITLE),
+        facts=Facts.of(safe_document(finding.facts.document())),
     )
 
 
@@ -88,11 +99,56 @@ def _document_of(witness: Witness) -> dict[str, Any]:
         "urgency": finding.urgency.value,
         "subject": [finding.subject.kind, finding.subject.name],
         "title": finding.title,
+        "group_title": finding.group_title,
         "facts": finding.facts.document(),
         "persist": finding.persist,
         "since": witness.since.isoformat(),
         "seen_at": witness.seen_at.isoformat(),
     }
+
+
+def _brief_of(witnesses: Iterable[Witness]) -> list[dict[str, Any]]:
+    """What many members of one alert have in common, once; and of each what it has alone."""
+    brief = groupby((one for one in witnesses if one.is_brief), key=lambda one: _common(one.finding))
+    return [
+        {
+            **dict(zip(_COMMON, common, strict=True)),
+            "members": [
+                [
+                    one.evidence,
+                    *(one.finding.subject.kind, one.finding.subject.name),
+                    None if one.finding.facts.run_id is None else str(one.finding.facts.run_id),
+                    *(one.since.isoformat(), one.seen_at.isoformat()),
+                ]
+                for one in members
+            ],
+        }
+        for common, members in brief
+    ]
+
+
+def _common(finding: Finding) -> tuple[Any, ...]:
+    facts = finding.facts
+    said = (finding.condition, finding.urgency.value, finding.persist, finding.group_title)
+    return (*said, facts.status, facts.error, facts.error_type)
+
+
+def _briefly(key: str, document: Mapping[str, Any]) -> Iterator[Witness]:
+    condition, urgency, persist, group_title, status, error, error_type = (document[name] for name in _COMMON)
+    for evidence, kind, name, run_id, since, seen_at in document["members"]:
+        finding = Finding(
+            key=key,
+            condition=condition,
+            urgency=Urgency(urgency),
+            subject=Subject(kind=kind, name=name),
+            title="",
+            facts=Facts(status=status, error=error, error_type=error_type),
+            evidence=evidence,
+            persist=persist,
+            group_title=group_title,
+        )
+        facts = brief_facts(finding, None if run_id is None else UUID(run_id))
+        yield Witness(replace(finding, facts=facts), datetime.fromisoformat(since), datetime.fromisoformat(seen_at))
 
 
 def _witness_of(key: str, document: Mapping[str, Any]) -> Witness:
@@ -104,6 +160,7 @@ def _witness_of(key: str, document: Mapping[str, Any]) -> Witness:
             urgency=Urgency(document["urgency"]),
             subject=Subject(kind=kind, name=name),
             title=document["title"],
+            group_title=document.get("group_title"),
             facts=Facts.of(document["facts"]),
             evidence=document["evidence"],
             persist=document["persist"],

@@ -18,7 +18,7 @@ from redrive.cli.exits import UNAVAILABLE, Refused
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Session
 from redrive.cli.wording import ago, at, in_a_line
-from redrive.notices import Alert, Send, SendStatus, Urgency, What
+from redrive.notices import Alert, AlertStatus, Send, SendStatus, Urgency, What
 
 if TYPE_CHECKING:
     from redrive.alerts.conditions import Condition
@@ -30,8 +30,11 @@ app = noun("Alerts: what people were told, what became of it, and whether they c
 _LATELY = timedelta(days=7)
 _SPANS = (("d", 86_400), ("h", 3_600), ("min", 60))
 _MARKS = {SendStatus.SENT: "✓", SendStatus.FAILED: "✗", SendStatus.WAITING: "…"}
+_MOST_CHOSEN = 100_000
 _LARGEST = 2**63 - 1  # that a database can have
-_Ids = Annotated[list[int], typer.Argument(metavar="ID", help="The alerts.", show_default=False, min=1, max=_LARGEST)]
+_Ids = Annotated[
+    list[int] | None, typer.Argument(metavar="ID", help="The alerts.", show_default=False, min=1, max=_LARGEST)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +144,32 @@ def rules(session: Session) -> None:
 @command(app)
 def ack(
     session: Session,
-    ids: _Ids,
+    ids: _Ids = None,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="All alerts that are open.")] = False,
+    subject: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Those about this pipeline, flow, service, table …")
+    ] = None,
+    condition: Annotated[str | None, typer.Option(metavar="NAME", help="Those of this condition: sla_missed …")] = None,
     note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="What is being done about it.")] = None,
 ) -> None:
-    """Say that you are at it: it is not repeated any more, unless it becomes more urgent."""
-    _decide(session, ids, lambda desk, alert_id, who: desk.acknowledge(alert_id, by=who, note=note), "acknowledged")
+    """Acknowledge alerts: they are not repeated any more, unless they become more urgent."""
+    chosen = ids or []
+    if bool(chosen) == (all_ or (subject, condition) != (None, None)):
+        raise Refused("name alerts by their ids, or choose them by --all, --subject or --condition")
+    if not chosen:
+        with session.opened() as store:
+            wanted = store.alerts.find(status="open", subject=subject, condition=condition, limit=_MOST_CHOSEN)
+        chosen = [one.id for one in wanted if one.status is AlertStatus.OPEN]
+        if not chosen:
+            session.out.say("no open alert matches; nothing was changed")
+    _decide(session, chosen, lambda desk, alert_id, who: desk.acknowledge(alert_id, by=who, note=note), "acknowledged")
 
 
 @command(app)
 def resolve(
     session: Session,
-    ids: Annotated[
-        list[int] | None,
-        typer.Argument(metavar="ID", help="The alerts.", show_default=False, min=1, max=_LARGEST),
-    ] = None,
+    ids: _Ids = None,
     *,
     key: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Of an alert that `alerts open` opened; may be repeated.")

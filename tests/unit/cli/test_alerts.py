@@ -446,3 +446,36 @@ class TestSilences:
         assert (answer.code, answer.err.count("\n")) == (64, 1)
         assert says in answer.err
         assert store.alerts.silences(ended=True) == []
+
+
+class TestAcknowledgingMany:
+    def open(self, store):
+        return sorted(one.subject.name for one in store.alerts.find(status="open") if one.status == "open")
+
+    def test_all(self, run, store, found):
+        found(finding("a"), finding("b"))
+        result = run("alerts", "ack", "--all", "--note", "known")
+        assert (result.code, self.open(store)) == (0, [])
+        assert {one.note for one in store.alerts.find(status="acknowledged")} == {"known"}
+
+    def test_by_subject(self, run, store, found):
+        found(finding("a"), finding("b"))
+        run("alerts", "ack", "--subject", "a")
+        assert self.open(store) == ["b"]
+
+    def test_by_condition(self, run, store, found):
+        found(finding("a"), dataclasses.replace(finding("b"), condition="sla_missed"))
+        run("alerts", "ack", "--condition", "sla_missed")
+        assert self.open(store) == ["a"]
+
+    def test_ids_and_a_choice_are_refused(self, run, store, found):
+        found(finding("a"))
+        for words in (("1", "--all"), ()):
+            result = run("alerts", "ack", *words)
+            assert result.code == 64
+            assert "--subject" in result.err
+        assert self.open(store) == ["a"]
+
+    def test_none_that_matches_changes_nothing(self, run, store, found):
+        result = run("alerts", "ack", "--all")
+        assert (result.code, "nothing was changed" in result.err) == (0, True)
