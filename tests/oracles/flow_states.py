@@ -63,13 +63,17 @@ class Model:
     """How many attempts an operator's retry, or the next start after a failure, has reset: they count no more."""
     decided: dict[Place, State] = field(default_factory=dict)
     """The states that an operator has set."""
+    resets: Counter[int] = field(default_factory=Counter)
+    """How often a fan-out may have got other children."""
 
     def states(self) -> dict[Place, State]:
         """Return the state of every task when nothing is left to run."""
         states: dict[Place, State] = {}
         for number, drawn in enumerate(self.graph):
             idle = self._idle(drawn, states)
-            if idle is not None:
+            if (number, -1) in self.decided:  # whatever has become of the tasks that it waited for
+                states[number, -1] = self.decided[number, -1]
+            elif idle is not None:
                 states[number, -1] = idle
             elif drawn.kind == "fan-out":
                 children = [self._state(number, child) for child in range(self._items(drawn.after[0], states))]
@@ -110,6 +114,7 @@ class Model:
     def reset_below(self, number: int, attempts: dict[Place, int]) -> None:
         """Let what comes after a task that runs again start over: its attempts so far count no more."""
         below = self.below(number)
+        self.resets.update(below)
         for place in [*attempts]:
             failed_for_good = place[1] < 0 and self.decided.get(place) is State.FAILED
             if place[0] in below and not failed_for_good:
@@ -119,11 +124,17 @@ class Model:
 
     def _items(self, source: int, states: dict[Place, State]) -> int:
         """Return how many items a task that succeeded gives to a fan-out."""
-        if self.graph[source].kind == "fan-out":
-            return sum(1 for number, child in states if number == source and child >= 0)
         if (source, -1) in self.decided:
             return ACCEPTED_ITEMS
+        if self.graph[source].kind == "fan-out":
+            return sum(1 for number, child in states if number == source and child >= 0)
         return 0 if self.outcomes[source, -1][-1] == "discard" else self.graph[source].items
+
+    def check_attempts(self) -> None:
+        """No task that is done runs again, unless an operator or a task before it has asked for that."""
+        for place, outcomes in self.outcomes.items():
+            for outcome in outcomes[self.forgiven[place] : -1]:
+                assert outcome not in ("returns", "discard", "skip"), f"{place} ran again: {outcomes}"
 
     def _state(self, number: int, child: int) -> State:
         """Return the state of a task that its own attempts decide."""

@@ -20,7 +20,7 @@ from tests.oracles.letters import come_to_rest
 from tests.support import tasks_flow
 from tests.support.tasks_worker import FLOWS, MARK
 
-OVER = {State.SUCCESS, State.FAILED, State.DEAD_LETTER, State.UPSTREAM_FAILED}
+OVER = {State.SUCCESS, State.SKIPPED, State.FAILED, State.DEAD_LETTER, State.UPSTREAM_FAILED}
 QUIET = {"orders", "catalogue", "nothing", "numbers", "halves", "bag", "count_them"}
 """Tasks that have no effect, and a result of their own."""
 WAITS = {State.READY, State.RETRYING, State.SENSING}

@@ -29,8 +29,10 @@ from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_changes, tasks
 from redrive.tasks import people
+from redrive.tasks.cancel import cancel_tasks
 from redrive.tasks.executor import Executor
 from redrive.tasks.ledger import Start
+from redrive.tasks.rerun import rerun
 from redrive.tasks.scribe import Bell
 from redrive.tasks.states import TRANSITIONS
 from redrive.tasks.work import Ended, Outcome
@@ -69,7 +71,15 @@ def graphs(draw: st.DrawFn) -> list[Drawn]:
     return found
 
 
-decisions = st.lists(st.tuples(st.sampled_from(["retry", "accept", "fail"]), st.integers(0, 99)), max_size=3)
+DECIDES = {
+    "retry": (State.DEAD_LETTER, State.FAILED),
+    "accept": (State.DEAD_LETTER, State.FAILED),
+    "fail": (State.DEAD_LETTER,),
+    "rerun": (State.SUCCESS,),
+    "cancel": (State.PENDING, State.READY, State.RETRYING, State.SENSING),
+}
+"""What an operator can decide, and about tasks in which states."""
+decisions = st.lists(st.tuples(st.sampled_from([*DECIDES]), st.integers(0, 99)), max_size=3)
 kills = st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=3)
 
 
@@ -93,9 +103,11 @@ class ScriptedPool:
 
     def give(self, job: Any) -> None:
         place, _, attempt = Path(job.result_file).stem.rpartition("-")
-        self._stage.made[f"{place}-{attempt}"] += 1
-        drawn = self._stage.graph[int(job.task[1:])]
+        node = int(job.task[1:])
+        drawn = self._stage.graph[node]
         child = self._stage.child_of(int(place)) if drawn.kind == "fan-out" else -1
+        children = 0 if child < 0 else self._stage.model.resets[node]
+        self._stage.made[node, child, children, int(attempt)] += 1
         self._ended.append(outcome_of(job.ticket, drawn, drawn.outcome(child, int(attempt))))
         self._bell.ring()
 
@@ -130,7 +142,9 @@ class Stage:
 
     def __init__(self, graph: list[Drawn], store: redrive.Store) -> None:
         self.graph, self.store = graph, store
-        self.made: Counter[str] = Counter()
+        self.model = Model(graph)
+        self.made: Counter[tuple[int, int, int, int]] = Counter()
+        """How often each attempt was started: of a task, a child, one of its sets of children, and by its number."""
         self.flow = redrive.Flow("drawn", store=store, workers=2)
         for number, drawn in enumerate(graph):
             self._add(number, drawn)
@@ -220,8 +234,8 @@ def observed(stage: Stage, model: Model) -> dict[tuple[int, int], State]:
         assert row.attempt == len(model.outcomes[row.node, row.child]), "an attempt is counted when it is claimed"
         assert row.owner is None
         assert (row.due_at is None) == (row.state not in ("READY", "RETRYING", "SENSING"))
-    if all(drawn.run_when == "all_succeeded" for drawn in stage.graph):  # or ids of children are given out again
-        assert not {name: times for name, times in stage.made.items() if times > 1}, "no attempt is made twice"
+    assert not {one: times for one, times in stage.made.items() if times > 1}, "no attempt is made twice"
+    model.check_attempts()
     return {places[row.id]: State(row.state) for row in rows}
 
 
@@ -246,38 +260,28 @@ def check_letters(stage: Stage, model: Model, states: dict[tuple[int, int], Stat
             assert (shown(place) in pending) == (state is State.DEAD_LETTER) or sent_back
 
 
-def decide(
-    stage: Stage, model: Model, run_id: Any, states: dict[tuple[int, int], State], wish: tuple[str, int]
-) -> None:
-    """What a person does about one of the tasks that went wrong, in the store and in the model."""
-    parents = {number for number, child in states if child >= 0}
-    wrong = sorted(
-        place
-        for place, state in states.items()
-        if state in (State.DEAD_LETTER, State.FAILED) and not (place[1] < 0 and place[0] in parents)
-    )
+def decide(stage: Stage, model: Model, run_id: Any, wish: tuple[str, int]) -> None:
+    """What an operator does about one of the tasks, in the store and in the model."""
     action, choice = wish
-    if action == "fail":
-        wrong = [place for place in wrong if states[place] is State.DEAD_LETTER]
-    if not wrong:
+    rows = stage.rows(tasks, [tasks.c.node, tasks.c.child])
+    possible = [row for row in rows if row.children is None and row.state in DECIDES[action]]
+    if not possible:
         return
-    place = wrong[choice % len(wrong)]
+    row = possible[choice % len(possible)]
+    place = (row.node, row.child)
     name = shown(place)
-    if action != "fail":
-        model.reset_below(place[0], {one: len(made) for one, made in model.outcomes.items()})
-        for below in model.below(place[0]):
-            states.update({one: State.PENDING for one in states if one[0] == below})
-    if action == "retry":
-        people.retry(stage.store, run_id, [name])
-        model.forgiven[place] = len(model.outcomes[place])
+    if action in ("retry", "accept", "rerun"):
+        model.reset_below(place[0], {(one.node, one.child): one.attempt for one in rows})
+    if action in ("retry", "rerun"):
+        {"retry": people.retry, "rerun": rerun}[action](stage.store, run_id, [name])
+        model.forgiven[place] = row.attempt
         model.decided.pop(place, None)
-        states[place] = State.READY  # not to be decided about again before it ran
     elif action == "accept":
         people.accept(stage.store, run_id, [name], note="known", result=list(range(ACCEPTED_ITEMS)))
-        model.decided[place] = states[place] = State.SUCCESS
+        model.decided[place] = State.SUCCESS
     else:
-        people.fail(stage.store, run_id, [name], note="given up")
-        model.decided[place] = states[place] = State.FAILED
+        {"fail": people.fail, "cancel": cancel_tasks}[action](stage.store, run_id, [name], note="given up")
+        model.decided[place] = State.FAILED
 
 
 @given(graphs(), kills, st.lists(decisions, max_size=2))
@@ -288,14 +292,13 @@ def test_whatever_happens_every_task_ends_as_a_small_model_says(
         shutil.copy(empty_sqlite, Path(directory) / "store.db")
         store = stack.enter_context(redrive.connect(Path(directory) / "store.db"))
         stack.enter_context(set_testing())
-        stage, model = Stage(graph, store), Model(graph)
+        stage = Stage(graph, store)
+        model = stage.model
         kill = list(killed)
         run_id = None
         for wishes in [[], *rounds]:
-            if wishes:
-                states = observed(stage, model)
-                for wish in wishes:
-                    decide(stage, model, run_id, states, wish)
+            for wish in wishes:
+                decide(stage, model, run_id, wish)
             status = None
             while status is None:
                 forgive_failures(stage, model)
