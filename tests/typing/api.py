@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 import httpx
@@ -87,7 +88,36 @@ async def fetch_token() -> str:
     return "token"
 
 
+def fetch_with_expiry() -> tuple[str, float]:
+    return "token", 3_600.0
+
+
+async def afetch_with_expiry() -> tuple[str, datetime]:
+    return "token", datetime.now(UTC)
+
+
 atokens: redrive.Token = redrive.Token(fetch_token)
+short_lived = [redrive.Token(fetch_token, ttl=3_600), redrive.Token(lambda: "token", ttl=timedelta(hours=1))]
+expiring = [redrive.Token(fetch_with_expiry), redrive.Token(afetch_with_expiry)]
+assert_type(redrive.run_with_timeout(fetch, 30, 3, credential="k1"), dict[str, int])
+assert_type(redrive.run_with_timeout(fetch_token, 30), str)
+
+
+def keeping(store: redrive.Store) -> int:
+    partner = redrive.Service(
+        "partner",
+        timeout=redrive.Timeout(connect=3, read=10, total=30),
+        breaker_per="endpoint",
+        dead_letters=store,
+        pipeline="orders",
+        on_discard="none",
+        store=store,
+    )
+    partner.call(fetch, 1)
+    store.dlq.replay(partner.replay_target(fetch), pipeline="orders", dry_run=False)
+    return sum(one.attempts for one in store.services.endpoints("partner"))
+
+
 end: Callable[[], None] = redrive.on_event(hook)
 session = requests.Session()
 session.mount("https://", shipfast.requests_adapter(apply="query:key"))
@@ -179,6 +209,42 @@ def total(settle: list[int]) -> int:
 def alone() -> None: ...
 
 
+nightly = redrive.Flow("nightly", params=["day"], sla=7_200)
+nightly.group(shipfast, concurrency=4, across_runs=True)
+
+
+@nightly.run_sensor("settlement", every=60, timeout=7_200, within=86_400, on_failure="fail")
+def settled(day: str) -> dict[str, str]:
+    return {"day": day}
+
+
+@nightly.task(after=settled, sla=1_800)
+def choose(settled: dict[str, str]) -> redrive.Branch:
+    if not settled:
+        raise redrive.Skip("nothing was settled")
+    return redrive.Branch("report", result=settled)
+
+
+@nightly.task(after=choose, run_when="all_succeeded")
+def report() -> None: ...
+
+
+@nightly.task(after=choose)
+def correct() -> None: ...
+
+
+@nightly.task(after=[report, correct], run_when="none_failed")
+def publish() -> None: ...
+
+
+@nightly.task(after=publish, run_when="all_done")
+def clean() -> None: ...
+
+
+@nightly.task(after=publish, run_when="any_failed")
+def page() -> None: ...
+
+
 called: int = settle("M-1", idempotency_key="M-1")
 
 
@@ -193,6 +259,8 @@ def decide(store: redrive.Store) -> int:
     flow.skip("settle[3]", note="left")
     flow.reopen("settle[3]")
     flow.run(params={"day": "2025-03-02"}, new_run=True)
+    assert_type(flow.rerun("merchants", note="the input was wrong").tasks, tuple[str, ...])
+    assert_type(flow.cancel_tasks(settle, note="hangs").killed, tuple[str, ...])
     flow.cancel(note="wrong day", run=done.run_id)
     return done.attempts + len(flow.result(total)) + len(store.tasks.causes(done.run_id))
 

@@ -13,8 +13,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from redrive.calls.context import innermost
 from redrive.calls.in_flight import Known, carry
@@ -23,6 +23,7 @@ from redrive.policy import checks
 from redrive.tasks.supervisor import Supervisor
 from redrive.tasks.wire import UNFORKED, Frames
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 LENGTH = struct.Struct("!Q")
@@ -40,7 +41,13 @@ is_importing = False
 """Whether this process imports the program for a call that another one makes."""
 
 
-def run_with_timeout(function: Callable[..., R], timeout: float, /, *args: Any, **kwargs: Any) -> R:
+@overload
+def run_with_timeout(
+    function: Callable[P, Coroutine[Any, Any, R]], timeout: float, /, *args: P.args, **kwargs: P.kwargs
+) -> R: ...
+@overload
+def run_with_timeout(function: Callable[P, R], timeout: float, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+def run_with_timeout(function: Callable[..., Any], timeout: float, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function in a process of its own, and kill that process, with all it has started, after `timeout` seconds.
 
     The function, its arguments and its result are pickled: define the function at the top of a module. An `async def`
@@ -61,8 +68,7 @@ def run_with_timeout(function: Callable[..., R], timeout: float, /, *args: Any, 
         raise RuntimeError(
             "run_with_timeout is called when the program is imported: put that under `if __name__ == '__main__':`"
         )
-    result: R = _Call(function, args, kwargs, timeout).make()
-    return result
+    return _Call(function, args, kwargs, timeout).make()
 
 
 class _Call:
