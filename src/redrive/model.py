@@ -111,6 +111,13 @@ class Attempt:
     """How long until the next attempt; None where there is none."""
     elapsed_s: float | None = None
     """Seconds from the beginning of the call to the end of this attempt."""
+    request: str | None = None
+    """Of an HTTP adapter, the method and the path, with the ids that `endpoint` leaves out."""
+
+    @property
+    def subject(self) -> str:
+        """What was called, for people: the request, where the endpoint leaves ids out."""
+        return self.request if self.request is not None and "{id}" in self.endpoint else self.endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from redrive.model import (
     BreakerChanged,
     CallFailed,
     Event,
+    Failure,
     FallbackUsed,
     KeyCooled,
     TokenRefreshed,
@@ -87,7 +88,7 @@ def _line(event: Event) -> tuple[int, str]:
         case FallbackUsed(failure):
             return logging.WARNING, f"{failure.service} {failure.endpoint} answered by its fallback: {failure.why}"
         case CallFailed(failure, exhausted):
-            return logging.ERROR if exhausted else logging.DEBUG, f"failed: {failure}"
+            return logging.ERROR if exhausted else logging.DEBUG, f"failed: {failure}{_request_of(failure)}"
         case _:
             return logging.DEBUG, str(event)
 
@@ -167,6 +168,12 @@ def _letters(count: int) -> str:
     return "1 letter" if count == 1 else f"{count:,} letters"
 
 
+def _request_of(failure: Failure) -> str:
+    """Return the request that failed, where the endpoint in the text leaves its ids out."""
+    last = failure.attempts[-1] if failure.attempts else None
+    return "" if last is None or last.subject == failure.endpoint else f" The request: {last.subject}"
+
+
 def _is_logged(event: CallFailed) -> bool:
     """Whether somebody listens: the text of a failure is not free, and most programs do not log at DEBUG."""
     return EVENTS.isEnabledFor(logging.ERROR if event.exhausted else logging.DEBUG)
@@ -222,7 +229,7 @@ class Announcer:
                 level,
                 "%s %s attempt %d%s: %s (%s) in %.1f ms%s",
                 attempt.service,
-                attempt.endpoint,
+                attempt.subject,
                 attempt.attempt,
                 key,
                 attempt.outcome,

@@ -92,9 +92,11 @@ class Call:
         idempotent: bool,
         has_fallback: bool,
         counted: bool = False,
+        request: str | None = None,
     ) -> None:
         self._core = core
         self._endpoint = endpoint
+        self._request = request
         self._began = began
         self._timeout = timeout
         self._returns_responses = returns_responses
@@ -328,7 +330,9 @@ class Call:
         """Count and announce a call that ends before its first attempt."""
         if not self._attempts:
             self._core.tally.refused(outcome, endpoint=self._endpoint)
-            line = Attempt(self._core.name, self._endpoint, 1, outcome, 0.0, wait_s=stop.retry_in)
+            line = Attempt(
+                self._core.name, self._endpoint, 1, outcome, 0.0, wait_s=stop.retry_in, request=self._request
+            )
             self._core.announcer.attempt(line)
         return stop
 
@@ -410,6 +414,7 @@ class Call:
             key_id=trial.grant.key_id if trial.grant else None,
             wait_s=decision.wait if isinstance(decision, Repeat) else None,
             elapsed_s=self._elapsed(),
+            request=self._request,
         )
         self._attempts.append(attempt)
         tally, repeat = self._core.tally, attempt.attempt > 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redrive.calls.in_flight import Known, idempotency_key, known
-from redrive.calls.routes import route
+from redrive.calls.routes import route, shown_path
 from redrive.calls.sent import sent_requests
 from redrive.calls.target import Target
 from redrive.classify.read import http_answer
@@ -32,9 +32,11 @@ KEY_SENT = "redrive.key_sent"
 def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
     filled = ("credential", "timeout", "idempotency_key") if keyed else ("credential", "timeout")
+    path = mask(urlsplit(url).path)  # webhooks and bots have their secret there
     return Target(
-        f"{method} {route(mask(urlsplit(url).path))}",  # webhooks and bots have their secret in the path
+        f"{method} {route(path)}",
         tuple((name, 1) for name in filled),
+        request=f"{method} {shown_path(path)}",
         returns_responses=True,
         content=_content(method, url, body) if keyed else None,
         limits_itself=True,

@@ -92,6 +92,7 @@ class Job:
             # What an HTTP adapter is given as a key it sends; a function may do with it what it likes.
             idempotent=core.idempotent is True or (self._target.returns_responses and self._key is not None),
             counted=self._counted,
+            request=self._target.request,
             has_fallback=options.fallback is not MISSING and not self._target.returns_responses,
         )
         self._counted = True

@@ -22,6 +22,15 @@ _ID = re.compile(
     | [^@]+@[^@]+                                                # an address
     """
 )
+# Ids that are shown in log lines. What is longer, or an address, may be a secret or belong to a person.
+_SHOWN = re.compile(
+    r"""(?ix)
+    \d[\d.,:_-]*
+    | [0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}
+    | \d{4}-?\d{2}-?\d{2}T[\d:.+Z-]+
+    | [\w.~-]{1,20}
+    """
+)
 _VERSION = re.compile(r"(?i)v\d{1,3}(?:\.\d+)?|\d\.\d")
 _DIGITS = re.compile(r"\d")
 _MIXED = 3  # digits in a word from which on it is taken for an id
@@ -32,9 +41,15 @@ def route(path: str) -> str:
     return "/".join(_segments(path[:_LONGEST_PATH]))
 
 
-def _segments(path: str) -> Iterator[str]:
+def shown_path(path: str) -> str:
+    """Return the path as an operator needs it: with the ids in it, but for those that may be secrets."""
+    return "/".join(_segments(path[:_LONGEST_PATH], _SHOWN))
+
+
+def _segments(path: str, shown: re.Pattern[str] | None = None) -> Iterator[str]:
     for segment in path.split("/"):
-        yield "{id}" if _is_id(segment) else segment
+        hidden = _is_id(segment) and not (shown is not None and shown.fullmatch(segment))
+        yield "{id}" if hidden else segment
 
 
 def _is_id(segment: str) -> bool:

@@ -118,6 +118,7 @@ class Runner:
             status=response_status(result),
             key_id=None if grant is None else grant.key_id,
             elapsed_s=latency,
+            request=target.request,
         )
         self.core.announcer.attempt(attempt)
 

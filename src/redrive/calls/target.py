@@ -32,6 +32,8 @@ class Target:
     """What tells one request inside an attempt from another; None where that cannot be told, and no key is sent."""
     limits_itself: bool = False
     """Whether it keeps to the `timeout` it is given, and says so with an error of its own library."""
+    request: str | None = None
+    """Of an HTTP adapter, the method and the path, with the ids that the endpoint leaves out."""
     takes_key: bool = field(init=False)
     """Whether it is given an idempotency key."""
     credential_place: int = field(init=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import lru_cache
 
+from redrive.calls.routes import MOST, OTHER
 from redrive.extras import needs
 from redrive.flows import FlowEnded, FlowReport, TaskEnded
 from redrive.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
@@ -46,6 +48,7 @@ class Meters:
         self._flow = seconds("flow.run.duration", _WORK, "How long runs of flows took.")
         self._tasks = counter("task.attempts", "attempt", "Attempts of tasks, by what the task became.")
         self._task = seconds("task.duration", _WORK, "How long attempts of tasks took.")
+        self._endpoints: dict[str, set[str]] = defaultdict(set)
         self._letters = counter("letters", "letter", "Dead letters, by what was done with them.")
 
     def hear(self, event: Event) -> None:
@@ -55,9 +58,9 @@ class Meters:
                 self._attempt(event)
             case CallFailed(failure):
                 kind = str(failure.verdict.kind)
-                self._failed.add(1, {"redrive.service": _named(failure.service), "redrive.kind": kind})
+                self._failed.add(1, {**self._called(failure.service, failure.endpoint), "redrive.kind": kind})
             case FallbackUsed(failure):
-                self._fallbacks.add(1, {"redrive.service": _named(failure.service)})
+                self._fallbacks.add(1, self._called(failure.service, failure.endpoint))
             case BreakerChanged():
                 self._circuits.add(1, {"redrive.service": _named(event.service), "redrive.state": event.after})
             case BatchWritten():
@@ -88,12 +91,22 @@ class Meters:
                 self._count_letters({"purged": event.count}, {})
 
     def _attempt(self, event: Attempt) -> None:
-        labels = {"redrive.service": _named(event.service), "redrive.outcome": event.outcome}
+        called = self._called(event.service, event.endpoint)
+        labels = {**called, "redrive.outcome": event.outcome}
         self._attempts.add(1, labels)
         if event.attempt > 1:
-            self._retries.add(1, {"redrive.service": labels["redrive.service"]})
+            self._retries.add(1, called)
         if event.elapsed_s is not None:  # else nothing was sent
             self._latency.record(event.latency_ms / 1_000, labels)
+
+    def _called(self, service: str, endpoint: str) -> dict[str, str]:
+        """Return the labels of a call. Of endpoints there are no more than rollups have: every one is a series."""
+        known = self._endpoints[service]
+        if endpoint not in known:
+            if len(known) >= MOST:
+                endpoint = OTHER
+            known.add(endpoint)
+        return {"redrive.service": _named(service), "redrive.endpoint": _named(endpoint)}
 
     def _written(self, event: BatchWritten) -> None:
         pipeline = {"redrive.pipeline": _named(event.pipeline)}

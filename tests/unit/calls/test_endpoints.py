@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, RetriesExhausted, Retry, Service
-from redrive.calls.routes import MOST, OTHER, route
+from redrive.calls.routes import MOST, OTHER, route, shown_path
 from redrive.testing import Answer, FaultyServer
 
 
@@ -43,6 +43,48 @@ class TestRoute:
     @given(st.one_of(st.integers(0), st.uuids(), st.dates(), st.datetimes(), st.binary(min_size=16).map(bytes.hex)))
     def test_every_id_gives_the_same_route(self, value):
         assert route(f"/users/{str(value).replace(' ', 'T')}/orders") == "/users/{id}/orders"
+
+
+class TestShownPath:
+    @pytest.mark.parametrize(
+        ("path", "shown"),
+        [
+            ("/users/17/orders/2024-05-01", "/users/17/orders/2024-05-01"),
+            ("/a/550e8400-e29b-41d4-a716-446655440000", "/a/550e8400-e29b-41d4-a716-446655440000"),
+            ("/at/2024-05-01T10:00:00Z", "/at/2024-05-01T10:00:00Z"),
+            ("/customers/cus_NffrFeUfNV2Hib", "/customers/cus_NffrFeUfNV2Hib"),
+            ("/hooks/9f86d081884c7d659a2feaa0c55ad015", "/hooks/{id}"),
+            ("/people/a@b.com", "/people/{id}"),
+            ("/files/a%2F17", "/files/{id}"),
+        ],
+    )
+    def test_ids_are_shown_unless_they_may_be_secrets(self, path, shown):
+        assert shown_path(path) == shown
+
+    def test_log_lines_have_the_id_and_counts_the_route(self, caplog):
+        bank = Service("bank", retry=Retry(attempts=2, base=0, cap=0))
+        with FaultyServer() as server, caplog.at_level("INFO"):
+            server.on("/users/*", Answer(json={}))
+            server.on("/users/3", Answer(503))
+            with httpx.Client(transport=bank.httpx_transport(), base_url=server.url) as client:
+                client.get("/users/17")
+                client.get("/users/3")
+        lines = [record for record in caplog.records if record.name == "redrive.attempts"]
+        assert [record.request for record in lines] == ["GET /users/17", "GET /users/3", "GET /users/3"]
+        assert {record.endpoint for record in lines} == {"GET /users/{id}"}
+        assert lines[0].getMessage().startswith("bank GET /users/17 attempt 1: success")
+        (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert error.endswith("The request: GET /users/3")
+
+    def test_name_of_the_user_stays_in_the_line(self, caplog):
+        bank = Service("bank").with_options(endpoint="users")
+        with FaultyServer() as server, caplog.at_level("INFO", logger="redrive.attempts"):
+            server.on("/users/*", Answer(json={}))
+            with httpx.Client(transport=bank.httpx_transport(), base_url=server.url) as client:
+                client.get("/users/17")
+        (line,) = caplog.records[:1]
+        assert line.getMessage().startswith("bank users attempt 1")
+        assert line.request == "GET /users/17"
 
 
 def fail():

@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import redrive
 from redrive.calls.announce import everywhere
+from redrive.calls.routes import MOST, OTHER
 from redrive.flows import FlowEnded, FlowReport, FlowStarted, FlowStatus, TaskEnded
 from redrive.observe import otel, otel_spans
 from redrive.policy.breaker import Breaker
@@ -476,25 +477,38 @@ def test_attempts_are_counted_by_service_and_outcome_with_their_latency(sky):
             raise answer
         return answer
 
-    bank = redrive.Service("bank", retry=redrive.Retry(attempts=3))
+    bank = redrive.Service("bank", retry=redrive.Retry(attempts=3)).with_options(endpoint="fetch")
     bank.call(fetch)
     bank.call(fetch)
-    assert sky.metric("service.attempts") == {("transient", "bank"): 1, ("success", "bank"): 2}
-    assert sky.metric("service.retries") == {("bank",): 1}
-    assert sky.metric("service.latency")["success", "bank"].count == 2
+    assert sky.metric("service.attempts") == {("fetch", "transient", "bank"): 1, ("fetch", "success", "bank"): 2}
+    assert sky.metric("service.retries") == {("fetch", "bank"): 1}
+    assert sky.metric("service.latency")["fetch", "success", "bank"].count == 2
+
+
+def test_endpoints_of_a_service_are_bounded(sky):
+    bank = redrive.Service("bank", retry=redrive.Retry(attempts=1))
+    for number in range(MOST + 5):
+        bank.with_options(endpoint=f"e{number}").call(int)
+    with pytest.raises(ValueError, match="invalid literal"):
+        bank.with_options(endpoint="new").call(int, "x")
+    found = sky.metric("service.attempts")
+    assert found[OTHER, "success", "bank"] == 5
+    assert len(found) == MOST + 2
+    assert sky.metric("service.failed_calls") == {(OTHER, "permanent", "bank"): 1}
 
 
 def test_what_was_never_sent_has_no_latency(sky):
     bank = redrive.Service("bank", retry=redrive.Retry(attempts=1), breaker=Breaker(failures=1), fallback=0)
+    bank = bank.with_options(endpoint="down")
 
     def down():
         raise ConnectionRefusedError
 
     assert (bank.call(down), bank.call(down)) == (0, 0)
-    assert sky.metric("service.attempts") == {("transient", "bank"): 1, ("circuit_open", "bank"): 1}
-    assert set(sky.metric("service.latency")) == {("transient", "bank")}
+    assert sky.metric("service.attempts") == {("down", "transient", "bank"): 1, ("down", "circuit_open", "bank"): 1}
+    assert set(sky.metric("service.latency")) == {("down", "transient", "bank")}
     assert sky.metric("service.circuit_changes") == {("bank", "open"): 1}
-    assert sky.metric("service.fallbacks") == {("bank",): 2}
+    assert sky.metric("service.fallbacks") == {("down", "bank"): 2}
 
 
 def test_rows_runs_and_their_durations_are_counted(sky, pipeline):
@@ -532,5 +546,5 @@ def test_letters_are_counted_by_what_was_done_with_them(sky, store):
 
 
 def test_a_secret_in_a_name_is_in_no_label(sky):
-    redrive.Service("https://user:hunter2@bank.example").call(lambda: 1)
-    assert sky.metric("service.attempts") == {("success", "https://user:***@bank.example"): 1}
+    redrive.Service("https://user:hunter2@bank.example").with_options(endpoint="int").call(int)
+    assert sky.metric("service.attempts") == {("int", "success", "https://user:***@bank.example"): 1}
