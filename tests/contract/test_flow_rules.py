@@ -172,6 +172,16 @@ class TestSkip:
         assert stage.run() == (["check", "cleanup"], FlowStatus.COMPLETE)
         assert [stage.state(name) for name in ("check", "load", "publish")] == ["SKIPPED"] * 3
 
+    def test_failure_beside_a_skip_is_a_failure_in_any_order(self, stage):
+        stage.add("check").add("fetch").add("load", "check", "fetch").add("notify", "load", run_when="any_failed")
+        stage.does |= {"check": redrive.Skip, "fetch": ValueError}
+        ran, status = stage.run()
+        assert ("notify" in ran, status) == (True, FlowStatus.HELD)
+        assert stage.state("load") == "PENDING"
+        stage.flow.fail("fetch", note="given up")
+        stage.run()
+        assert [stage.state(name) for name in ("load", "notify")] == ["UPSTREAM_FAILED", "SUCCESS"]
+
     def test_child_that_skips_itself_is_left_out_of_the_list(self, store):
         def odd(item):
             if item % 2 == 0:

@@ -92,10 +92,10 @@ class Model:
         match drawn.run_when:
             case "all_succeeded" | "none_failed" if failed:
                 return State.UPSTREAM_FAILED
-            case "all_succeeded" if State.SKIPPED in upstream:
-                return State.SKIPPED
             case "all_succeeded" | "none_failed" if blocked:
                 return State.PENDING
+            case "all_succeeded" if State.SKIPPED in upstream:
+                return State.SKIPPED
             case "none_failed" if upstream == {State.SKIPPED}:
                 return State.SKIPPED
             case "any_failed" if not failed | blocked:

@@ -86,16 +86,16 @@ def consequences(places: Sequence[Placed], states: Sequence[State], branches: Br
 def _decide(rule: RunWhen, above: Sequence[str]) -> State | None:
     if rule in (RunWhen.ALL_SUCCEEDED, RunWhen.NONE_FAILED) and _FAILED in above:
         return State.UPSTREAM_FAILED
-    if rule is RunWhen.ALL_SUCCEEDED and _SKIPPED in above:
-        return State.SKIPPED
     if _OPEN in above:
-        return None
+        return None  # also beside a skipped task: whether it is skipped or failed must not depend on who ends first
     if rule is RunWhen.ALL_DONE:
         return State.READY
     if rule is RunWhen.ANY_FAILED:
         return State.READY if _FAILED in above or _BLOCKED in above else State.SKIPPED
     if _BLOCKED in above:
         return None
+    if rule is RunWhen.ALL_SUCCEEDED and _SKIPPED in above:
+        return State.SKIPPED
     return State.READY if _SUCCEEDED in above or not above else State.SKIPPED
 
 
