@@ -10,22 +10,26 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
+from redrive.classify.names import libraries
 from redrive.classify.responses import attribute, header, is_response_type, response_status
 
 _CARRIED = "_redrive_in_flight"
 _MOST_FRAMES = 1_000
 _MOST_TASKS = 1_000
+_MOST_DEPTH = 3
 
-# Functions that wait for the answer to a request, by library, and the local variable that has the request.
+# Functions that wait for the answer to a request, by library, and the local variable that has the request; urllib3 has
+# none, but its method and headers.
 _SENDING = {
     ("httpx", "_send_single_request"): "request",
     ("httpx2", "_send_single_request"): "request",
     ("aiohttp", "send"): "self",
     ("requests", "send"): "request",
     ("niquests", "send"): "request",
+    ("urllib3", "_make_request"): None,
     ("redrive", "_send"): "request",
     ("redrive", "_asend"): "request",
 }
@@ -44,7 +48,6 @@ _CONNECTING = frozenset(
         ("redrive", "send"),
     }
 )
-# The frames of ours that still run hold the error, and a look at their variables would make that a cycle.
 _FOLLOW_REDIRECTS = frozenset(library for library, _ in _SENDING) - {"redrive"}
 # Redirects that turn a POST into a GET: the server may have acted. With 307 and 308 it asks for the same once more.
 _ANSWERED_ELSEWHERE = frozenset({300, 301, 302, 303})
@@ -84,6 +87,10 @@ def attached(holder: Any) -> Any:
             request = attribute(owner, name)  # httpx's property refuses to answer while unset
             if isinstance(attribute(request, "method"), str):
                 return request
+    if "urllib3" in libraries(type(holder)) and is_response_type(type(holder)):
+        # The answers of urllib3 do not know what headers they are the answer to: a key is not seen here.
+        method = attribute(attribute(holder, "_original_response"), "_method")
+        return Known(method, {}) if isinstance(method, str) else None
     return None
 
 
@@ -98,27 +105,69 @@ def redirected(holder: Any) -> Iterator[Sent]:
         yield from _redirects(attribute(owner, "history"))
 
 
-def sent_in(frames: Iterable[FrameType]) -> Iterator[Sent]:
-    """The requests in the frames of one stack, the outermost frame first."""
+def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth: int = 0) -> Iterator[Sent]:
+    """The requests in the frames of one stack, the outermost frame first, and in the threads that these wait for.
+
+    Args:
+        frames: the stack.
+        around: frames in which a response may be that wraps one of the stack's.
+        depth: 0 for what the attempt has ended; more for its threads, and those that these wait for.
+    """
     waiting: list[Sent] = []
-    for frame in frames:
-        place = str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_name
+    frames = list(frames)
+    stack = [(_place(frame), frame) for frame in frames]
+    if any(library == "botocore" for (library, _), _ in stack):
+        return  # AWS reads by POST, too, and botocore knows which of its calls it may repeat
+    for place, frame in stack:
         if place in _CONNECTING:
-            waiting.clear()
+            if depth == 0:  # a thread goes on, and sends its request once it is connected
+                waiting.clear()
             continue
         if place[0] in _FOLLOW_REDIRECTS:
             for value in list(frame.f_locals.values()):
                 yield from _redirects([value] if is_response_type(type(value)) else value)
         if "self" in frame.f_code.co_varnames or "self" in frame.f_code.co_freevars:
             owner = frame.f_locals.get("self")
-            if is_response_type(type(owner)) and (request := attached(owner)) is not None:
+            if (
+                is_response_type(type(owner))
+                and (request := _wrapping(owner, [*frames, *around]) or attached(owner)) is not None
+            ):
                 yield Sent(owner, request)
                 yield from redirected(owner)
-        if place in _SENDING:
-            request = frame.f_locals.get(_SENDING[place])
-            if isinstance(attribute(request, "method"), str):
-                waiting.append(Sent(None, request))
+        if place in _SENDING and (request := _request_of(frame, _SENDING[place])) is not None:
+            waiting.append(Sent(None, request))
     yield from waiting
+    for thread in _threads_of(stack) if depth < _MOST_DEPTH else ():
+        yield from sent_in(thread, depth=depth + 1)
+
+
+def _place(frame: FrameType) -> tuple[str, str]:
+    return str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_name
+
+
+def _request_of(frame: FrameType, name: str | None) -> Any:
+    if name is None:
+        request: Any = SimpleNamespace(method=frame.f_locals.get("method"), headers=frame.f_locals.get("headers"))
+    else:
+        request = frame.f_locals.get(name)
+    return request if isinstance(attribute(request, "method"), str) else None
+
+
+def _wrapping(response: Any, frames: Iterable[FrameType]) -> Any:
+    """The request of the requests.Response that an answer of urllib3 is the `raw` of, where a frame holds it."""
+    if "urllib3" not in libraries(type(response)):
+        return None
+    for value in _variables(frames):
+        if is_response_type(type(value)) and attribute(value, "raw") is response:
+            return attached(value)
+    return None
+
+
+def _variables(frames: Iterable[FrameType]) -> Iterator[Any]:
+    """The local variables of frames. Frames of ours that still run hold the error: a look would make that a cycle."""
+    for frame in frames:
+        if _place(frame)[0] != "redrive":
+            yield from list(frame.f_locals.values())
 
 
 def _redirects(responses: Any) -> Iterator[Sent]:
@@ -194,6 +243,22 @@ def _frames_of_coroutine(awaitable: Any) -> Iterator[FrameType]:
                 break
         else:
             return
+
+
+def _threads_of(stack: list[tuple[tuple[str, str], FrameType]]) -> Iterator[list[FrameType]]:
+    """The stacks of the executor threads whose results the frames wait for: `Future.result()`, `asyncio.to_thread`."""
+    work: set[int] = set()
+    if any(library == "concurrent" for (library, _), _ in stack):  # whose methods forget their own future
+        for value in _variables(frame for _, frame in stack):
+            work.update(map(id, value if isinstance(value, list | tuple | set) else [value]))
+    work.update(id(frame.f_locals.get("func_call")) for (_, name), frame in stack if name == "to_thread")
+    for thread in map(_stack, sys._current_frames().values()) if work else ():
+        for frame in thread[:_MOST_FRAMES]:
+            if _place(frame) == ("concurrent", "run"):
+                item = frame.f_locals.get("self")
+                function = attribute(item, "fn") or next(iter(attribute(item, "task") or ()), None)  # from 3.14 on
+                if id(attribute(item, "future")) in work or id(function) in work:
+                    yield thread
 
 
 def _tasks_of(frames: Iterable[FrameType], futures: Iterable[Any]) -> Iterator[Any]:

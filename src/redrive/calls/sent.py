@@ -48,14 +48,16 @@ def sent_requests(failure: Any) -> Iterator[tuple[Any, Any]]:
             yield failure, request
         yield from redirected(failure)
         return
-    for error in _related(failure):
+    errors = list(_related(failure))
+    frames = [frame for error in errors for frame in frames_of_error(error)]
+    for error in errors:
         own = attached(error) or _of_stripe(error)
         never_left = _never_left(error)
         if own is not None and not never_left:
             yield error, own
         yield from ((None, request) for request in carried(error))
         yield from redirected(error)
-        for response, request in sent_in(frames_of_error(error)):
+        for response, request in sent_in(frames_of_error(error), around=frames):
             # What an error says of its own request is more than what its frames can tell.
             if request is not own and (response is not None or (own is None and not never_left)):
                 yield response, request
