@@ -94,9 +94,18 @@ def can_run(value: Any) -> bool:
 
 def is_flow(value: Any) -> bool:
     """Whether it is a flow, not a pipeline."""
-    from redrive.tasks.flow import Flow
+    return _is_a(value, "redrive.tasks.flow", "Flow")
 
-    return isinstance(value, Flow)
+
+def is_pipeline(value: Any) -> bool:
+    """Whether it is a pipeline, not a flow."""
+    return _is_a(value, "redrive.rows.pipeline", "Pipeline")
+
+
+def _is_a(value: Any, module: str, name: str) -> bool:
+    """Whether it is of this class. Nothing is of a class that nobody has imported, and importing takes time."""
+    imported = sys.modules.get(module)
+    return imported is not None and isinstance(value, getattr(imported, name))
 
 
 def _file(path: Path) -> ModuleType:

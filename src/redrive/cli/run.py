@@ -132,10 +132,9 @@ def found_target(wanted: str) -> Any:
 
 def _remember_target(wanted: str, found: Any) -> None:
     """Let a pipeline store what it was loaded from, so that its letters can be replayed without naming it."""
-    from redrive.cli.loading import target_of
-    from redrive.rows.pipeline import Pipeline
+    from redrive.cli.loading import is_pipeline, target_of
 
-    if isinstance(found, Pipeline):
+    if is_pipeline(found):
         found.target = target_of(wanted, found)
 
 

@@ -20,12 +20,12 @@ from tests.support.warm_python import warm_python
 HEAVY = ["sqlalchemy", "alembic", "rich", "psycopg", "pydantic", "redrive.dlq.queue", "redrive.connect"]
 
 
-def imported_by(*words):
+def imported_by(*words, of=HEAVY):
     program = (
         "import sys\nfrom redrive.cli import main\n"
         f"sys.argv = ['redrive', *{list(words)!r}]\n"
         "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
-        f"print('imported:', *[name for name in {HEAVY} if name in sys.modules])"
+        f"print('imported:', *[name for name in {of} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return done.stdout.rpartition("imported:")[2].split()
@@ -45,6 +45,23 @@ def test_help_imports_nothing_heavy(words):
 def test_the_help_of_a_command_imports_neither_the_database_nor_the_tables(words):
     # typer itself brings pydantic as soon as an option takes a value
     assert set(imported_by(*words)) <= {"pydantic"}
+
+
+RUNTIMES = ["redrive.rows.pipeline", "redrive.tasks.flow"]
+FLOW = "flow = redrive.Flow('f')\nflow.task(name='t', in_thread=True)(lambda: 1)\n"
+PIPELINE = (
+    "pipeline = redrive.Pipeline('p', source=redrive.rows.records([]), "
+    "sink=redrive.rows.table('sqlite:///t.db', 't', key='id', create=True))\n"
+)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("program", "imported"), [(FLOW, RUNTIMES[1:]), (PIPELINE, RUNTIMES[:1])], ids=["flow", "pipeline"]
+)
+def test_run_imports_only_what_it_runs(here, program, imported):
+    (here / "work.py").write_text(f"import redrive\n{program}")
+    assert imported_by("run", "--quiet", "work.py", of=RUNTIMES) == imported
 
 
 def test_the_version_is_told(run):
