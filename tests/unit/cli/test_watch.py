@@ -36,7 +36,7 @@ def broken():
 def failed(store):
     """Puts a run down that failed, and whose process told nobody."""
 
-    def failed(name="vendor"):
+    def failed(name="vendor", reason="no space left on device"):
         then = datetime.now(UTC) - timedelta(minutes=5)
         row = {
             "run_id": uuid.uuid4(),
@@ -47,7 +47,7 @@ def failed(store):
             "started_at": then,
             "updated_at": then,
             "ended_at": then,
-            "reason": "no space left on device",
+            "reason": reason,
             "error_kind": "permanent",
         }
         store.database.write(lambda connection: connection.execute(insert(runs), row))
@@ -76,7 +76,7 @@ def test_to_look_once_tells_of_what_it_found_and_to_look_again_tells_of_nothing_
 
 def test_each_change_is_a_document_of_its_own_where_json_is_asked_for(run, failed):
     failed("orders")
-    failed("vendor")
+    failed("vendor", reason="KeyError: 'fee'")
     lines = [json.loads(line) for line in run("watch", "--once", "--json").out.splitlines()]
     assert [(one["what"], one["subject"]["name"]) for one in lines] == [("opened", "orders"), ("opened", "vendor")]
 
