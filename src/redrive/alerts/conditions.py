@@ -85,6 +85,10 @@ CONDITIONS: Mapping[str, Condition] = dict(
             elsewhere=_PERSIST,
         ),
         _condition("monitor_failed", _P2, "the watch cannot measure what it should", elsewhere=_PERSIST),
+        _condition(
+            *("settings_differ", _P2, "a watch stands by with other settings than the one that leads"),
+            elsewhere=_PERSIST,
+        ),
         _condition("pending_total", _P2, "many letters are open in all", "pending_total", elsewhere=_PERSIST),
         _condition("recovered", _P3, "a run that had failed is complete by itself", elsewhere=_RECOVERY),
         _condition("new_letters", _P3, "a share of a run's rows was rejected", elsewhere="Gate(warn=)"),

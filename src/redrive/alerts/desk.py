@@ -105,6 +105,10 @@ class Desk:
         changed = self._applied(rules.of_levels(picture, self.settings), only_if=only_if)
         return self.look_at_letters() + changed
 
+    def apply(self, judgement: Judgement) -> list[Alert]:
+        """Take in what the watch finds of itself."""
+        return self._applied(judgement)
+
     def look_at_letters(self) -> list[Alert]:
         """Close what was told of rejected rows, where none of them waits for an operator, and no run is aborted."""
         told = [one for one in self.find(status=OPEN, limit=_MOST) if gate_of(one) in one.evidence]

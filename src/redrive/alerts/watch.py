@@ -23,6 +23,8 @@ from redrive.alerts.desk import Desk
 from redrive.alerts.errands import why
 from redrive.alerts.ledger import OPEN, WATCH
 from redrive.alerts.levels import Levels
+from redrive.alerts.picture import Judgement
+from redrive.alerts.watchers import CONDITION, Watchers
 from redrive.clock import Clock
 from redrive.errors import AlertError, StoreError
 from redrive.model import Kind
@@ -61,6 +63,13 @@ class StandingBy:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsDiffer:
+    """News: the settings of this watch that are not those of the leader, and have no effect; none when they agree."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """News: what became of an alert; `found` are those that were open already when the watch began."""
 
@@ -77,7 +86,7 @@ class Trouble:
     """None where it can be again."""
 
 
-News = Leading | StandingBy | Moved | Trouble
+News = Leading | StandingBy | SettingsDiffer | Moved | Trouble
 
 
 class Watch:
@@ -108,6 +117,8 @@ class Watch:
         self._purges, self._beside = (desk.purge, *purges), beside or {}
         self._tell = news
         self._owner = ourselves()
+        self._watchers = Watchers(database.dialect, desk.settings, self._owner)
+        self._differing: tuple[str, ...] = ()
         self._leader: str | None = None
         self._runs = False
         self._known: dict[int, Alert] | None = None
@@ -131,6 +142,7 @@ class Watch:
                     self._see_that_it_is_the_same()
                     if not self._hold():
                         due = time.monotonic()  # who takes over looks at once
+                        self._stand_by()
                     elif time.monotonic() >= due:
                         due = time.monotonic() + self._every
                         self._look()
@@ -168,6 +180,8 @@ class Watch:
         led = self._hold()
         if led:
             self._look()
+        else:
+            self._stand_by()
         return led
 
     def leave(self) -> None:
@@ -175,9 +189,41 @@ class Watch:
         end_work(self._owner)
         self._leader = None
         try:
-            self._database.write(lambda connection: lease.give_back(connection, WATCH, self._owner))
+            self._database.write(self._left)
         except StoreError as error:
             LOG.warning("the lead could not be given back, and ends by itself within a minute: %s", why(error))
+
+    def _left(self, connection: Connection) -> None:
+        self._watchers.leave(connection)
+        lease.give_back(connection, WATCH, self._owner)
+
+    def _stand_by(self) -> None:
+        """See that the leader has the same settings, and send what only this one has the address for."""
+        if self._leader is not None:
+            self._can("compare settings with the leader", self._compare)
+            self._can("send messages", self._send)
+
+    def _compare(self) -> None:
+        leader = self._leader
+        assert leader is not None
+        differing = self._database.read(
+            lambda connection: self._watchers.differing(connection, leader, now=self._now())
+        )
+        if differing:
+            finding = self._watchers.finding(differing)
+            self._desk.apply(Judgement(findings=(finding,), judged=frozenset({finding.evidence})))
+        if differing != self._differing:
+            self._differing = differing
+            self._news(SettingsDiffer(differing))
+
+    def _see_who_differs(self) -> None:
+        """Withdraw what was told of watches that have ended, or have the settings of this one now."""
+        told = self._desk.find(status=OPEN, condition=CONDITION, limit=_MOST)
+        if told:
+            void = self._database.read(lambda connection: self._watchers.void(connection, now=self._now()))
+            over = frozenset(name for one in told for name in one.evidence) - void
+            if over:
+                self._desk.apply(Judgement(judged=over))
 
     def _look(self) -> None:
         if self._known is None:  # what was open before this look is no news of it
@@ -185,6 +231,7 @@ class Watch:
         steps: dict[str, Callable[[], object]] = {
             "judge runs that ended": self._desk.judge_ended,
             "look at levels": self._look_at_levels,
+            "see whether watches differ": self._see_who_differs,
             "let time pass": self._desk.pass_time,
             "send messages": self._send,
             "forget what is old": self._purge,
@@ -254,6 +301,7 @@ class Watch:
     def _taken(self, connection: Connection) -> str | None:
         """Who leads: this one, if it can."""
         now, dialect = self._now(), self._database.dialect
+        self._watchers.register(connection, LEASE, now=now)
         holder = lease.holder(connection, dialect, WATCH, now=now)
         if holder not in (None, self._owner) and is_dead(holder):
             lease.give_back(connection, WATCH, holder)  # who was killed on this machine is not waited for
@@ -267,6 +315,7 @@ class Watch:
 
     def _tell_who_leads(self) -> None:
         if self._leader == self._owner:
+            self._differing = ()
             self._news(Leading())
         elif self._leader is not None:
             self._known = self._told_until = None

@@ -33,6 +33,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _LOG = logging.getLogger("redrive.watch")
 _MOST_OF_A_LOOK = 20.0  # seconds for which old runs are removed each day: who looks must go on leading
+_MOST_NAMES = 10  # settings that are named on one line
 _PATIENCE_ONCE = 60.0  # seconds for which counts and probes are waited for, where there is no next look
 
 
@@ -153,7 +154,7 @@ class _Status:
 
     def tell(self, news: News) -> None:
         """Say it."""
-        from redrive.alerts.watch import Leading, Moved, StandingBy, Trouble
+        from redrive.alerts.watch import Leading, Moved, SettingsDiffer, StandingBy, Trouble
 
         match news:
             case Moved(what, alert):
@@ -163,6 +164,14 @@ class _Status:
             case StandingBy(process, host):
                 then = "" if self._every is None else "; this one takes over when it ends"
                 self._out.say(f"standing by: process {process} on {host} leads{then}")
+            case SettingsDiffer(()):
+                self._out.say("the watch that leads has the same settings now")
+            case SettingsDiffer(names):
+                some = ", ".join(one_line(name) for name in names[:_MOST_NAMES])
+                more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+                self._out.say(
+                    f"the watch that leads has other settings, and those of this one have no effect: {some}{more}"
+                )
             case Trouble(what, None):  # that it began is in the log, which is not said twice
                 self._out.say(f"the watch can {what} again")
 

@@ -17,6 +17,7 @@ from redrive.alerts.picture import (
     DueRun,
     DueTask,
     Freshness,
+    Judgement,
     Lag,
     LevelPicture,
     Minute,
@@ -29,12 +30,14 @@ from redrive.alerts.picture import (
 )
 from redrive.alerts.rules import CONDITIONS, RUN_RULES, of_levels, of_run
 from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
+from redrive.alerts.watchers import Watchers
 from redrive.cli.app import app
 from redrive.flows import FlowStatus, State
 from redrive.model import Kind
 from redrive.notices import Subject, Urgency
 from redrive.policy.daily import Daily
 from redrive.runs import RunStatus, Tier
+from redrive.store.owner import ourselves
 from tests.support.alert_snapshots import (
     HOUR,
     NOW,
@@ -90,6 +93,8 @@ EXAMPLES = [
         )
     ),
 ]
+DIFFERS = Watchers(None, AlertSettings(), ourselves()).finding(["[pipelines.orders]"])  # raised by the watch itself
+EXAMPLES.append(Judgement(findings=(DIFFERS,), judged=frozenset({DIFFERS.evidence})))
 FINDINGS = [finding for judgement in EXAMPLES for finding in judgement.findings]
 
 # ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,6 +128,7 @@ def test_the_table_has_the_tiers_of_the_specification():
             "service_down",
             "consumer_lag",
             "monitor_failed",
+            "settings_differ",
             "pending_total",
         },
         Urgency.P3: {
@@ -361,11 +367,13 @@ SHAPES = {
     "consumer_lag": (r"lag:(.+)", r"level:lag:\1"),
     "stale": (r"stale:(.+)", r"level:stale:\1"),
     "monitor_failed": (r"monitor:(.+)", r"level:monitor:\1"),
+    "settings_differ": (r"settings:(.+)", r"level:settings:\1"),
     "recovered": (r"(recovered:[0-9a-f-]{36})", r"\1"),
 }
+NO_COMMAND = ("consumer_lag", "monitor_failed", "settings_differ")
 PERSISTS = {
     **dict.fromkeys(("pending_day", "pending_total", "retries_rising", "slot_lag", "row_count", "consumer_lag"), 300.0),
-    **dict.fromkeys(("monitor_failed", "old_letters", "letters_size", "store_size"), 300.0),
+    **dict.fromkeys(("monitor_failed", "settings_differ", "old_letters", "letters_size", "store_size"), 300.0),
     "retries_exhausted": 600.0,
 }
 
@@ -380,7 +388,7 @@ def check(finding, judgement):
     assert "hunter2" not in finding.title
     assert "hunter2" not in "".join(map(str, (finding.facts.error, finding.facts.cause, finding.facts.impact)))
     assert finding.facts.next_step
-    assert finding.facts.commands or finding.facts.sql or finding.condition in ("consumer_lag", "monitor_failed")
+    assert finding.facts.commands or finding.facts.sql or finding.condition in NO_COMMAND
     # What is momentary closes its alert itself; everything else can be withdrawn by the one who has said it.
     assert judgement.weighed(finding.evidence) is not finding.momentary or finding.evidence.endswith("*")
     assert finding.momentary is (finding.condition == "recovered") or finding.condition == "sla_missed"
