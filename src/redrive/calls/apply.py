@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import quote, quote_plus, urlencode, urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, quote, quote_plus, urlencode, urlsplit
 
 from redrive.classify.look_through import look_through
+from redrive.classify.responses import header
 from redrive.masking import MASK
 
 _PORTS = {"http": 80, "https": 443}
@@ -44,6 +46,20 @@ class Apply:
         if self.query is None:
             return query
         return "&".join(filter(None, [query, urlencode({self.query: credential})]))
+
+    def take_back(self, response: Any, credential: str | None) -> None:
+        """Take the credential out of the address of a redirect that keeps the query.
+
+        The client would log and show it, and send it wherever the redirect leads; where it may go it is put on again.
+        """
+        if self.query is None or credential is None or (location := header(response.headers, "location")) is None:
+            return
+        address, sharp, fragment = location.partition("#")
+        path, _, query = address.partition("?")
+        pair = [(self.query, credential)]
+        kept = "&".join(part for part in query.split("&") if parse_qsl(part, keep_blank_values=True) != pair)
+        if kept != query:
+            response.headers["Location"] = path + ("?" + kept if kept else "") + sharp + fragment
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         try:
             response = self._sync_transport(outgoing.url).handle_request(outgoing)
             response.request = request
+            self._apply.take_back(response, credential)
             if self._leaves_unread(response):
                 return response
             parts = []
@@ -113,6 +114,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             async with time_limit(None if timeout is None else timeout + min(0.1, timeout / 10)):
                 response = await self._async_transport(outgoing.url).handle_async_request(outgoing)
                 response.request = request
+                self._apply.take_back(response, credential)
                 if self._leaves_unread(response):
                     return response
                 try:

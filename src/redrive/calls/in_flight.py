@@ -141,6 +141,13 @@ def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth
         yield from sent_in(thread, depth=depth + 1)
 
 
+def answered_in(frames: Iterable[FrameType]) -> Iterator[Sent]:
+    """The responses that frames hold, with their requests."""
+    for value in _variables(frames):
+        if is_response_type(type(value)) and (request := attached(value)) is not None:
+            yield Sent(value, request)
+
+
 def _place(frame: FrameType) -> tuple[str, str]:
     return str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_name
 

@@ -75,6 +75,7 @@ class ServiceAdapter(BaseAdapter):
             limits = _limits(limit, self._runner.options.limits, timeout)
             response = self._inner.send(outgoing, stream=stream, timeout=limits, **options)
             response.request, response.url = request, request.url or ""
+            self._apply.take_back(response, credential)
             response.connection = self  # type: ignore[assignment]  # auth flows send their second leg by it
             if not stream or response.status_code >= 400:
                 _read(response, ends, timeout)

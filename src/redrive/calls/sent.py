@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from redrive.calls.in_flight import attached, carried, frames_of_error, redirected, sent_in
+from redrive.calls.in_flight import answered_in, attached, carried, frames_of_error, redirected, sent_in
 from redrive.classify.look_through import look_through
 from redrive.classify.names import libraries, type_names
 
@@ -57,6 +57,8 @@ def sent_requests(failure: Any) -> Iterator[tuple[Any, Any]]:
             yield error, own
         yield from ((None, request) for request in carried(error))
         yield from redirected(error)
+        if own is None and isinstance(error, ValueError):  # a body that the program has parsed by itself
+            yield from answered_in(frames_of_error(error))
         for response, request in sent_in(frames_of_error(error), around=frames):
             # What an error says of its own request is more than what its frames can tell.
             if request is not own and (response is not None or (own is None and not never_left)):

@@ -1,6 +1,7 @@
 """A request that may have arrived is not sent again, whichever error tells of it."""
 
 import asyncio
+import json
 
 import aiohttp
 import httpx
@@ -141,6 +142,15 @@ class TestErrorOfAnUnsafeRequest:
                 )
                 made, _ = attempts_made(service, lambda: client.v1.charges.create({"amount": 5}, options))  # noqa: B023
                 assert made == expected, (answer, options)
+
+    @pytest.mark.parametrize("send", [httpx.post, requests.post])
+    def test_is_final_where_the_program_parses_the_body(self, server, send):
+        def pay():
+            response = send(f"{server.url}/pay")
+            return json.loads(response.text)
+
+        server.on("/pay", LOST["no JSON"])
+        assert attempts_made(Service("bank", retry=QUICK), pay)[0] == 1
 
     def test_is_found_in_a_cycle_of_causes(self):
         outer, inner = PaymentError(), httpx.ReadTimeout("", request=httpx.Request("POST", "http://bank/pay"))

@@ -2,8 +2,10 @@
 
 import asyncio
 import io
+import logging
 import socket
 import time
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -389,6 +391,29 @@ def test_the_credential_follows_a_redirect_at_home_but_not_abroad(client, server
             assert "key-aaaa" in f"{request.headers!r} {request.query!r}"
         (stranger,) = abroad.requests
         assert "key-aaaa" not in f"{stranger.headers!r} {stranger.query!r}"
+
+
+@pytest.mark.parametrize("status", [302, 308])
+def test_the_credential_of_a_query_is_taken_out_of_a_redirect(client, server, status, caplog):
+    """Servers that normalise paths keep the query: the client would show the key, and send it abroad."""
+    secret = "sk/secret+1=23"
+
+    def keeping_query(base):
+        return lambda request: Answer(status, headers={"Location": f"{base}?{urlencode(request.query)}&end=1"})
+
+    caplog.set_level(logging.INFO)
+    with FaultyServer() as abroad:
+        abroad.on("/page", Answer(404))
+        server.on("/there", keeping_query("/here"))
+        server.on("/here", keeping_query(abroad.url + "/page"))
+        shipfast = Service("shipfast", credentials=KeyPool([secret]))
+        follow = {} if client.kind == "requests" else {"follow_redirects": True}
+        response = client.send(shipfast, "GET", "/there?day=1", apply="query:key", **follow)
+        (stranger,) = abroad.requests
+    assert [request.query["key"] for request in server.requests] == [secret] * 2
+    assert [request.target.count("key=") for request in server.requests] == [1, 1]
+    assert stranger.query == {"day": "1", "end": "1"}
+    assert "key=" not in f"{response.url} {response.request.url} {response.headers} {caplog.text}"
 
 
 @pytest.mark.parametrize("apply", ["", "two words", "query:", "x:y"])
