@@ -88,9 +88,13 @@ class Books:
         self.put(task_runs, row)
 
 
-def levels_of(store: redrive.Store, *, probes: Any = None, patience: float = QUICK, **settings: Any) -> Levels:
+def levels_of(
+    store: redrive.Store, *, probes: Any = None, figure_probes: Any = None, patience: float = QUICK, **settings: Any
+) -> Levels:
     """Levels of a store with settings by name, as a process that starts anew has them."""
-    return Levels(store.database, AlertSettings(**settings), probes=probes, patience=patience)
+    return Levels(
+        store.database, AlertSettings(**settings), probes=probes, figure_probes=figure_probes, patience=patience
+    )
 
 
 @contextmanager

@@ -127,6 +127,15 @@ def database(at: Located) -> str:
     return url
 
 
+def probe(at: Located) -> str:
+    """`FILE:NAME` or `MODULE:NAME` of a function; a file is looked for beside the settings."""
+    where, _, name = text(at).rpartition(":")
+    if not where or "://" in where or not all(part.isidentifier() for part in name.split(".")):
+        raise at.wrong(f'must be FILE:NAME or MODULE:NAME, such as "probes.py:billing", not {shown(at.value)}')
+    is_file = where.endswith(".py") or "/" in where
+    return f"{at.source.file.parent / where}:{name}" if is_file and at.source is not None else f"{where}:{name}"
+
+
 def template(at: Located) -> str:
     """A link with places for what an alert is about."""
     link = text(at)

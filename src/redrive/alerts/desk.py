@@ -277,7 +277,7 @@ class Desk:
         """
         only = AlertFilter(subjects=_names(subject), conditions=_names(condition), pipelines=_names(pipeline))
         length = _length(seconds)
-        check_silence(only, length, reason, conditions=self.settings.condition_names)
+        check_silence(only, length, reason, conditions=self.settings.defined)
         return self._silences.add(only, length=length, reason=reason, by=by or actor(), now=self._now())
 
     def snooze(self, alert_id: int, *, seconds: float, reason: str = "snoozed", by: str | None = None) -> Silence:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, case, func, select
 
+from redrive.alerts.condition_figures import ConditionFigures
 from redrive.alerts.errands import Errands, Unanswered, read_bounded, why
 from redrive.alerts.freshness import read_freshness
 from redrive.alerts.judging import under_way
@@ -43,8 +44,9 @@ _DOWN = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
 class Levels:
     """The levels of one store, and of what its settings name beside it.
 
-    probes    for the lag of consumers, by name; see `redrive.alerts.lag`
-    patience  seconds for which others are waited for
+    probes         for the lag of consumers, by name; see `redrive.alerts.lag`
+    figure_probes  for conditions of the settings that name one, by `FILE_OR_MODULE:NAME`
+    patience       seconds for which others are waited for
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Levels:
         settings: AlertSettings,
         *,
         probes: Mapping[str, Probe] | None = None,
+        figure_probes: Mapping[str, Callable[[], object]] | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._database, self._settings = database, settings
@@ -60,6 +63,7 @@ class Levels:
         self._probes = {f"lags:{name}": probe for name, probe in (probes or {}).items()}
         self._promises = Promises(database, settings)
         self._tables = TableCounts(database, settings.tables)
+        self._conditions = ConditionFigures(database, settings.defined, figure_probes or {})
         self._servers = self._slot_servers()
         self._errands = Errands()
 
@@ -68,7 +72,7 @@ class Levels:
         now = self._database.read(self._database.dialect.now) if now is None else now
         unknown: dict[str, str] = {}
         counting = self._measured("tables", lambda: self._tables.to_count(now), unknown) or {}
-        self._errands.send({**self._servers, **self._probes, **counting})
+        self._errands.send({**self._servers, **self._probes, **counting, **self._conditions.to_ask(now)})
         until, read = time.monotonic() + self._patience, partial(read_bounded, self._database)
         due, given_up = self._measured("due", lambda: self._promises.due(now), unknown) or ([], [])
         unknown |= self._promises.unknown
@@ -79,6 +83,7 @@ class Levels:
         sizes = self._measured("size", lambda: read(self._sizes), unknown) or (None, None)
         answers = self._errands.back(until=until)
         tables = self._measured("tables", lambda: self._counted(answers, now, unknown), unknown)
+        figures = self._measured("conditions", lambda: self._conditions.figures(answers, now, unknown), unknown)
         return LevelPicture(
             now=now,
             due=tuple(due),
@@ -93,6 +98,7 @@ class Levels:
             tables=tuple(tables or ()),
             slots=tuple(self._slots(answers, unknown)),
             lags=tuple(self._lags(answers, unknown)),
+            figures=tuple(figures or ()),
             unknown=unknown,
         )
 

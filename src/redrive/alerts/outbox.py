@@ -138,7 +138,7 @@ class Outbox:
     def _receivers(self, alert: Alert, what: What, rows: Sequence[Row[Any]]) -> Iterator[tuple[str, Urgency]]:
         """Who is told, and as how urgent."""
         if what in (*_OPENING, What.TEST):
-            for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject)):
+            for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject, alert.condition)):
                 yield name, alert.urgency
             return
         for name in dict.fromkeys(row.channel for row in rows if row.what in _OPENING):

@@ -17,6 +17,7 @@ from redrive.extras import needs
 
 _POSTGRES = ("postgresql", "postgres")
 _CONNECTING = 10  # seconds
+_ASKING = 60  # the same for a condition's query
 _COUNTING = 600  # seconds after which the server itself gives up to count
 _SLOTS = text(
     """SELECT slot_name AS name, active, pg_wal_lsn_diff(
@@ -36,6 +37,27 @@ def count_rows(url: str, name: str) -> int:
     counted = table(quoted_name(bare, True), schema=quoted_name(schema, True) if schema else None)
     with _connected(parsed) as connection:
         return int(connection.execute(select(func.count()).select_from(counted)).scalar_one())
+
+
+def read_number(url: str, query: str) -> float | None:
+    """Return the number that a query returns; None for no row and for NULL. Nothing can be written by it."""
+    parsed = _parsed(url)
+    if parsed.get_backend_name() == "duckdb":
+        return _number(_ask_duckdb(parsed, query))
+    with _connected(parsed, limit=_ASKING) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SET TRANSACTION READ ONLY"))
+        # As it is written: a colon or a percent sign is no placeholder.
+        rows = connection.execution_options(no_parameters=True).exec_driver_sql(query)
+        return _number(rows.fetchone())
+
+
+def _number(row: Any) -> float | None:
+    if row is None or row[0] is None:
+        return None
+    if len(row) != 1 or isinstance(row[0], str | bytes):
+        raise ValueError("the query must return one number, in one column")
+    return float(row[0])
 
 
 def slots_of(url: str) -> list[Slot]:
@@ -67,7 +89,7 @@ def _parsed(url: str) -> URL:
 
 
 @contextmanager
-def _connected(url: URL) -> Iterator[Connection]:
+def _connected(url: URL, *, limit: int = _COUNTING) -> Iterator[Connection]:
     options: dict[str, Any] = {"poolclass": NullPool, "hide_parameters": True}
     if url.drivername in _POSTGRES:
         url = url.set(drivername="postgresql+psycopg")
@@ -81,17 +103,21 @@ def _connected(url: URL) -> Iterator[Connection]:
     try:
         with engine.connect() as connection:
             if engine.dialect.name == "postgresql":
-                connection.execute(text(f"SET statement_timeout = '{_COUNTING}s'"))
+                connection.execute(text(f"SET statement_timeout = '{limit}s'"))
             yield connection
     finally:
         engine.dispose()
 
 
 def _count_in_duckdb(url: URL, schema: str, name: str) -> int:
+    path = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name) if part)
+    found = _ask_duckdb(url, f"SELECT count(*) FROM {path}")
+    return int(found[0]) if found else 0
+
+
+def _ask_duckdb(url: URL, query: str) -> Any:
     with needs("rows"):
         import duckdb
 
-    path = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name) if part)
     with duckdb.connect(url.database or "", read_only=True) as connection:
-        found = connection.execute(f"SELECT count(*) FROM {path}").fetchone()
-    return int(found[0]) if found else 0
+        return connection.execute(query).fetchone()

@@ -230,6 +230,15 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """The number of a condition that the settings define."""
+
+    name: str
+    value: float | None
+    """None where there is nothing to measure: no row, NULL, no sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LevelPicture:
     """Everything that is a level, at one moment."""
 
@@ -252,6 +261,8 @@ class LevelPicture:
     tables: tuple[TableRows, ...] = ()
     slots: tuple[Slot, ...] = ()
     lags: tuple[Lag, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    """Of the conditions that the settings define."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """What could not be measured now, and why: `slots`, `tables:silver.orders`, `lags:billing` … Nothing is concluded
     from that: an alert about it stays as it is."""

@@ -5,6 +5,7 @@
     [routes]                        which channels are told of P1, P2 and P3
     [pipelines.NAME]                what is special about one pipeline or flow
     [[tables]]                      tables whose rows are counted
+    [conditions.NAME]               conditions of one's own; see `redrive.alerts.reading_conditions`
     [[maintenance]]                 when alerts are not sent; see `redrive.alerts.reading_windows`
 
 Whoever cannot be reached because of a slip in the file learns of it when the file is read, not in the night in which it
@@ -20,12 +21,14 @@ from functools import partial
 from typing import Any
 
 from redrive.alerts import addresses
+from redrive.alerts.reading_conditions import CONDITION_KEYS, check_metrics, read_condition
 from redrive.alerts.reading_windows import check_calendars, read_holidays, read_maintenance
 from redrive.alerts.settings import (
     LOG_CHANNEL,
     AlertSettings,
     Channel,
     ChannelKind,
+    ConditionSettings,
     PipelineSettings,
     Quiet,
     Thresholds,
@@ -84,7 +87,11 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
     pipelines = {name: _pipeline(one, channels, needed=on) for name, one in named.items()}
     if "holidays" in alerts:
         found["holidays"] = read_holidays(alerts["holidays"], needed=on)
-    _check_that_people_are_told(tables, routes, pipelines)
+    conditions = {
+        name: read_condition(name, one, channels=partial(_channel_names, channels=channels), needed=on)
+        for name, one in _named(tables, "conditions", CONDITION_KEYS).items()
+    }
+    _check_that_people_are_told(tables, routes, pipelines, conditions)
     return AlertSettings(
         **found,
         channels=channels,
@@ -92,7 +99,8 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
         pipelines=pipelines,
         tables=_tables(tables["tables"], needed=on) if "tables" in tables else (),
         slots=_slots(alerts["slots"], needed=on) if "slots" in alerts else (),
-        maintenance=read_maintenance(tables["maintenance"]) if "maintenance" in tables else (),
+        conditions=conditions,
+        maintenance=read_maintenance(tables["maintenance"], conditions) if "maintenance" in tables else (),
     )
 
 
@@ -111,6 +119,8 @@ def check_channels(settings: Settings) -> AlertSettings:
     for one in (*([tables["alerts"]] if "alerts" in tables else ()), *named):
         if "holidays" in one.table():
             check_calendars(one.at("holidays"))
+    if "conditions" in tables:
+        check_metrics(tables["conditions"])
     return read_so_far
 
 
@@ -135,15 +145,7 @@ def _links(at: Located) -> Mapping[str, str]:
 
 
 def _lags(at: Located) -> tuple[str, ...]:
-    return tuple(_probe(one) for one in at.entries('probes, as in ["probes.py:billing"]'))
-
-
-def _probe(at: Located) -> str:
-    where, _, name = text(at).rpartition(":")
-    if not where or "://" in where or not all(part.isidentifier() for part in name.split(".")):
-        raise at.wrong(f'must be FILE:NAME or MODULE:NAME, such as "probes.py:billing", not {shown(at.value)}')
-    is_file = where.endswith(".py") or "/" in where
-    return f"{at.source.file.parent / where}:{name}" if is_file and at.source is not None else f"{where}:{name}"
+    return tuple(addresses.probe(one) for one in at.entries('probes, as in ["probes.py:billing"]'))
 
 
 def _exit_wait(at: Located) -> float:
@@ -268,7 +270,10 @@ def _channel_names(at: Located, channels: Collection[str]) -> tuple[str, ...]:
 
 
 def _check_that_people_are_told(
-    tables: Tables, routes: Mapping[Urgency, Any], pipelines: Mapping[str, PipelineSettings]
+    tables: Tables,
+    routes: Mapping[Urgency, Any],
+    pipelines: Mapping[str, PipelineSettings],
+    conditions: Mapping[str, ConditionSettings],
 ) -> None:
     """What is not routed goes to the log; where channels are named, that is seldom what was meant."""
     unrouted = [tier for tier in Urgency if tier not in routes and any(tier.outranks(other) for other in routes)]
@@ -277,7 +282,8 @@ def _check_that_people_are_told(
             f'has no channel for {unrouted[0]}, which is more urgent than what it has; write "{LOG_CHANNEL}" for none'
         )
     channels = tables["channels"].table() if "channels" in tables else {}
-    if channels and not routes and not any(one.routes for one in pipelines.values()):
+    routed = any(one.routes for one in pipelines.values()) or any(one.channels for one in conditions.values())
+    if channels and not routes and not routed:
         name, first = next(iter(channels.items()))
         raise first.wrong(f"is in no route, so that nobody is told; add [routes] with P1 = [{shown(name)}]")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, datetime, time
 
 from redrive.alerts.conditions import CONDITIONS
@@ -19,9 +19,12 @@ _CALENDAR = re.compile(r"[A-Z][A-Z0-9]{1,9}(?:-[A-Za-z0-9]{1,10})?")
 _KEYS = ("from", "until", "zone", "days", "pipeline", "subject", "condition", "reason")
 
 
-def read_maintenance(at: Located) -> tuple[Maintenance, ...]:
-    """The maintenance windows."""
-    return tuple(_window(one) for one in at.entries("windows: write [[maintenance]] above each"))
+def read_maintenance(at: Located, defined: Collection[str]) -> tuple[Maintenance, ...]:
+    """The maintenance windows.
+
+    defined  the names of conditions that the file has
+    """
+    return tuple(_window(one, defined) for one in at.entries("windows: write [[maintenance]] above each"))
 
 
 def read_holidays(at: Located, *, needed: bool) -> DaysOff:
@@ -64,14 +67,14 @@ def _as_date(at: Located) -> date | str:
         return written
 
 
-def _window(at: Located) -> Maintenance:
+def _window(at: Located, defined: Collection[str]) -> Maintenance:
     found = at.table(_KEYS)
     for name in ("from", "until"):
         if name not in found:
             raise at.wrong(f"has no {name}")
     reason = text(found["reason"]) if "reason" in found else "maintenance"
     only = AlertFilter(
-        subjects=_names(found, "subject"), conditions=_conditions(found), pipelines=_names(found, "pipeline")
+        subjects=_names(found, "subject"), conditions=_conditions(found, defined), pipelines=_names(found, "pipeline")
     )
     if _is_time_of_day(found["from"]):
         days = weekdays(found["days"]) if "days" in found else None
@@ -109,9 +112,9 @@ def _names(found: Mapping[str, Located], name: str) -> tuple[str, ...]:
     return names
 
 
-def _conditions(found: Mapping[str, Located]) -> tuple[str, ...]:
+def _conditions(found: Mapping[str, Located], defined: Collection[str]) -> tuple[str, ...]:
     names = _names(found, "condition")
-    known = {*CONDITIONS, CUSTOM}
+    known = {*CONDITIONS, CUSTOM, *defined}
     for name in names:
         if name not in known:
             near = nearest(name, known)

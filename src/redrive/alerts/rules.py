@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from redrive.alerts import growth_rules, level_rules, service_rules, sla_rules, watch_rules
+from redrive.alerts import condition_rules, growth_rules, level_rules, service_rules, sla_rules, watch_rules
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.picture import Judgement, LevelPicture, RunPicture
 from redrive.alerts.run_rules import dead, errors, few_rows, growing, late, recovered, rejects, took
@@ -54,6 +54,7 @@ LEVEL_RULES: tuple[LevelRule, ...] = (
     level_rules.row_counts,
     level_rules.slots,
     level_rules.consumers,
+    condition_rules.defined_conditions,
     watch_rules.monitors,
 )
 

@@ -174,6 +174,35 @@ class WatchedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionSettings:
+    """A condition that the settings define, or where alerts of a built-in one go."""
+
+    severity: Urgency | None = None
+    """None for a built-in condition, which has its own."""
+    metric: str | None = None
+    """A metric of redrive's by its name; with `labels`, the sum of the samples that have these."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    query: str | None = None
+    """SQL that returns one number, asked of `url`."""
+    url: str = field(default="", repr=False)
+    probe: str | None = None
+    """`FILE_OR_MODULE:NAME` of a function that returns a number."""
+    above: float | None = None
+    """It holds where the number is larger."""
+    below: float | None = None
+    """It holds where the number is smaller."""
+    title: str | None = None
+    persist: float | None = None
+    """Seconds for which it must hold; None for that of `AlertSettings`."""
+    every: float = 60.0
+    """Seconds between two queries or calls of the probe."""
+    pipeline: str | None = None
+    """The pipeline or flow that it is about."""
+    channels: tuple[str, ...] = ()
+    """Where its alerts go, whatever the routes say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
     """All of it."""
 
@@ -207,6 +236,8 @@ class AlertSettings:
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     thresholds: Thresholds = field(default_factory=Thresholds)
+    conditions: Mapping[str, ConditionSettings] = field(default_factory=dict)
+    """By name: conditions that are defined here, and built-in ones with channels of their own."""
     maintenance: tuple[Maintenance, ...] = ()
     """Windows in which alerts are not sent."""
     tables: tuple[WatchedTable, ...] = ()
@@ -227,12 +258,14 @@ class AlertSettings:
         return NO_DAYS_OFF if weekends else self.holidays
 
     @property
-    def condition_names(self) -> tuple[str, ...]:
-        """The names of conditions that are defined in the settings."""
-        return ()
+    def defined(self) -> Mapping[str, ConditionSettings]:
+        """The conditions that are defined in the settings, by name."""
+        return {name: one for name, one in self.conditions.items() if one.severity is not None}
 
-    def channels_for(self, urgency: Urgency, subject: Subject) -> tuple[str, ...]:
+    def channels_for(self, urgency: Urgency, subject: Subject, condition: str) -> tuple[str, ...]:
         """Who is told of it."""
+        if condition in self.conditions and self.conditions[condition].channels:
+            return self.conditions[condition].channels
         own = self.pipelines.get(subject.name) if subject.kind in ("pipeline", "flow") else None
         chosen = (own.routes.get(urgency) if own is not None else None) or self.routes.get(urgency)
         return chosen or (LOG_CHANNEL,)

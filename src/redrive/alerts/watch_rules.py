@@ -14,6 +14,7 @@ _MEASURED = {
     "running": "runs",
     "services": "services",
     "letters": "open letters",
+    "conditions": "the condition",
     "size": "the size of the store",
     "tables": "table row counts",
     "slots": "replication slots",

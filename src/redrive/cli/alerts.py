@@ -23,7 +23,7 @@ from redrive.notices import Alert, AlertStatus, Send, SendStatus, Urgency, What
 if TYPE_CHECKING:
     from redrive.alerts.conditions import Condition
     from redrive.alerts.desk import Desk
-    from redrive.alerts.settings import AlertSettings
+    from redrive.alerts.settings import AlertSettings, ConditionSettings
 
 app = noun("Alerts: what people were told, what became of it, and whether they can be told.", bare="ls")
 
@@ -131,9 +131,11 @@ def rules(session: Session) -> None:
         settings = store.alerts.settings
     out = session.out
     if out.json:
-        out.document([_rule(one, settings) for one in CONDITIONS.values()])
+        own = [_defined_rule(name, one) for name, one in settings.defined.items()]
+        out.document([*(_rule(one, settings) for one in CONDITIONS.values()), *own])
     else:
-        out.table(_RULE_COLUMNS, [_rule_row(one, settings) for one in CONDITIONS.values()])
+        own_rows = [_defined_row(name, one) for name, one in settings.defined.items()]
+        out.table(_RULE_COLUMNS, [*(_rule_row(one, settings) for one in CONDITIONS.values()), *own_rows])
     if not settings.enabled:
         out.say(OFF)
 
@@ -397,6 +399,24 @@ def _rule_row(condition: Condition, settings: AlertSettings) -> list[Any]:
         is_own = own != condition.elsewhere
         said.append(f"{own} = {_as_set(own, getattr(settings, own))}" if is_own else condition.elsewhere)
     return [condition.urgency, condition.name, condition.words, ", ".join(said)]
+
+
+def _defined_rule(name: str, own: ConditionSettings) -> dict[str, Any]:
+    limits = {limit: getattr(own, limit) for limit in ("above", "below") if getattr(own, limit) is not None}
+    when = own.title or f"a number of your own: {own.metric or own.query or own.probe}"
+    return {
+        "condition": name,
+        "urgency": str(own.severity),
+        "when": when,
+        "thresholds": limits,
+        "elsewhere": f"[conditions.{name}]",
+    }
+
+
+def _defined_row(name: str, own: ConditionSettings) -> list[Any]:
+    rule = _defined_rule(name, own)
+    limits = [f"{limit} = {value:.10g}" for limit, value in rule["thresholds"].items()]
+    return [rule["urgency"], name, rule["when"], ", ".join([*limits, rule["elsewhere"]])]
 
 
 def _as_set(name: str, value: float) -> str:

@@ -99,6 +99,7 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
         store.database,
         settings,
         probes=probes(settings.lags, load),
+        figure_probes={one.probe: load(one.probe) for one in settings.defined.values() if one.probe},
         patience=_PATIENCE_ONCE if once else PATIENCE,
     )
     kept = timedelta(days=settings.keep_days)

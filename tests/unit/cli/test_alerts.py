@@ -479,3 +479,15 @@ class TestAcknowledgingMany:
     def test_none_that_matches_changes_nothing(self, run, store, found):
         result = run("alerts", "ack", "--all")
         assert (result.code, "nothing was changed" in result.err) == (0, True)
+
+
+def test_rules_list_conditions_of_the_settings(run, store, settings):
+    settings("[conditions.backlog]\nmetric = 'redrive_letters'\nabove = 1_000\nseverity = 'P2'\n")
+    assert run("alerts", "rules").rows[-1] == [
+        "P2",
+        "backlog",
+        "a number of your own: redrive_letters",
+        "above = 1000, [conditions.backlog]",
+    ]
+    rule = json.loads(run("alerts", "rules", "--json").out)[-1]
+    assert (rule["condition"], rule["thresholds"]) == ("backlog", {"above": 1000.0})

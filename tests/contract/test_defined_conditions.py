@@ -1,0 +1,183 @@
+"""Conditions that the settings define, measured and judged on both databases."""
+
+import sqlite3
+from datetime import timedelta
+
+import pytest
+
+from redrive.alerts.desk import Desk
+from redrive.alerts.settings import AlertSettings, Channel, ConditionSettings
+from redrive.notices import AlertStatus, Urgency
+from tests.support.alerts import NOON
+from tests.support.run_history import levels_of
+
+MINUTE = timedelta(minutes=1)
+
+
+class Clock:
+    def __init__(self):
+        self.at = NOON
+
+    def now(self):
+        return self.at
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """A database beside the store; says how many jobs it has."""
+    path = tmp_path / "shop.db"
+
+    def set_jobs(count):
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS jobs (n)")
+            connection.execute("DELETE FROM jobs")
+            connection.executemany("INSERT INTO jobs VALUES (?)", [(n,) for n in range(count)])
+
+    set_jobs(0)
+    set_jobs.url = f"sqlite:///{path}"
+    return set_jobs
+
+
+@pytest.fixture
+def watch(store):
+    """Looks, again and again, a minute apart; what is open after it."""
+    desks = []
+
+    def watch(probes=None, **conditions):
+        clock = Clock()
+        channels = {"team": Channel(name="team", kind="log")}
+        settings = AlertSettings(conditions=conditions, channels=channels, persist=60.0)
+        desk = Desk(store.database, settings, clock=clock)
+        desks.append(desk)
+        levels = levels_of(store, conditions=conditions, figure_probes=probes)
+
+        def look():
+            clock.at += MINUTE
+            desk.look(levels.picture(clock.at))
+            desk.pass_time()
+            found = [one for one in desk.find() if one.status is AlertStatus.OPEN]
+            return {(one.condition, str(one.urgency), one.title) for one in found}
+
+        look.desk = desk
+        return look
+
+    yield watch
+    for desk in desks:
+        desk.close()
+
+
+def a_query(shop, **options):
+    query = "SELECT count(*) FROM jobs -- 100 % of :them"
+    return ConditionSettings(**{"severity": Urgency.P2, "query": query, "url": shop.url, "above": 2.0, **options})
+
+
+class TestQuery:
+    def test_opens_when_it_has_held_and_resolves_when_it_is_over(self, watch, shop):
+        look = watch(backlog=a_query(shop, title="too many jobs", channels=("team",)))
+        shop(3)
+        assert look() == set()
+        assert look() == {("backlog", "P2", "too many jobs: 3 is above 2")}
+        (alert,) = look.desk.find()
+        assert [send.channel for send in look.desk.sends(alert.id)] == ["team"]
+        shop(2)
+        look()
+        look()
+        assert look() == set()
+        assert look.desk.get(alert.id).status is AlertStatus.RESOLVED
+
+    def test_is_asked_as_often_as_it_says(self, watch, shop):
+        look = watch(backlog=a_query(shop, every=600.0, persist=0.0))
+        assert look() == set()
+        shop(3)
+        assert look() == set()
+        assert [look() for _ in range(10)][-1] == {("backlog", "P2", "backlog: 3 is above 2")}
+
+    def test_below_a_limit(self, watch, shop):
+        look = watch(workers=a_query(shop, above=None, below=1.0, persist=0.0, severity=Urgency.P1))
+        assert look() == {("workers", "P1", "workers: 0 is below 1")}
+
+    def test_null_and_no_row_do_not_hold(self, watch, shop):
+        null = a_query(shop, query="SELECT max(n) FROM jobs", below=5.0, persist=0.0)
+        empty = a_query(shop, query="SELECT n FROM jobs", below=5.0, persist=0.0)
+        assert watch(null=null, empty=empty)() == set()
+
+    @pytest.mark.parametrize(
+        ("query", "reason"),
+        [
+            ("SELECT n FROM missing", "no such table: missing"),
+            ("SELECT 1, 2", "must return one number"),
+            ("SELECT 'a'", "must return one number"),
+            ("DELETE FROM jobs", "readonly"),
+        ],
+    )
+    def test_query_that_fails_is_an_alert_of_its_own(self, watch, shop, query, reason):
+        shop(3)
+        look = watch(backlog=a_query(shop, query=query, persist=0.0))
+        look()
+        assert [(condition, title) for condition, _, title in look()] == [
+            ("monitor_failed", "cannot measure the condition of backlog")
+        ]
+        assert reason in look.desk.find()[0].facts.error
+
+    def test_alert_stays_while_it_cannot_be_measured(self, watch, shop, tmp_path):
+        look = watch(backlog=a_query(shop, persist=0.0, every=60.0))
+        shop(3)
+        assert len(look()) == 1
+        (tmp_path / "shop.db").rename(tmp_path / "away.db")
+        for _ in range(4):
+            look()
+        assert {condition for condition, *_ in look()} == {"backlog", "monitor_failed"}
+
+
+class TestStoreOfPostgres:
+    def test_query_of_postgres_cannot_write(self, store, store_url, watch, put):
+        if not store.database.dialect.is_remote:
+            pytest.skip("of PostgreSQL")
+        put(3)
+        count = "SELECT count(*) FROM pipeline.dead_letter_queue WHERE error_message LIKE '%'"
+        own = ConditionSettings(severity=Urgency.P3, query=count, url=store_url, above=2.0, persist=0.0)
+        look = watch(letters=own)
+        assert look() == {("letters", "P3", "letters: 3 is above 2")}
+        remove = ConditionSettings(
+            severity=Urgency.P3, query="DELETE FROM pipeline.dead_letter_queue RETURNING 1", url=store_url, above=0.0
+        )
+        look = watch(remove=remove)
+        look()
+        look()
+        assert "read-only" in look.desk.find(status="open", subject="conditions:remove")[0].facts.error
+        assert store.dlq.size().letters == 3
+
+
+class TestMetric:
+    def test_sum_of_the_samples_with_these_labels(self, watch, put):
+        pytest.importorskip("prometheus_client")
+        put(3)
+        put(2, pipeline="orders")
+        own = {"severity": Urgency.P3, "metric": "redrive_letters", "persist": 0.0}
+        look = watch(
+            all=ConditionSettings(**own, labels={"status": "pending"}, above=4.0),
+            orders=ConditionSettings(**own, labels={"pipeline": "orders", "status": "pending"}, above=4.0),
+            missing=ConditionSettings(**own, labels={"pipeline": "none"}, below=4.0),
+        )
+        assert look() == {("all", "P3", "all: 5 is above 4")}
+
+
+class TestProbe:
+    def test_function_is_asked(self, watch):
+        own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0, persist=0.0)
+        assert watch({"p.py:age": lambda: 1.5}, age=own)() == {("age", "P1", "age: 1.5 is above 1")}
+
+    @pytest.mark.parametrize("answer", ["1", True, float("nan"), [2]])
+    def test_answer_that_is_no_number_is_an_alert_of_its_own(self, watch, answer):
+        own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0)
+        look = watch({"p.py:age": lambda: answer}, age=own)
+        look()
+        assert {condition for condition, *_ in look()} == {"monitor_failed"}
+
+    def test_silence_by_its_name(self, watch):
+        own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0, persist=0.0, channels=("team",))
+        look = watch({"p.py:age": lambda: 2}, age=own)
+        look.desk.silence(seconds=600, reason="known", condition="age")
+        look()
+        (alert,) = look.desk.find()
+        assert (alert.status, look.desk.sends(alert.id)) == (AlertStatus.OPEN, [])

@@ -1,0 +1,138 @@
+"""Conditions in `redrive.toml`: what becomes of them, and what is said of what cannot be used."""
+
+import pytest
+
+from redrive.alerts.reading import check_channels, read
+from redrive.alerts.settings import ConditionSettings
+from redrive.config import ConfigError, load
+from redrive.notices import Subject, Urgency
+
+GOOD = "metric = 'redrive_letters'\nabove = 1\nseverity = 'P3'\n"
+QUERY = "query = 'SELECT 1'\nurl = 'shop.db'\nabove = 1\nseverity = 'P3'\n"
+
+
+@pytest.fixture
+def say(tmp_path):
+    """Reads a file of this text."""
+
+    def say(text, *, how=read, environ=None):
+        (tmp_path / "redrive.toml").write_text(text)
+        return how(load(environ=environ or {}, directory=tmp_path))
+
+    return say
+
+
+class TestConditions:
+    def test_each_source_is_read(self, say, tmp_path):
+        found = say(
+            f"""
+            [conditions.backlog]
+            {QUERY}
+            title = "too many jobs"
+            persist = 0
+            every = "5min"
+            pipeline = "jobs"
+            channels = "log"
+            [conditions.pending]
+            metric = 'redrive_letters{{pipeline="orders", status="pending"}}'
+            below = -1.5
+            severity = "P1"
+            [conditions.age]
+            probe = "probes.py:age"
+            above = 2
+            below = 1
+            severity = "P2"
+            """
+        ).defined
+        assert found == {
+            "backlog": ConditionSettings(
+                severity=Urgency.P3,
+                query="SELECT 1",
+                url=f"sqlite:///{tmp_path}/shop.db",
+                above=1.0,
+                title="too many jobs",
+                persist=0.0,
+                every=300.0,
+                pipeline="jobs",
+                channels=("log",),
+            ),
+            "pending": ConditionSettings(
+                severity=Urgency.P1,
+                metric="redrive_letters",
+                labels={"pipeline": "orders", "status": "pending"},
+                below=-1.5,
+            ),
+            "age": ConditionSettings(severity=Urgency.P2, probe=f"{tmp_path}/probes.py:age", above=2.0, below=1.0),
+        }
+
+    def test_built_in_condition_may_have_channels(self, say):
+        settings = say(
+            """
+            [channels.oncall]
+            command = ["page"]
+            [conditions.sla_missed]
+            channels = "oncall"
+            [routes]
+            P1 = "log"
+            [pipelines.vendor]
+            routes = { P1 = "log" }
+            """
+        )
+        vendor = Subject(kind="pipeline", name="vendor")
+        assert settings.defined == {}
+        assert settings.channels_for(Urgency.P1, vendor, "sla_missed") == ("oncall",)
+        assert settings.channels_for(Urgency.P1, vendor, "stale") == ("log",)
+
+    def test_channel_of_a_condition_alone_is_enough(self, say):
+        say('[channels.oncall]\ncommand = ["page"]\n[conditions.custom]\nchannels = "oncall"\n')
+
+    def test_defined_condition_may_be_in_a_maintenance_window(self, say):
+        window = "[[maintenance]]\nfrom = '22:00'\nuntil = '23:00'\nzone = 'UTC'\ncondition = 'backlog'\n"
+        assert say(f"{window}[conditions.backlog]\n{GOOD}").maintenance[0].only.conditions == ("backlog",)
+
+    def test_variable_of_the_url_may_be_missing_where_alerts_are_off(self, say):
+        text = f"[conditions.b]\n{QUERY.replace('shop.db', '$SHOP')}"
+        with pytest.raises(ConfigError, match="names the variable SHOP, which is not set"):
+            say(text)
+        assert say(text, environ={"REDRIVE_ALERTS": "off"}).defined["b"].url == ""
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            (f"[conditions.Backlog]\n{GOOD}", "is not a name for a condition"),
+            (f"[conditions.test]\n{GOOD}", "is not a name for a condition"),
+            (f"[conditions.slow]\n{GOOD}", "means nothing for a built-in condition"),
+            ("[conditions.slow]\n", "has no channels"),
+            ("[conditions.slwo]\nchannels = 'log'\n", "did you mean 'slow'?"),
+            ("[conditions.b]\nchannels = 'nobody'\n", "unknown channel 'nobody'"),
+            ("[conditions.b]\nabove = 1\nseverity = 'P1'\n", "exactly one of metric, query or probe; it has none"),
+            (f"[conditions.b]\n{GOOD}probe = 'a.py:b'\n", "it has metric and probe"),
+            (f"[conditions.b]\n{GOOD}url = 'x'\n", "url means nothing beside metric"),
+            (f"[conditions.b]\n{GOOD}every = '1h'\n", "every means nothing beside metric"),
+            ("[conditions.b]\nquery = 'SELECT 1'\nabove = 1\nseverity = 'P1'\n", "has no url"),
+            ("[conditions.b]\nmetric = 'up'\nabove = 1\nseverity = 'P1'\n", "must be a metric of redrive's"),
+            (
+                "[conditions.b]\nmetric = 'redrive_x{a=1}'\nabove = 1\nseverity = 'P1'\n",
+                "must be a metric of redrive's",
+            ),
+            ("[conditions.b]\nmetric = 'redrive_up'\nseverity = 'P1'\n", "has neither above nor below"),
+            ("[conditions.b]\nmetric = 'redrive_up'\nabove = 1\nbelow = 2\nseverity = 'P1'\n", "it would always hold"),
+            ("[conditions.b]\nmetric = 'redrive_up'\nabove = 'x'\nseverity = 'P1'\n", "above must be a number"),
+            ("[conditions.b]\nmetric = 'redrive_up'\nabove = nan\nseverity = 'P1'\n", "above must be a number"),
+            ("[conditions.b]\nmetric = 'redrive_up'\nabove = 1\n", "has no severity: P1, P2 or P3"),
+            ("[conditions.b]\nmetric = 'redrive_up'\nabove = 1\nseverity = 'P4'\n", "must be P1, P2 or P3"),
+            ("[conditions.b]\nprobe = 'x'\nabove = 1\nseverity = 'P1'\n", "must be FILE:NAME"),
+            (f"[conditions.b]\n{GOOD}limit = 1\n", "limit means nothing here"),
+        ],
+    )
+    def test_wrong_conditions_are_refused_with_their_line(self, say, text, says):
+        with pytest.raises(ConfigError) as raised:
+            say(text)
+        assert says in str(raised.value)
+        assert "line " in str(raised.value)
+
+    def test_unknown_metric_is_refused_by_the_watch(self, say):
+        pytest.importorskip("prometheus_client")
+        say(f"[conditions.b]\n{GOOD}", how=check_channels)
+        with pytest.raises(ConfigError, match="did you mean 'redrive_letters'"):
+            say(f"[conditions.b]\n{GOOD.replace('redrive_letters', 'redrive_leters')}", how=check_channels)
