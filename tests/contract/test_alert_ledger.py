@@ -133,6 +133,46 @@ def test_a_run_that_recovered_before_anybody_was_told_is_one_message(ledger, sto
     assert told(ledger) == [("slack", What.OPENED)]
 
 
+def test_further_runs_that_recover_within_a_day_are_counted(ledger):
+    for number in range(5):
+        facts = Facts(run_id=UUID(int=number))
+        well = finding(
+            "recovered:vendor", P3, key="recovered:vendor", condition="recovered", momentary=True, facts=facts
+        )
+        ledger.apply(judgement(well, judged=["run:vendor:failed"]), now=after(number * 3_600))
+    (alert,) = ledger.find()
+    assert (alert.seen, alert.last_seen) == (5, after(4 * 3_600))
+    assert told(ledger) == [("slack", What.OPENED)]
+
+
+def test_what_comes_back_within_an_hour_must_stay_gone_for_one(ledger):
+    level, gone = judgement(finding("level:slot:s", key="slot:s")), judgement(under=["level:"])
+    for at in range(0, 6 * 1_200, 1_200):  # there for ten minutes, and gone for ten
+        ledger.apply(level, now=after(at))
+        ledger.apply(gone, now=after(at + 600))
+        ledger.pass_time(now=after(at + 600 + 400))
+    assert told(ledger) == [("slack", What.OPENED), ("slack", What.RESOLVED), ("slack", What.OPENED)]
+    (alert,) = ledger.find(status="open")
+    assert alert.facts.measured["times it came back"] == 5
+    ledger.pass_time(now=after(at + 600 + 3_599))
+    assert ledger.get(alert.id).status is AlertStatus.OPEN
+    ledger.pass_time(now=after(at + 600 + 3_600))
+    assert ledger.get(alert.id).status is AlertStatus.RESOLVED
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_good_run_resolves_what_a_service_did_at_once_where_nobody_watches(ledger, store, comes_back):
+    if comes_back:
+        watched(store)
+    service = Subject(kind="service", name="bank")
+    ledger.apply(judgement(finding(key="service:bank:down", subject=service)), now=NOON)
+    ledger.apply(judgement(judged=["run:vendor:failed"]), now=after(60))
+    (alert,) = ledger.find()
+    assert alert.is_over is not comes_back
+    ledger.pass_time(now=after(360))
+    assert ledger.get(alert.id).is_over
+
+
 def test_a_run_of_which_people_heard_that_it_failed_and_that_this_is_over_does_not_recover_as_well(ledger):
     lost = finding("level:lost:vendor", P2, facts=Facts(run_id=UUID(int=7)))
     ledger.apply(judgement(lost), now=NOON)

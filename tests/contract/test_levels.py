@@ -8,11 +8,15 @@ import pytest
 from sqlalchemy.schema import DropTable
 
 import redrive
+from redrive.alerts.ledger import AlertLedger
+from redrive.alerts.picture import Window
 from redrive.alerts.promises import Promises
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.alerts.watch_rules import freshness
+from redrive.notices import Subject
 from redrive.policy.daily import Daily
 from redrive.store.schema import runs, service_minutes, service_rollups
+from tests.support.alerts import finding, judgement
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books, levels_of, statements
 
 SLA = Daily.of("sla", "06:30 UTC")
@@ -313,27 +317,98 @@ def test_a_run_that_nobody_is_behind_is_lost(books, levels):
 
 
 def rollup(at, **sums):
-    return {"service": "shipfast", "at": at, "calls": 0, "attempts": 0, **sums}
+    names = (
+        "calls",
+        "attempts",
+        "successes",
+        "retries",
+        "calls_failed",
+        "permanent",
+        "row",
+        "failed_4xx",
+        "failed_auth",
+    )
+    return {"service": "shipfast", "at": at, **dict.fromkeys(names, 0), **sums}
 
 
-def test_a_service_is_its_last_hour_beside_the_day_before(books, levels):
+def test_a_service_is_its_last_hour_by_quarters(books, levels):
     now = MONDAY.replace(hour=10, minute=20)
     quarter = now.replace(minute=15)
     books.put(
         service_rollups,
-        rollup(quarter - 26 * HOUR, successes=7, retries=7, failed_4xx=0, failed_auth=1),
+        rollup(quarter - 26 * HOUR, failed_auth=1),
         rollup(quarter - 25 * HOUR, successes=50, retries=5, failed_4xx=9, failed_auth=1),
-        rollup(quarter - 2 * HOUR, successes=50, retries=5, failed_4xx=0, failed_auth=0),
-        rollup(quarter - HOUR, successes=30, retries=3, failed_4xx=1, failed_auth=0),
-        rollup(quarter, successes=0, retries=4, failed_4xx=2, failed_auth=0),
-        {**rollup(quarter, successes=1, retries=0, failed_4xx=0, failed_auth=0), "service": "bank"},
+        rollup(quarter - 2 * HOUR, successes=50, retries=5),
+        rollup(quarter - HOUR, calls=40, calls_failed=9, permanent=3, row=1, failed_auth=0, successes=30, retries=3),
+        rollup(quarter, successes=0, retries=4, failed_4xx=2),
+        {**rollup(quarter, successes=1), "service": "bank"},
     )
     bank, found = levels().picture(now).services
-    assert (bank.name, bank.successes, bank.minutes) == ("bank", 1, ())
-    assert (found.successes, found.retries, found.failed_4xx, found.failed_auth) == (30, 7, 3, 0)
-    assert (found.successes_before, found.retries_before) == (100, 10)
+    assert (bank.name, bank.hour.successes, bank.minutes) == ("bank", 1, ())
+    assert found.quarters == (Window(calls=40, failed=5, successes=30, retries=3), Window(retries=4))
+    assert (found.failed_4xx, found.failed_auth) == (2, 0)
     assert found.last_auth_failure == quarter - 25 * HOUR + 15 * MINUTE
     assert found.last_success == quarter - HOUR + 15 * MINUTE
+
+
+class TestWhatIsUsual:
+    """The last hour of a service is compared with the same hours of the days before."""
+
+    NOW = MONDAY.replace(hour=10, minute=20)
+
+    def put(self, books, successes=100, *, hours=(9, 10), days=range(1, 10)):
+        books.put(
+            service_rollups,
+            rollup(self.NOW.replace(minute=15), successes=1),
+            *(
+                rollup(self.NOW.replace(hour=hour, minute=minute) - day * DAY, successes=successes, retries=day)
+                for day in days
+                for hour in hours
+                for minute in (0, 15, 30, 45)
+            ),
+        )
+
+    def usual(self, levels):
+        (found,) = levels().picture(self.NOW).services
+        return [(one.successes, one.retries) for one in found.usual]
+
+    def alert(self, store, since, until, *, by=None, key="service:shipfast:down"):
+        ledger = AlertLedger(store.database, AlertSettings(persist=0))
+        subject = Subject(kind="service", name="shipfast")
+        level = finding("level:down:shipfast", key=key, subject=subject)
+        (alert,) = ledger.apply(judgement(level), now=since)
+        if by is not None:
+            ledger.close(alert.id, by=by, note="as it is to be", now=until)
+        elif until is not None:
+            ledger.apply(judgement(under=["level:"]), now=until)
+
+    def test_is_the_same_hours_of_seven_days(self, books, levels):
+        self.put(books, hours=(3, 9, 10, 17))
+        assert self.usual(levels) == [(500, 5 * day) for day in range(1, 8)]
+
+    def test_is_all_hours_where_these_have_few_calls(self, books, levels):
+        self.put(books, successes=10, hours=(3, 9, 17), days=(1, 2))
+        assert sum(successes for successes, _ in self.usual(levels)) == 240
+
+    def test_leaves_out_when_an_alert_stood(self, books, levels, store):
+        self.put(books)
+        self.alert(store, self.NOW - 3 * DAY - HOUR, self.NOW - 2 * DAY - 5 * HOUR)
+        assert self.usual(levels) == [(500, 5 * day) for day in (1, 2, 4, 5, 6, 7)]
+
+    def test_leaves_out_the_time_of_an_alert_that_is_open(self, books, levels, store):
+        self.put(books)
+        self.alert(store, self.NOW - 4 * DAY - 12 * HOUR, None)
+        assert self.usual(levels) == [(500, 5 * day) for day in (5, 6, 7)]
+
+    def test_counts_what_an_operator_has_accepted(self, books, levels, store):
+        self.put(books)
+        self.alert(store, self.NOW - 3 * DAY - HOUR, self.NOW - 2 * DAY - 5 * HOUR, by="ann")
+        assert len(self.usual(levels)) == 7
+
+    def test_counts_the_time_of_alerts_about_something_else(self, books, levels, store):
+        self.put(books)
+        self.alert(store, self.NOW - 3 * DAY - HOUR, self.NOW - 2 * DAY, key="service:shipfast:4xx")
+        assert len(self.usual(levels)) == 7
 
 
 def test_the_minutes_of_a_service_are_those_of_two_hours_the_oldest_first(books, levels):

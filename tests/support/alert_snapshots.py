@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import redrive
-from redrive.alerts.picture import Judgement, LevelPicture, Minute, PastRun, RunPicture, ServicePicture
+from redrive.alerts.picture import Judgement, LevelPicture, Minute, PastRun, RunPicture, ServicePicture, Window
 from redrive.alerts.rules import of_levels, of_run
 from redrive.alerts.settings import AlertSettings, Thresholds
 from redrive.notices import Finding, Subject
@@ -71,7 +71,14 @@ def read_before(*counts: int, status: str = "complete") -> tuple[PastRun, ...]:
 
 
 def a_service(**told: Any) -> ServicePicture:
-    """A service that did nothing."""
+    """A service that did nothing, but for what is told: sums of its last hour, and with `_before` of an earlier day."""
+    names = ("calls", "failed", "successes", "retries")
+    now = {name: told.pop(name) for name in names if name in told}
+    before = {name: told.pop(f"{name}_before") for name in names if f"{name}_before" in told}
+    if now:
+        told["quarters"] = (Window(**now),)
+    if before:
+        told["usual"] = (Window(**before),)
     return ServicePicture(**{"name": "shipfast", **told})
 
 

@@ -30,13 +30,20 @@ class Books:
     def __init__(self, settings=SETTINGS):
         self.settings = settings
         self.cases, self.over, self.told = {}, [], []
-        self._serial = 0
+        self._serial, self._returns = 0, {}
 
     def judge(self, *findings, judged=(), under=(), at=0.0):
         judged = frozenset({*judged, *(one.evidence for one in findings)})
         judgement = Judgement(findings=findings, judged=judged, judged_under=frozenset(under))
         now = after(at)
-        changes = state.judged(self.cases, judgement, now, self.settings, is_known=self._is_known)
+        changes = state.judged(
+            self.cases,
+            judgement,
+            now,
+            self.settings,
+            is_known=lambda found: self._is_known(found, now),
+            returns=lambda key: self._came_back(key, now),
+        )
         return self._take(changes, now)
 
     def pass_time(self, at):
@@ -47,11 +54,25 @@ class Books:
         now = after(at)
         return self._take({key: step(self.cases[key], now, **options)}, now)
 
-    def _is_known(self, found):
-        same = (found.key, found.condition, found.facts.run_id)
+    def troubles(self, key, now):
+        """When alerts of a key stood."""
+        alerts = [*self.over, *(case.alert for case in self.cases.values())]
+        return [(one.since, one.resolved_at or now) for one in alerts if one.key == key and one.opened_at is not None]
+
+    def _is_known(self, found, now):
+        same = [one for one in self.over if (one.key, one.condition) == (found.key, found.condition)]
         return found.key not in self.cases and any(
-            (one.key, one.condition, one.facts.run_id) == same for one in self.over
+            one.facts.run_id == found.facts.run_id
+            or (found.condition == state.RECOVERED and one.opened_at >= now - timedelta(days=1))
+            for one in same
         )
+
+    def _came_back(self, key, now):
+        last = next((one for one in reversed(self.over) if one.key == key and one.opened_at is not None), None)
+        lately = now - timedelta(seconds=self.settings.thresholds.flap_seconds)
+        if last is None or last.resolution != state.NO_LONGER or last.resolved_at < lately:
+            return 0
+        return self._returns[last.id] + 1
 
     def _take(self, changes, now):
         told = []
@@ -65,6 +86,7 @@ class Books:
                 case = replace(case, alert=replace(case.alert, id=self._serial))
             if case.alert.is_over:
                 self.over.append(case.alert)
+                self._returns[case.alert.id] = case.returns
             else:
                 self.cases[key] = case
             told += [(case.alert.id, what, now) for what in change.told]

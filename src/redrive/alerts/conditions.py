@@ -77,8 +77,12 @@ CONDITIONS: Mapping[str, Condition] = dict(
             *("too_long", "history_least", "duration_least"),
         ),
         _condition(
-            *("service_down", _P2, "a service fails by its own fault (5xx, no connection, no answer) for minutes"),
-            *("down_seconds", "down_share", "down_faults", "silence"),
+            *("service_down", _P2, "a service fails (5xx, no connection, no answer) for minutes, or on and off"),
+            *("down_seconds", "down_share", "down_faults", "flap_times", "flap_seconds", "silence"),
+        ),
+        _condition(
+            *("calls_failing", _P2, "a share of a service's calls fails", "calls_failed", "calls_failed_least"),
+            elsewhere=_PERSIST,
         ),
         _condition(
             *("consumer_lag", _P2, "a consumer is behind, by messages or by time", "lag_messages", "lag_seconds"),
@@ -106,8 +110,8 @@ CONDITIONS: Mapping[str, Condition] = dict(
         _condition("server_errors", _P3, "three calls in a row ended in an answer 5xx", "server_errors"),
         _condition("client_errors", _P3, "calls ended in an answer 4xx", "client_errors"),
         _condition(
-            *("retries_rising", _P3, "the mean retries per success rise against the day before"),
-            *("retries_rise", "retries_least", "retries_calls"),
+            *("retries_rising", _P3, "the mean retries per success rise above what is usual at this hour"),
+            *("retries_rise", "retries_spreads", "retries_least", "retries_calls"),
             elsewhere=_PERSIST,
         ),
     )

@@ -52,6 +52,8 @@ _BY = 200
 _FAILED = ("retries_exhausted", "permanent_error")
 _REMEMBERED = timedelta(days=7)
 """For how long what people were told of a run is remembered, so as not to tell it again."""
+_RECOVERED_AGAIN = timedelta(days=1)
+"""For how long further runs of a pipeline or flow that recover are only counted."""
 
 
 _Step = tuple[Mapping[str, Case], Mapping[str, Change]]
@@ -101,6 +103,8 @@ class AlertLedger:
                 at,
                 self._settings,
                 is_known=lambda finding: finding.key not in cases and _is_known(connection, finding, at),
+                returns=lambda key: self._returns(connection, key, at),
+                watched=is_watched,
             )
             if is_watched:
                 return cases, changed
@@ -131,6 +135,18 @@ class AlertLedger:
         """Whether somebody comes back; who was killed on this machine does not, although its lease goes on."""
         holder = lease.holder(connection, self._database.dialect, WATCH, now=now)
         return holder is not None and not is_dead(holder)
+
+    def _returns(self, connection: Connection, key: str, now: datetime) -> int:
+        """How often what is found now has come back: its last alert was over by itself, and not long ago."""
+        column, lately = alerts.c, timedelta(seconds=self._settings.thresholds.flap_seconds)
+        last = (
+            select(column.evidence, column.resolution)
+            .where(column.key == key, column.resolved_at >= now - lately, column.opened_at.is_not(None))
+            .order_by(column.id.desc())
+            .limit(1)
+        )
+        row = connection.execute(last).first()
+        return 0 if row is None or row.resolution != state.NO_LONGER else row.evidence.get("returns", 0) + 1
 
     def _silenced(self, connection: Connection, now: datetime) -> Silenced:
         return read_silenced(connection, self._settings.maintenance, now)
@@ -437,12 +453,21 @@ def _is_written(connection: Connection, applied: _Applied) -> bool:
 
 def _is_known(connection: Connection, finding: Finding, now: datetime) -> bool:
     """Whether people were told what a momentary finding tells: of this very run it was found before; or that it failed,
-    and then that this is over."""
+    and then that this is over. That runs of a pipeline recover is told once a day, and counted."""
     column, run_id = alerts.c, finding.facts.run_id
-    tells = (column.key == finding.key) & (column.condition == finding.condition)
-    if finding.condition == state.RECOVERED and run_id is not None:
-        tells |= column.condition.in_(_FAILED)
-    known = select(column.id).where(
-        column.run_id == run_id, tells, column.resolved_at >= now - _REMEMBERED, column.opened_at.is_not(None)
+    same = (column.key == finding.key) & (column.condition == finding.condition)
+    tells = (column.run_id == run_id) & same
+    if finding.condition == state.RECOVERED:
+        if run_id is not None:
+            tells |= (column.run_id == run_id) & column.condition.in_(_FAILED)
+        tells |= same & (column.opened_at >= now - _RECOVERED_AGAIN)
+    known = (
+        select(column.id, column.condition)
+        .where(tells, column.resolved_at >= now - _REMEMBERED, column.opened_at.is_not(None))
+        .order_by(column.id.desc())
     )
-    return connection.execute(known.limit(1)).first() is not None
+    row = connection.execute(known.limit(1)).first()
+    if row is not None and row.condition == state.RECOVERED:
+        counted = {"seen": column.seen + 1, "last_seen": now}
+        connection.execute(update(alerts).where(column.id == row.id).values(counted))
+    return row is not None

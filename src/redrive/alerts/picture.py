@@ -162,15 +162,37 @@ class Minute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What a service did in a span of time."""
+
+    calls: int = 0
+    failed: int = 0
+    """Calls that failed because of the service: neither the request nor the credential was at fault."""
+    successes: int = 0
+    retries: int = 0
+
+    def __add__(self, other: Window) -> Window:
+        return Window(
+            calls=self.calls + other.calls,
+            failed=self.failed + other.failed,
+            successes=self.successes + other.successes,
+            retries=self.retries + other.retries,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePicture:
     """A service of late."""
 
     name: str
     minutes: tuple[Minute, ...] = ()
     """The last two hours, the oldest first; minutes without attempts are left out."""
-    # The last full hour of rollups, the one that is under way included; and the day before it.
-    successes: int = 0
-    retries: int = 0
+    quarters: tuple[Window, ...] = ()
+    """The last hour by quarters, the one under way included; quarters without calls are left out."""
+    usual: tuple[Window, ...] = ()
+    """What to compare the last hour with: the same hours of each earlier day, without those in which an alert about the
+    service stood."""
+    # Sums of the last hour.
     failed_4xx: int = 0
     failed_404: int = 0
     streaks_5xx: int = 0
@@ -182,8 +204,11 @@ class ServicePicture:
     """In the same way the end of the last quarter of an hour in which an attempt succeeded."""
     used_by: tuple[str, ...] = ()
     """The pipelines and flows that are known to suffer where it fails."""
-    successes_before: int = 0
-    retries_before: int = 0
+
+    @property
+    def hour(self) -> Window:
+        """The last hour."""
+        return sum(self.quarters, Window())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,12 +56,12 @@ _PIPELINE_KEYS = ("sla", "fresh_within", "days", "holidays", "runbook", "links",
 _LONGEST_KEPT = 3_650
 # What a threshold is measured in; the others are counts.
 _MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
-    ("down_seconds", "lag_seconds", "silence", "auth_silence", "letter_age"): duration,
+    ("down_seconds", "flap_seconds", "lag_seconds", "silence", "auth_silence", "letter_age"): duration,
     ("sla_grace", "duration_least"): partial(duration, zero=True),
-    ("row_drop", "few_rows", "down_share"): share,
+    ("row_drop", "few_rows", "down_share", "calls_failed"): share,
     ("slot_bytes", "letters_bytes", "store_bytes"): size,
     ("too_long", "slow", "growing_rise", "retries_rise"): number,
-    ("retries_least",): partial(number, zero=True),
+    ("retries_least", "retries_spreads"): partial(number, zero=True),
 }
 
 Tables = Mapping[str, Located]

@@ -46,6 +46,7 @@ LEVEL_RULES: tuple[LevelRule, ...] = (
     service_rules.refused,
     service_rules.client_errors,
     service_rules.server_errors,
+    service_rules.calls_failing,
     service_rules.retries,
     level_rules.pending,
     level_rules.pending_in_all,

@@ -361,7 +361,7 @@ def recovered(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgem
     """A run that had failed, and is complete all the same."""
     if run.failures <= 0:
         return Judgement()
-    evidence = f"recovered:{run.run_id}"
+    evidence = f"recovered:{run.subject.ident}"
     often = {1: "once", 2: "twice"}.get(run.failures, f"{run.failures:,} times")
     finding = found(
         "recovered",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import sqrt
 
 from redrive.alerts.conditions import found
-from redrive.alerts.picture import Judgement, LevelPicture, Minute, ServicePicture
-from redrive.alerts.sentences import clock, command, counted, short, span
+from redrive.alerts.picture import Judgement, LevelPicture, Minute, ServicePicture, Window
+from redrive.alerts.sentences import clock, command, counted, percent, short, span
 from redrive.alerts.settings import AlertSettings, Thresholds
 from redrive.notices import Facts, Finding, Subject
 
@@ -21,8 +22,12 @@ _RENEW = (
     "calls that need it fail at once, and nothing renews it: put a valid credential in place, then run again what has "
     "failed"
 )
-_FIGURES = timedelta(minutes=75)
-"""What the figures of the last hour may reach back to: the quarter of an hour under way, and four before it."""
+_FIGURES = 75 * 60.0
+"""Seconds that the figures of the last hour may reach back: the quarter of an hour under way, and four before it."""
+_FLAPPING = 0.25
+"""Share of the minutes with attempts that are bad in what is up and down in turn."""
+_LASTING = 3  # quarters of an hour
+_DAYS_LEAST = 3  # from which on it is known how much days differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,10 @@ class Stretch:
     ends: datetime
     """The end of the last minute that is known to be bad: what was not tried since may be well again, and where a
     circuit is open, its probes are known minutes, too."""
+    last: datetime
+    """When the last of its minutes began."""
+    minutes: int
+    """The minutes of it with attempts."""
     attempts: int
     faults: int
     unbroken: bool
@@ -69,35 +78,102 @@ def _stretch(bad: list[Minute], now: datetime, *, unbroken: bool) -> Stretch:
     return Stretch(
         begins=bad[0].at,
         ends=min(bad[-1].at + _MINUTE, now),
+        last=bad[-1].at,
+        minutes=len(bad),
         attempts=sum(one.attempts for one in bad),
         faults=sum(one.faults for one in bad),
         unbroken=unbroken,
     )
 
 
-def _outages(service: ServicePicture, now: datetime, limits: Thresholds) -> list[Stretch]:
-    return [one for one in stretches(service.minutes, now, limits) if one.is_outage(limits)]
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Stretches that are one outage: it is over when the service has not failed for `flap_seconds`."""
+
+    stretches: tuple[Stretch, ...]
+    attempts: int
+    """Attempts from its beginning to its end, those of good minutes included."""
+
+    @property
+    def begins(self) -> datetime:
+        """When the service failed first."""
+        return self.stretches[0].begins
+
+    @property
+    def ends(self) -> datetime:
+        """When it last failed, as far as is known."""
+        return self.stretches[-1].ends
+
+    @property
+    def faults(self) -> int:
+        """Attempts that failed in it."""
+        return sum(one.faults for one in self.stretches)
+
+    def title(self, name: str, now: datetime) -> str:
+        """What is wrong, in a line."""
+        last, times = self.stretches[-1], len(self.stretches)
+        since, share = clock(self.begins, now), f"{self.faults:,} of {counted(self.attempts, 'attempt')}"
+        if times > 1:
+            return f"{name} fails on and off: {times:,} times since {since}, last at {clock(self.ends, now)}: {share}"
+        if last.unbroken:
+            return f"{name} has failed for {span(last.seconds)}: {share} since {since}"
+        return f"{name} had failed for {span(last.seconds)} since {since}: {share}; it answers again"
+
+
+def outage(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> Outage | None:
+    """Return the last outage, if it still counts: the service is down, was so not long ago, or fails on and off.
+
+    A short stretch of which half went well is no part of it: of a service that is seldom called, that is one attempt
+    that failed and a retry that did not.
+    """
+    known = [one for one in minutes if one.attempts > 0 and one.at <= now]
+    chain: list[Stretch] = []
+    for one in stretches(known, now, limits):
+        if not one.is_outage(limits) and 2 * one.faults <= one.attempts:
+            continue
+        if chain and (one.begins - chain[-1].ends).total_seconds() > limits.flap_seconds:
+            chain = []
+        chain.append(one)
+    if not chain:
+        return None
+    lasts = limits.silence if chain[-1].unbroken else limits.flap_seconds
+    if (now - chain[-1].ends).total_seconds() > lasts:
+        return None
+    if not any(one.is_outage(limits) for one in chain) and not _flaps(chain, known, limits):
+        return None
+    return Outage(tuple(chain), sum(one.attempts for one in known if chain[0].begins <= one.at <= chain[-1].last))
+
+
+def _flaps(chain: list[Stretch], known: list[Minute], limits: Thresholds) -> bool:
+    """Whether it failed `flap_times` in turn, and for a good part of the time between the first and the last."""
+    times = max(2, limits.flap_times)
+    for place in range(len(chain) - times + 1):
+        turns = chain[place : place + times]
+        between = sum(turns[0].begins <= one.at <= turns[-1].last for one in known)
+        bad, faults = sum(one.minutes for one in turns), sum(one.faults for one in turns)
+        if faults >= limits.down_faults and bad >= _FLAPPING * between:
+            return True
+    return False
 
 
 def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Services that have failed by their own fault for minutes, and still do as far as is known."""
+    """Services that have failed for minutes, or again and again, and have not been well for long since."""
     limits, now = settings.thresholds, picture.now
     findings = []
     for service in _services(picture):
-        outages = [one for one in _outages(service, now, limits) if one.unbroken]
-        if not outages or (now - outages[0].ends).total_seconds() > limits.silence:
+        last = outage(service.minutes, now, limits)
+        if last is None:
             continue
-        stretch = outages[0]
-        tried = f"{stretch.faults:,} of {counted(stretch.attempts, 'attempt')} since {clock(stretch.begins, now)}"
+        longest = max(one.seconds for one in last.stretches)
         findings.append(
             _found(
                 "service_down",
                 service,
                 picture,
-                f"{short(service.name)} has failed for {span(stretch.seconds)}: {tried}",
+                last.title(short(service.name), now),
                 next_step=_PROBES,
-                measured={"failing for": stretch.seconds, "threshold": limits.down_seconds},
-                since=stretch.begins,
+                measured={"failing for": longest, "threshold": limits.down_seconds, "times": len(last.stretches)},
+                since=last.begins,
             )
         )
     return _judgement(picture, "down", findings)
@@ -137,7 +213,8 @@ def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """
     limit = settings.thresholds.client_errors
     refused_calls = {
-        service: service.failed_4xx + (0 if service.successes else service.failed_404) for service in _services(picture)
+        service: service.failed_4xx + (0 if service.hour.successes else service.failed_404)
+        for service in _services(picture)
     }
     findings = [
         _found(
@@ -156,12 +233,10 @@ def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
 
 def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Services of which three calls in a row ended in an answer 5xx; an outage is reported as that."""
-    limits, now = settings.thresholds, picture.now
-    findings, explained = [], set()
+    limits = settings.thresholds
+    findings, explained = [], _explained(picture, limits)
     for service in _services(picture):
-        if any(now - one.ends < _FIGURES for one in _outages(service, now, limits)):
-            explained.add(service.name)
-        elif service.streaks_5xx >= max(1, limits.server_errors):
+        if service.name not in explained and service.streaks_5xx >= max(1, limits.server_errors):
             often = "" if service.streaks_5xx == 1 else f", {counted(service.streaks_5xx, 'time')} within the hour"
             findings.append(
                 _found(
@@ -176,47 +251,121 @@ def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     return _judgement(picture, "5xx", findings, leaving=explained)
 
 
-def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Services that need more retries for a success than the day before; those of an outage are told as that."""
-    limits, now = settings.thresholds, picture.now
-    findings, explained = [], set()
+def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Services of which more calls fail than is usual, retries and all; an outage is reported as that."""
+    limits = settings.thresholds
+    findings, left = [], _explained(picture, limits)
     for service in _services(picture):
-        if any(now - one.ends < _FIGURES for one in _outages(service, now, limits)):
-            explained.add(service.name)
+        calls, failed = service.hour.calls, service.hour.failed
+        if service.name in left or failed <= 0 or failed < limits.calls_failed * calls:
             continue
+        if failed < limits.calls_failed_least:
+            left.add(service.name)
+            continue
+        share, usual = failed / max(1, calls), sum(service.usual, Window())
+        if usual.calls >= max(1, limits.retries_calls):
+            past = [(one.failed, one.calls) for one in service.usual]
+            if failed <= _chance(past, calls, limits.retries_spreads):
+                continue
+        findings.append(
+            _found(
+                "calls_failing",
+                service,
+                picture,
+                f"{short(service.name)} fails {percent(share)} of calls: {failed:,} of {counted(calls, 'call')} within "
+                "the hour",
+                next_step=(
+                    "retries do not suffice: these calls have failed for their callers. See what the service answers, "
+                    "then run again what has failed, or replay its dead letters"
+                ),
+                measured={"share of failed calls": share, "threshold": limits.calls_failed},
+                persist=settings.persist,
+            )
+        )
+    return _judgement(picture, "calls", findings, leaving=left)
+
+
+def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Services that need more retries for a success than is usual at this hour, before calls begin to fail.
+
+    Retries of an outage are reported as that. Where many are needed, and there are too few calls to judge or nothing to
+    compare them with, nothing is concluded: an alert that is open stays open.
+    """
+    limits = settings.thresholds
+    findings, left = [], _explained(picture, limits)
+    for service in _services(picture):
+        now, usual = service.hour, sum(service.usual, Window())
         least = max(1, limits.retries_calls)
-        if service.successes < least or service.successes_before < least:
+        if service.name in left or now.retries <= 0 or now.retries < limits.retries_least * now.successes:
             continue
-        mean, before = service.retries / service.successes, service.retries_before / service.successes_before
-        if mean < limits.retries_least or mean <= limits.retries_rise * before:
+        if now.successes < least or usual.successes < least:
+            left.add(service.name)
+            continue
+        mean, before = now.retries / now.successes, usual.retries / usual.successes
+        past = [(one.retries, one.successes) for one in service.usual]
+        limit = max(limits.retries_rise * before, _chance(past, now.successes, limits.retries_spreads) / now.successes)
+        if mean <= limit or not _lasts(service.quarters, limits.retries_rise * before):
             continue
         findings.append(
             _found(
                 "retries_rising",
                 service,
                 picture,
-                f"{short(service.name)} takes {mean:.2f} retries for a success, {before:.2f} the day before",
-                next_step="retries heal it so far; where more fail than the retry budget lets pass, calls fail",
-                measured={
-                    "retries per success": mean,
-                    "the day before": before,
-                    "threshold": limits.retries_rise * before,
-                },
+                f"{short(service.name)} takes {mean:.2f} retries for a success; {before:.2f} is usual at this hour",
+                next_step="retries suffice so far; calls fail once they need more than the retry budget allows",
+                measured={"retries per success": mean, "usual": before, "threshold": limit},
                 persist=settings.persist,
             )
         )
-    return _judgement(picture, "retries", findings, leaving=explained)
+    return _judgement(picture, "retries", findings, leaving=left)
+
+
+def _chance(past: Sequence[tuple[int, int]], total: int, spreads: float) -> float:
+    """Return how many events of a total may still be chance, by what they were on earlier days.
+
+    Counts vary by the root of what is expected, more where little is known of earlier days, and by as much as they did
+    from day to day. The last term is for small counts, which are lopsided: (√e + s/2)² = e + s·√e + s²/4.
+
+    past  for each day, how many events there were of what total
+    """
+    days = [(one, of) for one, of in past if of > 0]
+    known = sum(of for _, of in days)
+    usual = sum(one for one, _ in days) / known
+    expected, from_day_to_day = total * usual, 0.0
+    if len(days) >= _DAYS_LEAST:  # weighed by calls: a day of which a quarter of an hour is known says little
+        squares = sum(of * (one / of - usual) ** 2 for one, of in days) / known
+        from_day_to_day = total * sqrt(squares * len(days) / (len(days) - 1))
+    by_chance = sqrt(expected * (1 + total / known))
+    return expected + spreads * max(by_chance, from_day_to_day) + spreads**2 / 4
+
+
+def _lasts(quarters: Sequence[Window], limit: float) -> bool:
+    """Whether retries are above the limit for most of an hour, and not for one bad moment of it."""
+    called = [one for one in quarters if one.successes > 0]
+    return sum(one.retries > limit * one.successes for one in called) >= min(_LASTING, len(called))
+
+
+def _explained(picture: LevelPicture, limits: Thresholds) -> set[str]:
+    """Services whose figures of the last hour are those of an outage, which is reported as that."""
+    now, found = picture.now, set()
+    for service in _services(picture):
+        last = outage(service.minutes, now, replace(limits, flap_seconds=max(limits.flap_seconds, _FIGURES)))
+        if last is not None and (now - last.ends).total_seconds() < _FIGURES:
+            found.add(service.name)
+    return found
 
 
 def _services(picture: LevelPicture) -> list[ServicePicture]:
     return [one for one in picture.services if picture.knows("services", one.name)]
 
 
-_KEYS = {
+# What an alert of each condition is about; in the key, all that is the service's failing is one cause.
+_ABOUT = {
     "service_down": "down",
     "auth_refused": "auth",
     "client_errors": "4xx",
     "server_errors": "5xx",
+    "calls_failing": "calls",
     "retries_rising": "retries",
 }
 
@@ -239,13 +388,14 @@ def _found(
         commands=(command("services", "show", service.name),),
         next_step=next_step,
     )
-    what = _KEYS[condition]
+    what = _ABOUT[condition]
+    cause = what if what in ("auth", "4xx") else "down"
     return found(
         condition,
         Subject(kind="service", name=service.name),
         title,
         facts,
-        key=f"service:{service.name}:{what}",
+        key=f"service:{service.name}:{cause}",
         evidence=f"level:{what}:{service.name}",
         since=since,
         persist=persist,

@@ -60,6 +60,12 @@ class Thresholds:
     """Share of attempts in a minute that must fail for the minute to count."""
     down_faults: int = 5
     """Attempts that must have failed in that time: two calls that a retry has healed are no outage."""
+    flap_seconds: float = 3_600.0
+    """Seconds without a failure after which an alert is over that may come back: a service that was down, and any level
+    or run that has come back within this time."""
+    flap_times: int = 3
+    """How often a service has failed in turn, each time for a minute or more, to be reported although it was never down
+    for `down_seconds`."""
     silence: float = 3_600.0
     """Seconds without any attempt after which what a service did before says nothing of it any more."""
     auth_silence: float = 86_400.0
@@ -70,12 +76,18 @@ class Thresholds:
     """Calls within an hour that ended in an answer 4xx; 404 and 410 count where nothing succeeded."""
     server_errors: int = 1
     """Times within an hour that three calls in a row ended in an answer 5xx."""
+    calls_failed: float = 0.05
+    """Share of the calls of the last hour that failed because of the service."""
+    calls_failed_least: int = 10
+    """Failed calls within the last hour below which the share is not judged."""
     retries_rise: float = 1.5
-    """Times the day before."""
-    retries_least: float = 0.1
-    """Mean retries per success below which a rise is nothing to speak of."""
+    """Times the usual retries per success: those of the same hours of the last seven days."""
+    retries_spreads: float = 4.0
+    """Standard deviations by which retries, or failed calls, are above the usual: less may be chance."""
+    retries_least: float = 0.03
+    """Mean retries per success below which a rise is not reported."""
     retries_calls: int = 100
-    """Successes within the last hour it takes to judge."""
+    """Successes within the last hour, and in the hours it is compared with, that it takes to judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ from redrive.notices import Alert, AlertStatus, Facts, Finding, Subject, Urgency
 LEVEL = "level:"
 """How evidence begins that is measured again and again: it may flap. All else tells of what has happened."""
 RECOVERED = "recovered"
+_WAITS = "service_down"
+"""The condition whose rule waits for `flap_seconds` itself."""
 UNTOLD = 0
 """The number of an alert that the store has not given one yet."""
 NO_LONGER = "it no longer holds"
@@ -75,6 +77,8 @@ class Case:
     """The most urgent that anybody was told it is; None while nobody was told."""
     members: int = 0
     """The most pipelines and flows that have failed of it at a time."""
+    returns: int = 0
+    """How often it was gone and came back within `flap_seconds`, earlier alerts of the same key included."""
 
     @property
     def is_told(self) -> bool:
@@ -93,12 +97,17 @@ class Change:
     """Who said that a run had failed, and was answered by a good end before anybody was told."""
 
 
-def found(case: Case | None, finding: Finding, now: datetime) -> Change:
-    """A condition holds."""
+def found(case: Case | None, finding: Finding, now: datetime, *, returns: int = 0) -> Change:
+    """A condition holds.
+
+    returns  how often it had come back before, where it is not open
+    """
     if finding.momentary:
         return _told_once(case, finding, now)
     if case is None:
-        case = _begun(finding, now)
+        case = replace(_begun(finding, now), returns=returns)
+    elif case.alert.gone_since is not None:
+        case = replace(case, returns=case.returns + 1)
     others = tuple(one for one in case.witnesses if one.evidence != finding.evidence)
     before = next((one for one in case.witnesses if one.evidence == finding.evidence), None)
     began = min(now, finding.since or now, now if before is None else before.since)
@@ -115,10 +124,12 @@ def withdrawn(
     *,
     why: str = NO_LONGER,
     recovered: Collection[str] = (),
+    watched: bool = True,
 ) -> Change:
     """Witnesses do not say so any more.
 
     recovered  the idents of pipelines and flows of which a run has come to a good end
+    watched    whether a watch comes back to see that it stays so
     """
     gone = [one for one in case.witnesses if one.evidence in evidence]
     left = tuple(one for one in case.witnesses if one.evidence not in evidence)
@@ -130,10 +141,33 @@ def withdrawn(
         return replace(rest, recovered=turned)
     if left:
         return _weighed(replace(case, witnesses=left), now)
-    if settings.persist > 0 and all(one.evidence.startswith(LEVEL) for one in gone):
+    if _settles(case, gone, settings, watched=watched):
         alert = replace(case.alert, evidence=frozenset(), gone_since=now)
         return Change(replace(case, alert=alert, witnesses=()))
     return _resolved(case, now, why)
+
+
+def _settles(case: Case, gone: Collection[Witness], settings: AlertSettings, *, watched: bool) -> bool:
+    """Whether it must stay gone for a while before it is over: what may be back in a minute.
+
+    That is every level; and where a watch comes back to see, what one good run says of a service, which others may
+    still find down, and runs that fail and succeed in turn.
+    """
+    if settings.persist <= 0 or not all(_may_return(one.evidence) for one in gone):
+        return False
+    is_level = all(one.evidence.startswith(LEVEL) for one in gone)
+    return is_level or (watched and (case.returns > 0 or case.alert.subject.kind == "service"))
+
+
+def _settling(case: Case, settings: AlertSettings) -> float:
+    """Return for how many seconds it must stay gone."""
+    if case.returns == 0 or case.alert.condition == _WAITS:
+        return settings.persist
+    return max(settings.persist, settings.thresholds.flap_seconds)
+
+
+def _may_return(evidence: str) -> bool:
+    return evidence.startswith(LEVEL) or failed_run(evidence) is not None
 
 
 def passed(case: Case, now: datetime, settings: AlertSettings, *, after_silence: bool = False) -> Change:
@@ -143,7 +177,7 @@ def passed(case: Case, now: datetime, settings: AlertSettings, *, after_silence:
     """
     alert = case.alert
     if alert.gone_since is not None:
-        over = now - alert.gone_since >= timedelta(seconds=settings.persist)
+        over = now - alert.gone_since >= timedelta(seconds=_settling(case, settings))
         return _resolved(case, now, NO_LONGER) if over else Change(case)
     change = _weighed(case, now)
     if change.told or change.case is None:
@@ -228,23 +262,29 @@ def judged(
     settings: AlertSettings,
     *,
     is_known: Callable[[Finding], bool],
+    returns: Callable[[str], int] = lambda key: 0,
+    watched: bool = True,
 ) -> dict[str, Change]:
     """What a judgement comes to: by their keys, the alerts that it has touched.
 
     cases     the alerts that are not over, by their keys
     is_known  whether people know already what a momentary finding tells
+    returns   how often what is not open, by its key, has come back lately
+    watched   whether a watch comes back to see what becomes of it
     """
     steps = _Steps(cases)
     lasting = _lasting(judgement, cases, now, settings)
     for finding in lasting.values():
-        steps.add(finding.key, found(steps.case(finding.key), finding, now))
+        case = steps.case(finding.key)
+        back = returns(finding.key) if case is None and _may_return(finding.evidence) else 0
+        steps.add(finding.key, found(case, finding, now, returns=back))
     standing = {*lasting, *((one.key, one.evidence) for one in judgement.findings if one.momentary)}
     for key, case in cases.items():
         names = {one.evidence for one in case.witnesses}
         gone = {one for one in names if judgement.weighed(one) and (key, one) not in standing}
         if gone:
             well = {ident for ident in map(failed_run, gone) if ident is not None and _ended_well(ident, judgement)}
-            steps.add(key, withdrawn(steps.case(key) or case, gone, now, settings, recovered=well))
+            steps.add(key, withdrawn(steps.case(key) or case, gone, now, settings, recovered=well, watched=watched))
     for finding in list(_momentary(judgement, cases, steps.changes.values())):
         if not is_known(finding):
             steps.add(finding.key, found(steps.case(finding.key), finding, now))
@@ -407,7 +447,7 @@ def _weighed(case: Case, now: datetime) -> Change:
         urgency=lead.finding.urgency,
         subject=lead.finding.subject,
         title=_title(case, lead),
-        facts=_facts(lead, case.witnesses),
+        facts=_facts(lead, case),
         persist=lead.finding.persist,
         evidence=frozenset(one.evidence for one in case.witnesses),
         since=min(case.alert.since, began) if case.is_told else began,
@@ -476,9 +516,11 @@ def _members(case: Case) -> set[Subject]:
     return {one.finding.subject for one in case.witnesses}
 
 
-def _facts(lead: Witness, witnesses: tuple[Witness, ...]) -> Facts:
-    affected = dict.fromkeys(name for one in (lead, *witnesses) for name in one.finding.facts.affected)
-    return replace(lead.finding.facts, affected=tuple(affected))
+def _facts(lead: Witness, case: Case) -> Facts:
+    facts = lead.finding.facts
+    affected = dict.fromkeys(name for one in (lead, *case.witnesses) for name in one.finding.facts.affected)
+    measured = {**facts.measured, "times it came back": case.returns} if case.returns else facts.measured
+    return replace(facts, affected=tuple(affected), measured=measured)
 
 
 def _resolved(case: Case, now: datetime, why: str) -> Change:
@@ -514,7 +556,7 @@ def _told_once(case: Case | None, finding: Finding, now: datetime) -> Change:
 def _recovered(witness: Witness) -> Finding:
     """A run failed and is complete now; nobody was told that it had failed, and nobody had to be."""
     finding, subject = witness.finding, _runs(witness)
-    key = f"recovered:{finding.facts.run_id or subject.ident}"
+    key = f"recovered:{subject.ident}"
     return conditions.found(
         RECOVERED,
         subject,

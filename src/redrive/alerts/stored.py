@@ -41,6 +41,7 @@ def columns_of(case: Case) -> dict[str, Any]:
         "evidence": {
             "peak": None if case.peak is None else case.peak.value,
             "members": case.members,
+            "returns": case.returns,
             "witnesses": [_document_of(witness) for witness in case.witnesses if not witness.is_brief],
             "brief": _brief_of(case.witnesses),
         },
@@ -53,7 +54,7 @@ def case_of(row: Row[Any]) -> Case:
     brief = (one for document in kept.get("brief", ()) for one in _briefly(row.key, document))
     witnesses = (*brief, *(_witness_of(row.key, document) for document in kept["witnesses"]))
     peak = None if kept["peak"] is None else Urgency(kept["peak"])
-    return Case(alert_of(row), witnesses, peak, kept.get("members", 0))
+    return Case(alert_of(row), witnesses, peak, kept.get("members", 0), kept.get("returns", 0))
 
 
 def alert_of(row: Row[Any]) -> Alert:

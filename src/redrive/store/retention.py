@@ -46,8 +46,8 @@ LEARNED = timedelta(days=22)
 """For so long all runs of what has a deadline stay: on which days it runs is learned from these."""
 UNTOLD = timedelta(days=7)
 """For so long a run stays of which nobody was told yet, and an alert that is over: what was told is not told again."""
-COMPARED = timedelta(days=2)
-"""For so long figures of services stay: the last hour is compared with the day before."""
+COMPARED = timedelta(days=9)
+"""For so long figures of services stay: the last hour is compared with the same hours of seven days."""
 BATCH = 500
 _LONGEST_PAUSE = 0.2  # seconds
 PURGING = "it is old, and is being purged"

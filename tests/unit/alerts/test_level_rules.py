@@ -371,7 +371,7 @@ def test_of_a_consumer_that_says_nothing_nothing_is_concluded():
 # ── what could not be measured ────────────────────────────────────────────────────────────────────────────────────────
 
 ALL = {
-    "services": {"level:down:x", "level:auth:x", "level:4xx:x", "level:5xx:x", "level:retries:x"},
+    "services": {"level:down:x", "level:auth:x", "level:4xx:x", "level:5xx:x", "level:calls:x", "level:retries:x"},
     "running": {"level:lost:x", "level:duration:x", "dead:x:y"},
     "letters": {"level:pending:x", "level:pending_total"},
     "tables": {"level:rows:x"},

@@ -27,6 +27,7 @@ from redrive.alerts.picture import (
     ServicePicture,
     Slot,
     TableRows,
+    Window,
 )
 from redrive.alerts.rules import CONDITIONS, RUN_RULES, of_levels, of_run
 from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
@@ -80,6 +81,7 @@ EXAMPLES = [
                 a_service(minutes=minutes(*((ago, 9, 9) for ago in range(9, 0, -1))), failed_auth=1, failed_4xx=1),
                 a_service(name="bank", successes=100, retries=90, successes_before=900, retries_before=9),
                 a_service(name="rates", streaks_5xx=1),
+                a_service(name="geo", calls=100, failed=10),
             ),
             letters=(PendingLetters(pipeline="vendor", pending=100_000, new_today=100, oldest=NOW - 800 * HOUR),),
             pending_total=100_000,
@@ -126,6 +128,7 @@ def test_the_table_has_the_tiers_of_the_specification():
             "task_sla_missed",
             "too_long",
             "service_down",
+            "calls_failing",
             "consumer_lag",
             "monitor_failed",
             "settings_differ",
@@ -269,26 +272,31 @@ THRESHOLDS = st.builds(
     pending_day=FEW,
     retries_calls=FEW,
     retries_least=st.floats(0, 1),
+    calls_failed=st.floats(0, 1),
+    calls_failed_least=FEW,
+    flap_times=FEW,
+    flap_seconds=SECONDS,
 )
 SETTINGS = st.builds(
     AlertSettings,
     thresholds=THRESHOLDS,
     pipelines=st.dictionaries(NAMES, st.builds(PipelineSettings, sla=MAYBE | DAILIES), max_size=2),
 )
+WINDOWS = st.lists(st.builds(Window, calls=COUNTS, failed=COUNTS, successes=COUNTS, retries=COUNTS), max_size=8).map(
+    tuple
+)
 SERVICES = st.builds(
     ServicePicture,
     name=NAMES,
     minutes=st.lists(st.builds(Minute, at=MOMENTS, attempts=FEW, faults=FEW), max_size=8).map(tuple),
-    successes=COUNTS,
-    retries=COUNTS,
+    quarters=WINDOWS,
+    usual=WINDOWS,
     failed_4xx=FEW,
     failed_404=FEW,
     streaks_5xx=FEW,
     failed_auth=FEW,
     last_auth_failure=MAYBE | MOMENTS,
     last_success=MAYBE | MOMENTS,
-    successes_before=COUNTS,
-    retries_before=COUNTS,
 )
 
 
@@ -360,20 +368,22 @@ SHAPES = {
     "service_down": (r"service:(.+):down", r"level:down:\1"),
     "auth_refused": (r"service:(.+):auth", r"level:auth:\1"),
     "client_errors": (r"service:(.+):4xx", r"level:4xx:\1"),
-    "server_errors": (r"service:(.+):5xx", r"level:5xx:\1"),
-    "retries_rising": (r"service:(.+):retries", r"level:retries:\1"),
+    "server_errors": (r"service:(.+):down", r"level:5xx:\1"),
+    "calls_failing": (r"service:(.+):down", r"level:calls:\1"),
+    "retries_rising": (r"service:(.+):down", r"level:retries:\1"),
     "slot_lag": (r"slot:(.+)", r"level:slot:\1"),
     "row_count": (r"rows:(.+)", r"level:rows:\1"),
     "consumer_lag": (r"lag:(.+)", r"level:lag:\1"),
     "stale": (r"stale:(.+)", r"level:stale:\1"),
     "monitor_failed": (r"monitor:(.+)", r"level:monitor:\1"),
     "settings_differ": (r"settings:(.+)", r"level:settings:\1"),
-    "recovered": (r"(recovered:[0-9a-f-]{36})", r"\1"),
+    "recovered": (r"(recovered:.+)", r"\1"),
 }
 NO_COMMAND = ("consumer_lag", "monitor_failed", "settings_differ")
 PERSISTS = {
     **dict.fromkeys(("pending_day", "pending_total", "retries_rising", "slot_lag", "row_count", "consumer_lag"), 300.0),
-    **dict.fromkeys(("monitor_failed", "settings_differ", "old_letters", "letters_size", "store_size"), 300.0),
+    **dict.fromkeys(("monitor_failed", "settings_differ", "calls_failing"), 300.0),
+    **dict.fromkeys(("old_letters", "letters_size", "store_size"), 300.0),
     "retries_exhausted": 600.0,
 }
 

@@ -169,7 +169,7 @@ def test_41_a_run_that_had_failed_and_is_complete_is_one_p3_and_withdraws_what_i
     assert recovered.weighed(the_one(failed).evidence)
     finding = the_one(recovered)
     assert (finding.condition, finding.urgency) == ("recovered", Urgency.P3)
-    assert finding.key == finding.evidence == f"recovered:{RUN}"
+    assert finding.key == finding.evidence == "recovered:vendor"
     assert finding.momentary
     assert finding.title == "vendor is complete after it had failed once"
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from redrive.alerts.picture import Window
 from redrive.notices import Subject, Urgency
 from tests.support.alert_snapshots import (
     DAY,
@@ -79,7 +80,7 @@ def test_a_minute_counts_when_half_of_its_attempts_failed(attempts, faults, shar
 
 def test_a_minute_of_a_clock_that_is_ahead_is_not_known_yet():
     well, ahead = minutes((1, 20, 0)), minutes(*((-ago, 20, 20) for ago in range(1, 9)))
-    assert of_service(minutes=(*failing(9, 2), *well, *ahead)).findings == ()
+    assert of_service(minutes=(*failing(4, 2), *well, *ahead)).findings == ()
     assert the_one(of_service(minutes=(*failing(9), *minutes((-1, 20, 0))))).condition == "service_down"
 
 
@@ -90,9 +91,60 @@ def test_a_few_calls_that_a_retry_has_healed_are_no_outage(faults, found):
     assert bool(of_service(minutes=told).findings) is found
 
 
-def test_a_minute_that_went_well_ends_the_outage():
-    assert of_service(minutes=(*failing(20, 2), *minutes((1, 20, 0)))).findings == ()
-    assert of_service(minutes=(*failing(20, 5), *minutes((4, 20, 0)), *failing(3))).findings == ()
+@pytest.mark.parametrize(("since", "found"), [(1, True), (60, True), (61, False)])
+def test_an_outage_is_over_after_an_hour_in_which_nothing_failed(since, found):
+    told = (*failing(since + 9, since + 1), *minutes(*((ago, 20, 0) for ago in range(since, 0, -1))))
+    judgement = of_service(minutes=told)
+    assert bool(judgement.findings) is found
+    for finding in judgement.findings:
+        assert finding.title.startswith("shipfast had failed for 9 min since ")
+        assert finding.title.endswith("180 of 180 attempts; it answers again")
+
+
+def test_how_long_nothing_may_have_failed_is_a_setting():
+    told = (*failing(20, 8), *minutes(*((ago, 20, 0) for ago in range(7, 0, -1))))
+    assert of_service(with_thresholds(flap_seconds=420.0), minutes=told).findings
+    assert of_service(with_thresholds(flap_seconds=419.0), minutes=told).findings == ()
+
+
+class TestFlapping:
+    """Minutes that fail in turn with minutes that do not."""
+
+    @staticmethod
+    def turns(times, *, good=1, attempts=20, faults=20):
+        """Fail for a minute, so many times, with good minutes between; the last one was a minute ago."""
+        first = 1 + (times - 1) * (good + 1)
+        return minutes(*((ago, attempts, faults if (ago - 1) % (good + 1) == 0 else 0) for ago in range(first, 0, -1)))
+
+    @pytest.mark.parametrize(("times", "found"), [(1, False), (2, False), (3, True), (9, True)])
+    def test_is_an_outage_the_third_time(self, times, found):
+        assert bool(of_service(minutes=self.turns(times)).findings) is found
+
+    def test_tells_how_often(self):
+        finding = the_one(of_service(minutes=self.turns(9)))
+        assert finding.title == (
+            "shipfast fails on and off: 9 times since 11:43 UTC, last at 12:00 UTC: 180 of 340 attempts"
+        )
+        assert finding.facts.measured["times"] == 9
+
+    @pytest.mark.parametrize(("good", "found"), [(4, True), (5, False)])
+    def test_takes_a_quarter_of_the_minutes(self, good, found):
+        """Three bad ones of eleven, or of thirteen."""
+        assert bool(of_service(minutes=self.turns(3, good=good)).findings) is found
+
+    @pytest.mark.parametrize(("times", "found"), [(4, False), (3, True)])
+    def test_how_often_is_a_setting(self, times, found):
+        assert bool(of_service(with_thresholds(flap_times=times), minutes=self.turns(3)).findings) is found
+
+    def test_attempts_that_a_retry_fixed_are_none(self):
+        """One call a minute, each third of which needs a second attempt."""
+        told = minutes(*((ago, 2 if ago % 3 == 0 else 1, int(ago % 3 == 0)) for ago in range(60, 0, -1)))
+        assert of_service(minutes=told).findings == ()
+
+    def test_stays_reported_when_it_fails_once_more_after_a_while(self):
+        told = minutes(*((ago + 40, 20, 20 if ago % 2 else 0) for ago in range(9, 0, -1)))
+        good = minutes(*((ago, 20, 0) for ago in range(40, 1, -1)))
+        assert conditions(of_service(minutes=(*told, *good, *failing(1)))) == ["service_down"]
 
 
 def test_minutes_without_attempts_neither_break_it_nor_prove_it():
@@ -125,7 +177,7 @@ def test_an_outage_is_told_with_its_figures_and_whom_it_harms():
     assert finding.title == "shipfast has failed for 7 min: 212 of 214 attempts since 11:53 UTC"
     assert finding.subject == Subject(kind="service", name="shipfast")
     assert finding.facts.affected == ("orders", "vendor")
-    assert finding.facts.measured == {"failing for": 420.0, "threshold": 300.0}
+    assert finding.facts.measured == {"failing for": 420.0, "threshold": 300.0, "times": 1}
     assert finding.facts.commands == ("redrive services show shipfast",)
     assert "probes" in finding.facts.next_step
 
@@ -213,49 +265,122 @@ def test_three_calls_in_a_row_with_a_5xx_are_a_p3():
 @pytest.mark.parametrize(
     ("told", "thresholds", "found"),
     [
-        ({"retries": 299}, {}, False),
-        ({"retries": 300}, {}, False),
-        ({"retries": 301}, {}, True),
-        ({"retries": 400}, {"retries_rise": 2.0}, False),
-        ({"retries": 401}, {"retries_rise": 2.0}, True),
-        # Too little to speak of.
-        ({"retries": 99, "retries_before": 0}, {}, False),
-        ({"retries": 100, "retries_before": 0}, {}, True),
-        ({"retries": 99, "retries_before": 0}, {"retries_least": 0.05}, True),
+        # Half as many again, where that is more than chance: 10,000 successes, of which 2,000 retries are usual.
+        ({"retries": 3_000}, {}, False),
+        ({"retries": 3_001}, {}, True),
+        ({"retries": 4_000}, {"retries_rise": 2.0}, False),
+        ({"retries": 4_001}, {"retries_rise": 2.0}, True),
+        # Four standard deviations above the usual, which are few: 10 + 4 × √(10 × (1 + 1/20)) + 4.
+        ({"successes": 1_000, "retries": 26, "retries_before": 200}, {"retries_least": 0}, False),
+        ({"successes": 1_000, "retries": 27, "retries_before": 200}, {"retries_least": 0}, True),
+        ({"successes": 1_000, "retries": 27, "retries_before": 200}, {}, False),
+        # Too little to report.
+        ({"retries": 299, "retries_before": 0}, {}, False),
+        ({"retries": 300, "retries_before": 0}, {}, True),
         # Too few calls to judge, now or before.
         ({"successes": 99, "retries": 99}, {}, False),
         ({"successes": 100, "retries": 99}, {}, True),
         ({"successes": 100, "retries": 99}, {"retries_calls": 101}, False),
-        ({"retries": 900, "successes_before": 99, "retries_before": 1}, {}, False),
-        ({"retries": 900, "successes_before": 100, "retries_before": 1}, {}, True),
+        ({"retries": 9_000, "successes_before": 99, "retries_before": 1}, {}, False),
+        ({"retries": 9_000, "successes_before": 100, "retries_before": 1}, {}, True),
         ({"successes": 0, "retries": 900}, {}, False),
     ],
 )
-def test_retries_rise_when_a_success_takes_half_as_many_again_as_the_day_before(told, thresholds, found):
-    usual = {"successes": 1_000, "retries": 200, "successes_before": 20_000, "retries_before": 4_000}
+def test_retries_rise_when_a_success_takes_more_than_usual_and_more_than_chance(told, thresholds, found):
+    usual = {"successes": 10_000, "retries": 2_000, "successes_before": 20_000, "retries_before": 4_000}
     judgement = of_service(with_thresholds(**thresholds), **{**usual, **told})
     assert conditions(judgement) == (["retries_rising"] if found else [])
-    assert judgement.weighed("level:retries:shipfast")
     for finding in judgement.findings:
-        assert (finding.key, finding.evidence) == ("service:shipfast:retries", "level:retries:shipfast")
+        assert (finding.key, finding.evidence) == ("service:shipfast:down", "level:retries:shipfast")
         assert (finding.urgency, finding.persist) == (Urgency.P3, 300.0)
 
 
-def test_retries_are_told_beside_those_of_the_day_before():
+def test_retries_are_told_beside_what_is_usual():
     finding = the_one(of_service(successes=1_000, retries=450, successes_before=20_000, retries_before=4_000))
-    assert finding.title == "shipfast takes 0.45 retries for a success, 0.20 the day before"
+    assert finding.title == "shipfast takes 0.45 retries for a success; 0.20 is usual at this hour"
+
+
+class TestUsualRetries:
+    NOW = (Window(successes=250, retries=25),) * 4
+    """A tenth, where one in a hundred was usual."""
+
+    @staticmethod
+    def days(*shares, successes=1_000):
+        return tuple(Window(successes=successes, retries=round(share * successes)) for share in shares)
+
+    def test_days_that_differ_much_raise_the_limit(self):
+        assert conditions(of_service(quarters=self.NOW, usual=self.days(*[0.03] * 7))) == ["retries_rising"]
+        assert conditions(of_service(quarters=self.NOW, usual=self.days(*[0.0] * 5, 0.1, 0.11))) == []
+
+    def test_a_day_of_which_little_is_known_does_not(self):
+        few = self.days(0.3, successes=20)
+        assert conditions(of_service(quarters=self.NOW, usual=(*self.days(*[0.01] * 6), *few))) == ["retries_rising"]
+
+    def test_one_bad_quarter_is_not_a_rise(self):
+        burst = (*[Window(successes=250, retries=2)] * 3, Window(successes=250, retries=94))
+        assert conditions(of_service(quarters=burst, usual=self.days(*[0.01] * 7))) == []
+
+    def test_all_calls_in_one_quarter_are_judged(self):
+        nightly = (Window(successes=1_000, retries=100),)
+        assert conditions(of_service(quarters=nightly, usual=self.days(*[0.01] * 7))) == ["retries_rising"]
+
+    @pytest.mark.parametrize(
+        ("quarters", "usual", "weighed"),
+        [
+            (NOW, (), False),  # nothing to compare with
+            ((Window(successes=60, retries=20),), days(0.01), False),  # too few calls to say
+            ((Window(successes=60, retries=1),), days(0.01), True),
+            ((), days(0.01), True),  # it is not called any more
+        ],
+    )
+    def test_what_cannot_be_judged_leaves_the_alert_as_it_is(self, quarters, usual, weighed):
+        judgement = of_service(quarters=quarters, usual=usual)
+        assert judgement.findings == ()
+        assert judgement.weighed("level:retries:shipfast") is weighed
+
+
+class TestFailingCalls:
+    @pytest.mark.parametrize(
+        ("told", "thresholds", "found"),
+        [
+            ({"calls": 1_000, "failed": 49}, {}, False),
+            ({"calls": 1_000, "failed": 50}, {}, True),
+            ({"calls": 1_000, "failed": 50}, {"calls_failed": 0.06}, False),
+            ({"calls": 20, "failed": 9}, {}, False),  # too few to say
+            ({"calls": 20, "failed": 10}, {}, True),
+            ({"calls": 20, "failed": 10}, {"calls_failed_least": 11}, False),
+            # As many as ever.
+            ({"calls": 1_000, "failed": 80, "calls_before": 7_000, "failed_before": 490}, {}, False),
+            ({"calls": 1_000, "failed": 200, "calls_before": 7_000, "failed_before": 490}, {}, True),
+            ({"calls": 1_000, "failed": 50, "calls_before": 7_000, "failed_before": 0}, {}, True),
+        ],
+    )
+    def test_share_above_the_limit_and_the_usual_is_a_p2(self, told, thresholds, found):
+        judgement = of_service(with_thresholds(**thresholds), **told)
+        assert conditions(judgement) == (["calls_failing"] if found else [])
+        for finding in judgement.findings:
+            assert (finding.key, finding.evidence) == ("service:shipfast:down", "level:calls:shipfast")
+            assert (finding.urgency, finding.persist) == (Urgency.P2, 300.0)
+
+    def test_tells_how_many(self):
+        finding = the_one(of_service(calls=900, failed=65))
+        assert finding.title == "shipfast fails 7.2 % of calls: 65 of 900 calls within the hour"
+
+    def test_too_few_to_judge_leaves_the_alert_as_it_is(self):
+        assert not of_service(calls=20, failed=9).weighed("level:calls:shipfast")
+        assert of_service(calls=1_000, failed=9).weighed("level:calls:shipfast")
 
 
 RISEN = {"successes": 1_000, "retries": 900, "successes_before": 20_000, "retries_before": 4_000}
 
 
-@pytest.mark.parametrize(("since", "found"), [(10, []), (74, []), (75, ["retries_rising"])])
+@pytest.mark.parametrize(("since", "found"), [(10, ["service_down"]), (74, []), (75, ["retries_rising"])])
 def test_retries_of_an_outage_are_told_as_that_and_nothing_else(since, found):
     """What the last hour counts reaches back for an hour and a quarter."""
     told = (*failing(since + 10, since + 1), *minutes((since, 20, 0)))
     judgement = of_service(minutes=told, **RISEN)
     assert conditions(judgement) == found
-    assert judgement.weighed("level:retries:shipfast") is bool(found)
+    assert judgement.weighed("level:retries:shipfast") is ("retries_rising" in found)
 
 
 def test_while_a_service_is_down_that_is_all_that_is_said_of_it():

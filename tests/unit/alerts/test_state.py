@@ -127,16 +127,72 @@ def test_an_alert_is_over_when_nobody_speaks_for_it_any_more(books):
     assert books.over[-1].resolved_at == after(20)
 
 
-def test_a_level_must_be_gone_for_a_while_and_one_that_comes_back_meanwhile_was_never_gone(books):
+def test_a_level_must_be_gone_for_a_while(books):
     level = finding("level:down:bank")
     books.judge(level)
     assert books.judge(under=["level:down:"], at=100) == []
     assert books.alert().gone_since == after(100)
-    assert books.judge(level, at=200) == []
-    assert books.pass_time(450) == []
-    assert books.judge(under=["level:down:"], at=500) == []
-    assert books.pass_time(799) == []
-    assert books.pass_time(800) == [What.RESOLVED]
+    assert books.pass_time(399) == []
+    assert books.pass_time(400) == [What.RESOLVED]
+
+
+class TestFlapping:
+    """What is gone and comes back within an hour must then be gone for an hour."""
+
+    @pytest.mark.parametrize("up", [60, 299, 301, 1_800, 3_000])
+    def test_level_is_at_most_two_alerts(self, books, up):
+        for at in range(0, 20 * (up + 60), up + 60):
+            books.judge(finding("level:lag:bank"), at=at)
+            books.judge(under=["level:lag:"], at=at + 60)
+            books.pass_time(at + 60 + up - 1)
+        assert books.alert().facts.measured["times it came back"] == 19
+        once = [What.OPENED] if up < 300 else [What.OPENED, What.RESOLVED, What.OPENED]
+        assert [what for _, what, _ in books.told if what is not What.REPEATED] == once
+        assert books.pass_time(at + 60 + 3_599) == []
+        assert books.pass_time(at + 60 + 3_600) == [What.RESOLVED]
+
+    def test_run_that_fails_and_succeeds_in_turn_is_at_most_two_alerts(self, books):
+        for at in range(0, 12_000, 1_200):
+            books.judge(finding(), at=at)
+            books.judge(judged=["run:vendor:failed"], at=at + 600)
+            books.pass_time(at + 1_199)
+        assert [what for _, what, _ in books.told] == [What.OPENED, What.RESOLVED, What.OPENED]
+
+    def test_good_run_alone_does_not_resolve_what_a_service_did(self, books):
+        bank = Subject(kind="service", name="bank")
+        books.judge(finding(key="service:bank:down", subject=bank))
+        assert books.judge(judged=["run:vendor:failed"], at=60) == []
+        assert books.judge(finding(key="service:bank:down", subject=bank), at=120) == []
+        assert len(books.told) == 1
+
+    def test_what_comes_back_after_an_hour_is_an_incident_of_its_own(self, books):
+        books.judge(finding())
+        books.judge(judged=["run:vendor:failed"], at=10)
+        books.judge(finding(), at=3_611)
+        assert books.judge(judged=["run:vendor:failed"], at=3_620) == [What.RESOLVED]
+
+    def test_what_an_operator_has_closed_did_not_flap(self, books):
+        books.judge(finding())
+        books.decide("run:vendor", state.closed, 5, by="ann", note="fixed")
+        books.judge(finding(), at=10)
+        assert books.judge(judged=["run:vendor:failed"], at=20) == [What.RESOLVED]
+
+    def test_what_an_operator_decides_is_resolved_at_once(self, books):
+        """Rejected rows of one run after another, each time discarded: nothing to wait for."""
+        for at in (0, 100, 200):
+            books.judge(finding("run:vendor:gate", key="letters:vendor", condition="rejected"), at=at)
+            assert books.judge(judged=["run:vendor:gate"], at=at + 50) == [What.RESOLVED]
+
+
+class TestRecoveredRuns:
+    def test_are_one_message_a_day_for_each_pipeline(self, books):
+        for number in range(48):
+            facts = Facts(run_id=UUID(int=number))
+            books.judge(finding(persist=600, facts=facts), at=number * 1_800)
+            books.judge(replace(recovered(), facts=facts), judged=COMPLETE, at=number * 1_800 + 300)
+        assert [what for _, what, _ in books.told] == [What.OPENED]
+        facts = Facts(run_id=UUID(int=48))
+        assert books.judge(replace(recovered(), facts=facts), judged=COMPLETE, at=90_000) == [What.OPENED]
 
 
 def test_what_is_going_away_is_not_repeated(books):
@@ -237,14 +293,14 @@ def test_what_is_never_to_be_repeated_is_not():
 
 # ── runs that recover, and what is over when it is told ───────────────────────────────────────────────────────────────
 
-COMPLETE = ("run:vendor:failed", "level:lost:vendor", "recovered:00000000-0000-0000-0000-000000000007")
+COMPLETE = ("run:vendor:failed", "level:lost:vendor", "recovered:vendor")
 
 
 def recovered(run_id=RUN):
     return finding(
-        f"recovered:{run_id}",
+        "recovered:vendor",
         P3,
-        key=f"recovered:{run_id}",
+        key="recovered:vendor",
         condition="recovered",
         title="vendor is complete after it had failed once",
         momentary=True,

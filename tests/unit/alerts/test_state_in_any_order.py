@@ -144,7 +144,7 @@ class Life(RuleBasedStateMachine):
     def heal(self):
         """All is well again: everything that was opened is resolved, once."""
         self.judge([], EVIDENCE, ())
-        self.now += SETTINGS.persist
+        self.now += max(SETTINGS.persist, SETTINGS.thresholds.flap_seconds)
         self.books.pass_time(self.now)
         assert self.books.cases == {}
         momentary = {alert.id for alert in self.books.over if alert.condition == "recovered"}

@@ -1,0 +1,93 @@
+"""Hours and days of one service on a clock that does not wait: which messages an on-call gets, and which not."""
+
+import logging
+import math
+
+import pytest
+
+from redrive.notices import Urgency, What
+from tests.support.alert_snapshots import DAY, HOUR, MINUTE
+from tests.support.alert_world import World
+
+SETTLED = HOUR + 10 * MINUTE
+"""After the last failure that anybody saw: an hour without one, five minutes of any level, and the looks between."""
+
+
+@pytest.fixture(autouse=True)
+def _no_log_of_attempts(caplog):
+    caplog.set_level(logging.CRITICAL, "redrive")
+
+
+class TestFlapping:
+    """A service that is up and down in turn for six hours, as a pipeline finds it that runs every ten minutes."""
+
+    @pytest.mark.parametrize("shift", [0.0, 0.4])
+    @pytest.mark.parametrize("period", [2, 4, 7, 15, 30, 60])
+    def test_is_one_alert_and_at_most_one_p3(self, period, shift):
+        """At most three messages: one P2 that opens, its end, and a P3 for a first run that had recovered before."""
+        world = World(lambda elapsed: self.is_down(elapsed, period, shift))
+        world.pipeline()
+        world.every(MINUTE / 2, world.look)
+        world.go(9 * HOUR)
+        assert world.failed_runs
+        lasting = [one for one in world.incidents if one.condition != "recovered"]
+        assert [(one.what, one.urgency) for one in lasting] == [
+            (What.OPENED, Urgency.P2),
+            (What.RESOLVED, Urgency.P2),
+        ]
+        assert len([one for one in world.incidents if one.condition == "recovered"]) <= 1
+        opened, resolved = (one.at for one in lasting)
+        assert opened <= HOUR
+        assert HOUR <= resolved - world.failed_runs[-1] <= SETTLED
+
+    @pytest.mark.parametrize("period", [2, 7, 60])
+    def test_is_one_alert_for_a_service_that_is_called_all_the_time(self, period):
+        world = World(lambda elapsed: self.is_down(elapsed, period, 0.2, until=3 * HOUR))
+        world.traffic(240)
+        world.every(MINUTE / 2, world.look)
+        world.go(5 * HOUR)
+        assert [one.what for one in world.sent if one.what is not What.ESCALATED] == [What.OPENED, What.RESOLVED]
+        assert world.sent[0].at <= 10 * MINUTE
+        assert world.sent[-1].at >= world.failed_calls[-1] + HOUR
+
+    @staticmethod
+    def is_down(elapsed, period, shift, *, until=6 * HOUR):
+        return float(elapsed < until and (elapsed / MINUTE / period + shift) % 1 < 0.5)
+
+
+class TestDegradation:
+    @pytest.mark.parametrize("seed", [7, 8])
+    def test_that_lasts_for_days_is_one_alert_that_stays_open(self, seed):
+        begins, ends = 2 * DAY, 4 * DAY + 12 * HOUR
+        world = World(lambda elapsed: 0.3 if begins <= elapsed < ends else 0.01, seed=seed)
+        world.traffic(120)
+        world.every(15 * MINUTE, world.look)
+        world.go(ends + 3 * HOUR)
+        opened, resolved = world.incidents
+        assert (opened.what, resolved.what) == (What.OPENED, What.RESOLVED)
+        assert begins < opened.at <= begins + HOUR
+        assert ends < resolved.at <= ends + 2 * HOUR
+        escalated = [one for one in world.sent if one.what is What.ESCALATED]
+        assert [one.urgency for one in escalated] == [Urgency.P2], "calls are lost, and that is said once"
+
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_that_grows_is_reported_before_the_first_calls_fail(self, seed):
+        begins = DAY
+        world = World(lambda elapsed: 0.01 + 0.34 * max(0.0, (elapsed - begins) / (12 * HOUR)), seed=seed)
+        world.traffic(300)
+        world.every(5 * MINUTE, world.look)
+        world.go(begins + 12 * HOUR)
+        (opened,) = world.incidents
+        assert (opened.condition, opened.urgency) == ("retries_rising", Urgency.P3)
+        assert begins < opened.at <= world.failed_calls[0] - 20 * MINUTE
+        assert [one.urgency for one in world.sent if one.what is What.ESCALATED] == [Urgency.P2]
+
+
+class TestQuietService:
+    def test_with_a_daily_pattern_is_silent_for_two_weeks(self):
+        """One attempt in a hundred fails, at night and at noon; a retry helps."""
+        world = World(lambda elapsed: 0.01)
+        world.traffic(lambda elapsed: 80 * (1 + 0.9 * math.sin(2 * math.pi * (elapsed / DAY))))
+        world.every(15 * MINUTE, world.look)
+        world.go(14 * DAY)
+        assert world.sent == []
