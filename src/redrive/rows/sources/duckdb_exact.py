@@ -31,6 +31,7 @@ class ExactColumns:
 
     def __init__(self, types: Mapping[str, str], zone: str) -> None:
         """`zone` is that of the session, in which moments are given."""
+        self.types = types
         self.names = list(types)
         self._zone = _zone(zone)
         self._instants = [at for at, kind in enumerate(types.values()) if kind == _INSTANT]

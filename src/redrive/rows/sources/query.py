@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
-from sqlalchemy import URL, Select
+from sqlalchemy import URL, Select, Text
 
 from redrive.errors import SourceError
 from redrive.letters import ErrorType
@@ -48,10 +48,10 @@ def query(
     parameters  values for `:names` in the SQL
     name        as letters and checkpoints know it; the first table of the SQL unless it is given
 
-    A row whose watermark is null has no place in that order: such rows, 10,000 at most, are read in every run and
-    written each time. A row without a key becomes a letter in every run. A row that the driver cannot hold, such as one
-    with a timestamp of 'infinity', becomes a letter that has the value as text. An interval of months or years is read
-    as its text.
+    A row whose watermark is null, NaN, infinite or a time outside the years 1 to 9999 has no place in that order: such
+    rows, 10,000 at most, are read in every run and written each time. A row without a key becomes a letter in every
+    run. A row that the driver cannot hold, such as one with a timestamp of 'infinity', becomes a letter that has the
+    value as text. An interval of months or years is read as its text.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not isinstance(sql, str) or not sql.strip(" \t\r\n;"):
@@ -177,6 +177,11 @@ class QueryReading:
             return None
         if page.first == self._behind:
             raise SourceError(self._stands_still())
+        if self._keyset.is_lost(page.last[0]):  # in a database whose types are not known
+            raise SourceError(
+                f"{self._place(dict(zip(self._keyset.names, page.last, strict=True)))} of {self._name} has no place in "
+                "the order, and can be no checkpoint: filter such rows out in the SQL"
+            )
         self._note_late(page.last[0])
         watermark, *key = kept(page.last, self._keyset.names)
         position = self._position(watermark, key)
@@ -268,15 +273,23 @@ class QueryReading:
     def _look(self) -> tuple[str, ...]:
         """The columns; what is wrong with the query as a whole is found out here."""
         try:
-            columns, _ = databases.steadily(lambda: self._database.run(self._keyset.nothing()))
+            described = databases.steadily(lambda: self._database.describe(self._keyset.nothing()))
         except Exception as error:
             self._raise(error)
+        columns = [name for name, _ in described]
         for name in columns:
             if list(columns).count(name) > 1:
                 raise SourceError(f"the query of {self._name} gives {name} twice: name one of them otherwise, with AS")
         for name in self._keyset.names:
             if name not in columns:
                 raise SourceError(f"the query of {self._name} gives no {name}; its columns are {', '.join(columns)}")
+        self._keyset = self._keyset.typed(dict(described))
+        watermark = self._start if self._behind is None else self._behind[0]
+        if self._keyset.is_lost(watermark):
+            raise SourceError(
+                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {_shown(watermark)}, behind which no "
+                "row ever comes; begin anew with run(restart=True) or `redrive run --restart`"
+            )
         return tuple(columns)
 
     def _find_newest(self) -> Any:
@@ -373,7 +386,7 @@ class QueryReading:
         try:
             bad = [] if behind else self._without_key()
             if not behind and self._count_nulls() > MOST_NULLS:
-                self._too_many(self._keyset.names[0])
+                self._too_many(f"{self._keyset.names[0]}, or one that is NaN or infinite")
             rows, unreadable, last = self._null_page(behind, most)
         except Exception as error:
             self._raise(error)
@@ -397,7 +410,9 @@ class QueryReading:
             if more:
                 self._tell_apart(found[most - 1], found[most], keys)
             return found[:most], [], [found[most - 1][name] for name in keys] if more else None
-        places = self._select(self._keyset.without_watermark(behind, most + 1, dict.fromkeys(self._keyset.names)))
+        # The watermark as text, because it may be what cannot be had.
+        place_columns = {self._keyset.names[0]: Text(), **dict.fromkeys(keys)}
+        places = self._select(self._keyset.without_watermark(behind, most + 1, place_columns))
         rows: list[Record] = []
         bad: list[Unreadable] = []
         for place, following in pairwise(places):
@@ -416,7 +431,7 @@ class QueryReading:
         return lambda columns: self._select(self._keyset.without_watermark(behind, 1, columns))
 
     def _count_nulls(self) -> int:
-        some = self._keyset.names[:1]
+        some = self._keyset.names[1:2]
         return len(self._select(self._keyset.without_watermark([], MOST_NULLS + 1, dict.fromkeys(some))))
 
     def _place_kept(self) -> dict[str, Any]:
@@ -428,10 +443,25 @@ class QueryReading:
         return self._position(watermark, None)
 
     def _without_key(self) -> list[Unreadable]:
-        rows = self._select(self._keyset.without_key(MOST_NULLS + 1))
+        def fetch(columns: Columns | None = None) -> list[Record]:
+            return self._select(self._keyset.without_key(MOST_NULLS + 1, columns))
+
+        context = None
+        try:
+            rows = fetch()
+        except Exception as error:
+            if _is_no_rows_fault(error):
+                raise
+            # They have no order in which each could be selected by itself.
+            forms = self._rescue.forms(fetch)
+            rows = fetch(forms)
+            context = {"as_text": [name for name, form in forms.items() if form is not None], "missing": []}
         if len(rows) > MOST_NULLS:
             self._too_many(" or ".join(self._keyset.names[1:]))
-        return [Unreadable(row, self._missing_key(row), self._place(row), ErrorType.VALIDATION) for row in rows]
+        return [
+            Unreadable(row, self._missing_key(row), self._place(row), ErrorType.VALIDATION, context=context)
+            for row in rows
+        ]
 
     def _too_many(self, names: str) -> NoReturn:
         raise SourceError(
@@ -440,7 +470,9 @@ class QueryReading:
         )
 
     def _missing_key(self, record: Record) -> str:
-        return f"key {next(name for name in self._keyset.names[1:] if record[name] is None)} is null"
+        keys = self._keyset.names[1:]
+        missing = next((name for name in keys if record[name] is None), None)
+        return f"key {', '.join(keys)} cannot be read" if missing is None else f"key {missing} is null"
 
     def _stands_still(self) -> str:
         place = dict(zip(self._keyset.names, self._behind or (), strict=True))

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import URL, Executable, create_engine, event
+from sqlalchemy import URL, CursorResult, Executable, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -47,6 +47,9 @@ class Database(Protocol):
 
     def run(self, statement: Executable) -> Found:
         """Run a SELECT in a transaction of its own."""
+
+    def describe(self, statement: Executable) -> Sequence[tuple[str, Any]]:
+        """Return the columns of a SELECT that gives no row, with their types as the driver names them."""
 
     def close(self) -> None:
         """Let go of the connections; may be called twice."""
@@ -142,12 +145,21 @@ class _Alchemy:
             event.listen(self._engine, "connect", _keep_intervals)
 
     def run(self, statement: Executable) -> Found:
+        return self._executed(statement, lambda result: (list(result.keys()), result.fetchall()))
+
+    def describe(self, statement: Executable) -> Sequence[tuple[str, Any]]:
+        def columns(result: CursorResult[Any]) -> Sequence[tuple[str, Any]]:
+            described = () if result.cursor is None else result.cursor.description or ()
+            return list(zip(result.keys(), (kind for _, kind, *_ in described), strict=True))
+
+        return self._executed(statement, columns)
+
+    def _executed(self, statement: Executable, taken: Callable[[CursorResult[Any]], T]) -> T:
         with self._engine.connect() as connection:
             driver = connection.connection.driver_connection
             with Cancellation.current().during(lambda: cancel_statement(driver)), connection.begin():
                 limit_lock_waits(connection, _LOCK_WAIT)
-                result = connection.execute(statement)
-                return list(result.keys()), result.fetchall()
+                return taken(connection.execute(statement))
 
     def close(self) -> None:
         self._engine.dispose()
@@ -181,19 +193,30 @@ class _Duck:
         self._exact: dict[str, ExactColumns] = {}
 
     def run(self, statement: Executable) -> Found:
+        query, parameters = self._compiled(statement)
+        with Cancellation.current().during(self._connection.interrupt):
+            exact = self._columns(query, parameters)
+            result = self._connection.execute(exact.select(query), parameters)
+            return exact.names, exact.rows(result.fetchall())
+
+    def describe(self, statement: Executable) -> Sequence[tuple[str, Any]]:
+        query, parameters = self._compiled(statement)
+        with Cancellation.current().during(self._connection.interrupt):
+            return list(self._columns(query, parameters).types.items())
+
+    def _compiled(self, statement: Executable) -> tuple[str, list[Any]]:
         assert isinstance(statement, ClauseElement)
         compiled: Any = statement.compile(dialect=self._dialect)
         if self._connection is None:
             self._connection = self._connect()
-        parameters = [compiled.params[name] for name in compiled.positiontup]
-        with Cancellation.current().during(self._connection.interrupt):
-            if compiled.string not in self._exact:
-                types = self._connection.execute(f"DESCRIBE {compiled.string}", parameters).fetchall()
-                (zone,) = self._connection.execute("SELECT current_setting('TimeZone')").fetchone()
-                self._exact[compiled.string] = ExactColumns({name: kind for name, kind, *_ in types}, zone)
-            exact = self._exact[compiled.string]
-            result = self._connection.execute(exact.select(compiled.string), parameters)
-            return exact.names, exact.rows(result.fetchall())
+        return compiled.string, [compiled.params[name] for name in compiled.positiontup]
+
+    def _columns(self, query: str, parameters: list[Any]) -> ExactColumns:
+        if query not in self._exact:
+            types = self._connection.execute(f"DESCRIBE {query}", parameters).fetchall()
+            (zone,) = self._connection.execute("SELECT current_setting('TimeZone')").fetchone()
+            self._exact[query] = ExactColumns({name: kind for name, kind, *_ in types}, zone)
+        return self._exact[query]
 
     def _connect(self) -> Any:
         if self._file == ":memory:":

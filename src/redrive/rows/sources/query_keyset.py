@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import date, datetime
 from typing import Any
 
@@ -23,6 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy import text as as_text
 from sqlalchemy.types import NullType, TypeEngine
+
+from redrive.rows.sources.query_places import is_lost, unreadable, without_place
 
 Columns = Mapping[str, TypeEngine[Any] | None]
 """The columns to select, with the type that each is cast to; None where it is selected as it is."""
@@ -49,19 +52,39 @@ class Keyset:
             .subquery("redrive_rows")
         )
         self._order: list[ColumnElement[Any]] = [self._rows.c[name] for name in names]
+        self._placeless: ColumnElement[bool] = self._order[0].is_(None)
+        self._keyless: ColumnElement[bool] = or_(*(one.is_(None) for one in self._order[1:]))
+
+        self._kind: Any = None
+
+    def typed(self, kinds: Mapping[str, Any]) -> Keyset:
+        """Return the same rows in the order of columns of these types: some values of them have no place in it."""
+        found = copy(self)
+        watermark, *keys = zip(self.names, self._order, strict=True)
+        found._kind = kinds[watermark[0]]
+        others = without_place(self._backend, found._kind, watermark[1])
+        if others is not None:
+            found._placeless = or_(self._placeless, others)
+        unread = (unreadable(self._backend, kinds[name], one) for name, one in keys if name != watermark[0])
+        found._keyless = or_(self._keyless, *(one for one in unread if one is not None))
+        return found
+
+    def is_lost(self, watermark: Any) -> bool:
+        """Whether a watermark can be no checkpoint."""
+        return is_lost(self._backend, self._kind, watermark)
 
     def nothing(self) -> Select[Any]:
         """No row: what columns there are."""
         return self._all().limit(self._limit(0))
 
-    def without_key(self, limit: int) -> Select[Any]:
-        """Return rows of which a part of the key is null."""
-        return self._all().where(or_(*(one.is_(None) for one in self._order[1:]))).limit(self._limit(limit))
+    def without_key(self, limit: int, columns: Columns | None = None) -> Select[Any]:
+        """Return rows of which a part of the key is null, or cannot be read."""
+        return self._all(columns).where(self._keyless).limit(self._limit(limit))
 
     def without_watermark(self, behind: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
-        """Return rows whose watermark is null, in the order of their key, behind a key or from the first."""
+        """Return rows whose watermark has no place, in the order of their key, behind a key or from the first."""
         keys = list(dict.fromkeys(self._order[1:]))
-        found = self._all(columns).where(self._order[0].is_(None), *(one.is_not(None) for one in keys))
+        found = self._all(columns).where(self._placeless, not_(self._keyless))
         if behind:
             found = found.where(self._compared(keys, behind, "key"))
         return found.order_by(*keys).limit(self._limit(limit))
@@ -79,7 +102,7 @@ class Keyset:
     def newest(self) -> Select[Any]:
         """Return the greatest watermark."""
         watermark = self._order[0]
-        found: Select[Any] = select(watermark).select_from(self._rows).where(watermark.is_not(None))
+        found: Select[Any] = select(watermark).select_from(self._rows).where(not_(self._placeless))
         return found.order_by(watermark.desc()).limit(self._limit(1))
 
     def places(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
@@ -113,7 +136,7 @@ class Keyset:
         return select(*chosen).select_from(self._rows)
 
     def _sorted(self, rows: Select[Any], start: Any, behind: Sequence[Any] | None) -> Select[Any]:
-        found = rows.where(*(one.is_not(None) for one in dict.fromkeys(self._order))).order_by(*self._order)
+        found = rows.where(not_(self._placeless), not_(self._keyless)).order_by(*self._order)
         if behind is not None:
             return found.where(self._is_behind(behind, "behind"))
         return found if start is None else found.where(self._order[0] >= self._bound("redrive_start", start))

@@ -17,7 +17,7 @@ from redrive.rows.batch import Record
 from redrive.rows.sources.query_keyset import Columns
 
 Fetch = Callable[[Columns], list[Record]]
-"""Selects one row with these columns."""
+"""Selects rows with these columns: one, for `Rescue.row`."""
 
 _TEXT = Text()
 _FORMS: tuple[TypeEngine[Any] | None, ...] = (None, _TEXT, LargeBinary())
@@ -72,6 +72,10 @@ class Rescue:
             if form is _TEXT:
                 self._forms[name] = form
         return rescued
+
+    def forms(self, fetch: Fetch) -> Columns:
+        """Return how to select several rows at once: a column as text where a value of it cannot be had otherwise."""
+        return {name: _TEXT if self._attempt(fetch, {name: None}) is None else None for name in self._forms}
 
     def _attempt(self, fetch: Fetch, columns: Columns) -> list[Record] | None:
         try:
