@@ -237,9 +237,23 @@ def an_alert(key, status, urgency="P2", subject="bank"):
     return {"key": key, "condition": "service_down", "status": status, "urgency": urgency, **values}
 
 
-def a_send(channel, status):
-    values = {"alert_id": 1, "what": "opened", "urgency": "P2", "created_at": NOW, "due_at": NOW}
-    return {"channel": channel, "status": status, **values}
+def a_send(channel, status, **values):
+    now = datetime.now(UTC)
+    usual = {"alert_id": 1, "what": "opened", "urgency": "P2", "created_at": now, "due_at": now, "digest": 0}
+    return {"channel": channel, "status": status, **usual, **values}
+
+
+def test_messages_that_nobody_misses_are_not_counted(store):
+    sends = [
+        a_send("tested", "failed", what="test"),
+        a_send("given_up", "failed", created_at=datetime.now(UTC) - timedelta(days=2)),
+        a_send("morning", "waiting", digest=1),
+        a_send("late", "waiting"),
+    ]
+    store.database.write(lambda connection: connection.execute(alert_sends.insert(), sends))
+    page = Page(store)
+    counted = {one["channel"]: page("alert_sends", channel=one["channel"], status=one["status"]) for one in sends}
+    assert counted == {"tested": None, "given_up": None, "morning": None, "late": 1}
 
 
 def test_alerts_that_are_not_over_and_messages_that_are_not_delivered_are_told(store):
@@ -325,7 +339,7 @@ def test_metrics_are_served_in_the_format_that_is_asked_for(store, put, monkeypa
         assert kind.startswith("application/openmetrics-text")
         assert page.endswith("# EOF\n")
         assert get(server, "/healthz")[:2] == (200, "ok\n")
-        assert get(server, "/")[:2] == (404, "there is /metrics and /healthz\n")
+        assert get(server, "/")[:2] == (404, "there is /metrics, /healthz and /readyz\n")
 
 
 def test_many_scrapes_at_once_ask_the_store_once(store, monkeypatch):

@@ -74,13 +74,21 @@ def _together(kind: GroupKind, sends: Sequence[Send]) -> Group:
 
 
 def _in_order(due: Sequence[Send]) -> list[Send]:
-    """What was tried least goes first, that one message which the channel refuses does not hold up all others; then the
-    most urgent, then the oldest. What is said of one alert stays in its order."""
+    """What is open goes first: after an outage of the channel, what is over has time. Then what was tried least, that
+    one message which the channel refuses does not hold up all others; then the most urgent, then the oldest. What is
+    said of one alert stays in its order."""
+    over = {send.alert_id for send in due if send.what is What.RESOLVED}
     place: Counter[int] = Counter()
     tried: defaultdict[int, int] = defaultdict(int)
-    ranks: dict[int, tuple[int, int, str, int]] = {}
+    ranks: dict[int, tuple[bool, int, int, str, int]] = {}
     for send in sorted(due, key=lambda send: send.id):
         tried[send.alert_id] = max(tried[send.alert_id], send.attempts)
-        ranks[send.id] = (place[send.alert_id], tried[send.alert_id], send.urgency.value, send.id)
+        ranks[send.id] = (
+            send.alert_id in over,
+            place[send.alert_id],
+            tried[send.alert_id],
+            send.urgency.value,
+            send.id,
+        )
         place[send.alert_id] += 1
     return sorted(due, key=lambda send: ranks[send.id])

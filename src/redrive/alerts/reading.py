@@ -76,7 +76,7 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
     tables = settings.alerts
     if not tables:
         return AlertSettings(enabled=settings.alerts_on is not False)
-    alerts = tables["alerts"].table((*_ALERTS, "slots", "holidays")) if "alerts" in tables else {}
+    alerts = tables["alerts"].table((*_ALERTS, "slots", "heartbeat", "holidays")) if "alerts" in tables else {}
     found = {name: _ALERTS[name](one) for name, one in alerts.items() if name in _ALERTS}
     if settings.alerts_on is not None:
         found["enabled"] = settings.alerts_on
@@ -101,6 +101,7 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
         slots=_slots(alerts["slots"], needed=on) if "slots" in alerts else (),
         conditions=conditions,
         maintenance=read_maintenance(tables["maintenance"], conditions) if "maintenance" in tables else (),
+        heartbeat=_target(alerts["heartbeat"], addresses.web, needed=on) if "heartbeat" in alerts else "",
     )
 
 

@@ -255,6 +255,8 @@ class AlertSettings:
     tables: tuple[WatchedTable, ...] = ()
     slots: tuple[str, ...] = field(default=(), repr=False)
     """URLs of PostgreSQL servers whose replication slots are watched; the store's own always is."""
+    heartbeat: str = field(default="", repr=False)
+    """A URL that the watch posts to after every look, for a dead man's switch."""
     lags: tuple[str, ...] = ()
     """`FILE_OR_MODULE:NAME` of probes for the lag of consumers; see `redrive.alerts.lag`."""
 

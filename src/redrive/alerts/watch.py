@@ -44,6 +44,10 @@ _DAY = timedelta(days=1)
 _MOST = 1_000  # alerts that are compared with those of the look before, to tell what changed
 _HEALS = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
 _MEASURE = "measure "
+_LEVELS = "look at levels"
+_BEAT = "send the heartbeat"
+_HEARTBEAT = 5.0  # seconds for which its answer is waited for
+_MISSED = 3  # looks after which nobody seems to look
 
 
 Became = Literal["found", "opened", "escalated", "acknowledged", "resolved"]
@@ -119,6 +123,7 @@ class Watch:
         self._owner = ourselves()
         self._watchers = Watchers(database.dialect, desk.settings, self._owner)
         self._differing: tuple[str, ...] = ()
+        self._looked_at: float | None = None
         self._leader: str | None = None
         self._runs = False
         self._known: dict[int, Alert] | None = None
@@ -230,7 +235,7 @@ class Watch:
             self._can("see what is open", self._tell_what_changed)
         steps: dict[str, Callable[[], object]] = {
             "judge runs that ended": self._desk.judge_ended,
-            "look at levels": self._look_at_levels,
+            _LEVELS: self._look_at_levels,
             "see whether watches differ": self._see_who_differs,
             "let time pass": self._desk.pass_time,
             "send messages": self._send,
@@ -240,6 +245,38 @@ class Watch:
         for what, step in steps.items():
             if not self._can(what, step) and _is_down(self.failed[-1]):
                 return  # every further step would wait for the store as long as this one has
+        if _LEVELS not in self._standing:
+            self._looked_at = time.monotonic()
+            self._beat()
+
+    def health(self) -> tuple[bool, str]:
+        """Return whether somebody looks, and who, in a sentence: this watch, or the one that it stands by for."""
+        if self._leader is None:
+            return False, "the watch does not know who leads yet"
+        if self._leader != self._owner:
+            who = json.loads(self._leader)
+            differs = f"; its settings are not those of this one: {', '.join(self._differing)}" * bool(self._differing)
+            return True, f"ok: stands by, process {who['pid']} on {who['host']} leads{differs}"
+        if self._looked_at is None:
+            return False, "the watch leads, and has not completed a look yet"
+        age = time.monotonic() - self._looked_at
+        if age > max(LEASE.total_seconds(), _MISSED * self._every):
+            return False, f"the watch has not completed a look for {age:.0f} s"
+        cannot = "".join(f"; it cannot {what}" for what in list(self._standing))
+        return True, f"ok: leads, last look {age:.0f} s ago{cannot}"
+
+    def _beat(self) -> None:
+        """Say that somebody looks, to who raises an alarm when nobody does. That must not keep the watch from it."""
+        if not self._desk.settings.heartbeat:
+            return
+        from redrive.alerts.channels.http import post  # the client is needed only where there is a heartbeat
+
+        try:
+            post(self._desk.settings.heartbeat, b"{}", seconds=_HEARTBEAT)
+        except Exception as error:
+            self._begins(_BEAT, type(error).__name__, why(error))
+        else:
+            self._is_over(_BEAT)
 
     def _send(self) -> None:
         """By a thread: a channel that does not answer must not keep the watch from looking, nor from leading on."""

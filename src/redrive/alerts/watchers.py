@@ -30,7 +30,7 @@ CONDITION = "settings_differ"
 _PREFIX = "watch settings:"
 _SHOWN = 5
 # What each process may set for itself, and what is described by name.
-_OWN = ("enabled", "every", "exit_wait")
+_OWN = ("enabled", "every", "exit_wait", "heartbeat")
 _NAMED = ("pipelines", "tables", "channels", "slots", "lags", "routes", "thresholds")
 
 

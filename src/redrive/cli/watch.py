@@ -65,12 +65,12 @@ def watch(
         store = around.enter_context(session.opened(create=is_configured))
         if not store.alerts.settings.enabled:
             raise Refused(OFF)
+        look = _made(session, store, every=every, textfile=textfile, once=once)
         if listen is not None:
             from redrive.observe.prometheus import serve
 
-            server = around.enter_context(serve(store, listen))
+            server = around.enter_context(serve(store, listen, health=look.health))
             session.out.say(f"the metrics are at {server.url}/metrics")
-        look = _made(session, store, every=every, textfile=textfile, once=once)
         if not once:
             look.run()
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Column, Connection, Select, func, select
@@ -19,6 +19,7 @@ from redrive.store.schema import STATUSES, alert_sends, alerts, cause_hours, run
 from redrive.store.service_log import EndpointSums, ServiceLog, ServiceWindow
 from redrive.store.shared import ServiceState, SharedState
 
+_DAY = timedelta(days=1)
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED, FlowStatus.HELD)
 
 
@@ -193,6 +194,11 @@ def _alerts(connection: Connection) -> dict[tuple[str, str, str, str], int]:
 
 
 def _sends(connection: Connection) -> dict[tuple[str, str], int]:
-    by = (alert_sends.c.channel, alert_sends.c.status)
-    counted = select(*by, func.count()).where(alert_sends.c.status != "sent").group_by(*by)
+    """Messages that should have arrived: not tests, nor what waits for the morning; what failed counts for a day, so
+    that a rule on it clears."""
+    column = alert_sends.c
+    by = (column.channel, column.status)
+    late = (column.status == "waiting") & ((column.digest == 0) | (column.attempts > 0))
+    failed = (column.status == "failed") & (column.created_at >= datetime.now(UTC) - _DAY)
+    counted = select(*by, func.count()).where(column.what != "test", late | failed).group_by(*by)
     return {(row[0], row[1]): int(row[2]) for row in connection.execute(counted)}

@@ -89,9 +89,15 @@ def write_textfile(store: Store, path: str | os.PathLike[str]) -> None:
     _replace(target, text)
 
 
-def serve(store: Store, listen: str = LISTEN) -> Server:
-    """Answer for `/metrics` and `/healthz` until the server is closed."""
-    exporter = _Exporter(store.database)
+def serve(store: Store, listen: str = LISTEN, *, health: Health | None = None) -> Server:
+    """Answer for `/metrics`, `/healthz` and `/readyz` until the server is closed.
+
+    Args:
+        store: The store.
+        listen: Host and port.
+        health: Says whether the process does its work, where the store answers.
+    """
+    exporter = _Exporter(store.database, health)
     return Server(listen, exporter.answer, closed=exporter.close)
 
 
@@ -133,11 +139,16 @@ class _Collected(Collector):
         yield from self._metrics
 
 
+Health = Callable[[], tuple[bool, str]]
+"""Whether all is well, and a sentence about it."""
+
+
 class _Exporter:
     """Answers for one store, through connections of its own: it neither waits for others nor keeps them waiting."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, health: Health | None) -> None:
         self._database = Database(database.dialect, patience=_PATIENCE)
+        self._asked = health or (lambda: (True, "ok"))
         reader = Reader(self._database)
         self._metrics = _Kept(lambda: _scrape(reader))
         self._health = _Kept(self._look)
@@ -147,12 +158,13 @@ class _Exporter:
         try:
             if path == "/metrics":
                 return Answer(200, *_encoded(self._metrics.get(), accept))
-            if path == "/healthz":
+            if path in ("/healthz", "/readyz"):
                 self._health.get()
-                return Answer.sentence(200, "ok")
+                well, said = self._asked()
+                return Answer.sentence(200 if well else 503, said)
         except StoreError as error:
             return Answer.sentence(503, str(error))
-        return Answer.sentence(404, "there is /metrics and /healthz")
+        return Answer.sentence(404, "there is /metrics, /healthz and /readyz")
 
     def close(self) -> None:
         """Close its connections."""

@@ -170,3 +170,8 @@ def test_what_is_said_of_one_alert_is_said_in_order(due, sent):
 
 def test_a_group_says_what_it_is_made_of():
     assert groups([send(1)], sent=0, settings=SETTINGS, kind="log") == [Group("one", (send(1),))]
+
+
+def test_what_is_open_is_sent_before_what_is_over():
+    waited = [send(1), send(2, alert=1, what=What.RESOLVED), send(3, urgency=P3), send(4, urgency=P1)]
+    assert grouped(waited, kind="pagerduty") == [("one", [4]), ("one", [3]), ("one", [1]), ("one", [2])]

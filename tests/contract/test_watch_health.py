@@ -1,0 +1,94 @@
+"""Whether somebody looks: the health of a watch, and its heartbeat to a dead man's switch."""
+
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+from redrive.alerts.desk import Desk
+from redrive.alerts.levels import Levels
+from redrive.alerts.settings import AlertSettings
+from redrive.alerts.watch import Watch
+from redrive.errors import StoreError
+from redrive.testing import Answer, FakeClock, FaultyServer
+from tests.support.run_history import DAY
+
+
+@pytest.fixture
+def server():
+    with FaultyServer() as running:
+        running.on("*", Answer(200, body="ok"))
+        yield running
+
+
+@pytest.fixture
+def make(store):
+    clock, desks = FakeClock(datetime.now(UTC) - DAY), []
+
+    def make(**settings):
+        chosen = AlertSettings(**settings)
+        desks.append(Desk(store.database, chosen, clock=clock))
+        return Watch(store.database, desks[-1], Levels(store.database, chosen), clock=clock)
+
+    yield make
+    for desk in desks:
+        desk.close()
+
+
+class TestHealth:
+    def test_watch_that_has_not_looked_is_not_well(self, make):
+        assert make().health() == (False, "the watch does not know who leads yet")
+
+    def test_watch_that_looks_is_well(self, make):
+        watch = make()
+        watch.look()
+        well, said = watch.health()
+        assert well
+        assert said.startswith("ok: leads, last look")
+
+    def test_watch_that_stands_by_names_the_leader_and_other_settings(self, make):
+        make().look()
+        second = make(persist=10.0)
+        second.look()
+        well, said = second.health()
+        assert well
+        assert said.startswith("ok: stands by, process")
+        assert "[alerts] persist" in said
+
+    def test_watch_that_leads_and_cannot_look_is_not_well(self, make, monkeypatch):
+        watch = make()
+
+        def broken(*args, **options):
+            raise StoreError("the schema is gone")
+
+        monkeypatch.setattr(Levels, "picture", broken)
+        watch.look()
+        assert watch.health() == (False, "the watch leads, and has not completed a look yet")
+
+
+class TestHeartbeat:
+    def test_every_look_is_a_heartbeat(self, make, server):
+        watch = make(heartbeat=f"{server.url}/ping/1")
+        watch.look()
+        watch.look()
+        assert [(one.method, one.target) for one in server.requests] == [("POST", "/ping/1")] * 2
+
+    def test_watch_that_stands_by_or_cannot_look_sends_none(self, make, server, monkeypatch):
+        make().look()
+        make(heartbeat=f"{server.url}/ping/1").look()
+        assert server.requests == []
+
+    def test_heartbeat_that_fails_is_one_log_line_and_stops_nothing(self, make, server, caplog):
+        server.on("*", Answer(500, body="down"))
+        watch = make(heartbeat=f"{server.url}/ping/s3cret")
+        with caplog.at_level(logging.INFO, logger="redrive.watch"):
+            assert watch.look()
+            assert watch.look()
+            assert watch.failed == []
+            server.on("*", Answer(200, body="ok"))
+            watch.look()
+        said = [one.getMessage() for one in caplog.records]
+        assert len(said) == 2
+        assert said[0].startswith("the watch cannot send the heartbeat")
+        assert said[1] == "the watch can send the heartbeat again"
+        assert "s3cret" not in said[0]
