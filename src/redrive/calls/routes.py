@@ -22,13 +22,13 @@ _ID = re.compile(
     | [^@]+@[^@]+                                                # an address
     """
 )
-# Ids that are shown in log lines. What is longer, or an address, may be a secret or belong to a person.
+# Ids that are shown in log lines. What is longer, a hash or an address may be a secret or belong to a person.
 _SHOWN = re.compile(
     r"""(?ix)
     \d[\d.,:_-]*
     | [0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}
     | \d{4}-?\d{2}-?\d{2}T[\d:.+Z-]+
-    | [\w.~-]{1,20}
+    | (?![0-9a-f-]{8,}$)[\w.~-]{1,20}
     """
 )
 _VERSION = re.compile(r"(?i)v\d{1,3}(?:\.\d+)?|\d\.\d")

@@ -54,6 +54,7 @@ class TestShownPath:
             ("/at/2024-05-01T10:00:00Z", "/at/2024-05-01T10:00:00Z"),
             ("/customers/cus_NffrFeUfNV2Hib", "/customers/cus_NffrFeUfNV2Hib"),
             ("/hooks/9f86d081884c7d659a2feaa0c55ad015", "/hooks/{id}"),
+            ("/api/a1b2c3d4e5f60718/weather", "/api/{id}/weather"),
             ("/people/a@b.com", "/people/{id}"),
             ("/files/a%2F17", "/files/{id}"),
         ],
