@@ -7,7 +7,7 @@ import pytest
 
 from redrive.alerts.desk import Desk
 from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings, WatchedTable
+from redrive.alerts.settings import AlertSettings, Channel, ConditionSettings, PipelineSettings, WatchedTable
 from redrive.alerts.watch import LEASE, SettingsDiffer, Watch
 from redrive.alerts.watchers import describe
 from redrive.notices import AlertStatus, Urgency
@@ -116,6 +116,15 @@ def test_equal_settings_are_no_alert(teams, server):
 
 
 class TestWhatIsCompared:
+    def test_condition_counts_by_its_name_without_its_places(self):
+        own = ConditionSettings(severity=Urgency.P2, query="SELECT 1", url="postgresql://me:pw@db/x", above=1.0)
+        probed = ConditionSettings(severity=Urgency.P2, probe="/srv/a/probes.py:age", above=1.0)
+        ours = describe(replace(OURS, conditions={"backlog": own, "age": probed}))
+        elsewhere = {"backlog": replace(own, url=""), "age": replace(probed, probe="/srv/b/probes.py:age")}
+        assert describe(replace(OURS, conditions=elsewhere)) == ours
+        changed = describe(replace(OURS, conditions={"backlog": replace(own, above=2.0), "age": probed}))
+        assert [name for name in ours if changed[name] != ours[name]] == ["[conditions.backlog]"]
+
     def test_secrets_and_directories_do_not_count(self):
         one = AlertSettings(
             channels={"team": Channel(name="team", kind="slack", target="https://a")},

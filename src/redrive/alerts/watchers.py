@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import PurePath
@@ -19,7 +19,7 @@ from sqlalchemy import Connection, delete, select
 from redrive.alerts.conditions import found
 from redrive.alerts.outside import server_of
 from redrive.alerts.sentences import counted, short
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.settings import AlertSettings, ConditionSettings
 from redrive.notices import Facts, Finding, Subject
 from redrive.store import lease
 from redrive.store.dialect import Dialect
@@ -31,7 +31,7 @@ _PREFIX = "watch settings:"
 _SHOWN = 5
 # What each process may set for itself, and what is described by name.
 _OWN = ("enabled", "every", "exit_wait", "heartbeat")
-_NAMED = ("pipelines", "tables", "channels", "slots", "lags", "routes", "thresholds")
+_NAMED = ("pipelines", "tables", "channels", "slots", "lags", "routes", "thresholds", "conditions", "maintenance")
 
 
 class Watchers:
@@ -104,10 +104,16 @@ def describe(settings: AlertSettings) -> dict[str, str]:
     parts |= {f"[channels.{name}]": channel.kind for name, channel in settings.channels.items()}
     parts |= {f"[alerts] slots of {server_of(url)}": "" for url in settings.slots}
     parts |= {f"[alerts] lags {PurePath(name).name}": "" for name in settings.lags}
+    parts |= {f"[conditions.{name}]": _without_places(own) for name, own in settings.conditions.items()}
+    parts |= {"[[maintenance]]": settings.maintenance}
     parts |= {"[routes]": settings.routes, "[alerts.thresholds]": settings.thresholds}
     rest = (one.name for one in fields(settings) if one.name not in (*_OWN, *_NAMED))
     parts |= {f"[alerts] {name}": getattr(settings, name) for name in rest}
     return {name: _digest(value) for name, value in parts.items()}
+
+
+def _without_places(own: ConditionSettings) -> ConditionSettings:
+    return replace(own, url="", probe=None if own.probe is None else PurePath(own.probe).name)
 
 
 def _differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, ...]:
