@@ -94,6 +94,7 @@ class Pipeline:
             raise ValueError(f"the sink keeps the newer row of a key, so on_duplicate={on_duplicate!r} has no meaning")
         if not self.sink.key:
             _check_appending(self.source, on_duplicate)
+        _share_file(self.source, self.sink)
         if gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate is a redrive.Gate, not {type(gate).__name__}")
         named = (key,) if isinstance(key, str) else tuple(key or ())
@@ -252,6 +253,13 @@ def _check_appending(source: Source, on_duplicate: OnDuplicate) -> None:
         raise ValueError(
             "a query with a lag reads rows again, which would be appended again; leave out lag, or name a key"
         )
+
+
+def _share_file(source: Source, sink: Sink) -> None:
+    """Let a query of the DuckDB file that the sink writes to open it as the sink does."""
+    path, share = getattr(sink, "duckdb_file", None), getattr(source, "share_file", None)
+    if path is not None and share is not None:
+        share(path)
 
 
 def _fitting(value: Any, what: str, method: str, example: str) -> Any:

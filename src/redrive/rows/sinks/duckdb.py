@@ -93,6 +93,7 @@ class DuckdbTable:
         self.name = f"{table} in {path}"
         self.key = key
         self._path, self._table = path, table
+        self.duckdb_file = path
         self._create, self._patience = create, patience
         self.repeats = 0
         self._connection: duckdb.DuckDBPyConnection | None = None

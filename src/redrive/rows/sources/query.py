@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import URL, Select, Text
@@ -76,6 +77,7 @@ class Query:
         self._url = url
         self._keyset = keyset
         self._lag = lag
+        self._is_shared = False
         self.rereads = bool(lag)
         """Whether a new run reads rows that the last one has read."""
 
@@ -95,12 +97,16 @@ class Query:
         return None
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> QueryReading:
-        database = databases.open_database(self._url)
+        database = databases.open_database(self._url, is_shared=self._is_shared)
         try:
             return QueryReading(self.name, database, self._keyset, self._lag, position)
         except BaseException:
             database.close()
             raise
+
+    def share_file(self, path: Path) -> None:
+        """Take note of the DuckDB file that the sink of a pipeline writes to: it may be the one that is read."""
+        self._is_shared |= databases.is_file(self._url, path)
 
     def start_of_next_run(self, position: Any | None) -> Any | None:
         """Where a new run begins when the last one ended at `position`, rows without a watermark first.

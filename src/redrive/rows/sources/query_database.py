@@ -80,12 +80,22 @@ def place_of(url: URL) -> str:
     return f"{backend}://{url.host or ''}{port}/{url.database or ''}"
 
 
-def open_database(url: URL) -> Database:
-    """Make ready to send statements; nothing is sent yet."""
+def is_file(url: URL, path: Path) -> bool:
+    """Whether a database is this file of DuckDB."""
+    return place_of(url) == f"duckdb:{path.resolve()}"
+
+
+def open_database(url: URL, *, is_shared: bool = False) -> Database:
+    """Make ready to send statements; nothing is sent yet.
+
+    Args:
+        url: the database.
+        is_shared: whether this process also writes to it, if it is a file of DuckDB.
+    """
     backend = url.get_backend_name()
     if backend in _FILES and not _is_no_file(url) and not Path(url.database or "").is_file():
         raise SourceError(f"there is no database {url.database}")  # opening it would make an empty one
-    return _Duck(url) if backend == "duckdb" else _Alchemy(url)
+    return _Duck(url, is_shared=is_shared) if backend == "duckdb" else _Alchemy(url)
 
 
 def steadily(work: Callable[[], T]) -> T:
@@ -183,9 +193,10 @@ def _keep_intervals(connection: Any, _: Any) -> None:
 class _Duck:
     """DuckDB, by its own connection: it has no dialect that comes with SQLAlchemy."""
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, is_shared: bool) -> None:
         with needs("rows"):
             import duckdb
+        self._is_shared = is_shared
         self._duckdb = duckdb
         self._file = ":memory:" if _is_no_file(url) else str(url.database)
         self._connection: Any = None
@@ -222,9 +233,10 @@ class _Duck:
         if self._file == ":memory:":
             return self._duckdb.connect()
         try:
-            return self._duckdb.connect(self._file, read_only=True)
+            # DuckDB shares a file one way only: all connections of a process write to it, or none.
+            return self._duckdb.connect(self._file, read_only=not self._is_shared)
         except self._duckdb.ConnectionException:
-            return self._duckdb.connect(self._file)  # this process writes to it, and DuckDB shares a file one way only
+            return self._duckdb.connect(self._file, read_only=self._is_shared)
         except self._duckdb.IOException as error:
             if "lock" not in str(error):  # it has no code for this
                 raise

@@ -766,6 +766,20 @@ def test_duckdb_reads_a_file_that_this_process_writes_to(tmp_path):
         assert ids(read_all(query(f"duckdb:///{path}", "SELECT * FROM t", watermark="id", key="id"))) == [1]
 
 
+@pytest.mark.parametrize("written", ["source.db", "../{}/source.db"])
+def test_duckdb_query_writes_to_its_own_file(tmp_path, written):
+    path = tmp_path / "source.db"
+    place = Source("duckdb", f"duckdb:///{path}", lambda: duckdb.connect(str(path)))
+    fill(place, 25)
+    sink = redrive.rows.table(
+        f"duckdb:///{tmp_path / written.format(tmp_path.name)}", "copy", key="id", create=True, patience=0.1
+    )
+    pipeline = redrive.Pipeline("copy", source=orders(place), sink=sink, store=tmp_path / "store.db", batch=10)
+    assert pipeline.run().written == 25
+    place.run("INSERT INTO orders VALUES (100, '2026-08-01', 'new')")  # the file is free after the run
+    assert pipeline.run().written == 1
+
+
 def test_duckdb_reads_files_without_a_database(tmp_path):
     (tmp_path / "t.csv").write_text("id\n1\n2\n")
     one = query("duckdb://", f"SELECT * FROM '{tmp_path}/t.csv'", watermark="id", key="id")
