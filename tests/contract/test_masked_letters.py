@@ -36,9 +36,7 @@ def run(store, tmp_path):
             source=redrive.rows.records([*rows, {"id": 9, "card": "good", "fee": "1"}]),
             validate=validate,
             sink=sink,
-            store=store,
-            gate=redrive.Gate(abort=1),
-            **options,
+            **{"store": store, "gate": redrive.Gate(abort=1), **options},
         )
         pipeline.run()
         return pipeline
@@ -168,6 +166,24 @@ class TestReplay:
         pipeline = run(row(), row(fee="2"))
         report = store.dlq.replay(pipeline, dry_run=False)
         assert (report.selected, report.superseded) == (0, 1)
+
+    def test_leaves_out_a_letter_that_was_made_whole_and_written_since(self, store, run):
+        run(row())
+        (letter,) = store.dlq.each()
+        store.dlq.edit(letter.id, patch={"card": CARD})
+        pipeline = run(row(fee="2"))
+        report = store.dlq.replay(pipeline, dry_run=False)
+        assert (report.selected, report.superseded, report.key_unknown) == (0, 1, 0)
+
+    @pytest.mark.parametrize("key", ["id", "card"])
+    def test_leaves_out_a_letter_that_a_run_without_masking_wrote_over(self, store, store_url, run, key):
+        run(row(), key=key)
+        (letter,) = store.dlq.each()
+        store.dlq.edit(letter.id, patch={"card": CARD})
+        with redrive.connect(store_url) as unmasked:
+            pipeline = run(row(fee="2"), key=key, store=unmasked)
+            report = unmasked.dlq.replay(pipeline, dry_run=False)
+        assert (report.selected, report.superseded, report.key_unknown) == (0, 1, 0)
 
 
 class TestImportedFromAnotherStore:

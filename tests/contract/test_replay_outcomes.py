@@ -155,6 +155,38 @@ class TestLetterWithoutAKnownKey:
         assert some_place.store.dlq.replay(lambda records: None, pipeline="vendor").key_unknown == 0
 
 
+class TestKeyThatAFunctionChanges:
+    """The check gives rows another key than their record has."""
+
+    @staticmethod
+    def other_key(record: dict[str, Any]) -> dict[str, Any]:
+        if record["v"].startswith("bad"):
+            raise ValueError("bad row")
+        return {**record, "id": record["id"] + 100}
+
+    @staticmethod
+    def fixed(record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, "id": record["id"] + 100}
+
+    BEFORE = pytest.mark.parametrize("before", [[], [(9, "other", 0)]], ids=["without a good row", "with a good row"])
+
+    @BEFORE
+    def test_letter_is_counted_once_later_rows_are_written(self, some_place, before):
+        some_place.run(*before, (1, "bad", 1), validate=self.other_key)
+        some_place.run((1, "good", 2), validate=self.other_key)
+        assert some_place.replay(validate=self.fixed, dry_run=True).key_unknown == 1
+        assert some_place.replay(validate=self.fixed).key_unknown == 1
+
+    @BEFORE
+    def test_record_that_comes_again_after_a_newer_row_is_a_new_letter(self, some_place, before):
+        some_place.run(*before, (1, "bad", 1), validate=self.other_key)
+        assert some_place.replay(validate=self.fixed).reprocessed == 1
+        some_place.run((1, "good", 1), validate=self.other_key)
+        assert some_place.rows()[101] == "good"
+        some_place.run(*before, (1, "bad", 1), validate=self.other_key)
+        assert some_place.store.dlq.count(status="open") == 1
+
+
 class TestEditedKey:
     """A letter is superseded by the key of its edited record."""
 

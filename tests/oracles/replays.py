@@ -38,7 +38,7 @@ class Week:
 Content = tuple[tuple[str, str], ...]
 """A record as it was received, its fields in their order."""
 Name = tuple[str, Content | None]
-"""What a letter is known by: the id of its row and the content; of an unreadable line, the id alone."""
+"""What a record is known by: the id of its row and the content; of an unreadable line, the id alone."""
 
 
 @dataclass
@@ -61,8 +61,8 @@ class Oracle:
         self.table: dict[str, tuple[str, float]] = {}
         self.letters: dict[Name, OpenLetter] = {}
         self._discarded: set[Name] = set()
-        self._reprocessed: set[Name] = set()
-        """What was written, and by no later row since: then it would be a new letter."""
+        self._reprocessed: dict[Name, str] = {}
+        """What was written, by which id, and by no later row since: then it would be a new letter."""
 
     def run(self, week: Week) -> None:
         """Load a file: lines without a fee, and unreadable ones, are rejected."""
@@ -72,15 +72,22 @@ class Oracle:
                 self._reject((line.id, None if line.unreadable else content), content)
                 continue
             self.table[line.id] = (line.name, float(line.fee))
-            self._reprocessed = {name for name in self._reprocessed if name[0] != line.id}
-            for name, letter in self.letters.items():
-                letter.superseded |= name[0] == line.id
+            self._reprocessed = {name: one for name, one in self._reprocessed.items() if one != line.id}
+            for letter in self.letters.values():
+                letter.superseded |= letter.payload()["id"] == line.id
 
     def _reject(self, name: Name, content: Content) -> None:
         if name in self.letters:
             self.letters[name].superseded = False
-        elif name not in self._discarded | self._reprocessed:
+        elif name not in self._discarded and not self._is_reprocessed(name):
+            # The letter of a row shows its newest content, and what was edited in the older one is gone.
+            self.letters = {one: letter for one, letter in self.letters.items() if one[0] != name[0]}
             self.letters[name] = OpenLetter(content)
+
+    def _is_reprocessed(self, name: Name) -> bool:
+        """Whether a record was written and is still the newest of its row: no open letter is to be written over it."""
+        waiting = {letter.payload()["id"] for letter in self.letters.values() if not letter.superseded}
+        return name in self._reprocessed and self._reprocessed[name] not in waiting
 
     def edit(self, name: Name, patch: Mapping[str, str]) -> None:
         """Edit an open letter."""
@@ -114,8 +121,9 @@ class Oracle:
     def _write(self, name: Name, age: Mapping[Name, Any]) -> None:
         sent = self.letters.pop(name).payload()
         self.table[sent["id"]] = (sent["name"], 0.0 if sent["fee"] == NO_FEE else float(sent["fee"]))
-        self._reprocessed.add(name)
-        older = {one for one in age if one[0] == sent["id"] and age[one] < age[name]}
-        self._reprocessed -= older
+        older = {one for one in age if age[one] < age[name]}
+        self._reprocessed = {
+            one: row for one, row in self._reprocessed.items() if one not in older or row != sent["id"]
+        } | {name: sent["id"]}
         for one in older & self.letters.keys():
-            self.letters[one].superseded = True
+            self.letters[one].superseded |= self.letters[one].payload()["id"] == sent["id"]

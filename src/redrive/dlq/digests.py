@@ -41,6 +41,12 @@ class Digests:
             )
         return cls(salt)
 
+    @classmethod
+    def found(cls, database: Database) -> Digests | None:
+        """Return the digests of a store; None where it has no salt."""
+        salt = _salt(database)
+        return None if salt is None else cls(salt)
+
     def text(self, value: str) -> str:
         """Return the digest of a text, marked as one."""
         return value if value.startswith(PREFIX) else f"{PREFIX}{self._hash(value.encode()).hex()}"

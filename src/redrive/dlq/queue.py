@@ -84,6 +84,11 @@ class DeadLetters:
     def _salted(self) -> Digests:
         return Digests.of(self._database)
 
+    @cached_property
+    def _found_salt(self) -> Digests | None:
+        """What stands for values that this process or another one masks; None where the store has no salt."""
+        return Digests.found(self._database)
+
     @property
     def _digests(self) -> Digests | None:
         """What stands for masked values; None where records are stored complete."""
@@ -94,7 +99,8 @@ class DeadLetters:
 
         text  the key or the position
         """
-        return (text,) if self._digests is None else (text, self._digests.text(text))
+        digests = self._found_salt  # also where nothing is masked here: another process may mask fields
+        return (text,) if digests is None else (text, digests.text(text))
 
     def _filter(self, filters: Mapping[str, Any], now: datetime | None = None) -> Filter:
         chosen = Filter.of(now or _now(), dict(filters))

@@ -402,7 +402,7 @@ class Replay:
         ]
         for letter, answer in answered:
             self._tally.add(letter, answer)
-            self._unknown.add(letter, answer)
+        self._database.read(lambda connection: self._unknown.add(connection, answered, stored_texts=self._stored_texts))
         return answered
 
     def _storable(self, letter: Letter, answer: Answer, reason: str) -> Answer:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, case, func, literal, null, select, update
+from sqlalchemy import Connection, case, func, literal, null, or_, select, update
 
 from redrive.dlq.prepare import REDACTED, as_key
 from redrive.dlq.target import Answer
@@ -114,7 +114,7 @@ def supersede(
 def remember_keys(
     connection: Connection, written: Sequence[tuple[Letter, Answer]], *, stored_texts: StoredTexts, now: datetime
 ) -> None:
-    """Give letters without a key, such as those of lines, the key of the row that was written.
+    """Give letters without a key, such as those of lines, or with another one, the key of the row that was written.
 
     Later runs then see that they have replaced it. A record that became several rows has no one key.
     """
@@ -128,16 +128,17 @@ def remember_keys(
         elif digests:  # otherwise this process does not mask, and must not store the key of a masked record
             one_key[letter.id] = digests[0]
     column = letters.c
-    without = [column.sink_key.is_(None), column.received_key.is_(None), column.status == Status.REPROCESSED]
     # Where the edit of a line is undone, its key is not known again.
     lines = [letter.id for letter, _ in written if letter.edited and not isinstance(letter.payload, Mapping)]
     received = literal({"sink_key": None, "superseded_at": None}, column.received_key.type)
     for some in _parts(list(one_key)):
+        written_key = case({one: one_key[one] for one in some}, value=column.id)
         connection.execute(
             update(letters)
-            .where(among(column.id, some), *without)
+            .where(among(column.id, some), column.received_key.is_(None), column.status == Status.REPROCESSED)
+            .where(or_(column.sink_key.is_(None), column.sink_key != written_key))
             .values(
-                sink_key=case({one: one_key[one] for one in some}, value=column.id),
+                sink_key=written_key,
                 received_key=case((among(column.id, lines), received)) if lines else null(),
                 key_since=now,
             )

@@ -7,9 +7,12 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
+from redrive.dlq.edited_keys import StoredTexts
+from redrive.dlq.prepare import as_key
 from redrive.dlq.target import Answer, Target
 from redrive.letters import Letter
 from redrive.runs import RunStatus
+from redrive.store.listed import among
 from redrive.store.schema import letters, runs
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -44,11 +47,28 @@ class UnknownKeys:
         own = started.where(column.pipeline_name.in_(select(letters.c.pipeline_name).where(*conditions).distinct()))
         self._latest = {row[0]: row[1] for row in connection.execute(own.group_by(column.pipeline_name))}
 
-    def add(self, letter: Letter, answer: Answer) -> None:
-        """Count a letter whose record has become several rows, if its pipeline has written rows since."""
-        is_late = self._latest.get(letter.pipeline, _NEVER) > letter.last_seen
-        if is_late and answer.keys is not None and len(answer.keys) > 1:
-            self._ids.add(letter.id)
+    def add(
+        self, connection: Connection, answered: Sequence[tuple[Letter, Answer]], *, stored_texts: StoredTexts
+    ) -> None:
+        """Count letters that have become other rows than the one of their key, if their pipeline has written since.
+
+        Args:
+            stored_texts: how a key may be stored.
+        """
+        late = {
+            letter.id: (letter, answer.keys)
+            for letter, answer in answered
+            if answer.keys and self._latest.get(letter.pipeline, _NEVER) > letter.last_seen
+        }
+        if not late:
+            return
+        keyed = select(letters.c.id, letters.c.sink_key).where(among(letters.c.id, list(late)))
+        known = {row.id: row.sink_key for row in connection.execute(keyed)}
+        for letter, keys in late.values():
+            # Of an edited letter the store knows since when it has its key.
+            is_other = not letter.edited and known.get(letter.id) not in stored_texts(as_key(next(iter(keys))))
+            if len(keys) > 1 or is_other:
+                self._ids.add(letter.id)
 
     def _of_others(self, connection: Connection) -> Collection[ColumnElement[bool]]:
         """Return conditions of the letters after which another pipeline has written to the sink of the target."""

@@ -182,7 +182,8 @@ class Preparation:
             return
         batch = prepared.batch
         is_sure = key is not None or bool(self._keeps_key)
-        if key is None and (self._transform is None or self._keeps_key):
+        # Without a row that has passed, a function is believed to leave the key alone; a transform is not.
+        if key is None and (self._keeps_key or (self._keeps_key is None and self._transform is None)):
             key = self._check.key_of(batch.rows.record(refused.place), self._key)
         letter = self.letter(batch, refused, key, is_key_sure=is_sure)
         if letter.sink_key is not None and key is not None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, select, update
 
 from redrive.dlq.claims import Claims
+from redrive.dlq.digests import PREFIX
 from redrive.dlq.edited_keys import KeysOf, Respelled, StoredTexts, find_edited, respell, respelled
 from redrive.dlq.prepare import as_key, key_text, storable
 from redrive.errors import RunStopped
@@ -66,7 +67,6 @@ class OpenLetters:
         self._stored_texts = stored_texts
         self._keys_of = keys_of
         self._edits_since: datetime | None = None  # those before have the key that the sink has for them
-        self._is_masked = len(stored_texts("")) > 1
         self._looked_at = datetime.min.replace(tzinfo=UTC)
         self._keys: set[str] = set()
         self._database.read(self._look)
@@ -104,7 +104,7 @@ class OpenLetters:
             return frozenset()
         keys = {key for key in self._texts(rows) if key is not None}
         found = {key for key in keys if key in self._keys or key in self._of_this_run}
-        if self._is_masked:
+        if any(key.startswith(PREFIX) for key in self._keys):
             found |= {key for key in keys if any(stored in self._keys for stored in self._stored_texts(key))}
         return frozenset(found)
 
