@@ -74,18 +74,23 @@ class Books:
         for ago in range(back, back + days):
             self.ran(until - ago * DAY - HOUR, until - ago * DAY - HOUR / 2, name=name)
 
-    def flowed(self, started: datetime, ended: datetime, *, name: str = "settlement") -> None:
+    def flowed(
+        self, started: datetime, ended: datetime | None, *, name: str = "settlement", judged: bool = True, **values: Any
+    ) -> uuid.UUID:
+        run_id = uuid.uuid4()
         row = {
-            "run_id": uuid.uuid4(),
+            "run_id": run_id,
             "flow_name": name,
-            "status": "complete",
+            "status": "running" if ended is None else "complete",
             "params": "{}",
             "shape": "{}",
             "started_at": started,
-            "updated_at": ended,
+            "updated_at": ended or started,
             "ended_at": ended,
+            "judged_at": ended if judged else None,
         }
-        self.put(task_runs, row)
+        self.put(task_runs, {**row, **values})
+        return run_id
 
 
 def levels_of(

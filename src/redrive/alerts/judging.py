@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Table, exists, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, exists, func, select, update
 
 from redrive.alerts.picture import DeadTasks, DueTask, PastRun, RunPicture
 from redrive.alerts.run_rules import TIERS
@@ -28,6 +28,7 @@ from redrive.store.task_log import anybody_at, causes_of, counts_of, time_at_wor
 _REMEMBERED = 60  # runs that say what is usual
 _SAMPLED = 10_000  # letters of a run that are looked at for what they have in common
 _LONGEST_CHECKPOINT = 200
+_MISSED_FOR = timedelta(days=7)  # for which a run that nobody resumes is waited for, as long as a daily deadline is
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.HELD)
 
 
@@ -80,17 +81,39 @@ def picture_of(connection: Connection, run: RunName, now: datetime) -> RunPictur
 
 
 def under_way(connection: Connection, now: datetime) -> list[RunPicture]:
-    """Runs that are not over: those that run, those that died, and flows that wait for a person."""
+    """Runs that are not over: those that run, those that died, and flows that wait for a person or miss their SLA."""
     # The index of what is not judged yet leads to them.
     running = select(runs).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING)
     # One that was stopped, by a deploy or a person, may have tasks that wait for somebody all the same.
     waiting = exists().where(tasks.c.run_id == task_runs.c.run_id, tasks.c.state == State.DEAD_LETTER)
     stopped = (task_runs.c.status == FlowStatus.STOPPED) & waiting
-    flowing = select(task_runs).where(task_runs.c.status.in_(_UNFINISHED) | stopped)
+    flowing = select(task_runs).where(task_runs.c.status.in_(_UNFINISHED) | stopped | _not_resumed(now))
     return [
         *(_pipeline(connection, row, now) for row in connection.execute(running).all()),
         *(_flow(connection, row, now) for row in connection.execute(flowing).all()),
     ]
+
+
+def _not_resumed(now: datetime) -> ColumnElement[bool]:
+    """Runs of flows that ended before they were complete, and are due: of each flow the one that was due first.
+
+    One run for each flow is enough to raise its alert, however many runs of a backfill have failed. A complete run of
+    the flow since then has taken its place.
+    """
+    done = task_runs.alias()
+    replaced = exists().where(
+        done.c.flow_name == task_runs.c.flow_name,
+        done.c.status == FlowStatus.COMPLETE,
+        done.c.ended_at > task_runs.c.ended_at,
+    )
+    order = func.row_number().over(
+        partition_by=task_runs.c.flow_name, order_by=(task_runs.c.sla, task_runs.c.started_at, task_runs.c.run_id)
+    )
+    ended = select(task_runs.c.run_id, order.label("place")).where(
+        task_runs.c.status.in_([FlowStatus.STOPPED, FlowStatus.FAILED]), task_runs.c.sla > now - _MISSED_FOR, ~replaced
+    )
+    first = ended.subquery()
+    return task_runs.c.run_id.in_(select(first.c.run_id).where(first.c.place == 1))
 
 
 def gate_of(alert: Alert) -> str:

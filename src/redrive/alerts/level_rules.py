@@ -51,7 +51,9 @@ def deadlines(picture: LevelPicture, settings: AlertSettings) -> Judgement:
         if one.done_at is not None or (one.last_complete is not None and one.last_complete > one.sla)
     }
     missed = [one for one in due if picture.now > one.sla + grace and one.subject.ident not in is_there]
-    names = is_there | {one.subject.ident for one in missed} | set(picture.given_up)
+    # A flow without a time of day may have runs with SLAs of their own: see `sla_rules.under_way`.
+    given_up = {ident for ident in picture.given_up if picture.knows("running", ident)}
+    names = is_there | {one.subject.ident for one in missed} | given_up
     return Judgement(
         findings=tuple(_missed(one, picture, settings) for one in missed),
         judged=frozenset(f"sla:{name}" for name in names),

@@ -275,7 +275,8 @@ class LevelPicture:
     fresh: tuple[Freshness, ...] = ()
     """Every pipeline and flow with a `fresh_within`."""
     running: tuple[RunPicture, ...] = ()
-    """Runs that are under way, or lost; and flows that are held, or were stopped while tasks of them are dead."""
+    """Runs that are under way, or lost; and flows that are held, that were stopped while tasks of them are dead, or
+    that failed or were stopped and have an SLA."""
     services: tuple[ServicePicture, ...] = ()
     letters: tuple[PendingLetters, ...] = ()
     pending_total: int = 0

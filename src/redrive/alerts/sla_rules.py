@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from redrive.alerts.conditions import found
 from redrive.alerts.picture import DueTask, Judgement, LevelPicture, RunPicture
 from redrive.alerts.run_facts import due_by, facts_of, goes_on, short_id, zone_of
+from redrive.alerts.run_rules import late
 from redrive.alerts.sentences import command, short, span, wall
 from redrive.alerts.settings import AlertSettings
 from redrive.flows import risk_begins
@@ -92,9 +94,23 @@ def _next_step(run: RunPicture) -> str:
 
 
 def under_way(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """The same of every flow that is not over: its executor may be dead."""
+    """The same of every flow that is not over, and that it has missed its own SLA: its executor may be dead."""
     runs = [run for run in picture.running if picture.knows("running", run.subject.ident)]
-    return sum(
-        (rule(run, settings, picture.now) for run in runs for rule in (at_risk, late_tasks)),
-        Judgement(),
-    )
+    of_runs = sum((rule(run, settings, picture.now) for run in runs for rule in (at_risk, late_tasks)), Judgement())
+    return of_runs + _missed(runs, picture, settings)
+
+
+def _missed(runs: Sequence[RunPicture], picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Flows with runs that missed an SLA in seconds from their start; a time of day is for `level_rules.deadlines`.
+
+    Runs of a flow share one alert, which shows the run that was due first.
+    """
+    first: dict[str, Finding] = {}
+    for run in runs:
+        in_seconds = zone_of(run, settings) is None and picture.knows("due", run.subject.ident)
+        if run.subject.kind != "flow" or not in_seconds:
+            continue
+        for finding in late(run, settings, picture.now).findings:
+            known = first.setdefault(finding.evidence, finding)
+            first[finding.evidence] = min(known, finding, key=lambda one: one.since or picture.now)
+    return Judgement(findings=tuple(first.values()))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from redrive.alerts.picture import DueTask
+from redrive.policy.daily import Daily
 from tests.support.alert_snapshots import (
     HOUR,
     MINUTE,
@@ -47,6 +48,23 @@ class TestRun:
 
     def test_other_run_that_has_time_left_withdraws_nothing(self):
         assert not judged(a_flow("running", sla=NOW + HOUR)).weighed("sla_risk:flow/settlement")
+
+    def test_watch_finds_the_run_that_was_due_first(self):
+        early, late = (a_flow("failed", sla=NOW - ago) for ago in (2 * MINUTE, MINUTE))
+        finding = the_one(looked(levels(running=(late, early), given_up=("flow/settlement",))))
+        assert (finding.condition, finding.facts.sla) == ("sla_missed", NOW - 2 * MINUTE)
+
+    def test_time_of_day_is_left_to_the_deadlines(self):
+        daily = a_flow("failed", sla=NOW - MINUTE, daily=Daily.of("sla", "11:59 UTC"))
+        assert conditions(looked(levels(running=(daily,)))) == []
+
+    @pytest.mark.parametrize("unknown", ["running", "due:flow/settlement"])
+    def test_watch_concludes_nothing_of_runs_it_could_not_read(self, unknown):
+        late = a_flow("failed", sla=NOW - MINUTE)
+        running, given_up = ((), ("flow/settlement",)) if unknown == "running" else ((late,), ())
+        judgement = looked(levels(running=running, given_up=given_up, unknown={unknown: "no answer"}))
+        assert conditions(judgement) == ["monitor_failed"]
+        assert not judgement.weighed("sla:flow/settlement")
 
     def test_pipeline_is_not_warned_of(self):
         assert conditions(judged(a_run("running", sla=NOW + MINUTE))) == []
