@@ -41,6 +41,7 @@ LEASE = timedelta(seconds=60)
 _RENEWED = 15.0  # seconds: a look may take three times as long before the lead is in danger
 _PURGE = "purge"
 _DAY = timedelta(days=1)
+_LEARN = "learn who leads"
 _MOST = 1_000  # alerts that are compared with those of the look before, to tell what changed
 _HEALS = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
 _MEASURE = "measure "
@@ -204,7 +205,7 @@ class Watch:
 
     def _stand_by(self) -> None:
         """See that the leader has the same settings, and send what only this one has the address for."""
-        if self._leader is not None:
+        if self._leader is not None and _LEARN not in self._standing:
             self._can("compare settings with the leader", self._compare)
             self._can("send messages", self._send)
 
@@ -328,7 +329,7 @@ class Watch:
     def _hold(self) -> bool:
         begin_work(self._owner)
         leader: list[str | None] = []
-        if not self._can("learn who leads", lambda: leader.append(self._database.write(self._taken))):
+        if not self._can(_LEARN, lambda: leader.append(self._database.write(self._taken))):
             return False
         if leader[0] != self._leader:
             self._leader = leader[0]
