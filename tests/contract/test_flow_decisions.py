@@ -342,6 +342,21 @@ def test_a_run_that_was_given_up_is_not_decided_about(flow, task, store):
         flow.retry("b", run=old)
 
 
+def test_restart_discards_the_letters_of_the_abandoned_run(flow, task, store):
+    for name in ("a", "b"):
+        task(name=name)(lambda: 1 / 0)
+    status_of(flow)
+    old = store.tasks.run("settlement").run_id
+    flow.retry("a")  # it would be resumed
+    with pytest.raises(FlowStopped) as refused:
+        flow.run(restart=True)
+    of_old = {letter.key: letter for letter in store.dlq.find() if letter.run_id == old}
+    assert {letter.status for letter in of_old.values()} == {Status.DISCARDED}
+    assert of_old["b"].note.startswith(f"run {str(old)[:8]} was given up for a new run (")
+    of_new = [letter.status for letter in store.dlq.find() if letter.run_id == refused.value.report.run_id]
+    assert of_new == [Status.PENDING, Status.PENDING]
+
+
 class TestLetterOfTask:
     def test_cannot_be_decided_or_edited_beside_its_task(self, flow, bad, store):
         status_of(flow)

@@ -19,15 +19,17 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import NoResultFound
 
+from redrive.dlq.change import actor, settle_within
 from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.flows import FlowReport, FlowStatus, State
+from redrive.letters import Status
 from redrive.model import Kind, in_words
 from redrive.opening import Store
 from redrive.policy.daily import Daily
 from redrive.store.encoding import decode, encode
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import note_start
-from redrive.store.schema import task_executors, task_runs, tasks
+from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.task_log import anybody_at, report_of
 from redrive.tasks.graph import Shape
 from redrive.tasks.keys import new_prefix
@@ -226,11 +228,16 @@ class Ledger(Place):
         )
 
     def _abandon(self, connection: Connection, params: str, now: datetime) -> None:
-        connection.execute(
+        abandoned = (
             update(task_runs)
             .where(self._same_work(params), task_runs.c.status.in_(_UNDER_WAY))
             .values(status=FlowStatus.ABANDONED, ended_at=now, judged_at=now, reason="given up for a new run")
+            .returning(task_runs.c.run_id)
         )
+        for run_id in connection.execute(abandoned).scalars().all():
+            # No decision about its tasks is possible any more, so that nothing else would settle their letters.
+            note = f"run {str(run_id)[:8]} was given up for a new run ({actor()})"
+            settle_within(connection, letters.c.run_id == run_id, target=Status.DISCARDED, note=note, now=now)
 
     def _anew(
         self,
