@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import sqlite3
 from typing import Any
 
@@ -229,6 +230,76 @@ class TestFilesOfOtherNames:
         for night in ("monday", "tuesday"):
             nightly(**{night: "g,1 q,1,2"}).run()
         assert seen(store) == [2]
+
+
+class TestColumnsInAnotherOrder:
+    """A vendor exports the columns of a file in another order: the rows are the same."""
+
+    @pytest.fixture
+    def load(self, store, tmp_path):
+        def load(*lines: str, validate: Any) -> redrive.Pipeline:
+            (tmp_path / "in.csv").write_text("\n".join([*lines, ""]))
+            sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "lines", key="id", create=True)
+            source = redrive.rows.csv(tmp_path / "in.csv")
+            pipeline = redrive.Pipeline("orders", source=source, sink=sink, validate=validate, gate=GATE, store=store)
+            pipeline.run()
+            return pipeline
+
+        return load
+
+    @pytest.mark.parametrize("validate", [Line, check_price], ids=["key is sure", "key is not sure"])
+    def test_open_letter_stays_one_and_keeps_its_edit(self, store, load, validate):
+        load("id,price", "q,X", "q,X", validate=validate)
+        for letter in store.dlq.each():
+            store.dlq.edit(letter.id, patch={"price": "4"})
+        load("price,id", "X,q", "X,q", validate=validate)
+        assert [(letter.seen, letter.edited) for letter in store.dlq.each()] == [(2, True)] * 2
+        assert "superseded" not in [event.action for event in store.dlq.history("q").events]
+
+    @pytest.mark.parametrize("validate", [Line, check_price], ids=["key is sure", "key is not sure"])
+    @pytest.mark.parametrize("decision", ["discard", "replay"])
+    def test_decision_holds(self, store, load, validate, decision):
+        pipeline = load("id,price", "q,X", validate=validate)
+        (letter,) = store.dlq.each()
+        if decision == "discard":
+            store.dlq.discard(ids=[letter.id], note="the vendor knows")
+        else:
+            store.dlq.edit(letter.id, patch={"price": "4"})
+            assert store.dlq.replay(pipeline, dry_run=False, pipeline="orders").reprocessed == 1
+        load("price,id", "X,q", validate=validate)
+        assert [(one.id, one.seen) for one in store.dlq.each(status="any")] == [(letter.id, 2)]
+
+    def test_letter_that_is_put_keeps_its_edit_and_its_decision(self, store):
+        record = {"id": 7, "fee": decimal.Decimal("1.50"), "lines": [{"a": (1, 2), "b": {"x": b"\xff", "y": 1e22}}]}
+        moved = {"lines": [{"b": {"y": 1e22, "x": b"\xff"}, "a": (1, 2)}], "fee": decimal.Decimal("1.50"), "id": 7}
+
+        def put(*records: Any) -> redrive.Stored:
+            letters = [redrive.NewLetter(one, "bad", key="7", context={"a": 1, "b": 2}) for one in records]
+            letters += [redrive.NewLetter(one, "bad", key="7", context={"b": 2, "a": 1}) for one in records]
+            return store.dlq.put_many(letters, pipeline="orders")
+
+        put(record, moved)
+        (letter,) = store.dlq.each()
+        store.dlq.edit(letter.id, patch={"id": 8})
+        put(moved, record)
+        (letter,) = store.dlq.each()
+        assert (letter.seen, letter.edited) == (8, True)
+        assert [event.action for event in store.dlq.history("7").events] == ["edited"]
+        store.dlq.discard(ids=[letter.id], note="the vendor knows")
+        assert put(moved, record).decided == 4
+
+    def test_list_in_another_order_is_a_change(self, store):
+        for listed in ([1, 2], [2, 1]):
+            store.dlq.put({"id": 7, "listed": listed}, "bad", pipeline="orders", key="7")
+        assert "superseded" in [event.action for event in store.dlq.history("7").events]
+
+    def test_changed_value_is_a_change(self, store, load):
+        load("id,price", "q,X", validate=Line)
+        (letter,) = store.dlq.each()
+        store.dlq.edit(letter.id, patch={"price": "4"})
+        load("price,id", "Y,q", validate=Line)
+        (letter,) = store.dlq.each()
+        assert (letter.seen, letter.edited, letter.record) == (2, False, {"id": "q", "price": "Y"})
 
 
 class TestKeyThatAFunctionMayChange:

@@ -95,6 +95,12 @@ class TestMaskedValue:
         report = store.dlq.replay(lambda records: None, pipeline="p", dry_run=False)
         assert (report.reprocessed, report.failed_again) == (0, 1)
 
+    def test_fields_in_another_order_are_no_change(self, store, run):
+        run(row(), key="id")
+        store.dlq.discard(pipeline="payments", note="the vendor knows")
+        run(dict(reversed(row().items())), key="id")
+        assert [letter.seen for letter in store.dlq.each(status="any")] == [2]
+
     def test_key_and_position_find_the_letter_where_nothing_is_masked(self, store, store_url):
         store.dlq.put(row(), "no fee", key=CARD, position=f"card {CARD}", pipeline="p")
         with redrive.connect(store_url) as other:

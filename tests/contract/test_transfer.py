@@ -114,6 +114,40 @@ def test_a_letter_that_comes_back_is_known_by_its_identity(dlq, other, put):
     assert other.count() == 1
 
 
+class TestNextNight:
+    """PostgreSQL gives the fields of a record back in an order of its own."""
+
+    NIGHT = ("long name,id,v", "a,1,bad", "b,2,bad", "c,3,bad", "d,9,good")
+
+    @staticmethod
+    def run(store, tmp_path, *lines):
+        def check(record):
+            if record["v"] == "bad":
+                raise ValueError("v is bad")
+
+        (tmp_path / "in.csv").write_text("\n".join([*lines, ""]))
+        sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "t", key="id", create=True)
+        source, gate = redrive.rows.csv(tmp_path / "in.csv"), redrive.Gate(abort=1)
+        pipeline = redrive.Pipeline("p", source=source, sink=sink, validate=check, gate=gate, store=store)
+        pipeline.run()
+        return pipeline
+
+    @pytest.mark.parametrize("is_back", [False, True], ids=["to SQLite", "from SQLite"])
+    def test_decisions_and_edits_hold(self, store, tmp_path, is_back):
+        with redrive.connect(tmp_path / "other.db") as other:
+            before, after = (other, store) if is_back else (store, other)
+            pipeline = self.run(before, tmp_path, *self.NIGHT)
+            discarded, replayed, edited = (letter.id for letter in before.dlq.each())
+            before.dlq.discard(ids=[discarded], note="withdrawn")
+            before.dlq.edit(replayed, patch={"v": "fixed"})
+            assert before.dlq.replay(pipeline, dry_run=False, ids=[replayed]).reprocessed == 1
+            before.dlq.edit(edited, patch={"v": "fixed"})
+            assert after.dlq.import_(before.dlq.export(status="any")).new == 3
+            self.run(after, tmp_path, *self.NIGHT)
+            found = [(letter.status, letter.edited, letter.seen) for letter in after.dlq.each(status="any")]
+            assert found == [("discarded", False, 2), ("reprocessed", True, 2), ("pending", True, 2)]
+
+
 def test_an_export_takes_the_filters(dlq, put):
     put(3)
     put(2, pipeline="other")

@@ -17,7 +17,7 @@ from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.letters import ErrorType, NewLetter
 from redrive.store.dialect import LetterRow
-from redrive.store.encoding import decode, encode
+from redrive.store.encoding import canonical, decode, encode
 from redrive.store.types import utc_text
 
 _ERROR_TYPES = frozenset(ErrorType)
@@ -133,7 +133,7 @@ class Preparer:
         place = self._common(row.pipeline_name, row.source_table, row.fingerprint, row.error_type, row.run_id)
         context = None if row.context is None or self._digests is None else decode(row.context)
         by_position = self._identity(place, None, row.position, _content(row.raw_record, context))
-        content = f"{row.raw_record}\0{row.context or ''}"
+        content = f"{canonical(row.raw_record)}\0{'' if row.context is None else canonical(row.context)}"
         # The next delivery of a row may be a file of another name, and its key may be known today and not tomorrow.
         anywhere = place
         if row.error_type not in _NAMES_WORK:
@@ -237,7 +237,7 @@ def masked_record(record: Any, raw: str, redactor: Redactor, digests: Digests) -
         raw: the record as it is stored otherwise.
     """
     masked = encode(redactor.record(record))
-    return None if masked == raw else (masked, digests.text(raw))
+    return None if masked == raw else (masked, digests.text(canonical(raw)))
 
 
 def masked_text(text: str | None, record: Any, redactor: Redactor, digests: Digests) -> str | None:

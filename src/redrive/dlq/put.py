@@ -19,7 +19,7 @@ from redrive.errors import StoreError
 from redrive.letters import OPEN, NewLetter, Stored
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow
-from redrive.store.encoding import decode
+from redrive.store.encoding import decode, is_same
 from redrive.store.schema import causes, letter_audit, letters
 from redrive.store.types import utc_text
 
@@ -184,7 +184,7 @@ def _see_again(connection: Connection, database: Database, rows: Sequence[Letter
     database.dialect.see_again(connection, list(last.values()), [counts[identity] for identity in last])
     if len(last) == len(rows):
         return
-    between = [row for row in rows if row.raw_record != last[row.identity].raw_record]
+    between = [row for row in rows if not is_same(row.raw_record, last[row.identity].raw_record)]
     for row in between:
         letter = (letters.c.identity == row.identity) & (letters.c.status.in_(OPEN))
         connection.execute(

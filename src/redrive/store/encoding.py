@@ -122,6 +122,25 @@ def decode(text: str | bytes, *, typed: bool = False) -> Any:
         return document
 
 
+def canonical(text: str) -> str:
+    """Return a text of `encode` with the fields of every object in alphabetical order, as records are compared.
+
+    jsonb gives fields back in an order of its own, and a vendor may export columns in another one tomorrow.
+    """
+    return orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS).decode()
+
+
+def is_same(text: str | None, other: str | None) -> bool:
+    """Whether two stored values are equal, whatever the order of their fields."""
+    if text == other or text is None or other is None:
+        return text == other
+    try:
+        ours, theirs = (orjson.dumps(_parse(one, typed=False), option=orjson.OPT_SORT_KEYS) for one in (text, other))
+    except (TypeError, ValueError):  # what others wrote: an int beyond 64 bits, nested too deep, not JSON
+        return False
+    return ours == theirs
+
+
 def _is_plain(container: Any) -> bool:
     """Whether JSON can hold all the values in there, but for the characters of texts and the size of ints.
 

@@ -22,7 +22,7 @@ from redrive.errors import StoreError
 from redrive.model import Kind
 from redrive.private_files import make_directory, open_new, scratch_beside, tighten
 from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
-from redrive.store.encoding import decode, encode
+from redrive.store.encoding import decode, encode, is_same
 from redrive.store.schema import SCHEMA, STATUSES
 
 # FULL: a letter that was put survives a power failure, too. Large pages hold more letters each, which makes inserting a
@@ -172,24 +172,30 @@ class SqliteDialect:
         cursor = connection.connection.cursor()
         pending = "identity = :identity AND CASE WHEN status IN ('pending', 'escalated') THEN 1 END = 1"
         # Of a masked record the context has the digest.
-        same = "raw_record = :raw_record AND context IS :context"
-        values = [{**row._asdict(), "times": count} for row, count in zip(rows, times, strict=True)]
+        other_text = "NOT (raw_record = :raw_record AND context IS :context)"
+        statement = f"SELECT raw_record, context FROM dead_letter_queue WHERE {pending} AND {other_text}"
+        values = []
+        for row, count in zip(rows, times, strict=True):
+            of = row._asdict()
+            cursor.execute(statement, of)
+            is_same = all(_has_content(row, *found) for found in cursor.fetchall())
+            values.append({**of, "times": count, "is_same": is_same})
         cursor.executemany(
             f"""INSERT INTO letter_audit (letter_id, at, action, status_before, status_after, detail)
                 SELECT id, :last_seen, 'superseded', status, status,
                        json_object('raw_record', json(raw_record), 'edited_record', json(edited_record))
-                FROM dead_letter_queue WHERE {pending} AND NOT ({same})""",
-            values,
+                FROM dead_letter_queue WHERE {pending}""",
+            [of for of in values if not of["is_same"]],
         )
         cursor.executemany(
             f"""UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
                        run_id = :run_id, error_message = :error_message, source_table = :source_table,
                        position = :position, attempts = :attempts,
-                       edited_record = CASE WHEN {same} THEN edited_record END,
-                       sink_key = CASE WHEN {same} AND (sink_key IS NOT NULL OR edited_record IS NOT NULL)
+                       edited_record = CASE WHEN :is_same THEN edited_record END,
+                       sink_key = CASE WHEN :is_same AND (sink_key IS NOT NULL OR edited_record IS NOT NULL)
                            THEN sink_key ELSE :sink_key END,
-                       received_key = CASE WHEN {same} THEN received_key END,
-                       key_since = CASE WHEN {same} THEN key_since END, raw_record = :raw_record,
+                       received_key = CASE WHEN :is_same THEN received_key END,
+                       key_since = CASE WHEN :is_same THEN key_since END, raw_record = :raw_record,
                        context = :context, target = coalesce(:target, target), superseded_at = NULL
                 WHERE {pending}""",
             values,
@@ -197,12 +203,11 @@ class SqliteDialect:
 
     def same_content(self, connection: Connection, rows: Sequence[LetterRow]) -> Sequence[tuple[int, int]]:
         cursor = connection.connection.cursor()
-        statement = "SELECT id FROM dead_letter_queue WHERE identity = ? AND raw_record = ? AND context IS ?"
-        found = []
+        pairs = []
         for place, row in enumerate(rows):
-            cursor.execute(statement, (row.identity, row.raw_record, row.context))
-            found += [(place, letter_id) for (letter_id,) in cursor.fetchall()]
-        return found
+            cursor.execute("SELECT id, raw_record, context FROM dead_letter_queue WHERE identity = ?", (row.identity,))
+            pairs += [(place, letter_id) for letter_id, *found in cursor.fetchall() if _has_content(row, *found)]
+        return pairs
 
     def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
         connection.connection.cursor().executemany(
@@ -253,6 +258,11 @@ def _begin(connection: Connection) -> None:
     # A writer takes its turn before it reads: one that has read first is refused without waiting when others wrote.
     writing = connection.get_execution_options().get("redrive_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _has_content(row: LetterRow, raw_record: str, context: str | None) -> bool:
+    """Whether a row has the record and the context of a letter; the order of fields does not count, as in jsonb."""
+    return is_same(row.raw_record, raw_record) and is_same(row.context, context)
 
 
 def _insert(columns: Sequence[str]) -> str:

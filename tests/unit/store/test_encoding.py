@@ -32,7 +32,7 @@ from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 from sqlalchemy.dialects.postgresql import Range as AlchemyRange
 
-from redrive.store.encoding import decode, encode
+from redrive.store.encoding import canonical, decode, encode, is_same
 from tests.support.examples import examples
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -519,6 +519,34 @@ def test_what_is_no_json_is_a_value_error():
     for text in ["", "{", "nope", b"\xff", "[" * 100_000 + "]" * 100_000]:
         with pytest.raises(ValueError):
             decode(text)
+
+
+def turned(value):
+    """The value with the fields of every dict in reverse."""
+    if isinstance(value, dict):
+        return {key: turned(one) for key, one in reversed(value.items())}
+    return list(map(turned, value)) if isinstance(value, list) else value
+
+
+class TestOrderOfFields:
+    @given(json_values)
+    @settings(max_examples=examples(200))
+    def test_does_not_count(self, value):
+        assert canonical(encode(value)) == canonical(encode(turned(value)))
+
+    @given(values)
+    @settings(max_examples=examples(200))
+    def test_is_all_that_canonical_changes(self, value):
+        assert json.loads(canonical(encode(value))) == json.loads(encode(value))
+
+    @pytest.mark.parametrize("other", ['{"a":[2,1],"b":1}', '{"a":[1,2],"b":"1"}', '{"a":[1,2]}', "null", "nope", None])
+    def test_counts_in_lists_as_other_values_do(self, other):
+        text = '{"b":1,"a":[1,2]}'
+        assert is_same(text, '{"a":[1,2],"b":1}')
+        assert not is_same(text, other)
+
+    def test_keeps_numbers_apart_that_only_others_write(self):
+        assert not is_same('{"a":1,"n":100000000000000000000001}', '{"a":1,"n":100000000000000000000002}')
 
 
 def test_equal_sets_give_equal_text():
