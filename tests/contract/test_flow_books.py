@@ -49,6 +49,27 @@ def test_a_task_that_died_in_two_runs_is_two_letters_with_the_parameters_of_thei
     assert [letter.run_id for letter in store.dlq.find(status=Status.PENDING)] == [runs["monday"]]
 
 
+def test_letter_has_only_the_parameters_that_its_task_takes(flow, task, store):
+    @task()
+    def many():
+        return [1, 2]
+
+    @task(each=many, poison=1)
+    def load(number, day):
+        raise redrive.Permanent("a bad file")
+
+    @task()
+    def clean():
+        raise redrive.Permanent("no space")
+
+    stopped(flow, params={"day": "tuesday", "blob": "x" * 1_000})
+    assert {letter.key: letter.record["params"] for letter in store.dlq.find()} == {
+        "load[0]": {"day": "tuesday"},
+        "load[1]": {"day": "tuesday"},
+        "clean": {},
+    }
+
+
 def test_a_task_that_dies_twice_in_one_run_is_one_letter(flow, task, store):
     @task()
     def load(day):

@@ -86,7 +86,8 @@ class Executor:
         self._threads = (
             Threads(flow.graph.nodes, self._bell, threads=flow.workers, store=opened) if in_threads else None
         )
-        self._ledger = Ledger(opened, flow.name, flow.graph.shape(), defaults=flow.params)
+        takes = {node.name: node.binding.params for node in nodes}
+        self._ledger = Ledger(opened, flow.name, flow.graph.shape(), defaults=flow.params, takes=takes)
         self._results = Results(self._ledger, flow.files)
         self._turn = Turn(self._ledger, Settler(self._ledger, self._results), self._results, list(nodes), params)
         clock = SystemClock()

@@ -88,9 +88,11 @@ class Ledger(Place):
         shape: Shape,
         *,
         defaults: Mapping[str, Any] | None = None,
+        takes: Mapping[str, Sequence[str]] | None = None,
         lease: timedelta = LEASE,
     ) -> None:
         super().__init__(store, flow, shape)
+        self.takes = takes or {}
         self.defaults = defaults or {}
         self.lease = lease
         self._owner = ourselves()

@@ -57,7 +57,7 @@ def _letter(place: Place, one: Settlement) -> NewLetter:
         record={
             "task": _name(place, one),
             "input": None if claim.input is None else decode(claim.input),
-            "params": place.params,
+            "params": place.params_of(place.shape.places[claim.node].name),
         },
         error=one.next.error or "",
         key=_name(place, one),
@@ -70,7 +70,7 @@ def _letter(place: Place, one: Settlement) -> NewLetter:
 def _of_many(place: Place, storm: Storm, untried: int) -> NewLetter:
     name = place.shape.places[storm.node].name
     return NewLetter(
-        record={"task": name, "untried": untried, "like": _name(place, storm.like), "params": place.params},
+        record={"task": name, "untried": untried, "like": _name(place, storm.like), "params": place.params_of(name)},
         error=storm.like.next.error or "",
         key=name,
         source=_source(place),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +30,8 @@ class Place:
         self.flow = flow
         self.run_id = run_id
         self.params: Mapping[str, Any] = {}
+        self.takes: Mapping[str, Sequence[str]] = {}
+        """Which parameters tasks take, by their names; only an executor, which has their functions, knows."""
         self.adopt(shape)
 
     def adopt(self, shape: Shape) -> None:
@@ -39,6 +41,10 @@ class Place:
         self.numbers = {place.name: number for number, place in enumerate(shape.places)}
         self.has_rules = any(place.run_when is not RunWhen.ALL_SUCCEEDED for place in shape.places)
         """Whether something runs by another rule than that everything above it succeeded."""
+
+    def params_of(self, task: str) -> Mapping[str, Any]:
+        """Return the parameters that a task takes; all of the run, where that is not known."""
+        return {name: self.params[name] for name in self.takes.get(task, self.params) if name in self.params}
 
     def lock_graph(self, connection: Connection) -> None:
         """Let one transaction at a time say what runs because of failures, or of their being none any more."""
