@@ -38,7 +38,7 @@ class Week:
 Content = tuple[tuple[str, str], ...]
 """A record as it was received, its fields in their order."""
 Name = tuple[str, Content | None]
-"""What a record is known by: the id of its row and the content; of an unreadable line, the id alone."""
+"""What a record is known by: the id of its row and the content in any order; of an unreadable line, the id alone."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Oracle:
         for line in week.lines:
             content = week.content(line)
             if line.unreadable or line.fee == NO_FEE:
-                self._reject((line.id, None if line.unreadable else content), content)
+                self._reject((line.id, None if line.unreadable else tuple(sorted(content))), content)
                 continue
             self.table[line.id] = (line.name, float(line.fee))
             self._reprocessed = {name: one for name, one in self._reprocessed.items() if one != line.id}

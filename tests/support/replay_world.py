@@ -131,7 +131,7 @@ class World:
                 columns = record.decode("cp1252").rstrip("\n").split(",")
                 found[next(value for value in columns if value.startswith("b")), None] = letter
             else:
-                found[record["id"], tuple(record.items())] = letter
+                found[record["id"], tuple(sorted(record.items()))] = letter
         return found
 
     def table(self) -> dict[str, tuple[str, float]]:

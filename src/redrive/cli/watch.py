@@ -65,12 +65,14 @@ def watch(
         store = around.enter_context(session.opened(create=is_configured))
         if not store.alerts.settings.enabled:
             raise Refused(OFF)
-        look = _made(session, store, every=every, textfile=textfile, once=once)
+        status = _Status(session.out, store)
+        look = _made(session, store, status, every=every, textfile=textfile, once=once)
         if listen is not None:
             from redrive.observe.prometheus import serve
 
             server = around.enter_context(serve(store, listen, health=look.health))
             session.out.say(f"the metrics are at {server.url}/metrics")
+        status.begin()
         if not once:
             look.run()
             return
@@ -79,7 +81,9 @@ def watch(
         raise look.failed[0]
 
 
-def _made(session: Session, store: Store, *, every: str | None, textfile: str | None, once: bool) -> Watch:
+def _made(
+    session: Session, store: Store, status: _Status, *, every: str | None, textfile: str | None, once: bool
+) -> Watch:
     from redrive.alerts.lag import probes
     from redrive.alerts.levels import PATIENCE, Levels
     from redrive.alerts.reading import check_channels
@@ -102,6 +106,7 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
         figure_probes={one.probe: load(one.probe) for one in settings.defined.values() if one.probe},
         patience=_PATIENCE_ONCE if once else PATIENCE,
     )
+    status.every = None if once else between
     kept = timedelta(days=settings.keep_days)
     return Watch(
         store.database,
@@ -110,7 +115,7 @@ def _made(session: Session, store: Store, *, every: str | None, textfile: str | 
         every=between,
         purges=[lambda: store.services.purge(_ago(store, kept)), *_purges(session, store)],
         beside=beside,
-        news=_Status(session.out, store, every=None if once else between).tell,
+        news=status.tell,
     )
 
 
@@ -148,9 +153,14 @@ def _ago(store: Store, span: timedelta) -> datetime:
 class _Status:
     """One line for each change: for people on a terminal, as rows or as JSON for programs."""
 
-    def __init__(self, out: Output, store: Store, *, every: float | None) -> None:
-        self._out, self._store, self._every = out, store, every
-        if not (out.terminal or out.json):
+    def __init__(self, out: Output, store: Store) -> None:
+        self._out, self._store = out, store
+        self.every: float | None = None
+        """Seconds between two looks; None where there is one."""
+
+    def begin(self) -> None:
+        """Write the heading of rows: from here on nothing is refused."""
+        if not (self._out.terminal or self._out.json):
             self._write("time\twhat\tid\turgency\tsubject\ttitle")
 
     def tell(self, news: News) -> None:
@@ -160,10 +170,10 @@ class _Status:
         match news:
             case Moved(what, alert):
                 self._tell_of(what, alert)
-            case Leading() if self._every is not None:
-                self._out.say(f"watching {self._store.database.name}, every {in_words(self._every)}; times are UTC")
+            case Leading() if self.every is not None:
+                self._out.say(f"watching {self._store.database.name}, every {in_words(self.every)}; times are UTC")
             case StandingBy(process, host):
-                then = "" if self._every is None else "; this one takes over when it ends"
+                then = "" if self.every is None else "; this one takes over when it ends"
                 self._out.say(f"standing by: process {process} on {host} leads{then}")
             case SettingsDiffer(()):
                 self._out.say("the watch that leads has the same settings now")
