@@ -253,3 +253,22 @@ def test_states_of_a_report_count_skipped_tasks(stage):
     stage.add("check").add("load", "check")
     stage.does["check"] = redrive.Skip
     assert stage.flow.run().counts == {State.SKIPPED: 2}
+
+
+class TestGraphWithoutRules:
+    @pytest.mark.parametrize("skipped", ["a", "b", "c"])
+    def test_join_is_skipped_after_the_last_task_above_it(self, stage, skipped):
+        stage.add("a").add("b").add("c").add("join", "a", "b", "c")
+        stage.does[skipped] = redrive.Skip
+        ran, status = stage.run()
+        assert (sorted(ran), status, stage.state("join")) == (["a", "b", "c"], FlowStatus.COMPLETE, "SKIPPED")
+
+    def test_join_that_a_branch_leaves_out_is_skipped_after_the_other_task(self, stage):
+        stage.add("choose").add("chosen", "choose").add("other").add("join", "choose", "other")
+        stage.does["choose"] = redrive.Branch("chosen")
+        ran, status = stage.run()
+        assert (sorted(ran), status, stage.state("join")) == (
+            ["choose", "chosen", "other"],
+            FlowStatus.COMPLETE,
+            "SKIPPED",
+        )

@@ -8,7 +8,7 @@ transaction at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 from sqlalchemy import Connection, Text, bindparam, insert, select, update
 
 from redrive.flows import State
+from redrive.store.encoding import decode
 from redrive.store.listed import among, as_list
 from redrive.store.schema import tasks
+from redrive.store.schema.task_tables import PASSED_OVER
 from redrive.tasks.claims import CHANGE
 from redrive.tasks.graph import reach
 from redrive.tasks.place import Place
@@ -67,14 +69,14 @@ class Progression:
         nodes = [node for node in connection.execute(free).scalars() if self._counts_down(node)]
         done: list[tuple[int, State]] = []
         self._promote(connection, now, nodes, settled, done)
-        if self._place.has_rules:
+        if self._place.has_rules or self._without_success(connection):
             done += self._follow(connection, now, settled)
         self.advance(connection, now, done, settled)
         return settled
 
     def advance(self, connection: Connection, now: datetime, done: list[tuple[int, State]], settled: Settled) -> None:
         """From every task that is over to those that come after it."""
-        if done and self._place.has_rules:
+        if any(self._place.has_rules or state is not State.SUCCESS or node in settled.branches for node, state in done):
             self._place.lock_graph(connection)
         failed: list[int] = []
         follows = False
@@ -92,12 +94,33 @@ class Progression:
                     rows = connection.execute(_FREE, {"run": self._place.run_id, "nodes": as_list(freed)}).all()
                     free = [row.node for row in rows if not row.waiting and row.state == State.PENDING]
                     self._promote(connection, now, [one for one in free if self._counts_down(one)], settled, done)
+                    left = {row.node: row.waiting for row in rows if row.waiting and row.state == State.PENDING}
+                    follows |= self._is_last(connection, left)
                 follows |= chosen is not None or any(not self._counts_down(one) for one in lower)
             else:
                 follows |= bool(lower) and (state is not State.DEAD_LETTER or self._place.has_rules)
+            if lower and (state is State.SKIPPED or node in settled.branches):
+                # A task above them that ends at this moment, in another transaction, must see this one or be seen.
+                connection.execute(_LOCK, {"run": self._place.run_id, "nodes": as_list(lower)}).all()
             if follows and not done:
                 follows = False
                 done += self._follow(connection, now, settled, failed)
+
+    def _is_last(self, connection: Connection, left: Mapping[int, int]) -> bool:
+        """Whether some of these, by how many tasks above them have not succeeded, wait for nothing that can succeed."""
+        without = self._without_success(connection) if left else {}
+        places = self._place.shape.places
+        for node, waiting in left.items():
+            name = places[node].name
+            over = sum(upper in without and name not in without[upper] for upper in set(places[node].after))
+            if over >= waiting:
+                return True
+        return False
+
+    def _without_success(self, connection: Connection) -> dict[int, Collection[str]]:
+        """The tasks that were skipped or chose among their followers, with the names of those they chose."""
+        rows = connection.execute(_PASSED_OVER, {"run": self._place.run_id}).all()
+        return {row.node: decode(row.branch) if row.branch else () for row in rows}
 
     def decide_waiting(self, connection: Connection, now: datetime) -> None:
         """Decide about pending tasks after an operator let some of them wait again."""
@@ -223,6 +246,8 @@ _FREE = (
     .values(waiting=tasks.c.waiting - 1)
     .returning(tasks.c.node, tasks.c.waiting, tasks.c.state)
 )
+_LOCK = select(tasks.c.id).where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text))).with_for_update()
+_PASSED_OVER = select(tasks.c.node, tasks.c.state, tasks.c.branch).where(_OWN, PASSED_OVER)
 _READY = (
     update(tasks)
     .where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text)), tasks.c.state == State.PENDING)

@@ -96,6 +96,10 @@ Index(
 )
 _IN_POOL = tasks.c.owner.is_not(None) & tasks.c.pool.is_not(None)
 Index("tasks_pool", tasks.c.pool, sqlite_where=_IN_POOL, postgresql_where=_IN_POOL)
+# Written out, so that both databases see that a query asks for what the index holds.
+PASSED_OVER = text("(state = 'SKIPPED' OR branch IS NOT NULL) AND child = -1")
+"""Tasks that were skipped, or chose among their followers."""
+Index("tasks_passed_over", tasks.c.run_id, sqlite_where=PASSED_OVER, postgresql_where=PASSED_OVER)
 
 # Written when the attempt is claimed, before the work; completed when it ended.
 task_attempts = Table(

@@ -47,6 +47,15 @@ def upgrade() -> None:
     op.add_column("tasks", sa.Column("sla", Moment), schema=schema)
     in_pool = sa.text("owner IS NOT NULL AND pool IS NOT NULL")
     op.create_index("tasks_pool", "tasks", ["pool"], schema=schema, sqlite_where=in_pool, postgresql_where=in_pool)
+    passed_over = sa.text("(state = 'SKIPPED' OR branch IS NOT NULL) AND child = -1")
+    op.create_index(
+        "tasks_passed_over",
+        "tasks",
+        ["run_id"],
+        schema=schema,
+        sqlite_where=passed_over,
+        postgresql_where=passed_over,
+    )
     op.add_column("runs", sa.Column("accepted", Value), schema=schema)
     op.add_column("runs", sa.Column("key_fields", Value), schema=schema)
     op.add_column("checkpoints", sa.Column("fields", Value), schema=schema)
