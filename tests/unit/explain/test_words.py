@@ -87,6 +87,7 @@ def test_a_row_goes_where_the_words_say(kind, tmp_path):
         sink=redrive.rows.parquet_dataset(tmp_path / "rows", key="id"),
         gate=redrive.Gate(warn=1, page=1, abort=1),
         store=tmp_path / "store.db",
+        patience=0.05,
     )
     if "stops the run" in ROWS[kind]:
         with pytest.raises(redrive.RunStopped):
