@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-# One process more than there are cores, because tests wait a lot. WORKERS=0 runs everything in one process.
-WORKERS ?= $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
-# A file stays in one process, because its tests share servers; files are taken in order, the long ones first.
+# More processes than cores, because tests wait a lot. WORKERS=0 runs everything in one process.
+WORKERS ?= $(shell echo $$(($(CORES) < 4 ? $(CORES) + 2 : 5)))
+# A file stays in one process, because its tests share servers; the long ones come first (tests/conftest.py).
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(PARALLEL)
 COVERAGE := $(CURDIR)/$(VENV)/coverage
@@ -86,7 +86,8 @@ chaos: $(VENV)/.test  ## Run the fault suites at full count, and property tests 
 	    tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_storm.py \
 	    tests/unit/tasks/test_decide.py tests/unit/test_config_lines.py tests/unit/alerts \
 	    tests/contract/test_append.py tests/contract/test_causes.py tests/contract/test_key_spellings.py \
-	    tests/contract/test_resumed_runs.py tests/contract/test_sink_modes.py tests/contract/test_sinks.py
+	    tests/contract/test_resumed_runs.py tests/contract/test_shared_causes.py tests/contract/test_sink_modes.py \
+	    tests/contract/test_sinks.py
 
 bench: $(VENV)/.bench  ## Run every benchmark beside its peers, and write the record.
 	$(BIN)/python bench

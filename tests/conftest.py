@@ -65,6 +65,31 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(MEMORY / f"redrive-tests-{os.getpid()}", ignore_errors=True)
 
 
+# ── order ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LONG = (
+    "integration/test_demo.py",
+    "integration/test_docs.py",
+    "integration/test_no_secrets.py",
+    "integration/test_rows_faults.py",
+    "integration/test_a_week.py",
+    "chaos/test_rows_under_fire.py",
+    "contract/test_pipeline.py",
+    "contract/test_replay_outcomes.py",
+    "contract/test_sinks.py",
+    "unit/tasks/test_model.py",
+)
+"""Files that take half a minute or nearly so: a process that got one of them last would end long after the others."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def turn(item: pytest.Item) -> int:
+        path = item.path.relative_to(Path(__file__).parent).as_posix()
+        return LONG.index(path) if path in LONG else len(LONG)
+
+    items.sort(key=turn)
+
+
 # ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 OF_SERVICES = ("redrive-rollups", "redrive-sharing")
@@ -80,6 +105,12 @@ def _note_threads(after: str) -> None:
 
 def pytest_collection_finish() -> None:
     _note_threads("the import of a test module")
+    gc.collect()
+    gc.freeze()  # sixteen thousand items, and all that was imported: a full collection need not look at them each time
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
