@@ -70,8 +70,10 @@ def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
 def leave_to_the_report(*events: type) -> None:
     """Where nobody has set logging up, Python prints warnings: all but those that the report is about to repeat."""
 
+    names = {event.__name__ for event in events}
+
     def is_another(record: logging.LogRecord) -> bool:
-        return not isinstance(getattr(record, "event", None), events)
+        return getattr(record, "event", None) not in names
 
     log = logging.getLogger("redrive.events")
     if not log.hasHandlers():

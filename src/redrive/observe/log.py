@@ -1,4 +1,4 @@
-"""The attempt log as JSON, one object per line."""
+"""The attempt log and the execution log as JSON, one object per line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class AttemptLog(logging.Handler):
+class LogFile(logging.Handler):
     """Appends each record to a file, as one line that is written in one piece: many processes may share the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -77,7 +77,12 @@ class AttemptLog(logging.Handler):
 
 def attempt_log(path: str | os.PathLike[str]) -> logging.Handler:
     """A handler for the logger `redrive.attempts` that keeps every attempt in this file, as a line of JSON."""
-    return AttemptLog(path)
+    return LogFile(path)
+
+
+def execution_log(path: str | os.PathLike[str]) -> logging.Handler:
+    """A handler for the logger `redrive.events` that keeps the execution log in this file, as lines of JSON."""
+    return LogFile(path)
 
 
 def _shown(value: Any) -> Any:

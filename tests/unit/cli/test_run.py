@@ -227,7 +227,7 @@ def test_a_log_that_is_set_up_has_everything(spawn, deliver, here):
     (here / "vendor.py").write_text("import logging\nlogging.basicConfig(filename='run.log', level='INFO')\n" + VENDOR)
     assert spawn("run", "vendor.py:pipeline").returncode == 0
     log = (here / "run.log").read_text()
-    assert "vendor begins: deliveries.csv → deliveries in warehouse.db" in log
+    assert "vendor starts: deliveries.csv → deliveries in warehouse.db" in log
     assert "30 of 1,000 rows rejected (3.0%): P3" in log
 
 
