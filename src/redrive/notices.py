@@ -71,6 +71,8 @@ class Facts:
     error: str | None = None
     error_type: str | None = None
     """The class of the exception, or the verdict's kind."""
+    detail: str | None = None
+    """All lines of the error, where it has more than one."""
     impact: str | None = None
     """Which data is stale since when, and which promise is at stake."""
     sla: datetime | None = None
@@ -78,6 +80,8 @@ class Facts:
     """Rows that are in the sink."""
     rows_total: int | None = None
     """Rows that were read."""
+    source_share: float | None = None
+    """The share of the source that was read, where its size is known and the run is not complete."""
     checkpoint: str | None = None
     letters: int | None = None
     """Records that were quarantined."""
@@ -101,6 +105,9 @@ class Facts:
     named: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Further facts by their names, as a program gave them to `store.alerts.open`."""
 
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment of the run, those that `[alerts] environment` names."""
+
     def document(self) -> dict[str, Any]:
         """As JSON has it, without what is not known."""
         found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
@@ -118,6 +125,10 @@ class Facts:
         for name in ("affected", "commands"):
             found[name] = tuple(found.get(name, ()))
         return cls(**found)
+
+
+FACTS_IN_LINKS = ("status", "error_type", "cause", "sla", "rows_done", "rows_total", "letters", "checkpoint")
+"""Facts that a link may name as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

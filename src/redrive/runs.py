@@ -102,6 +102,12 @@ class Report:
     ended_at: datetime | None = None
     gate_overridden: bool = False
     """Whether an operator let it continue after the gate had aborted it."""
+    source_done: int | None = None
+    """How much of the source is behind the checkpoint, in its own units: bytes of a file, pages, rows."""
+    source_total: int | None = None
+    """How much there is, where the source knows it."""
+    detail: str | None = None
+    """All lines of the error that ended it, masked, where there is more than the first, which is `reason`."""
     ignored_columns: tuple[str, ...] = ()
     """Columns of the source that the model or schema does not name; only in the report that the run itself returns."""
 
@@ -109,6 +115,11 @@ class Report:
     def rate(self) -> float:
         """The share of rejected rows."""
         return self.rejected / self.read if self.read else 0.0
+
+    @property
+    def source_share(self) -> float | None:
+        """The share of the source that was read; None where its size is not known."""
+        return share_of(self.source_done, self.source_total)
 
     @property
     def throughput(self) -> float:
@@ -166,6 +177,11 @@ class Report:
         if self.late and self.sla is not None:
             lines.append(f"  late: it was to be done by {self.sla:%Y-%m-%d %H:%M %Z}")
         return "\n".join(lines)
+
+
+def share_of(done: int | None, total: int | None) -> float | None:
+    """The share that is done, at most 1; None where that is not known."""
+    return None if done is None or not total else min(1.0, done / total)
 
 
 def _counted(count: int, one: str, many: str) -> str:

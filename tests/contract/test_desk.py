@@ -676,3 +676,47 @@ def test_a_thousand_tasks_that_fail_one_by_one_are_not_judged_one_by_one(store, 
         settlement.run()
     assert len(judged) < 100
     assert [one[1] for one in alerts(store)] == ["retries_exhausted"]
+
+
+class TestRunDetails:
+    """What is kept with a run for the messages about it."""
+
+    def failing(self, vendor, **options):
+        def source():
+            yield from rows(40)
+            error = RuntimeError("the feed broke\npassword=hunter2hunter2\nafter 40 rows")
+            error.add_note("ask the vendor")
+            raise error from OSError("disk")
+
+        return vendor(source, batch=20, **options)
+
+    def test_alert_and_run_show_all_lines_of_the_error_masked(self, store, vendor):
+        with pytest.raises(RunStopped):
+            self.failing(vendor).run()
+        (alert,), (report,) = store.alerts.find(), store.runs.find()
+        assert report.reason == "RuntimeError: the feed broke"
+        assert report.detail == alert.facts.detail
+        assert report.detail.splitlines() == [
+            *("RuntimeError: the feed broke", "password=***", "after 40 rows", "ask the vendor"),
+            "caused by OSError: disk",
+        ]
+
+    def test_share_of_the_source_is_kept(self, store, vendor):
+        def transform(record):
+            if record["id"] == 170:
+                raise PermissionError("denied")
+            return record
+
+        with pytest.raises(RunStopped) as stopped:
+            vendor(rows(200), batch=20, transform=transform).run()
+        (alert,), (report,) = store.alerts.find(), store.runs.find()
+        assert (report.source_done, report.source_total, report.source_share) == (160, 200, 0.8)
+        assert stopped.value.report.source_share == alert.facts.source_share == 0.8
+
+    def test_environment_of_the_run_is_kept(self, store, vendor, monkeypatch):
+        monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "orders")
+        monkeypatch.setenv("AIRFLOW_CTX_DAG_RUN_ID", "manual token=hunter2hunter2")
+        with pytest.raises(RunStopped):
+            self.failing(vendor).run()
+        (alert,) = store.alerts.find()
+        assert alert.facts.environment == {"AIRFLOW_CTX_DAG_ID": "orders", "AIRFLOW_CTX_DAG_RUN_ID": "manual token=***"}

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import delete
 
 import redrive
 from redrive.calls.recording import Batch
@@ -18,7 +19,7 @@ from redrive.calls.rollups import Book
 from redrive.observe import figures, prometheus
 from redrive.policy.fleet import Saying, Word
 from redrive.store import lease
-from redrive.store.schema import alert_sends, alerts, breakers
+from redrive.store.schema import alert_sends, alerts, breakers, runs
 from redrive.testing import set_testing
 from tests.support.flows import stopped
 
@@ -151,6 +152,18 @@ def pipeline(store, tmp_path):
         return redrive.Pipeline(name, source=source, sink=sink, **options)
 
     return make
+
+
+def test_rows_of_all_runs_are_counted_and_survive_a_purge(store, pipeline):
+    for _ in range(2):
+        pipeline(10).run()
+    before = Page(store)
+    store.database.write(lambda connection: connection.execute(delete(runs)))
+    after = Page(store)
+    for page in (before, after):
+        assert page("rows_read_total", pipeline="vendor") == 20
+        assert page("rows_written_total", pipeline="vendor") == 16
+        assert page("rows_rejected_total", pipeline="vendor") == 4
 
 
 def test_the_newest_run_is_told_with_its_rows_and_the_last_that_was_complete(store, pipeline):

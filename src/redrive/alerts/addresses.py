@@ -14,9 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 from redrive.config.kinds import text
 from redrive.config.loading import beside
 from redrive.config.located import Located, listed, nearest, shown
+from redrive.notices import FACTS_IN_LINKS
 
-PLACEHOLDERS = ("pipeline", "run_id", "alert", "service")
-"""What a link may have filled in."""
+PLACEHOLDERS = ("pipeline", "run_id", "alert", "service", "condition", "severity", *FACTS_IN_LINKS)
+"""What a link may have filled in, beside `{facts.NAME}` and variables of the environment."""
+_VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.*", re.DOTALL)
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -69,7 +71,7 @@ def apprise(at: Located) -> str:
     """A URL of apprise's, as far as that can be told without loading its hundred services."""
     url = text(at)
     if not _SCHEME.fullmatch(url):
-        raise at.wrong(f"must be a URL of apprise's such as mailto://user@host; {_HIDDEN}")
+        raise at.wrong(f"must be a URL of apprise's such as mailtos://user@host; {_HIDDEN}")
     return url
 
 
@@ -144,7 +146,7 @@ def template(at: Located) -> str:
     except ValueError:
         raise at.wrong("has a brace without its other half; write {{ or }} for a brace") from None
     for _, name, form, conversion in parts:
-        if name is not None and (name not in PLACEHOLDERS or form or conversion):
+        if name is not None and (form or conversion or not _can_fill(name)):
             near = nearest(name, PLACEHOLDERS)
             hint = (
                 f"did you mean '{{{near}}}'?" if near else f"there are {listed(f'{{{one}}}' for one in PLACEHOLDERS)}"
@@ -153,6 +155,18 @@ def template(at: Located) -> str:
     if not _is_web("".join(before + ("x" if name is not None else "") for before, name, _, _ in parts)):
         raise at.wrong(f"must be a URL such as https://host/path; {_HIDDEN}")
     return link
+
+
+def _can_fill(name: str) -> bool:
+    return name in PLACEHOLDERS or bool(_VARIABLE.fullmatch(name)) or (name.startswith("facts.") and len(name) > 6)
+
+
+def variable(at: Located) -> str:
+    """The name of a variable of the environment."""
+    name = text(at)
+    if not _VARIABLE.fullmatch(name):
+        raise at.wrong("must be the name of an environment variable, in capital letters, digits and underscores")
+    return name
 
 
 def _word(at: Located) -> str:

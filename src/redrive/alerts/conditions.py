@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from redrive.alerts.safe_text import safe_line
+from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.sentences import TITLE_LENGTH
 from redrive.notices import Facts, Finding, Subject, Urgency
 
@@ -147,6 +147,7 @@ def found(
             impact=_said(facts.impact),
             next_step=_said(facts.next_step),
             checkpoint=_said(facts.checkpoint),
+            detail=None if facts.detail is None else safe(facts.detail),
         ),
         evidence=evidence,
         since=since,

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, exists, func, sele
 
 from redrive.alerts.picture import DeadTasks, DueTask, PastRun, RunPicture
 from redrive.alerts.run_rules import TIERS
+from redrive.alerts.service_levels import next_probes
 from redrive.flows import FlowStatus, State
 from redrive.letters import OPEN
 from redrive.masking import mask
@@ -166,6 +167,11 @@ def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPictur
         error_kind=row.error_kind,
         error_type=row.error_type,
         error_service=row.error_service,
+        next_probe=_next_probe(connection, row.error_service, now),
+        detail=row.detail,
+        environment=row.environment or {},
+        source_done=row.source_done,
+        source_total=row.source_total,
         read=row.rows_read,
         written=row.rows_written,
         rejected=row.rows_rejected,
@@ -180,6 +186,10 @@ def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPictur
         history=tuple(_past_pipeline(connection, row)),
         last_complete=_last_complete(connection, runs, same, row.run_id),
     )
+
+
+def _next_probe(connection: Connection, service: str | None, now: datetime) -> datetime | None:
+    return None if service is None else next_probes(connection, [service], now).get(service)
 
 
 def _past_pipeline(connection: Connection, row: Row[Any]) -> Iterator[PastRun]:
@@ -265,6 +275,7 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
             for one in dead
         ),
         due_tasks=tuple(_due_tasks(connection, row.run_id)),
+        next_retry=_next_retry(connection, row.run_id, now),
         failed=tuple(f"{one.sample}: {mask(one.error or '')}" for one in failed),
         failed_of=mask(failed[0].error or "") if failed else None,
         variant=_variant(row.params),
@@ -273,6 +284,11 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
         last_complete=_last_complete(connection, task_runs, same, row.run_id),
         any_complete=_last_complete(connection, task_runs, task_runs.c.flow_name == row.flow_name, row.run_id),
     )
+
+
+def _next_retry(connection: Connection, run_id: UUID, now: datetime) -> datetime | None:
+    waits = (tasks.c.run_id == run_id) & (tasks.c.state == State.RETRYING) & (tasks.c.due_at > now)
+    return connection.execute(select(func.min(tasks.c.due_at)).where(waits)).scalar()
 
 
 def _due_tasks(connection: Connection, run_id: UUID) -> Iterator[DueTask]:

@@ -6,21 +6,22 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, tzinfo
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
+from redrive.alerts.addresses import PLACEHOLDERS
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.model import in_words
-from redrive.notices import Alert, AlertStatus, What
+from redrive.notices import FACTS_IN_LINKS, Alert, AlertStatus, What
 
 _LINE = 300
 _MOST_AFFECTED = 10
 _MOST_MEASURED = 10
 _ERROR = 1_500
 
-_PLACE = re.compile(r"\{(pipeline|run_id|alert|service)\}")
+_PLACE = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r"|facts\.[^{}]+|[A-Z_][A-Z0-9_]*)\}")
 # What means something there, and the braces of a placeholder that nobody knows.
 _IN_ADDRESSES = "%/:?#[]@!$&'()*+,;=~{}"
 _MOST_LINKS = 10
@@ -86,7 +87,8 @@ def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[Line]:
         yield Line("Cause", safe(facts.cause, 600))
     if facts.rows_done is not None:
         total = "" if facts.rows_total is None else f" of {facts.rows_total:,}"
-        yield Line("Rows done", f"{facts.rows_done:,}{total}")
+        share = "" if facts.source_share is None else f", {100 * facts.source_share:.0f} % of the source"
+        yield Line("Rows done", f"{facts.rows_done:,}{total}{share}")
     if facts.seconds is not None:
         usual = "" if facts.usual_seconds is None else f", usually {in_words(facts.usual_seconds)}"
         yield Line("Duration", in_words(facts.seconds) + usual)
@@ -105,6 +107,8 @@ def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[Line]
         yield Line("Status", safe_line(facts.status, 60))
     if facts.run_id is not None:
         yield Line("Run", str(facts.run_id))
+    for name, value in facts.environment.items():
+        yield Line(safe_line(name, 60), safe_line(value, _LINE))
     if facts.checkpoint:
         yield Line("Checkpoint", safe_line(facts.checkpoint, _LINE))
     if alert.seen > 1:
@@ -118,8 +122,8 @@ def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[Line]
 
 
 def error_of(alert: Alert) -> str | None:
-    """The error with its type."""
-    said, kind = alert.facts.error, alert.facts.error_type
+    """The error with its type; all its lines where they are known."""
+    said, kind = alert.facts.detail or alert.facts.error, alert.facts.error_type
     if said is None or kind is None:
         return safe(said or kind or "", _ERROR) or None
     return safe(said if said.startswith(kind) else f"{kind}: {said}", _ERROR)
@@ -127,20 +131,31 @@ def error_of(alert: Alert) -> str | None:
 
 def links_of(alert: Alert, settings: AlertSettings) -> tuple[Line, ...]:
     """The links set for all and for its pipeline; one that needs what is not known, or is endless, is left out."""
-    facts, subject = alert.facts, alert.subject
-    values: dict[str, str | None] = {
-        "pipeline": subject.name if subject.kind in ("pipeline", "flow") else next(iter(facts.affected), None),
-        "run_id": None if facts.run_id is None else str(facts.run_id),
-        "alert": str(alert.id),
-        "service": subject.name if subject.kind == "service" else None,
-    }
+    values = _values_of(alert)
     templates = {**settings.links, **of_pipeline(alert, settings).links}
     found = (
         Line(safe_line(name, 100) or "link", _address(template, values))
         for name, template in list(templates.items())[:_MOST_LINKS]
-        if all(values[place] is not None for place in _PLACE.findall(template))
+        if all(values.get(place) is not None for place in _PLACE.findall(template))
     )
     return tuple(link for link in found if 0 < len(link.value) <= _LINK)
+
+
+def _values_of(alert: Alert) -> dict[str, str | None]:
+    """What placeholders stand for."""
+    facts, subject = alert.facts, alert.subject
+    found: dict[str, Any] = {
+        "pipeline": subject.name if subject.kind in ("pipeline", "flow") else next(iter(facts.affected), None),
+        "run_id": facts.run_id,
+        "alert": alert.id,
+        "service": subject.name if subject.kind == "service" else None,
+        "condition": alert.condition,
+        "severity": alert.urgency,
+        **{name: getattr(facts, name) for name in FACTS_IN_LINKS},
+        **{f"facts.{name}": value for name, value in facts.named.items()},
+        **facts.environment,
+    }
+    return {name: None if value is None else str(value) for name, value in found.items()}
 
 
 def _address(template: str, values: Mapping[str, str | None]) -> str:

@@ -70,10 +70,21 @@ class RunPicture:
     error_type: str | None = None
     error_service: str | None = None
     """The service that is to blame, where one is."""
+    detail: str | None = None
+    """All lines of the error, where it has more than one."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that were kept with the run."""
+    next_probe: datetime | None = None
+    """When the open circuit of that service lets the next probe through, where it is open."""
+    next_retry: datetime | None = None
+    """When the next task of a flow is retried."""
     # Of a pipeline.
     read: int = 0
     written: int = 0
     rejected: int = 0
+    source_done: int | None = None
+    source_total: int | None = None
+    """How much of the source is behind the checkpoint, and how much there is, in its own units."""
     tier: str = "log"
     """What its gate says: log, P3, P1, abort."""
     target: str | None = None
@@ -202,6 +213,8 @@ class ServicePicture:
     """The end of the last quarter of an hour, of those within a day, in which a credential was refused for good."""
     last_success: datetime | None = None
     """In the same way the end of the last quarter of an hour in which an attempt succeeded."""
+    next_probe: datetime | None = None
+    """When its open circuit lets the next probe through, of the processes that hold it open the first."""
     used_by: tuple[str, ...] = ()
     """The pipelines and flows that are known to suffer where it fails."""
 

@@ -145,6 +145,11 @@ def _links(at: Located) -> Mapping[str, str]:
     return {name: addresses.template(one) for name, one in _with_names(at.table()).items()}
 
 
+def _environment(at: Located) -> tuple[str, ...]:
+    entries = at.entries('names of environment variables, as in ["AIRFLOW_CTX_DAG_ID"]')
+    return tuple(addresses.variable(entry) for entry in entries)
+
+
 def _lags(at: Located) -> tuple[str, ...]:
     return tuple(addresses.probe(one) for one in at.entries('probes, as in ["probes.py:billing"]'))
 
@@ -183,6 +188,7 @@ _ALERTS: Mapping[str, Callable[[Located], Any]] = {
     "every": duration,
     "keep_days": partial(whole, most=_LONGEST_KEPT),
     "links": _links,
+    "environment": _environment,
     "lags": _lags,
     "thresholds": _thresholds,
 }

@@ -12,6 +12,7 @@ from redrive.alerts.picture import DueRun, PastRun, RunPicture
 from redrive.alerts.sentences import command, letters_sql, short, text, wall, whole
 from redrive.alerts.settings import WEEKEND, AlertSettings
 from redrive.notices import Facts
+from redrive.runs import share_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,9 @@ def facts_of(
         sla=sla,
         rows_done=None if is_flow else run.written,
         rows_total=None if is_flow else run.read,
+        source_share=None if run.status == "complete" else share_of(run.source_done, run.source_total),
+        detail=run.detail,
+        environment=run.environment,
         checkpoint=run.checkpoint,
         letters=run.pending or run.rejected or None,
         rate=run.rejected / run.read if run.read and run.rejected else None,
@@ -99,7 +103,9 @@ def stale(one: RunPicture | DueRun, sla: datetime | None, zone: tzinfo | None, n
     since = one.last_complete
     if isinstance(one, RunPicture):
         since = (one.ended_at or now) if one.status == "complete" else one.last_of_all
-    said = f"{what} has never been complete" if since is None else f"{what} is as of {whole(since)}"
+    is_old = isinstance(one, RunPicture) and one.status not in ("complete", "running")
+    age = "stale since" if is_old else "as of"
+    said = f"{what} has never been complete" if since is None else f"{what} is {age} {whole(since)}"
     if sla is None:
         return said
     return f"{said}; it {'was due' if sla < now else 'is due'} by {wall(sla, zone, now)}"

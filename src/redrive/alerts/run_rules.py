@@ -20,7 +20,7 @@ from redrive.alerts.run_facts import (
     usual,
     zone_of,
 )
-from redrive.alerts.sentences import command, counted, letters_sql, percent, short, span, text, wall
+from redrive.alerts.sentences import clock, command, counted, letters_sql, percent, short, span, text, wall
 from redrive.alerts.settings import AlertSettings
 from redrive.model import Kind
 from redrive.notices import Finding, Subject
@@ -78,10 +78,14 @@ def _spent(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
     step = f"nothing but your scheduler starts it again: {goes_on(run)}"
     commands: tuple[str, ...] = ()
     if service is not None:
-        step = f"the circuit of {short(service)} lets probes through until it is back; {step}"
+        probe = "" if run.next_probe is None else f", the next at {clock(run.next_probe, now)}"
+        step = f"the circuit of {short(service)} lets probes through until it is back{probe}; {step}"
         commands = (command("services", "show", service),)
     elif run.subject.kind == "flow":
         commands = (f"{command('tasks', 'retry', '--run', short_id(run.run_id))} TASK",)
+    if run.ended_at is not None and settings.recovery:
+        grace = run.ended_at + timedelta(seconds=settings.recovery)
+        step += f"; grace period for its recovery: until {clock(grace, now)}"
     title = f"{name} has failed, and its retries are spent: {_why(run)}"
     if run.status != "failed":
         title = f"{name}: tasks have failed, and their retries are spent: {_why(run)}"

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from redrive.alerts.picture import Minute, ServicePicture, Window
 from redrive.alerts.state import NO_LONGER
 from redrive.calls.rollups import QUARTER
-from redrive.store.schema import alerts, runs, service_minutes, service_rollups
+from redrive.store.schema import alerts, breakers, runs, service_minutes, service_rollups
 
 _MINUTES = timedelta(hours=2)
 _HOUR = timedelta(hours=1)
@@ -70,6 +70,7 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
         .order_by(column.service)
     )
     minutes, suffering = _minutes(connection, names, now), _suffering(connection, now)
+    probes = next_probes(connection, names, now)
     compared, troubles = _compared(connection, names, hour), _troubles(connection, now)
     found = []
     for row in connection.execute(summed).all():
@@ -87,12 +88,24 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
                 name=name,
                 minutes=minutes.get(name, ()),
                 used_by=suffering.get(name, ()),
+                next_probe=probes.get(name),
                 quarters=tuple(window for at, window in quarters if at >= hour),
                 usual=usual,
                 **values,
             )
         )
     return found
+
+
+def next_probes(connection: Connection, names: Collection[str], now: datetime) -> dict[str, datetime]:
+    """When the open circuits of these services let the next probe through, by service."""
+    column = breakers.c
+    soonest = (
+        select(column.service, func.min(column.retry_at))
+        .where(column.service.in_(names), column.state == "open", column.retry_at > now)
+        .group_by(column.service)
+    )
+    return {service: at for service, at in connection.execute(soonest) if at is not None}
 
 
 def last_hour(now: datetime) -> datetime:

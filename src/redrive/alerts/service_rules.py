@@ -14,10 +14,7 @@ from redrive.alerts.settings import AlertSettings, Thresholds
 from redrive.notices import Facts, Finding, Subject
 
 _MINUTE = timedelta(minutes=1)
-_PROBES = (
-    "its circuit breaker holds calls back and sends probes until it answers; runs that need it wait, or fail and go on "
-    "from their checkpoints when they are started again"
-)
+_WAITING = "runs that need it wait, or fail and go on from their checkpoints when they are started again"
 _RENEW = (
     "calls that need it fail at once, and nothing renews it: put a valid credential in place, then run again what has "
     "failed"
@@ -156,6 +153,11 @@ def _flaps(chain: list[Stretch], known: list[Minute], limits: Thresholds) -> boo
     return False
 
 
+def _probes(service: ServicePicture, now: datetime) -> str:
+    when = "" if service.next_probe is None else f", the next at {clock(service.next_probe, now)}"
+    return f"its circuit breaker holds calls back and sends probes until it answers{when}; {_WAITING}"
+
+
 def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Services that have failed for minutes, or again and again, and have not been well for long since."""
     limits, now = settings.thresholds, picture.now
@@ -171,7 +173,7 @@ def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
                 service,
                 picture,
                 last.title(short(service.name), now),
-                next_step=_PROBES,
+                next_step=_probes(service, now),
                 measured={"failing for": longest, "threshold": limits.down_seconds, "times": len(last.stretches)},
                 since=last.begins,
             )

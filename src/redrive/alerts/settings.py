@@ -214,6 +214,10 @@ class ConditionSettings:
     """Where its alerts go, whatever the routes say."""
 
 
+AIRFLOW = tuple(f"AIRFLOW_CTX_{name}" for name in ("DAG_ID", "DAG_RUN_ID", "TASK_ID", "TRY_NUMBER"))
+"""What Airflow sets for the tasks that it runs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
     """All of it."""
@@ -247,6 +251,8 @@ class AlertSettings:
     """Urgency → names of channels; where none is named, the log."""
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
+    environment: tuple[str, ...] = AIRFLOW
+    """Variables of the environment that are kept with each run, for links and details."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     conditions: Mapping[str, ConditionSettings] = field(default_factory=dict)
     """By name: conditions that are defined here, and built-in ones with channels of their own."""

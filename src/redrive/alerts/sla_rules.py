@@ -10,7 +10,7 @@ from redrive.alerts.conditions import found
 from redrive.alerts.picture import DueTask, Judgement, LevelPicture, RunPicture
 from redrive.alerts.run_facts import due_by, facts_of, goes_on, short_id, zone_of
 from redrive.alerts.run_rules import late
-from redrive.alerts.sentences import command, short, span, wall
+from redrive.alerts.sentences import clock, command, short, span, wall
 from redrive.alerts.settings import AlertSettings
 from redrive.flows import risk_begins
 from redrive.notices import Finding
@@ -40,7 +40,7 @@ def at_risk(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
         run.subject,
         f"{short(run.subject.name)} is not complete, and is due at {wall(due, zone_of(run, settings), now)}, in "
         f"{span((due - now).total_seconds())}",
-        facts_of(run, settings, now, next_step=_next_step(run)),
+        facts_of(run, settings, now, next_step=_next_step(run, now)),
         key=f"sla:{run.subject.ident}",
         evidence=evidence,
         since=risk_begins(run.started_at, due),
@@ -71,7 +71,7 @@ def _late_task(run: RunPicture, task: DueTask, settings: AlertSettings, now: dat
         run,
         settings,
         now,
-        next_step=_next_step(run),
+        next_step=_next_step(run, now),
         commands=(command("tasks", "show", task.task, "--run", short_id(run.run_id)),),
         measured={"late by": -left, "threshold": settings.thresholds.sla_grace} if missed else None,
     )
@@ -87,9 +87,10 @@ def _late_task(run: RunPicture, task: DueTask, settings: AlertSettings, now: dat
     )
 
 
-def _next_step(run: RunPicture) -> str:
+def _next_step(run: RunPicture, now: datetime) -> str:
     if run.status == "running" and not run.lost:
-        return "the run goes on until it is complete"
+        retry = "" if run.next_retry is None else f"; the next retry of a task is at {clock(run.next_retry, now)}"
+        return f"the run goes on until it is complete{retry}"
     return f"nothing but your scheduler starts it again: {goes_on(run)}"
 
 

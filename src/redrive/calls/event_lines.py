@@ -101,8 +101,6 @@ def _run_line(event: RunEvent) -> tuple[int, str]:
         case RunEnded(report=report):
             level = logging.INFO if report.status is RunStatus.COMPLETE else logging.ERROR
             return level, str(report).replace("\n ", ";")
-        case _:
-            return logging.DEBUG, str(event)
 
 
 def _batch_line(event: BatchWritten) -> str:

@@ -233,7 +233,8 @@ def send_test(
     tier = _urgency(urgency)
     if not check_channels(session.settings).enabled:
         raise Refused(OFF)
-    with session.opened() as store:
+    is_configured = session.settings.file is not None or session.settings.store is not None
+    with session.opened(create=is_configured) as store:  # as the watch does: channels are tested before the first run
         messages, out = store.alerts.test(tier, pipeline=pipeline), session.out
         sends = [one for one in messages if one.what is What.TEST]
         if out.json:

@@ -285,20 +285,20 @@ def _show_to_people(out: Output, report: Report) -> None:
     checkpoint = None if report.checkpoint is None else json.dumps(mask_all(report.checkpoint), ensure_ascii=False)
     if checkpoint is not None and len(checkpoint) > _LONGEST:
         checkpoint = f"{checkpoint[:_LONGEST]}… ({len(checkpoint):,} characters; --json shows all)"
-    done = report.status is RunStatus.COMPLETE
+    done, share_read = report.status is RunStatus.COMPLETE, report.source_share
     _pairs(
         out,
         {
             "run": f"{report.run_id}, {report.status}",
             "pipeline": report.pipeline,
-            "reason": report.reason,
+            "reason": report.detail or report.reason,
             "source": report.source,
             "sink": report.sink,
             "started": at(report.started_at),
             "ended": at(report.ended_at) or None,
             "took": f"{in_words(report.seconds)}, {report.throughput:,.0f} rows/s",
             "sla": f"{at(report.sla)}{', missed' if report.late else ', kept' if done else ''}" if report.sla else None,
-            "read": f"{report.read:,}",
+            "read": f"{report.read:,}" + ("" if done or share_read is None else f", {share_read:.0%} of the source"),
             "written": f"{report.written:,}",
             "rejected": f"{report.rejected:,}" + (f", {_judged(report)}" if report.rejected else ""),
             "duplicates": f"{report.duplicates:,}, {_SUPERSEDED}" if report.duplicates else None,

@@ -15,7 +15,7 @@ from redrive.store import migrate
 from redrive.store.database import Database
 from redrive.store.lease import holder
 from redrive.store.run_log import counts_of
-from redrive.store.schema import STATUSES, alert_sends, alerts, cause_hours, runs, task_runs, tasks
+from redrive.store.schema import STATUSES, alert_sends, alerts, cause_hours, pipelines, runs, task_runs, tasks
 from redrive.store.service_log import EndpointSums, ServiceLog, ServiceWindow
 from redrive.store.shared import ServiceState, SharedState
 
@@ -60,6 +60,8 @@ class Figures:
     circuits: tuple[ServiceState, ...] = ()
     letters: tuple[LetterFigures, ...] = ()
     pipelines: tuple[RunFigures, ...] = ()
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Rows of all runs of each pipeline, purged ones included: `read`, `written`, `rejected`."""
     flows: tuple[RunFigures, ...] = ()
     tasks: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Of runs that are not finished, by flow and state."""
@@ -98,6 +100,7 @@ class Reader:
             schema_version=migrate.version(connection) or "",
             letters=_letters(connection),
             pipelines=_pipelines(connection),
+            rows=_rows(connection),
             flows=_flows(connection, now),
             tasks=_tasks(connection),
             alerts=_alerts(connection),
@@ -140,6 +143,13 @@ def _pipelines(connection: Connection) -> tuple[RunFigures, ...]:
             rows={name: getattr(counts, name) for name in COUNTED if name not in {"batches", "retries"}},
         )
     return tuple(found.values())
+
+
+def _rows(connection: Connection) -> dict[str, dict[str, int]]:
+    column = pipelines.c
+    counted = {"read": column.rows_read, "written": column.rows_written, "rejected": column.rows_rejected}
+    ever = select(column.name, *counted.values()).where(column.kind == "pipeline").order_by(column.name)
+    return {row[0]: dict(zip(counted, row[1:], strict=True)) for row in connection.execute(ever)}
 
 
 def _flows(connection: Connection, now: datetime) -> tuple[RunFigures, ...]:

@@ -236,6 +236,11 @@ def _rows(figures: Figures) -> Iterator[Metric]:
                 by_outcome.put(count, one.name, outcome)
     yield _gauge("pipeline_last_run_rows_read", "Rows that the newest run has read.", ("pipeline",), read)
     yield _gauge("pipeline_last_run_rows", "The same rows by what became of them.", ("pipeline", "outcome"), by_outcome)
+    for outcome in ("read", "written", "rejected"):
+        ever = _Samples()
+        for name, rows in figures.rows.items():
+            ever.put(rows[outcome], name)
+        yield _counter(f"rows_{outcome}", f"Rows that all runs have {outcome}.", ("pipeline",), ever)
 
 
 def _tasks(figures: Figures) -> Iterator[Metric]:

@@ -14,6 +14,9 @@ from redrive.model import Kind, Scope
 LONGEST = 2_000
 """Characters of a reason that are stored; an error may quote a whole file."""
 
+LONGEST_DETAIL = 4_000
+_MOST_CAUSES = 5
+
 _classifier = Classifier()
 
 
@@ -26,6 +29,8 @@ class Fault:
     """The class of the exception."""
     service: str | None = None
     """Which service is to blame, where one is."""
+    detail: str | None = None
+    """More than the first line of what it says, masked; None where there is no more."""
 
     @classmethod
     def of(cls, error: BaseException) -> Fault:
@@ -33,7 +38,7 @@ class Fault:
         stated = getattr(error, "kind", None) if isinstance(error, RedriveError) else None
         story = story_of(error)
         service = None if story is None else storable(story.service)
-        return cls(stated or kind_of(error), storable(type(error).__name__), service)
+        return cls(stated or kind_of(error), storable(type(error).__name__), service, detail_of(error))
 
 
 def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
@@ -45,9 +50,34 @@ def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
     return _classifier.classify(error, scope=scope).kind
 
 
+def detail_of(error: BaseException) -> str | None:
+    """Return all lines of an error with those of its notes and causes, masked and bounded; None where it has one line.
+
+    Our own errors quote their causes already.
+    """
+    parts, seen = [_text(error)], {id(error)}
+    parts += getattr(error, "__notes__", ())
+    while isinstance(error, Exception) and not isinstance(error, RedriveError) and len(seen) < _MOST_CAUSES:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None or id(cause) in seen:
+            break
+        parts.append(f"caused by {_text(cause)}")
+        seen.add(id(cause))
+        error = cause
+    text = "\n".join(str(part).strip() for part in parts)
+    if "\n" not in text.strip():
+        return None
+    text = mask(cut_to_mask(text, 10 * LONGEST))
+    return storable(text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…")
+
+
+def _text(error: BaseException) -> str:
+    return str(error) if isinstance(error, RedriveError) else error_text(error)
+
+
 def sentence(error: BaseException) -> str:
     """What a person is told, as a text that can be stored; our own errors are sentences already."""
-    text = str(error) if isinstance(error, RedriveError) else error_text(error)
+    text = _text(error)
     # Masking sees more than is kept, so that a secret at the cut is not missed.
     line = next(iter(mask(cut_to_mask(text.strip(), 10 * LONGEST)).splitlines()), "") or type(error).__name__
     return storable(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")

@@ -7,6 +7,7 @@ waits until the lease has run out. Whoever lost the claim meanwhile can save not
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, null, select, upd
 from redrive.dlq.claims import Claims, abandon_run, owner_of_run
 from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
+from redrive.masking import mask
 from redrive.model import Kind, in_words
 from redrive.policy.daily import Daily
 from redrive.rows.faults import Fault
@@ -31,11 +33,12 @@ from redrive.runs import Counts, RunStatus, Tier
 from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
-from redrive.store.registry import note_start
+from redrive.store.registry import count_rows, note_start
 from redrive.store.run_log import columns_of, counts_of
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
 
 LEASE = timedelta(seconds=60)
+_LONGEST_VARIABLE = 500
 _OVER = {RunStatus.COMPLETE, RunStatus.ABANDONED}
 
 
@@ -55,6 +58,9 @@ class Begun:
     resumed: bool = False
     started_over: str | None = None
     """Why an unfinished run was abandoned and this one reads from the start, where that was not asked for."""
+    source_done: int | None = None
+    source_total: int | None = None
+    """How much of the source the parts before have read, and how much there was."""
     sla: datetime | None = None
     judged_before: Counts = field(default_factory=Counts)
     """What the gate has judged, and an operator has accepted."""
@@ -82,11 +88,13 @@ class Ledger:
         lease: timedelta = LEASE,
         target: str | None = None,
         key: Sequence[str] = (),
+        environment: Sequence[str] = (),
     ) -> None:
         self._database = database
         self._pipeline = pipeline
         self._target = None if target is None else storable(target)
         self._key = [storable(name) for name in key] or None
+        self._environment = _environment(environment)
         self._lease = lease
         self._owner = ourselves()
         self._confirmed = time.monotonic()
@@ -205,18 +213,34 @@ class Ledger:
         position: Any,
         fields: Sequence[str],
         counts: Counts,
+        added: Counts,
+        done: int,
+        total: int | None,
         seconds: float,
         tier: Tier,
     ) -> None:
-        """Move the checkpoint, in the transaction that holds the rows' letters."""
+        """Move the checkpoint, in the transaction that holds the rows' letters.
+
+        Args:
+            added: the rows of this batch, which `counts` includes.
+            done: how much of the source's `total` is behind the checkpoint.
+        """
         now = self._database.dialect.now(connection)
         until = now + self._lease
         self._move(connection, position=position, fields=list(fields) or None, updated_at=now, owner_until=until)
         connection.execute(
             update(runs)
             .where(runs.c.run_id == self.run_id)
-            .values(updated_at=now, seconds=seconds, tier=str(tier), **columns_of(counts))
+            .values(
+                updated_at=now,
+                seconds=seconds,
+                tier=str(tier),
+                source_done=done,
+                source_total=total,
+                **columns_of(counts),
+            )
         )
+        count_rows(connection, self._pipeline, added)
 
     def has_saved(self, connection: Connection, counts: Counts) -> bool:
         """Whether these counts are in the store."""
@@ -351,6 +375,8 @@ class Ledger:
             .values(
                 status=RunStatus.RUNNING,
                 reason=None,
+                detail=None,
+                environment=self._environment,
                 ended_at=None,
                 judged_at=None,
                 failures=_failures(last),
@@ -369,6 +395,8 @@ class Ledger:
             overridden=judged_before is not None,
             seconds=last.seconds,
             resumed=True,
+            source_done=last.source_done,
+            source_total=last.source_total,
             sla=last.sla,
         )
 
@@ -457,6 +485,7 @@ class Ledger:
             "run_id": run_id,
             "pipeline_name": self._pipeline,
             "target": self._target,
+            "environment": self._environment,
             "status": RunStatus.RUNNING,
             "source": storable(source.name),
             "sink": storable(sink),
@@ -504,4 +533,11 @@ def _fault(fault: Fault | None) -> dict[str, Any]:
         "error_kind": None if fault is None else fault.kind,
         "error_type": None if fault is None else fault.name,
         "error_service": None if fault is None else fault.service,
+        "detail": None if fault is None else fault.detail,
     }
+
+
+def _environment(names: Sequence[str]) -> Any:
+    """Return these variables of the environment, masked and bounded; NULL where none of them is set."""
+    found = {name: storable(mask(os.environ[name][:_LONGEST_VARIABLE])) for name in names if os.environ.get(name)}
+    return found or null()

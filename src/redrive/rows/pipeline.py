@@ -162,7 +162,14 @@ class Pipeline:
         opened = store or self.store
         limit = self._deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
         job = replace(self._job, announcer=self._job.announcer.heard_by(opened.listeners), target=self.target)
-        ledger = Ledger(opened.database, self.name, target=self.target, key=self.sink.key)
+        kept = opened.alerts.settings.environment
+        ledger = Ledger(
+            opened.database,
+            self.name,
+            target=self.target,
+            key=self.sink.key,
+            environment=kept,
+        )
         self._stopping = stopping = Stopping(limit)
         try:
             with stopping.heeding_signals():

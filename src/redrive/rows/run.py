@@ -232,6 +232,7 @@ class Run:
             return self._read()
         if batch is not None:
             self._position, self._done = batch.next, batch.done
+            self._writer.source_total = None if self._reading is None else self._reading.total
             if self._job.preparation.names_columns and not batch.rows.is_frame and len(batch.rows):
                 self._note_ignored(set().union(*batch.rows.records))
         return batch
@@ -347,7 +348,7 @@ class Run:
             # else went well, that is what has gone wrong.
             if error is None and status is RunStatus.COMPLETE:
                 raise self._unsaved(lost) from lost
-        report = self._report(status, reason, ended)
+        report = self._report(status, reason, ended, fault)
         self._job.announcer.event(_ending(report, fault))
         return report
 
@@ -355,7 +356,9 @@ class Run:
         report = self._report(RunStatus.FAILED, sentence(lost), None)
         return RunStopped(f"{self._job.pipeline}: {sentence(lost)}", kind=lost.kind, report=report)
 
-    def _report(self, status: RunStatus, reason: str | None, ended: datetime | None) -> Report:
+    def _report(
+        self, status: RunStatus, reason: str | None, ended: datetime | None, fault: Fault | None = None
+    ) -> Report:
         writer = self._writer
         return Report(
             pipeline=self._job.pipeline,
@@ -374,6 +377,9 @@ class Run:
             sla=self._begun.sla,
             ended_at=ended,
             gate_overridden=self._begun.overridden,
+            source_done=writer.source_done,
+            source_total=writer.source_total,
+            detail=None if fault is None else fault.detail,
             ignored_columns=tuple(map(storable, self._ignored)),
         )
 

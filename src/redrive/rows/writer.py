@@ -161,6 +161,8 @@ class Writer:
         # Of a file that was set aside nobody knows how many rows it has: that is never a matter for the log alone.
         self._lacks_files = begun.resumed and store.dlq.count(run_id=begun.run_id, error_type=ErrorType.FILE) > 0
         self.counts = begun.counts
+        self.source_done, self.source_total = begun.source_done, begun.source_total
+        """How much of the source is behind the checkpoint, and how much there is; None where that is not known."""
         self.position = begun.position
 
     @property
@@ -208,6 +210,7 @@ class Writer:
             if self._open_letters is not None:
                 self._open_letters.add(outcome.letters)
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
+            self.source_done = prepared.batch.done
         return Written(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
 
     def _compare_keys(self, prepared: Prepared) -> None:
@@ -453,6 +456,9 @@ class Writer:
             position=prepared.batch.next,
             fields=prepared.fields,
             counts=counts,
+            added=whole.counts,
+            done=prepared.batch.done,
+            total=self.source_total,
             seconds=self.seconds,
             tier=self._job.gate.judge(judged.rejected, judged.read),
         )

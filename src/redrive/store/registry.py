@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from redrive.policy.daily import Daily
+from redrive.runs import Counts
 from redrive.store.dialect import Dialect
 from redrive.store.schema import pipelines
 
@@ -25,5 +26,19 @@ def note_start(
     connection.execute(
         known.on_conflict_do_update(
             index_elements=["kind", "name"], set_={"sla": new.sla, "last_started": new.last_started}
+        )
+    )
+
+
+def count_rows(connection: Connection, pipeline: str, added: Counts) -> None:
+    """Add the rows of a batch to those of all runs of a pipeline, which purging runs does not lower."""
+    counted = pipelines.c
+    connection.execute(
+        update(pipelines)
+        .where(counted.kind == "pipeline", counted.name == pipeline)
+        .values(
+            rows_read=counted.rows_read + added.read,
+            rows_written=counted.rows_written + added.written,
+            rows_rejected=counted.rows_rejected + added.rejected,
         )
     )

@@ -116,4 +116,7 @@ def report_of(row: Row[Any], position: Any) -> Report:
         sla=row.sla,
         ended_at=row.ended_at,
         gate_overridden=row.accepted is not None,
+        source_done=row.source_done,
+        source_total=row.source_total,
+        detail=row.detail,
     )

@@ -211,6 +211,32 @@ def test_a_link_that_needs_what_is_not_known_is_left_out():
     )
 
 
+def test_links_name_facts_and_the_environment():
+    facts = Facts(status="failed", named={"file": "a b.csv"}, environment={"AIRFLOW_CTX_DAG_ID": "orders/eu"})
+    template = "https://x.example/{AIRFLOW_CTX_DAG_ID}?status={status}&file={facts.file}&condition={condition}"
+    assert links(template, facts=facts, condition="rejected") == (
+        "https://x.example/orders%2Feu?status=failed&file=a%20b.csv&condition=rejected"
+    )
+    assert links(template, facts=replace(facts, environment={})) is None
+    assert links(template, facts=replace(facts, named={})) is None
+
+
+def test_message_shows_all_lines_of_an_error_and_the_share_of_the_source():
+    facts = Facts(
+        error="OperationalError: no route",
+        error_type="OperationalError",
+        detail="OperationalError: no route\nIs the server up?\ncaused by TimeoutError",
+        rows_done=620,
+        rows_total=620,
+        source_share=0.62,
+        environment={"AIRFLOW_CTX_DAG_ID": "orders"},
+    )
+    message = compose(What.OPENED, an_alert(facts=facts), AlertSettings())
+    assert message.error == facts.detail
+    assert ("Rows done", "620 of 620, 62 % of the source") in message.lines
+    assert ("AIRFLOW_CTX_DAG_ID", "orders") in message.details
+
+
 def test_a_placeholder_that_nobody_knows_is_left_as_it_is():
     assert links("https://x.example/{alert}/{team}") == "https://x.example/12/{team}"
 

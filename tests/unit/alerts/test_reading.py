@@ -278,7 +278,7 @@ REFUSED = {
         "line 2: alerts.links.a has an unknown placeholder '{run}'; did you mean '{run_id}'?"
     ),
     "[alerts]\nlinks = { a = 'https://h/{0}' }\n": (
-        "line 2: alerts.links.a has an unknown placeholder '{0}'; there are {pipeline}, {run_id}, {alert} and {service}"
+        "line 2: alerts.links.a has an unknown placeholder '{0}'; there are {pipeline}, {run_id}, {alert}, {service}, "
     ),
     "[alerts]\nlinks = { a = 'https://h/{alert!r}' }\n": "line 2: alerts.links.a has an unknown placeholder '{alert}'",
     "[alerts]\nlinks = { a = 'https://h/{run_id' }\n": "line 2: alerts.links.a has a brace without its other half",

@@ -103,7 +103,7 @@ def test_a_run_that_failed_says_why_what_it_did_and_what_comes_next():
     facts = finding.facts
     assert facts.status == "failed"
     assert facts.error_type == "UndefinedColumn"
-    assert facts.impact == "silver.vendor is as of 2026-11-14 12:00 UTC; it is due by 13:00 UTC"
+    assert facts.impact == "silver.vendor is stale since 2026-11-14 12:00 UTC; it is due by 13:00 UTC"
     assert (facts.rows_done, facts.rows_total, facts.checkpoint) == (90_000, 90_000, '{"line": 180001}')
     assert (facts.seconds, facts.usual_seconds) == (600.0, 500)
     assert facts.commands == (f"redrive runs show {str(RUN)[:8]}",)
@@ -123,6 +123,19 @@ def test_of_a_service_that_is_to_blame_the_way_to_look_at_it_is_told():
     assert "probes" in finding.facts.next_step
 
 
+def test_next_step_has_the_next_probe_and_the_end_of_the_grace():
+    run = a_run("failed", error_kind="transient", error_service="shipfast", next_probe=NOW + timedelta(minutes=3))
+    step = the_one(judged(run, AlertSettings(recovery=600))).facts.next_step
+    assert "until it is back, the next at 12:03 UTC" in step
+    assert f"grace period for its recovery: until {run.ended_at + timedelta(minutes=10):%H:%M} UTC" in step
+
+
+def test_share_of_the_source_is_known_until_the_run_is_complete():
+    for status, share in (("failed", 0.62), ("complete", None)):
+        run = a_run(status, error_kind="permanent", source_done=62, source_total=100, read=100, rejected=30, tier="P1")
+        assert judged(run).findings[0].facts.source_share == share
+
+
 def test_tasks_whose_retries_are_spent_are_told_while_the_flow_still_runs():
     failed = ("settle[17]: ReadTimeout: no answer",)
     running = the_one(judged(a_flow("running", failed=failed)))
@@ -132,7 +145,7 @@ def test_tasks_whose_retries_are_spent_are_told_while_the_flow_still_runs():
     ended = the_one(judged(a_flow("failed", failed=failed, error_kind="permanent")))
     assert "running settlement again goes on where it stands" in running.facts.next_step
     resumes = "running settlement again resumes this run and tries again what failed; dead letters wait for a decision"
-    assert ended.facts.next_step.endswith(resumes)
+    assert resumes in ended.facts.next_step
     for finding in (running, ended):
         assert finding.facts.commands[0] == f"redrive tasks retry --run {str(RUN)[:8]} TASK"
         assert (finding.condition, finding.key) == ("retries_exhausted", "run:flow/settlement")
@@ -326,9 +339,9 @@ def test_a_flow_of_an_older_day_is_not_late_where_that_of_a_later_day_was_comple
 def test_what_a_flow_makes_is_as_of_its_last_complete_run_with_whatever_parameters():
     failed = a_flow("failed", failed=("settle: no answer",), variant="5e1f0a2b", last_complete=NOW - 3 * DAY)
     assert the_one(judged(replace(failed, any_complete=NOW - DAY))).facts.impact == (
-        "what settlement makes is as of 2026-11-14 12:00 UTC"
+        "what settlement makes is stale since 2026-11-14 12:00 UTC"
     )
-    assert the_one(judged(failed)).facts.impact == "what settlement makes is as of 2026-11-12 12:00 UTC"
+    assert the_one(judged(failed)).facts.impact == "what settlement makes is stale since 2026-11-12 12:00 UTC"
 
 
 def test_a_deadline_that_another_run_has_kept_meanwhile_is_not_missed_by_one_that_is_stuck():

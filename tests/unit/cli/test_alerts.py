@@ -212,6 +212,19 @@ def test_a_sample_goes_over_the_real_routes_and_each_channel_is_told_of(run, sto
     assert [one["channel"] for one in json.loads(run("alerts", "test", "P2", "--json").out)] == ["hook"]
 
 
+def test_channels_can_be_tested_before_the_first_run(run, settings, server, here):
+    server.on("/hooks/*", Answer(200))
+    settings(f"""
+        [channels.hook]
+        webhook = "{server.url}/hooks/x"
+        [routes]
+        P1 = "hook"
+    """)
+    answer = run("alerts", "test", "P1")
+    assert (answer.code, [row[:2] for row in answer.rows]) == (0, [["hook", "sent"]])
+    assert (here / ".redrive" / "redrive.db").exists()
+
+
 class TestIncident:
     """A test opens an incident where the channel keeps them, as urgent as a real one, and closes it."""
 

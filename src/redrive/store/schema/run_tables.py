@@ -43,6 +43,12 @@ runs = Table(
     Column("accepted", Value),
     # The key of the sink, as the names of its columns.
     Column("key_fields", Value),
+    # How much of the source is behind the checkpoint, and how much there is: in bytes, pages or rows.
+    Column("source_done", BigInteger),
+    Column("source_total", BigInteger),
+    # More of the error than its first line; and the variables of the environment that `[alerts] environment` names.
+    Column("detail", Text),
+    Column("environment", Value),
     Index("runs_pipeline_name", "pipeline_name", "started_at"),
     Index("runs_started_at", "started_at"),
 )
@@ -93,4 +99,8 @@ pipelines = Table(
     Column("sla", Text),  # "06:30 Asia/Kolkata"
     Column("first_seen", Moment, nullable=False),
     Column("last_started", Moment, nullable=False),
+    # Rows of all runs, those included that were purged.
+    Column("rows_read", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_written", BigInteger, nullable=False, server_default=text("0")),
+    Column("rows_rejected", BigInteger, nullable=False, server_default=text("0")),
 )

@@ -59,6 +59,7 @@ def upgrade() -> None:
     op.add_column("runs", sa.Column("accepted", Value), schema=schema)
     op.add_column("runs", sa.Column("key_fields", Value), schema=schema)
     op.add_column("checkpoints", sa.Column("fields", Value), schema=schema)
+    _add_progress(schema)
     op.create_table(
         "run_key_blocks",
         sa.Column("run_id", RunId, nullable=False),
@@ -92,6 +93,20 @@ def _add_endpoints(schema: str | None) -> None:
         schema=schema,
         sqlite_with_rowid=False,
     )
+
+
+def _add_progress(schema: str | None) -> None:
+    """Keep how far a run came, its whole error and its environment; and the rows of all runs of a pipeline."""
+    for name in ("source_done", "source_total"):
+        op.add_column("runs", sa.Column(name, sa.BigInteger), schema=schema)
+    op.add_column("runs", sa.Column("detail", sa.Text), schema=schema)
+    op.add_column("runs", sa.Column("environment", Value), schema=schema)
+    prefix = "" if schema is None else f"{schema}."
+    for name in ("rows_read", "rows_written", "rows_rejected"):
+        zero = sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0"))
+        op.add_column("pipelines", zero, schema=schema)
+        of_runs = f"SELECT SUM({name}) FROM {prefix}runs WHERE pipeline_name = {prefix}pipelines.name"
+        op.execute(sa.text(f"UPDATE {prefix}pipelines SET {name} = COALESCE(({of_runs}), 0) WHERE kind = 'pipeline'"))
 
 
 def _add_silences(schema: str | None) -> None:
