@@ -133,6 +133,8 @@ class Letter:
     """The program that rejected it, FILE:NAME, where it is known."""
     superseded_at: datetime | None = None
     """When a later run wrote a row with the same key, where one did."""
+    trace_id: str | None = None
+    """The trace of OpenTelemetry in which it was last put; None where none was active."""
 
     @property
     def payload(self) -> Any:

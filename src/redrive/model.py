@@ -113,6 +113,8 @@ class Attempt:
     """Seconds from the beginning of the call to the end of this attempt."""
     request: str | None = None
     """Of an HTTP adapter, the method and the path, with the ids that `endpoint` leaves out."""
+    server: str | None = None
+    """Of an HTTP adapter, the host, with the port where the URL has one."""
 
     @property
     def subject(self) -> str:

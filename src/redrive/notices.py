@@ -105,6 +105,8 @@ class Facts:
     named: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Further facts by their names, as a program gave them to `store.alerts.open`."""
 
+    trace_id: str | None = None
+    """The trace of OpenTelemetry in which the run, or the program that opened the alert, was."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the environment of the run, those that `[alerts] environment` names."""
 
@@ -127,7 +129,17 @@ class Facts:
         return cls(**found)
 
 
-FACTS_IN_LINKS = ("status", "error_type", "cause", "sla", "rows_done", "rows_total", "letters", "checkpoint")
+FACTS_IN_LINKS = (
+    "status",
+    "error_type",
+    "cause",
+    "sla",
+    "rows_done",
+    "rows_total",
+    "letters",
+    "checkpoint",
+    "trace_id",
+)
 """Facts that a link may name as they are."""
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.sentences import TITLE_LENGTH
 from redrive.notices import Facts, Finding, Subject, Urgency
+from redrive.tracing import trace_id
 
 CUSTOM = "custom"
 """Their condition, and how their keys and evidence begin."""
@@ -26,7 +28,7 @@ def custom_finding(
         raise ValueError("title must be a text that says what is wrong")
     if pipeline is not None and (not isinstance(pipeline, str) or not pipeline.strip()):
         raise ValueError("pipeline must be the name of a pipeline or flow")
-    stored = stored_key(key)
+    stored, known = stored_key(key), _facts(facts)
     subject = Subject(kind="custom", name=key) if pipeline is None else Subject(kind="pipeline", name=pipeline)
     return Finding(
         key=stored,
@@ -34,7 +36,7 @@ def custom_finding(
         urgency=severity_of(severity),
         subject=subject,
         title=safe_line(title, TITLE_LENGTH),
-        facts=_facts(facts),
+        facts=replace(known, trace_id=known.trace_id or trace_id()),
         evidence=stored,
     )
 

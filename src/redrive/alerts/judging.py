@@ -168,6 +168,7 @@ def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPictur
         error_type=row.error_type,
         error_service=row.error_service,
         next_probe=_next_probe(connection, row.error_service, now),
+        trace_id=row.trace_id,
         detail=row.detail,
         environment=row.environment or {},
         source_done=row.source_done,

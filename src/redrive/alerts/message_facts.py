@@ -107,6 +107,8 @@ def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[Line]
         yield Line("Status", safe_line(facts.status, 60))
     if facts.run_id is not None:
         yield Line("Run", str(facts.run_id))
+    if facts.trace_id:
+        yield Line("Trace", safe_line(facts.trace_id, _LINE))
     for name, value in facts.environment.items():
         yield Line(safe_line(name, 60), safe_line(value, _LINE))
     if facts.checkpoint:

@@ -74,6 +74,8 @@ class RunPicture:
     """All lines of the error, where it has more than one."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that were kept with the run."""
+    trace_id: str | None = None
+    """Of OpenTelemetry."""
     next_probe: datetime | None = None
     """When the open circuit of that service lets the next probe through, where it is open."""
     next_retry: datetime | None = None

@@ -82,6 +82,7 @@ def facts_of(
         rows_total=None if is_flow else run.read,
         source_share=None if run.status == "complete" else share_of(run.source_done, run.source_total),
         detail=run.detail,
+        trace_id=run.trace_id,
         environment=run.environment,
         checkpoint=run.checkpoint,
         letters=run.pending or run.rejected or None,

@@ -93,10 +93,12 @@ class Call:
         has_fallback: bool,
         counted: bool = False,
         request: str | None = None,
+        server: str | None = None,
     ) -> None:
         self._core = core
         self._endpoint = endpoint
         self._request = request
+        self._server = server
         self._began = began
         self._timeout = timeout
         self._returns_responses = returns_responses
@@ -331,7 +333,14 @@ class Call:
         if not self._attempts:
             self._core.tally.refused(outcome, endpoint=self._endpoint)
             line = Attempt(
-                self._core.name, self._endpoint, 1, outcome, 0.0, wait_s=stop.retry_in, request=self._request
+                service=self._core.name,
+                endpoint=self._endpoint,
+                attempt=1,
+                outcome=outcome,
+                latency_ms=0.0,
+                wait_s=stop.retry_in,
+                request=self._request,
+                server=self._server,
             )
             self._core.announcer.attempt(line)
         return stop
@@ -415,6 +424,7 @@ class Call:
             wait_s=decision.wait if isinstance(decision, Repeat) else None,
             elapsed_s=self._elapsed(),
             request=self._request,
+            server=self._server,
         )
         self._attempts.append(attempt)
         tally, repeat = self._core.tally, attempt.attempt > 1

@@ -32,7 +32,8 @@ KEY_SENT = "redrive.key_sent"
 def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
     filled = ("credential", "timeout", "idempotency_key") if keyed else ("credential", "timeout")
-    path = mask(urlsplit(url).path)  # webhooks and bots have their secret there
+    parts = urlsplit(url)
+    path = mask(parts.path)  # webhooks and bots have their secret there
     return Target(
         f"{method} {route(path)}",
         tuple((name, 1) for name in filled),
@@ -40,6 +41,7 @@ def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
         returns_responses=True,
         content=_content(method, url, body) if keyed else None,
         limits_itself=True,
+        server=parts.netloc.rpartition("@")[2] or None,  # without the user and password of a URL
     )
 
 

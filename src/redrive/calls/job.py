@@ -93,6 +93,7 @@ class Job:
             idempotent=core.idempotent is True or (self._target.returns_responses and self._key is not None),
             counted=self._counted,
             request=self._target.request,
+            server=self._target.server,
             has_fallback=options.fallback is not MISSING and not self._target.returns_responses,
         )
         self._counted = True

@@ -119,6 +119,7 @@ class Runner:
             key_id=None if grant is None else grant.key_id,
             elapsed_s=latency,
             request=target.request,
+            server=target.server,
         )
         self.core.announcer.attempt(attempt)
 

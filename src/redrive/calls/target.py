@@ -34,6 +34,8 @@ class Target:
     """Whether it keeps to the `timeout` it is given, and says so with an error of its own library."""
     request: str | None = None
     """Of an HTTP adapter, the method and the path, with the ids that the endpoint leaves out."""
+    server: str | None = None
+    """Of an HTTP adapter, the host, with the port where the URL has one."""
     takes_key: bool = field(init=False)
     """Whether it is given an idempotency key."""
     credential_place: int = field(init=False)

@@ -138,4 +138,5 @@ def as_letter(row: Row[Any]) -> Letter:
         context=row.context,
         target=row.target,
         superseded_at=row.superseded_at,
+        trace_id=row.trace_id,
     )

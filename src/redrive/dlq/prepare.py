@@ -19,6 +19,7 @@ from redrive.letters import ErrorType, NewLetter
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import canonical, decode, encode
 from redrive.store.types import utc_text
+from redrive.tracing import trace_id
 
 _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000
@@ -73,6 +74,7 @@ class Preparer:
         self._run_id = run_text(run_id)
         self._source = source
         self._target = target
+        self._trace_id = trace_id(run_id)
         self._by_key = by_key
         self._by_run = by_run
         self._places: dict[tuple[str | None, str | None], tuple[str, str | None]] = {}
@@ -126,6 +128,7 @@ class Preparer:
             None if context is None else encode(dict(context)),
             None if target is None else storable(target),
             sink_key,
+            self._trace_id,
         )
 
     def identities(self, row: LetterRow) -> KnownBy:

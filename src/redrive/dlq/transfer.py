@@ -36,7 +36,7 @@ _COLUMNS = tuple(column.name for column in letters.columns if column.name != "id
 _MOMENTS = {"rejected_at", "last_reprocess", "last_seen", "settled_at", "superseded_at"}
 _NUMBERS = {"reprocess_count": 0, "seen": 1, "attempts": 0}  # and what they are at least
 _TEXTS = {"source_table", "source_key", "position", "resolution_note", "fingerprint", "last_error", "target"}
-_TEXTS |= {"sink_key"}
+_TEXTS |= {"sink_key", "trace_id"}
 _NEEDED = {"pipeline_name", "error_type", "error_message", "raw_record", "rejected_at", "status", "identity"}
 
 
@@ -68,6 +68,7 @@ def _line(row: Any, salt: str | None) -> str:
         **{name: utc_text(getattr(row, name)) if getattr(row, name) else None for name in sorted(_MOMENTS)},
         **{name: getattr(row, name) for name in ("source_table", "source_key", "position", "status")},
         **{name: getattr(row, name) for name in ("resolution_note", "fingerprint", "last_error", "target", "sink_key")},
+        "trace_id": row.trace_id,
         **{name: getattr(row, name) for name in sorted(_NUMBERS)},
         "identity": row.identity.hex(),
         "cause": {"template": row.template, "version": row.version} if row.template is not None else None,

@@ -9,6 +9,7 @@ from redrive.calls.announce import on_event
 from redrive.extras import needs
 from redrive.observe.otel_metrics import Meters
 from redrive.observe.otel_spans import Spans
+from redrive.tracing import register
 
 with needs("otel"):
     from opentelemetry.metrics import MeterProvider, get_meter
@@ -26,12 +27,12 @@ def instrument(
     What is not given is what the program has set up for all. Returns the function that ends it.
 
     Args:
-        calls: whether each attempt of a call is a span. Turn it off where the HTTP client makes one, too.
+        calls: whether each call, and each attempt of it, is a span. Turn it off where the HTTP client makes one, too.
     """
     spans = Spans(get_tracer("redrive", redrive.__version__, tracer_provider), calls=calls)
     meters = Meters(get_meter("redrive", redrive.__version__, meter_provider))
     # Two hooks: where one of them fails, the other still hears.
-    hooks = (on_event(spans.hear), on_event(meters.hear))
+    hooks = (on_event(spans.hear), on_event(meters.hear), register(spans.trace_id))
 
     def end() -> None:
         for one in hooks:

@@ -24,7 +24,8 @@ from redrive.flows import (
     TasksDead,
 )
 from redrive.masking import mask
-from redrive.model import Attempt, Event
+from redrive.model import Attempt, CallFailed, Event
+from redrive.observe.otel_calls import CallSpans, lose, plain
 from redrive.runs import (
     COUNTED,
     BatchQuarantined,
@@ -41,13 +42,11 @@ from redrive.runs import (
 
 with needs("otel"):
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, get_current_span, set_span_in_context
+    from opentelemetry.trace import Span, StatusCode, Tracer, format_trace_id, get_current_span, set_span_in_context
 
 MOST_OPEN = 1_000
 """Runs at once; beyond that the oldest is believed to be dead."""
-_NO_END = "its end was never announced"
 _WENT_WRONG = {RunStatus.FAILED, RunStatus.ABORTED, FlowStatus.FAILED, FlowStatus.HELD}
-_NEVER_SENT = ("circuit_open", "no_key_left")
 _NANO = 1_000_000_000
 
 # A run announces all it has to say in one thread, and two executors of one process may be at the same run.
@@ -65,7 +64,7 @@ class Spans:
 
     def __init__(self, tracer: Tracer, *, calls: bool = True) -> None:
         self._tracer = tracer
-        self._calls = calls
+        self._calls = CallSpans(tracer) if calls else None
         self._lock = threading.RLock()  # a signal handler may make a call in the middle of a hook
         self._open: dict[_Place, _Open] = {}  # the oldest first
 
@@ -73,8 +72,11 @@ class Spans:
         """Note what an event says."""
         match event:
             case Attempt():  # first, since it is by far the most frequent
-                if self._calls:
-                    self._attempt_of_call(event)
+                if self._calls is not None:
+                    self._calls.attempt(event)
+            case CallFailed():
+                if self._calls is not None:
+                    self._calls.failed(event)
             case RunStarted():
                 self._begin(f"run {event.pipeline}", event.run_id, _of_run(event))
             case BatchWritten():
@@ -98,42 +100,13 @@ class Spans:
             left = list(self._open.values())
             self._open.clear()
         for one in left:
-            _lose(one.span)
-
-    # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _attempt_of_call(self, event: Attempt) -> None:
-        """Make a span of an attempt, with the names that the semantic conventions for HTTP clients have for them."""
-        if event.outcome in _NEVER_SENT:
-            get_current_span().add_event(event.outcome, _plain({"redrive.service": event.service}))
-            return
-        ended = time.time_ns()
-        span = self._tracer.start_span(
-            mask(f"call {event.service}"),
-            kind=SpanKind.CLIENT,
-            attributes=_plain(
-                {
-                    "redrive.service": event.service,
-                    "redrive.endpoint": event.endpoint,
-                    "redrive.attempt": event.attempt,
-                    "redrive.outcome": event.outcome,
-                    "redrive.wait": event.wait_s,
-                    "http.request.resend_count": event.attempt - 1 or None,
-                    "http.response.status_code": event.status,
-                    "error.type": event.error or (None if event.outcome == "success" else event.outcome),
-                }
-            ),
-            start_time=ended - round(event.latency_ms * 1_000_000),
-        )
-        if event.outcome != "success":
-            span.set_status(StatusCode.ERROR, mask(event.error or event.outcome))
-        span.end(ended)
+            lose(one.span)
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, name: str, run_id: UUID, attributes: Mapping[str, Any]) -> None:
         shown = mask(name)
-        span = self._tracer.start_span(shown, attributes=_plain(attributes))
+        span = self._tracer.start_span(shown, attributes=plain(attributes))
         thread = threading.get_ident()
         with self._lock:
             # A thread that begins the same anew is done with what it did before, however that ended.
@@ -143,7 +116,7 @@ class Spans:
                 gone.append(self._open.pop(next(iter(self._open))))
             self._open[thread, run_id] = _Open(shown, span)
         for one in gone:
-            _lose(one.span)
+            lose(one.span)
 
     def _end(self, report: Report | FlowReport, more: Mapping[str, Any]) -> None:
         with self._lock:
@@ -151,10 +124,17 @@ class Spans:
         if found is None:
             return
         figures = _flow_figures(report) if isinstance(report, FlowReport) else _figures(report)
-        found.span.set_attributes(_plain({**figures, **more}))
+        found.span.set_attributes(plain({**figures, **more}))
         if report.status in _WENT_WRONG:
             found.span.set_status(StatusCode.ERROR, mask(report.reason or str(report.status)))
         found.span.end()
+
+    def trace_id(self, run_id: UUID | str | None) -> str | None:
+        """Return the id of the trace that a run belongs to, else of the current one."""
+        with self._lock:
+            found = [one.span for (_, known), one in self._open.items() if str(known) == str(run_id)]
+        context = (found[-1] if found else get_current_span()).get_span_context()
+        return format_trace_id(context.trace_id) if context.is_valid else None
 
     def _span(self, run_id: UUID) -> Span | None:
         with self._lock:
@@ -168,7 +148,7 @@ class Spans:
             kept = {f"redrive.{name}": getattr(event, name) for name in event.__slots__}
             for known in ("pipeline", "flow", "run_id"):
                 kept.pop(f"redrive.{known}", None)
-            span.add_event(type(event).__name__, _plain(kept))
+            span.add_event(type(event).__name__, plain(kept))
 
     # ── parts of runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,7 +159,7 @@ class Spans:
         span = self._tracer.start_span(
             "batch",
             self._below(event.run_id),
-            attributes=_plain({**named, **rows}),
+            attributes=plain({**named, **rows}),
             start_time=ended - round(event.seconds * _NANO),
         )
         span.end(ended)
@@ -188,7 +168,7 @@ class Spans:
         span = self._tracer.start_span(
             mask(f"task {event.name}"),
             self._below(event.run_id),
-            attributes=_plain(
+            attributes=plain(
                 {
                     "redrive.flow": event.flow,
                     "redrive.run_id": event.run_id,
@@ -212,11 +192,6 @@ class Spans:
 
 
 _NO_ROWS = {"batches", "retries"}
-
-
-def _lose(span: Span) -> None:
-    span.set_status(StatusCode.ERROR, _NO_END)
-    span.end()
 
 
 def _of_run(event: RunStarted) -> dict[str, Any]:
@@ -263,12 +238,6 @@ def _flow_figures(report: FlowReport) -> dict[str, Any]:
 
 def _common(report: Report | FlowReport) -> dict[str, Any]:
     return {"redrive.status": report.status, "redrive.reason": report.reason, "redrive.late": report.late}
-
-
-def _plain(attributes: Mapping[str, Any]) -> dict[str, str | bool | int | float]:
-    """As OpenTelemetry takes them: what is not known is left out, what is text is masked."""
-    known = {name: value for name, value in attributes.items() if value is not None}
-    return {name: value if isinstance(value, bool | int | float) else mask(str(value)) for name, value in known.items()}
 
 
 def _nanoseconds(moment: datetime) -> int:

@@ -36,6 +36,7 @@ from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import count_rows, note_start
 from redrive.store.run_log import columns_of, counts_of
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
+from redrive.tracing import trace_id
 
 LEASE = timedelta(seconds=60)
 _LONGEST_VARIABLE = 500
@@ -276,6 +277,8 @@ class Ledger:
             keep_claims: whether letters stay claimed until the run is resumed or abandoned, as those of a killed one.
         """
 
+        trace = trace_id(self.run_id)
+
         def work(connection: Connection) -> datetime:
             now = self._database.dialect.now(connection)
             self._move(connection, updated_at=now, owner=None, owner_until=None)
@@ -286,6 +289,7 @@ class Ledger:
                     status=status,
                     reason=reason,
                     **_fault(fault),
+                    trace_id=trace,
                     ended_at=now,
                     updated_at=now,
                     seconds=seconds,

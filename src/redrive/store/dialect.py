@@ -30,6 +30,7 @@ class LetterRow(NamedTuple):
     context: str | None = None
     target: str | None = None
     sink_key: str | None = None
+    trace_id: str | None = None
 
 
 PUT_COLUMNS = LetterRow._fields

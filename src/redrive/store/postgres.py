@@ -130,7 +130,8 @@ class PostgresDialect:
                        run_id = again.run_id, error_message = again.error_message,
                        source_table = again.source_table, position = again.position,
                        attempts = again.attempts, raw_record = again.raw_record,
-                       context = again.context, target = coalesce(again.target, letter.target), superseded_at = NULL,
+                       context = again.context, target = coalesce(again.target, letter.target),
+                       trace_id = coalesce(again.trace_id, letter.trace_id), superseded_at = NULL,
                        edited_record = CASE WHEN {unchanged} THEN letter.edited_record END,
                        sink_key = CASE WHEN {unchanged}
                            AND (letter.sink_key IS NOT NULL OR letter.edited_record IS NOT NULL)

@@ -196,7 +196,8 @@ class SqliteDialect:
                            THEN sink_key ELSE :sink_key END,
                        received_key = CASE WHEN :is_same THEN received_key END,
                        key_since = CASE WHEN :is_same THEN key_since END, raw_record = :raw_record,
-                       context = :context, target = coalesce(:target, target), superseded_at = NULL
+                       context = :context, target = coalesce(:target, target),
+                       trace_id = coalesce(:trace_id, trace_id), superseded_at = NULL
                 WHERE {pending}""",
             values,
         )

@@ -1,5 +1,8 @@
 """OpenTelemetry, with its real SDK: spans that tell what ran within what, for how long and why it failed; metrics."""
 
+import asyncio
+import contextvars
+import gc
 import importlib
 import subprocess
 import sys
@@ -7,6 +10,7 @@ import threading
 from datetime import UTC, datetime
 from uuid import uuid4
 
+import httpx
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -23,7 +27,7 @@ from redrive.flows import FlowEnded, FlowReport, FlowStarted, FlowStatus, TaskEn
 from redrive.observe import otel, otel_spans
 from redrive.policy.breaker import Breaker
 from redrive.runs import BatchWritten, Counts, RunStarted
-from redrive.testing import set_testing
+from redrive.testing import Answer, FaultyServer, set_testing
 
 
 class Telescope:
@@ -426,7 +430,7 @@ def test_where_it_is_not_installed_one_sentence_says_what_to_do():
 
 
 class TestCalls:
-    """Each attempt of a call is a span below the one in which the call is made."""
+    """Each call is a span below the one in which it is made, and each attempt one below its call."""
 
     @staticmethod
     def call(sky, *outcomes, times=1, **options):
@@ -444,10 +448,12 @@ class TestCalls:
         return around
 
     def test_each_attempt_is_a_span_of_a_client(self, sky):
-        around = self.call(sky, ConnectionResetError("gone"), None)
-        first, second = sky.spans("call bank")
+        self.call(sky, ConnectionResetError("gone"), None)
+        call, (first, second) = sky.span("call bank"), sky.spans("attempt bank")
         assert {span.kind for span in (first, second)} == {SpanKind.CLIENT}
-        assert {span.parent.span_id for span in (first, second)} == {around.get_span_context().span_id}
+        assert {span.parent.span_id for span in (first, second)} == {call.get_span_context().span_id}
+        assert call.start_time <= first.start_time
+        assert second.end_time <= call.end_time
         assert (first.status.status_code, second.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
         said = {"error.type": "ConnectionResetError", "redrive.outcome": "transient", "redrive.attempt": 1}
         assert said.items() <= first.attributes.items()
@@ -459,13 +465,117 @@ class TestCalls:
         options = {"retry": redrive.Retry(attempts=1), "breaker": Breaker(failures=1)}
         around = self.call(sky, ConnectionRefusedError("nobody there"), times=2, **options)
         assert [event.name for event in around.events] == ["circuit_open"]
-        assert len(sky.spans("call bank")) == 1
+        assert len(sky.spans("call bank")) == len(sky.spans("attempt bank")) == 1
+
+    def test_call_is_a_span_with_its_outcome(self, sky):
+        around = self.call(sky, ConnectionResetError("gone"), None)
+        call = sky.span("call bank")
+        assert call.parent.span_id == around.get_span_context().span_id
+        assert {"redrive.attempts": 2, "redrive.outcome": "success"}.items() <= call.attributes.items()
+        assert call.status.status_code is StatusCode.UNSET
+
+    def test_call_that_fails_has_the_error(self, sky):
+        self.call(sky, *[TimeoutError("slow")] * 2, retry=redrive.Retry(attempts=2))
+        call = sky.span("call bank")
+        assert {"redrive.attempts": 2, "error.type": "TimeoutError"}.items() <= call.attributes.items()
+        assert call.status.status_code is StatusCode.ERROR
+
+    def test_calls_of_tasks_and_services_are_kept_apart(self, sky):
+        async def ask(times):
+            left = [ConnectionResetError("gone")] * times
+
+            async def flaky():
+                await asyncio.sleep(0)
+                if left:
+                    raise left.pop()
+
+            await redrive.Service(f"bank-{times}").acall(flaky)
+
+        async def all_at_once():
+            await asyncio.gather(*(ask(times) for times in (0, 1, 2)))
+
+        with set_testing():
+            asyncio.run(all_at_once())
+        for times in (0, 1, 2):
+            call, attempts = sky.span(f"call bank-{times}"), sky.spans(f"attempt bank-{times}")
+            assert {span.parent.span_id for span in attempts} == {call.get_span_context().span_id}
+            assert len(attempts) == call.attributes["redrive.attempts"] == times + 1
+
+    def test_call_that_is_interrupted_ends_with_its_context(self, sky):
+        def flaky():
+            if not sky.spans("attempt bank"):
+                raise ConnectionResetError("gone")
+            raise KeyboardInterrupt
+
+        def interrupted():
+            with pytest.raises(KeyboardInterrupt):
+                redrive.Service("bank").call(flaky)
+
+        with set_testing():
+            contextvars.copy_context().run(interrupted)
+        gc.collect()
+        assert sky.span("call bank").status.description == "its end was never announced"
+
+    def test_requests_have_the_attributes_of_the_conventions(self, sky):
+        with FaultyServer() as server:
+            self.check_requests(sky, server)
+
+    @staticmethod
+    def check_requests(sky, server):
+        server.on("/users/*", Answer(503), Answer(200))
+        url = server.url.replace("://", "://bob:hunter2hunter2@")
+        service = redrive.Service("bank")
+        with set_testing(), httpx.Client(transport=service.httpx_transport()) as client:
+            assert client.get(f"{url}/users/1742?api_key=hunter2hunter2").status_code == 200
+        first, second = sky.spans("attempt bank")
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        said = {
+            "http.request.method": "GET",
+            "url.template": "/users/{id}",
+            "server.address": host,
+            "server.port": int(port),
+            "http.response.status_code": 503,
+            "error.type": "503",
+        }
+        assert said.items() <= first.attributes.items()
+        assert {"http.response.status_code": 200, "http.request.resend_count": 1}.items() <= second.attributes.items()
+        assert "hunter2" not in str([dict(span.attributes) for span in sky.spans()])
 
     def test_they_can_be_left_out(self, sky):
         sky.end()
         sky.end = otel.instrument(tracer_provider=sky.tracers, meter_provider=sky.meters, calls=False)
         self.call(sky, None)
         assert [span.name for span in sky.spans()] == ["settle"]
+
+
+class TestTraceIds:
+    """Runs, letters and alerts keep the id of the trace that was active."""
+
+    def test_letters_and_alert_of_a_run_have_its_trace(self, sky, store, pipeline):
+        def broken(row):
+            raise PermissionError("refused")
+
+        with pytest.raises(redrive.RunStopped):
+            pipeline(transform=broken).run()
+        trace_id = trace.format_trace_id(sky.span("run vendor").get_span_context().trace_id)
+        assert [alert.facts.trace_id for alert in store.alerts.find()] == [trace_id]
+
+    def test_letter_and_own_alert_have_the_current_trace(self, sky, store):
+        with sky.tracers.get_tracer("program").start_as_current_span("settle") as around:
+            store.dlq.put({"id": 1}, "bad", pipeline="vendor", key="1")
+            store.alerts.open(key="export", severity="P3", title="no rows")
+        trace_id = trace.format_trace_id(around.get_span_context().trace_id)
+        (letter,) = store.dlq.find()
+        assert letter.trace_id == store.alerts.find()[0].facts.trace_id == trace_id
+
+    def test_rejected_rows_have_the_trace_of_their_run(self, sky, store, pipeline):
+        pipeline(4).run()
+        (letter,) = store.dlq.find()
+        assert letter.trace_id == trace.format_trace_id(sky.span("run vendor").get_span_context().trace_id)
+
+    def test_there_is_none_without_a_span(self, store):
+        store.dlq.put({"id": 1}, "bad", pipeline="vendor", key="1")
+        assert store.dlq.find()[0].trace_id is None
 
 
 def test_attempts_are_counted_by_service_and_outcome_with_their_latency(sky):

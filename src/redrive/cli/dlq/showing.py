@@ -92,6 +92,7 @@ def _show_to_people(out: Output, view: LetterView, letter: Letter, audit: Iterab
         "run": letter.run_id,
         "attempts": letter.attempts if letter.attempts > 1 else None,
         "replays": f"{letter.reprocess_count}, last {at(letter.last_reprocess)}" if letter.reprocess_count else None,
+        "trace": letter.trace_id,
         "last error": None if letter.last_error is None else view.text(letter.last_error, letter),
         "note": None if letter.note is None else view.text(letter.note, letter),
         "settled": at(letter.settled_at) or None,

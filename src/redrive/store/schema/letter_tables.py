@@ -57,6 +57,8 @@ letters = Table(
     # and `superseded_at` were before an edit.
     Column("key_since", Moment),
     Column("received_key", Value),
+    # Of OpenTelemetry, in which it was last put.
+    Column("trace_id", Text),
     sqlite_autoincrement=True,  # an id is never used again: the audit log refers to it
 )
 

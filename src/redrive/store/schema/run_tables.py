@@ -49,6 +49,7 @@ runs = Table(
     # More of the error than its first line; and the variables of the environment that `[alerts] environment` names.
     Column("detail", Text),
     Column("environment", Value),
+    Column("trace_id", Text),  # of OpenTelemetry
     Index("runs_pipeline_name", "pipeline_name", "started_at"),
     Index("runs_started_at", "started_at"),
 )

@@ -25,6 +25,7 @@ def upgrade() -> None:
         sa.Column("superseded_at", Moment),
         sa.Column("key_since", Moment),
         sa.Column("received_key", Value),
+        sa.Column("trace_id", sa.Text),
     ):
         op.add_column("dead_letter_queue", column, schema=schema)
     for name in ("sink_key", "key_since"):
@@ -99,7 +100,8 @@ def _add_progress(schema: str | None) -> None:
     """Keep how far a run came, its whole error and its environment; and the rows of all runs of a pipeline."""
     for name in ("source_done", "source_total"):
         op.add_column("runs", sa.Column(name, sa.BigInteger), schema=schema)
-    op.add_column("runs", sa.Column("detail", sa.Text), schema=schema)
+    for name in ("detail", "trace_id"):
+        op.add_column("runs", sa.Column(name, sa.Text), schema=schema)
     op.add_column("runs", sa.Column("environment", Value), schema=schema)
     prefix = "" if schema is None else f"{schema}."
     for name in ("rows_read", "rows_written", "rows_rejected"):
