@@ -1,12 +1,14 @@
 """Calls that become dead letters, and the way back, on every store."""
 
 import asyncio
+import signal
 
 import httpx
 import pytest
 import requests
 
 import redrive
+from redrive.calls.target import endpoint_of
 from redrive.testing import Answer, FaultyServer
 
 ONCE = redrive.Retry(attempts=1)
@@ -95,6 +97,28 @@ class TestFunctions:
         with pytest.raises(ZeroDivisionError):
             bank.call(divmod, 1, 0)
         assert "cannot store the dead letter of a call of divmod: OSError: no space" in caplog.text
+
+    def test_signal_handler_ends_storing_and_replaying(self, store, bank, caplog):
+        def over(*_):
+            raise TimeoutError("job over its limit")
+
+        class Slow:
+            def put_many(self, letters, *, pipeline):
+                signal.raise_signal(signal.SIGALRM)
+
+        def ring():
+            signal.raise_signal(signal.SIGALRM)
+
+        before = signal.signal(signal.SIGALRM, over)
+        try:
+            with pytest.raises(TimeoutError, match="job over its limit"):
+                bank.replay_target(ring).reprocess([{"function": endpoint_of(ring), "args": [], "kwargs": {}}])
+            bank._core.letters._queue = Slow()
+            with pytest.raises(TimeoutError, match="job over its limit"):
+                bank.call(divmod, 1, 0)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert "cannot store the dead letter" not in caplog.text
 
 
 class TestRequests:

@@ -26,6 +26,7 @@ LAYERS = [
         "extras",
         "stopping",
         "collection",
+        "interrupts",
     },
     {"classify", "policy"},
     {"calls", "store"},

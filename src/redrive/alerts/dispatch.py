@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from redrive.alerts.outbox import Claim, Due, Outbox
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.settings import AlertSettings, Channel
+from redrive.classify.signals import is_interrupt
 from redrive.errors import StoreError
 from redrive.policy import backoff
 
@@ -275,6 +276,8 @@ def _write_down(mark: Callable[[], None]) -> None:
     except StoreError:
         raise
     except Exception as error:
+        if is_interrupt(error):
+            raise
         LOG.error("what became of a message cannot be stored: %s", safe_line(f"{type(error).__name__}: {error}", 300))
 
 

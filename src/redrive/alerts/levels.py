@@ -27,6 +27,7 @@ from redrive.alerts.promises import Promises
 from redrive.alerts.service_levels import services
 from redrive.alerts.settings import AlertSettings
 from redrive.alerts.table_counts import TableCounts
+from redrive.classify.signals import is_interrupt
 from redrive.errors import StoreError
 from redrive.masking import mask
 from redrive.model import Kind
@@ -109,7 +110,7 @@ class Levels:
         try:
             return measure()
         except Exception as error:
-            if isinstance(error, StoreError) and error.kind in _DOWN:
+            if is_interrupt(error) or (isinstance(error, StoreError) and error.kind in _DOWN):
                 raise
             unknown[name] = why(error)
             return None

@@ -25,6 +25,7 @@ from redrive.alerts.ledger import OPEN, WATCH
 from redrive.alerts.levels import Levels
 from redrive.alerts.picture import Judgement
 from redrive.alerts.watchers import CONDITION, Watchers
+from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
 from redrive.errors import AlertError, StoreError
 from redrive.model import Kind
@@ -275,6 +276,8 @@ class Watch:
         try:
             post(self._desk.settings.heartbeat, b"{}", seconds=_HEARTBEAT)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             self._begins(_BEAT, type(error).__name__, why(error))
         else:
             self._is_over(_BEAT)
@@ -384,6 +387,8 @@ class Watch:
         try:
             step()
         except Exception as error:
+            if is_interrupt(error):
+                raise
             self.failed.append(error)
             self._begins(what, type(error).__name__, why(error))
             return False

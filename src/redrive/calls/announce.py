@@ -8,7 +8,7 @@ from dataclasses import fields
 from traceback import format_exc
 
 from redrive.calls.event_lines import fields_of, line_of
-from redrive.calls.interrupts import is_interrupt
+from redrive.classify.signals import is_interrupt
 from redrive.flows import TaskEnded
 from redrive.masking import mask
 from redrive.model import Attempt, CallFailed, Event, in_words

@@ -13,10 +13,10 @@ from redrive.calls.context import attempt_of, enclosing, innermost, inside, new_
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, aperform, perform, unwrap
 from redrive.calls.flow import Call, Steps, Trial
-from redrive.calls.interrupts import is_interrupt
 from redrive.calls.runner import Passage, Runner
 from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
 from redrive.calls.target import Target
+from redrive.classify.signals import is_interrupt
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 BLOCK = "block"

@@ -11,6 +11,7 @@ from redrive.calls.blame import story_of
 from redrive.calls.steps import Outcome, Raised
 from redrive.calls.target import Target, endpoint_of, is_async
 from redrive.classify.responses import attribute
+from redrive.classify.signals import is_interrupt
 from redrive.letters import ErrorType, NewLetter
 from redrive.masking import mask
 from redrive.model import Failure, Kind
@@ -63,6 +64,8 @@ class LetterBox:
         try:
             self._queue.put_many([letter], pipeline=self._pipeline)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             told = mask(f"{type(error).__name__}: {error}")
             EVENTS.error("cannot store the dead letter of a call of %s: %s", target.endpoint, told)
 
@@ -119,5 +122,7 @@ class CallTarget:
             else:
                 self._service.call(self._function, *args, **kwargs)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             return error
         return None

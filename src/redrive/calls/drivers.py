@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from redrive.calls import testmode
 from redrive.calls.flow import Steps
-from redrive.calls.interrupts import is_interrupt
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
+from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
 
 

@@ -20,12 +20,12 @@ from redrive.calls.core import Core, Options
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, adrive, drive, unwrap
 from redrive.calls.flow import Trial
-from redrive.calls.interrupts import is_interrupt
 from redrive.calls.job import Function, Job, TurnedOutAsync, settle
 from redrive.calls.results import Nature, nature_of
 from redrive.calls.steps import Outcome, Raised, Returned
 from redrive.calls.target import Target
 from redrive.classify.responses import response_status
+from redrive.classify.signals import is_interrupt
 from redrive.clock import in_thread
 from redrive.model import Attempt
 from redrive.policy.breaker import Permit

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, NamedTuple
 
+from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock, running_trio, time_limit
 from redrive.policy.token import Token, TokenState
 
@@ -98,7 +99,8 @@ class TokenKeeper:
                 outcome.add_done_callback(_seen)
                 with suppress(_Abandoned):
                     async with asyncio.timeout(patience):
-                        await asyncio.shield(outcome)
+                        await asyncio.wait([outcome])
+                    joined.flight.outcome.result()  # asyncio would make another TimeoutError of one, without traceback
             finally:
                 del joined
 
@@ -173,8 +175,10 @@ class TokenKeeper:
             flight.ended()
         except BaseException as error:
             self._end(flight)
-            # A fetch that was cancelled is no verdict on the token: those who wait begin another.
-            flight.ended(error if isinstance(error, Exception) else _Abandoned())
+            # A fetch that was cancelled is no verdict on the token: those who wait begin another. Of a task of its own,
+            # only those who wait hear.
+            is_verdict = isinstance(error, Exception) and (flight.loop is not None or not is_interrupt(error))
+            flight.ended(error if is_verdict else _Abandoned())
             raise
         finally:
             with suppress(ValueError):  # closed with its event loop, in another context than it began in

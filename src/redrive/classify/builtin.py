@@ -14,7 +14,7 @@ from redrive.classify.look_through import look_through, origin_of, stands_for_an
 from redrive.classify.names import type_names
 from redrive.classify.ours import verdict_on_ours
 from redrive.classify.responses import Answer, attribute, body_in_memory, headers_of
-from redrive.classify.signals import is_stop_signal
+from redrive.classify.signals import is_interrupt
 from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TEXTS, TYPES
 from redrive.model import Kind, Scope, Verdict
 
@@ -125,7 +125,7 @@ def _by_attributes(error: BaseException, now: datetime) -> Found | None:
 def _by_origin(error: BaseException, scope: Scope, now: datetime, depth: int = 0) -> Found | None:
     """What an error of an unknown class was raised for."""
     origin = origin_of(error)
-    if origin is None or depth >= _DEPTH or is_stop_signal(origin):
+    if origin is None or depth >= _DEPTH or is_interrupt(origin):
         return None
     chain = look_through(origin)
     ours = verdict_on_ours(origin, now)

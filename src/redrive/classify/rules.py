@@ -8,6 +8,7 @@ from typing import Any
 
 from redrive.classify.read import http_answer, os_errno, sqlstate
 from redrive.classify.responses import Answer
+from redrive.classify.signals import is_interrupt
 from redrive.model import Kind
 
 Predicate = Callable[[Any], object]
@@ -92,6 +93,8 @@ def match(rule: Rule, position: int, facts: Facts) -> Match | None:
             if not rule.when(facts.failure):
                 return None
         except Exception as error:
+            if is_interrupt(error):
+                raise
             raise RuleBroke(rule, error) from error
     return Match(rule, position, level, nearness)
 

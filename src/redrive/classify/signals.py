@@ -1,8 +1,10 @@
-"""What is no failure at all: orders to stop."""
+"""What is no failure at all: orders to stop, and what a signal handler raises in the middle of other code."""
 
 from __future__ import annotations
 
+from redrive.classify.look_through import look_through
 from redrive.classify.names import type_names
+from redrive.interrupts import is_from_signal_handler
 
 # Exceptions in form only: a cancelled future, and the limits that job runners raise inside the job.
 _STOP_TYPES = frozenset(
@@ -24,3 +26,11 @@ def is_stop_signal(error: BaseException) -> bool:
 def is_stop_type(cls: type[BaseException]) -> bool:
     """Whether exceptions of the class say "stop"."""
     return not issubclass(cls, Exception) or not _STOP_TYPES.isdisjoint(type_names(cls))
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether the exception must reach the caller at once: it is never retried and rejects no row.
+
+    A client may have wrapped it: httpx makes a ReadTimeout of a handler's TimeoutError.
+    """
+    return is_stop_signal(error) or is_from_signal_handler(*look_through(error))

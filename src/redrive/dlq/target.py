@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from redrive.classify.classifier import Classifier
+from redrive.classify.signals import is_interrupt
 from redrive.dlq.edited_keys import KeysOf
 from redrive.dlq.prepare import error_text
 from redrive.errors import Discard, LetterError, RedriveError, Superseded
@@ -141,6 +142,8 @@ class Target:
         try:
             return self.keys(records)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             raise TargetFailed(error, _classifier.classify(error, scope="row")) from error
 
     def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:
@@ -150,6 +153,8 @@ class Target:
         except WrongAnswer:
             raise
         except Exception as error:
+            if is_interrupt(error):
+                raise
             verdict = _classifier.classify(error, scope="row")
             if verdict.kind not in _OF_THE_RECORD:
                 raise TargetFailed(error, verdict) from error

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from redrive.calls.announce import Announcer, Hook
+from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import checked_pipeline, storable
 from redrive.errors import LetterError, RedriveError, RunStopped, StoreError
 from redrive.letters import Letter
@@ -197,6 +198,8 @@ class Pipeline:
         except (RunStopped, StoreError):
             raise  # another process has it in hand, or nothing can be noted
         except Exception as error:
+            if is_interrupt(error):
+                raise
             tell_of_refusal(job, ledger, sla=self._sla, error=error)
             if isinstance(error, RedriveError):
                 raise

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from redrive.classify.classifier import Classifier
+from redrive.classify.signals import is_interrupt
 from redrive.dlq.target import Outcomes
 from redrive.errors import Discard, SinkMismatch, SourceError, Superseded
 from redrive.letters import ErrorType, Letter
@@ -110,7 +111,7 @@ def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exc
     except SourceError as error:  # this record cannot be read again; the next one may
         return error
     except Exception as error:
-        if _classifier.classify(error, scope="row").kind is not Kind.ROW:
+        if is_interrupt(error) or _classifier.classify(error, scope="row").kind is not Kind.ROW:
             raise
         return error
     return found

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from redrive.calls.blame import story_of
 from redrive.classify.classifier import Classifier
-from redrive.classify.signals import is_stop_signal
+from redrive.classify.signals import is_interrupt
 from redrive.errors import RunStopped
 from redrive.model import Kind, Scope
 from redrive.policy import backoff
@@ -77,7 +77,7 @@ class Retries:
                 # A service has retried by its own policy; to do so again would multiply the attempts.
                 if not retried or story_of(error) is not None:
                     raise
-                verdict = None if is_stop_signal(error) else _classifier.classify(error, scope=scope)
+                verdict = None if is_interrupt(error) else _classifier.classify(error, scope=scope)
                 ambiguous += verdict is not None and verdict.kind is Kind.AMBIGUOUS
                 if verdict is None or not (verdict.kind in _TRANSIENT or 0 < ambiguous <= _MOST_AMBIGUOUS):
                     raise

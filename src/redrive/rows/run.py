@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar
 
+from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import storable
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.model import Kind
@@ -100,9 +101,9 @@ class Run:
             raise self._ended(RunStatus.ABORTED, aborted) from None
         except RunStopped as stopped:
             raise self._ended(RunStatus.STOPPED, stopped) from None
-        except Exception as error:
-            raise self._ended(RunStatus.FAILED, error) from error
         except BaseException as error:
+            if isinstance(error, Exception) and not is_interrupt(error):
+                raise self._ended(RunStatus.FAILED, error) from error
             if type(error).__name__ == "PanicException":  # what polars raises for a fault of its own is no interrupt
                 raise self._ended(RunStatus.FAILED, RuntimeError(str(error))) from error
             self._end(RunStatus.STOPPED, "interrupted", None)  # what was written is saved
@@ -120,9 +121,9 @@ class Run:
             while True:
                 try:
                     prepared = self._next()
-                except (KeyboardInterrupt, SystemExit):
-                    raise
-                except BaseException:
+                except BaseException as error:
+                    if _is_interrupt(error):
+                        raise
                     # What was handed over is being written all the same.
                     if under_way is not None:
                         self._written(*under_way)
@@ -141,10 +142,11 @@ class Run:
                         f"stopped: {reason}; everything so far is written, and running again goes on from there",
                         kind=Kind.TRANSIENT,
                     )
-        except (KeyboardInterrupt, SystemExit):
-            written = self._beside.interrupt()
-            if isinstance(written, Written):
-                self._note(written)
+        except BaseException as error:
+            if _is_interrupt(error):
+                written = self._beside.interrupt()
+                if isinstance(written, Written):
+                    self._note(written)
             raise
         self._judge(final=True)
 
@@ -213,7 +215,7 @@ class Run:
             try:
                 return self._prepared(batch)
             except Exception as error:
-                if kind_of(error) is not Kind.RESOURCE:
+                if is_interrupt(error) or kind_of(error) is not Kind.RESOURCE:
                     raise
                 self._waiting.extendleft(reversed(self._halved(batch, error)))
 
@@ -261,7 +263,7 @@ class Run:
         try:
             written = self._beside.result(under_way)
         except Exception as error:
-            if kind_of(error) is not Kind.RESOURCE or not len(prepared.rows):
+            if is_interrupt(error) or kind_of(error) is not Kind.RESOURCE or not len(prepared.rows):
                 raise
             self._in_pieces(prepared.batch, error)
         else:
@@ -275,7 +277,7 @@ class Run:
                 self._fit(prepared)
                 written = self._beside.result(self._submit(prepared))
             except Exception as again:
-                if kind_of(again) is not Kind.RESOURCE:
+                if is_interrupt(again) or kind_of(again) is not Kind.RESOURCE:
                     raise
                 self._in_pieces(half, again)
             else:
@@ -393,6 +395,13 @@ class Run:
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Return whether an error of the thread that reads means: end now, without waiting for the sink to the end."""
+    if isinstance(error, Exception):
+        return is_interrupt(error)
+    return isinstance(error, KeyboardInterrupt | SystemExit)
 
 
 def tell_of_refusal(job: Job, ledger: Ledger, *, sla: Daily | None, error: Exception) -> None:

@@ -4,6 +4,8 @@ import functools
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future
 
 import pytest
 
@@ -11,6 +13,7 @@ import redrive
 from redrive import Breaker, KeyPool, Retry
 from redrive.classify.signals import is_stop_signal
 from redrive.testing import FakeClock
+from tests.support.flows import eventually
 
 
 class SoftTimeLimit(Exception):
@@ -43,6 +46,14 @@ def alarm():
 
 def ring():
     signal.raise_signal(signal.SIGALRM)
+
+
+def waits_for_a_future(thread):
+    """Return whether the thread waits for what another one does."""
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None and frame.f_code is not Future.result.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def reset():
@@ -192,6 +203,121 @@ class TestAttempt:
             service().call(lambda: bad)
 
 
+class TestWrapped:
+    """A client library that catches what the handler raised, and raises an error of its own."""
+
+    @pytest.mark.parametrize("library", ["httpx", "requests"])
+    def test_timeout_of_a_client_is_not_retried(self, service, alarm, library):
+        httpx, requests = pytest.importorskip("httpx"), pytest.importorskip("requests")
+        alarm(too_late)
+        calls = []
+
+        def fetch():
+            calls.append(1)
+            try:
+                ring()
+            except TimeoutError as error:
+                if library == "httpx":
+                    raise httpx.ReadTimeout("timed out") from error
+                raise requests.exceptions.ReadTimeout(error)  # noqa: B904  # as requests does it
+
+        with pytest.raises((httpx.ReadTimeout, requests.exceptions.ReadTimeout)):
+            service().call(fetch)
+        assert len(calls) == 1
+
+    def test_error_of_the_program_is_not_taken_for_a_timeout(self, service, alarm):
+        alarm(too_late)
+        calls = []
+
+        class LoadFailed(Exception):
+            pass
+
+        def fetch():
+            calls.append(1)
+            try:
+                ring()
+            except TimeoutError as error:
+                raise LoadFailed from error
+
+        with pytest.raises(LoadFailed):
+            service().call(fetch)
+        assert len(calls) == 1
+
+    def test_stated_verdict_counts(self, service, alarm):
+        alarm(too_late)
+        calls = []
+
+        def fetch():
+            calls.append(1)
+            try:
+                ring()
+            except TimeoutError as error:
+                raise redrive.Transient("slow") from error
+
+        with pytest.raises(redrive.Transient):
+            service(retry=Retry(attempts=3, base=0, cap=0)).call(fetch)
+        assert len(calls) == 3
+
+
+class TestUserCode:
+    """Functions of the user's that run beside the attempt."""
+
+    def test_signal_handler_ends_predicate_of_a_rule(self, service, alarm):
+        alarm(too_late)
+        rules = redrive.Classifier().rule(ConnectionError, kind="transient", when=lambda _: ring())
+        with pytest.raises(TimeoutError, match="job over its limit"):
+            service(classifier=rules).call(reset)
+
+    def test_signal_handler_ends_fetch_of_a_token(self, service, alarm):
+        alarm(too_late)
+        fetched = []
+
+        def fetch():
+            fetched.append(1)
+            return ring() if len(fetched) == 1 else "token-01"
+
+        bank = service(credentials=redrive.Token(fetch))
+        with pytest.raises(TimeoutError, match="job over its limit"):
+            bank.call(lambda credential: credential)
+        assert bank.call(lambda credential: credential) == "token-01"
+
+    async def test_signal_handler_ends_async_fetch_of_a_token(self, service, alarm):
+        alarm(too_late)
+        fetched = []
+
+        async def fetch():
+            fetched.append(1)
+            return ring() if len(fetched) == 1 else "token-01"
+
+        async def pay(credential):
+            return credential
+
+        bank = service(credentials=redrive.Token(fetch))
+        with pytest.raises(TimeoutError, match="job over its limit"):
+            await bank.acall(pay)
+        assert await bank.acall(pay) == "token-01"
+
+    def test_other_thread_fetches_token_again(self, service, alarm):
+        alarm(too_late)
+        fetched, results = [], []
+
+        def fetch():
+            fetched.append(threading.current_thread())
+            if len(fetched) == 1:
+                other.start()
+                eventually(lambda: waits_for_a_future(other))
+                ring()
+            return "token-01"
+
+        bank = service(credentials=redrive.Token(fetch))
+        other = threading.Thread(target=lambda: results.append(bank.call(lambda credential: credential)))
+        with pytest.raises(TimeoutError, match="job over its limit"):
+            bank.call(lambda credential: credential)
+        other.join(30)
+        assert results == ["token-01"]
+        assert fetched == [threading.main_thread(), other]
+
+
 @pytest.mark.parametrize("path", ["billiard.exceptions.SoftTimeLimitExceeded", "rq.timeouts.BaseTimeoutException"])
 def test_limit_of_a_job_runner_is_a_stop_signal(path):
     module, _, name = path.rpartition(".")
@@ -204,6 +330,7 @@ import sys
 import redrive
 from redrive import Breaker, KeyPool, Retry, RetryBudget, Service, Token
 from redrive.testing import FakeClock
+from tests.support.flows import eventually
 
 for credentials in (None, KeyPool(["key-1111", "key-2222"]), Token(lambda: "token-01")):
     service = Service(

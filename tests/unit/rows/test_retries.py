@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sqlite3
 
 import httpx
 import polars as pl
 import psycopg
+import pydantic
 import pytest
 
 import redrive
-from redrive.runs import BatchRetried
+from redrive.runs import BatchRetried, RunEnded
 
 COUNT = 40
 
@@ -168,3 +170,81 @@ class TestEnd:
     def test_patience_is_a_number_of_seconds(self, load, wrong):
         with pytest.raises(ValueError, match="patience must be"):
             load(patience=wrong)
+
+
+def over(*_):
+    raise TimeoutError("job over its limit")
+
+
+@pytest.fixture
+def ring():
+    """Let the handler of SIGALRM raise at the n-th call."""
+    before = signal.signal(signal.SIGALRM, over)
+    yield lambda at: at == 25 and signal.raise_signal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+class TestSignalHandler:
+    """What a signal handler raises ends the run and reaches its caller, whichever code it arrived in."""
+
+    @staticmethod
+    def frame(ring):
+        def double(frame):
+            ring(frame["id"].max() // 10 * 10 + 5)
+            return frame
+
+        return redrive.rows.per_frame(double)
+
+    @pytest.mark.parametrize("step", ["source", "iterator", "validate", "model", "transform", "per_frame"])
+    def test_limit_of_the_job_ends_the_run(self, load, ring, step):
+        def items():
+            for number in range(COUNT):
+                if step in {"source", "iterator"}:
+                    ring(number)
+                yield {"id": number}
+
+        class Order(pydantic.BaseModel):
+            id: int
+
+            @pydantic.field_validator("id")
+            @classmethod
+            def check(cls, value):
+                ring(value)
+                return value
+
+        options = {
+            "source": {},
+            "iterator": {},
+            "validate": {"validate": lambda record: ring(record["id"]) or None},
+            "model": {"validate": Order},
+            "transform": {"transform": lambda record: ring(record["id"]) or record},
+            "per_frame": {"transform": self.frame(ring)},
+        }[step]
+        with pytest.raises(TimeoutError, match="job over its limit"):
+            load(items() if step == "iterator" else items, **options).run()
+        [ended] = [event.report for event in load.events if isinstance(event, RunEnded)]
+        assert (ended.status, ended.reason, ended.rejected, ended.retries) == ("stopped", "interrupted", 0, 0)
+        assert load.table() == list(range(ended.written))
+        assert ended.written in {10, 20}
+        if step != "iterator":
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            report = load(items, **options).run()
+            assert (report.resumed, load.table()) == (True, list(range(COUNT)))
+
+    def test_limit_of_a_job_runner_ends_the_run(self, load):
+        limit = type("SoftTimeLimitExceeded", (Exception,), {"__module__": "billiard.exceptions"})
+        with pytest.raises(limit):
+            load(validate=Flaky(limit())).run()
+        assert load.events[-1].report.status == "stopped"
+
+    def test_limit_of_the_job_ends_a_replay(self, load, tmp_path):
+        with redrive.connect(tmp_path / "store.db") as store:
+            store.dlq.put_many([redrive.NewLetter({"id": 1}, ValueError("bad"))], pipeline="load")
+            before = signal.signal(signal.SIGALRM, over)
+            try:
+                with pytest.raises(TimeoutError, match="job over its limit"):
+                    store.dlq.replay(lambda _: signal.raise_signal(signal.SIGALRM), pipeline="load", dry_run=False)
+            finally:
+                signal.signal(signal.SIGALRM, before)
+            [letter] = store.dlq.find(pipeline="load")
+            assert (letter.status, letter.attempts) == ("pending", 1)

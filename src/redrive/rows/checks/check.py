@@ -13,7 +13,7 @@ from uuid import UUID
 
 from redrive.classify.classifier import Classifier
 from redrive.classify.names import type_names
-from redrive.classify.signals import is_stop_signal
+from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import error_text
 from redrive.errors import PipelineError
 from redrive.letters import ErrorType
@@ -162,14 +162,14 @@ class Sieve:
 
 def fault(error: Exception) -> str | None:
     """What is wrong with a row, in words; None where it is to be dropped. What is no fault of a row is raised."""
+    if is_interrupt(error):
+        raise error
     if "pydantic_core.ValidationError" in type_names(type(error)):
         from redrive.rows.checks.model import in_words
 
         return in_words(error)
     if isinstance(error, ExceptionGroup):
         return _faults(error)
-    if is_stop_signal(error):
-        raise error
     kind = _classifier.classify(error, scope="row").kind
     if kind is Kind.DISCARD:
         return None

@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from redrive.classify.signals import is_interrupt
 from redrive.collection import without_collection
 from redrive.errors import PipelineError
 from redrive.extras import needs
@@ -290,7 +291,9 @@ def _field_value(model: type[BaseModel], name: str, record: Record) -> Any:
     try:
         made = model.__pydantic_validator__.validate_assignment(model.model_construct(), name, raw)
         return writable(getattr(made, name))
-    except Exception:  # a bad value, a frozen model, a validator that needs the other fields
+    except Exception as error:  # a bad value, a frozen model, a validator that needs the other fields
+        if is_interrupt(error):
+            raise
         return raw
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from redrive.classify import classify
 from redrive.classify.responses import attribute, body_in_memory, response_status
+from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError, StatedVerdict
 from redrive.model import Kind
 from redrive.numbers import exact
@@ -181,6 +182,8 @@ def _malformed_unless_json(fetched: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if is_interrupt(error):
+            raise
         # Every library says it in its own way; nesting without end is a fault of the data, too, not of the program.
         if not isinstance(error, RecursionError) and classify(error, "row").kind is not Kind.ROW:
             raise
@@ -191,6 +194,8 @@ def _asked(option: str, function: Callable[[Any], Any], value: Any) -> Any:
     try:
         return function(value)
     except Exception as error:
+        if is_interrupt(error):
+            raise
         raise _NotThere(f"{option} raised {type(error).__name__}: {error}") from error
 
 

@@ -13,6 +13,7 @@ from redrive.calls.service import Service
 from redrive.calls.target import endpoint_of, is_async
 from redrive.classify import classify
 from redrive.classify.responses import attribute
+from redrive.classify.signals import is_interrupt
 from redrive.errors import CircuitOpen, RetriesExhausted, SourceError
 from redrive.model import Failure, Kind, Verdict
 from redrive.rows.sources.pages_content import Contents, MalformedPage, Page, body_of
@@ -87,6 +88,8 @@ class Fetch:
         try:
             return self._page(self._guarded(token))
         except Exception as error:
+            if is_interrupt(error):
+                raise
             return Failed(error, fault_of(error))
 
     async def acall(self, token: Any) -> Outcome:
@@ -94,6 +97,8 @@ class Fetch:
         try:
             return self._page(await self._guarded(token))
         except Exception as error:
+            if is_interrupt(error):
+                raise
             return Failed(error, fault_of(error))
 
     def stop(self) -> None:

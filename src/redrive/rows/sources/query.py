@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import URL, Select, Text
 
+from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError
 from redrive.letters import ErrorType
 from redrive.model import Kind
@@ -488,7 +489,12 @@ class QueryReading:
         )
 
     def _raise(self, error: Exception) -> NoReturn:
-        if isinstance(error, SourceError) or databases.heals(error) or databases.kind_of(error) is Kind.RESOURCE:
+        if (
+            isinstance(error, SourceError)
+            or is_interrupt(error)
+            or databases.heals(error)
+            or databases.kind_of(error) is Kind.RESOURCE
+        ):
             raise error
         raise SourceError(f"{self._name}: {databases.first_line(error)}") from error
 
@@ -504,7 +510,7 @@ class _Page(NamedTuple):
 
 
 def _is_no_rows_fault(error: Exception) -> bool:
-    return databases.heals(error) or databases.kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
+    return is_interrupt(error) or databases.heals(error) or databases.kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
 
 
 def _named_by(sql: str) -> str:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.sql import ClauseElement
 
 from redrive.classify.classifier import Classifier
+from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError, Transient
 from redrive.extras import needs
 from redrive.masking import mask
@@ -106,7 +107,7 @@ def steadily(work: Callable[[], T]) -> T:
         try:
             return work()
         except Exception as error:
-            if cancellation.requested or not heals(error) or time.monotonic() >= ends:
+            if cancellation.requested or is_interrupt(error) or not heals(error) or time.monotonic() >= ends:
                 raise
         repeat += 1
         cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))

@@ -9,6 +9,7 @@ from itertools import islice
 from types import GeneratorType
 from typing import Any
 
+from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.first_items import FirstItems, counts_of, difference_of, difference_of_declared, digest_of
@@ -145,6 +146,8 @@ class Records:
             try:
                 self._peeked = self._only or self._new_stream()
             except Exception as error:
+                if is_interrupt(error):
+                    raise
                 self._peeked = _Stream.failed(error)
         return self._peeked
 
@@ -274,6 +277,8 @@ class _Stream:
                 # Copied at once: a program may fill the same dict again for every row that it yields.
                 ahead.append(item.copy() if type(item) is dict else _record_or_not(item))
         except Exception as error:
+            if is_interrupt(error):
+                raise
             self.error = error
 
     def skip_to(self, row: int, name: str, *, last: str | None) -> None:
@@ -334,6 +339,8 @@ def _record_or_not(item: Any) -> Record | _NoRecord:
     try:
         return _record(item)
     except Exception as error:
+        if is_interrupt(error):
+            raise
         return _NoRecord(item, error)
 
 

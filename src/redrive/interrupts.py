@@ -1,13 +1,12 @@
-"""Exceptions that are not an attempt's: orders to stop, and what a signal handler raises in the middle of a call."""
+"""Exceptions that a signal handler of the program raises, in the middle of whatever the main thread does."""
 
 from __future__ import annotations
 
 import functools
 import signal
 import threading
+from collections.abc import Container
 from types import CodeType
-
-from redrive.classify.signals import is_stop_signal
 
 # The signals by which programs limit, end or wake a job.
 _SIGNALS = tuple(
@@ -17,30 +16,29 @@ _SIGNALS = tuple(
 )
 
 
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether the exception must reach the caller at once, whichever line of the call it arrived at."""
-    return is_stop_signal(error) or is_from_signal_handler(error)
+def is_from_signal_handler(*errors: BaseException) -> bool:
+    """Return whether a signal handler that is installed now has raised one of the exceptions.
 
-
-def is_from_signal_handler(error: BaseException) -> bool:
-    """Return whether a signal handler that is installed now has raised the exception.
-
-    A function that limits its own time installs a handler and restores the one before: its timeout is the attempt's.
+    A function that limits its own time installs a handler and restores the one before: its timeout is its own.
     """
     if threading.get_ident() != threading.main_thread().ident:  # Python runs handlers in the main thread alone
         return False
     handlers = {code for number in _SIGNALS if (code := _code_of(signal.getsignal(number))) is not None}
-    if not handlers:
-        return False
+    return bool(handlers) and any(_passes_through(error, handlers) for error in errors)
+
+
+def _passes_through(error: BaseException, functions: Container[CodeType]) -> bool:
     traceback = error.__traceback__
     while traceback is not None:
-        if traceback.tb_frame.f_code in handlers:
+        if traceback.tb_frame.f_code in functions:
             return True
         traceback = traceback.tb_next
     return False
 
 
 def _code_of(handler: object) -> CodeType | None:
+    if not callable(handler) or handler is signal.default_int_handler:
+        return None
     while isinstance(handler, functools.partial):
         handler = handler.func
     method = getattr(type(handler), "__call__", None)  # noqa: B004  # its code is wanted
