@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, ParamSpec, TypeVar, cast
 
 from redrive.calls.announce import EVENTS, Announcer, Hook
 from redrive.calls.attempts import BLOCK, Attempts
@@ -19,6 +19,7 @@ from redrive.calls.credentials import Credentials
 from redrive.calls.dead_letters import CallTarget, KeepsLetters, LetterBox
 from redrive.calls.endpoint_circuits import Circuits, circuits_of
 from redrive.calls.runner import Runner
+from redrive.calls.service_options import check_letters, check_types, refuse_mistaken, warn_of_early_circuit
 from redrive.calls.tally import Stats, Tally
 from redrive.calls.target import Target, is_async, refuse_generator, refuse_unless_callable, target_of
 from redrive.classify.classifier import Classifier
@@ -41,7 +42,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-_BREAKER = Breaker()
+# Known by their identity from options that somebody has set.
+_RETRY, _BREAKER = Retry(), Breaker()
 
 
 class Service:
@@ -78,7 +80,7 @@ class Service:
         self,
         name: str,
         *,
-        retry: Retry | None = Retry(),  # noqa: B008  # frozen
+        retry: Retry | None = _RETRY,
         breaker: Breaker | None = _BREAKER,
         breaker_per: Literal["service", "endpoint"] = "service",
         budget: RetryBudget | None = RetryBudget(),  # noqa: B008
@@ -96,8 +98,10 @@ class Service:
         on_discard: Literal["raise", "none"] = "raise",
         clock: Clock | None = None,
         random: Random | None = None,
+        **mistaken: Never,
     ) -> None:
-        _check_types(
+        refuse_mistaken(mistaken)
+        check_types(
             name,
             idempotent,
             clock,
@@ -109,7 +113,7 @@ class Service:
             credentials=credentials,
             classifier=classifier,
         )
-        _check_letters(dead_letters, pipeline, on_discard)
+        check_letters(dead_letters, pipeline, on_discard)
         if breaker_per not in ("service", "endpoint"):
             raise ValueError(f'breaker_per must be "service" or "endpoint", not {breaker_per!r}')
         limits = timeout_of(timeout)
@@ -119,6 +123,8 @@ class Service:
                 checks.seconds(option, value, above=0)
         if breaker is _BREAKER and retry is not None and retry.attempts > breaker.failures:
             breaker = replace(breaker, failures=retry.attempts)  # one call alone does not open the circuit early
+        elif breaker is not None and retry is not None and retry is not _RETRY:
+            warn_of_early_circuit(name, retry, breaker)
         given = {
             "name": name,
             "retry": retry,
@@ -221,6 +227,8 @@ class Service:
                 changes[name] = text
         if (limits := timeout_of(timeout)) is not None:
             changes.update(timeout=limits.total, limits=limits)
+            for concern in self.retry.concerns(timeout=limits.total):
+                checks.warn(f"service {self.name!r}: {concern}")
         if fallback is not MISSING:
             changes["fallback"] = fallback
         view = copy.copy(self)
@@ -394,45 +402,3 @@ def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:
     """How often successes must be counted for the shortest window in use to be exact to a slice of its own."""
     spans = [options.window for options in (breaker, budget) if options is not None]
     return min([Tally.SLICE, *(span / RollingWindow.SLICES for span in spans)])
-
-
-def _check_types(
-    name: object, idempotent: object, clock: object, random: object, store: object, **given: object
-) -> None:
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"a Service needs a name, a non-empty string, not {name!r}")
-    if not name.isprintable() or len(name) > _LONGEST_NAME:
-        raise ValueError(
-            f"a Service needs a name of at most {_LONGEST_NAME} characters that can be shown: {name[:50]!r}"
-        )
-    if idempotent not in (True, False, "key"):
-        raise ValueError(f'idempotent must be True, False or "key", not {idempotent!r}')
-    for option, value, method in (("clock", clock, "monotonic"), ("random", random, "uniform")):
-        if value is not None and not hasattr(value, method):
-            raise TypeError(f"{option} must have the methods of redrive.clock.{option.title()}, not be {value!r}")
-    if store is not None and not hasattr(store, "shared"):
-        raise TypeError(f"store must be what redrive.connect() returns, not {type(store).__name__}")
-    for option, value in given.items():
-        if value is not None and not isinstance(value, _TYPES[option]):
-            names = " or ".join(cls.__name__ for cls in _TYPES[option])
-            raise TypeError(f"{option} must be a {names} or None, not {type(value).__name__}")
-
-
-def _check_letters(dead_letters: object, pipeline: object, on_discard: object) -> None:
-    if dead_letters is not None and not hasattr(dead_letters, "dlq"):
-        raise TypeError(f"dead_letters must be what redrive.connect() returns, not {type(dead_letters).__name__}")
-    if pipeline is not None and (dead_letters is None or not isinstance(pipeline, str) or not pipeline.strip()):
-        raise ValueError(f"pipeline names the letters of dead_letters=, as a non-empty string, not {pipeline!r}")
-    if on_discard not in ("raise", "none"):
-        raise ValueError(f'on_discard must be "raise" or "none", not {on_discard!r}')
-
-
-_LONGEST_NAME = 200
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "retry": (Retry,),
-    "breaker": (Breaker,),
-    "budget": (RetryBudget,),
-    "credentials": (KeyPool, Token),
-    "classifier": (Classifier,),
-}

@@ -129,6 +129,12 @@ class Retry:
                 f'jitter="fixed" makes all clients that failed together come back together every {self.base:g} s'
             )
 
+        if self.attempts > 1 and self.base > self.within:
+            checks.warn(
+                f"base {self.base:g} s is longer than within {self.within:g} s: a wait that does not fit is not begun, "
+                "and the call ends without a retry"
+            )
+
     def worst_case(self, *, timeout: float | None = None) -> float:
         """The longest a call may take in seconds, but for waits that the server asks for (`within` bounds those).
 

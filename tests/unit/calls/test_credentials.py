@@ -394,7 +394,7 @@ async def test_a_fetch_that_hangs_is_bound_by_the_time_of_the_call():
     async def api(*, credential):
         return credential
 
-    shipfast = Service("shipfast", retry=Retry(within=0.2), credentials=Token(fetch))
+    shipfast = Service("shipfast", retry=Retry(base=0.1, within=0.2), credentials=Token(fetch))
     with pytest.raises(TimeoutError):
         await shipfast.acall(api)
 

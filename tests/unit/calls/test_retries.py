@@ -137,7 +137,7 @@ async def test_05_a_cancelled_wait_for_does_not_go_on_in_the_background():
         calls += 1
         await asyncio.sleep(60)
 
-    shipfast = Service("shipfast", retry=QUICK, breaker=Breaker(failures=1))
+    shipfast = Service("shipfast", breaker=Breaker(failures=1))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(shipfast.acall(hang), 0.05)
     await asyncio.sleep(0.05)

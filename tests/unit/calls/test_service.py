@@ -302,6 +302,9 @@ def test_no_attempt_outlasts_the_whole_call(service):
         cut = service(timeout=60, retry=Retry(within=20))
     assert cut.call(fetch) == 20
     assert "at worst 20.0 s" in repr(cut)
+    with pytest.warns(redrive.PolicyWarning, match="timeout 60 s is longer than the 20 s of the whole call"):
+        cut = service(retry=Retry(within=20)).with_options(timeout=60)
+    assert cut.call(fetch) == 20
 
 
 def test_function_that_cannot_be_timed_warns_once(service, caplog):
@@ -661,6 +664,35 @@ def test_policies_that_will_hurt_are_warned_about_with_the_services_name():
     with pytest.warns(redrive.PolicyWarning) as warned:
         Service("bank", retry=Retry(base=20), sla=30, timeout=10)
     assert any("does not fit the SLA of 30 s" in str(warning.message) for warning in warned)
+
+
+def test_call_that_opens_the_circuit_alone_is_warned_about(service, flaky):
+    with pytest.warns(redrive.PolicyWarning, match=r"fails 2 times opens the circuit.* pass Breaker\(failures=4\)"):
+        bank = service(breaker=Breaker(failures=2), retry=Retry(attempts=4, base=0, cap=0))
+    work = flaky(ConnectionResetError())
+    with pytest.raises(ConnectionResetError):
+        bank.call(work)
+    assert work.calls == 2
+    for attempts, breaker in ((2, Breaker(failures=2)), (4, Breaker(failures=2, minimum=4)), (4, None)):
+        work = flaky(ConnectionResetError())
+        with pytest.raises(ConnectionResetError):
+            service(breaker=breaker, retry=Retry(attempts=attempts, base=0, cap=0)).call(work)
+        assert work.calls == attempts
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ({"retries": 3}, r"a Service has no option retries=: write retry=redrive.Retry\(attempts=…\)"),
+        ({"max_attempts": 3}, r"no option max_attempts=: write retry=redrive.Retry\(attempts=…\)"),
+        ({"circuit_breaker": 3}, r"no option circuit_breaker=: write breaker=redrive.Breaker\(…\)"),
+        ({"nonsense": 3}, "a Service has no option nonsense=$"),
+        ({"retry": 3}, r"retry must be a Retry or None, not int: write redrive.Retry\(attempts=4\)"),
+    ],
+)
+def test_wrong_option_is_answered_with_the_right_one(wrong, right):
+    with pytest.raises(TypeError, match=right):
+        Service("bank", **wrong)
 
 
 def test_a_service_shows_its_worst_case():

@@ -351,7 +351,7 @@ def test_tokens_are_known_by_their_place(board):
 
 
 def test_a_pause_is_not_told(board):
-    service = keyed(board.seen_from(), retry=Retry(attempts=2))
+    service = keyed(board.seen_from(), retry=Retry(attempts=2), breaker=Breaker(failures=2))
 
     def limited(*, credential):
         raise redrive.RateLimited(retry_after=0.01)

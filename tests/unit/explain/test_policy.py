@@ -79,7 +79,8 @@ def test_each_change_that_is_proposed_makes_it_fit(sla, timeout):
 
 def test_a_breaker_that_ends_the_call_before_its_attempts_is_said():
     retry = redrive.Retry(attempts=8, within=1_000)
-    policy = Policy.of(redrive.Service("bank", retry=retry, breaker=redrive.Breaker()))
+    with pytest.warns(redrive.PolicyWarning, match="fails 5 times opens the circuit"):
+        policy = Policy.of(redrive.Service("bank", retry=retry, breaker=redrive.Breaker()))
     assert "a call that fails alone makes 5 of its 8 attempts: the circuit opened" in explain_policy(policy).notes
 
 

@@ -129,7 +129,7 @@ policies = st.builds(
     multiplier=st.floats(1, 5),
     cap=st.floats(10, 100),
     jitter=st.sampled_from([jitter for jitter in JITTERS if jitter != "fixed"]),
-    within=st.floats(0.1, 500),
+    within=st.floats(10, 500),
 )
 
 
@@ -211,6 +211,12 @@ def test_more_than_ten_attempts_and_a_fixed_delay_warn_and_say_why():
         Retry(attempts=11)
     with pytest.warns(PolicyWarning, match="come back together"):
         Retry(jitter="fixed")
+
+
+def test_waits_that_do_not_fit_the_call_warn():
+    with pytest.warns(PolicyWarning, match=r"base 500 s is longer than within 10 s: .* ends without a retry"):
+        Retry(base=500, cap=600, within=10)
+    Retry(attempts=1, base=500, cap=600, within=10)
 
 
 def test_concerns_name_a_short_base_a_long_cap_and_a_worst_case_beyond_the_sla():
