@@ -208,6 +208,22 @@ def test_an_error_that_does_not_heal_is_a_p1_at_once(store, vendor):
     assert "the column fee is gone" in alert.title
 
 
+def test_what_a_422_said_is_in_the_alert(store, vendor):
+    bank = redrive.Service("bank")
+    answer = httpx.Response(
+        422, json={"detail": "fee: not a number"}, request=httpx.Request("POST", "https://bank.example/orders")
+    )
+
+    def source():
+        bank.call(answer.raise_for_status)
+        yield {}
+
+    with pytest.raises(RunStopped):
+        vendor(source).run()
+    (alert,) = store.alerts.find()
+    assert "fee: not a number" in alert.facts.error
+
+
 def test_a_credential_that_is_refused_is_one_alert_of_the_service_for_all_who_need_it(store, vendor):
     bank = redrive.Service("bank")
 

@@ -11,7 +11,7 @@ from redrive.calls.event_lines import fields_of, line_of
 from redrive.classify.signals import is_interrupt
 from redrive.flows import TaskEnded
 from redrive.masking import mask
-from redrive.model import Attempt, CallFailed, Event, in_words
+from redrive.model import Attempt, CallFailed, Event, Kind, in_words
 
 Hook = Callable[[Event], None]
 
@@ -93,7 +93,7 @@ class Announcer:
                 attempt.subject,
                 attempt.attempt,
                 key,
-                attempt.outcome,
+                "rejected" if attempt.outcome == Kind.ROW else attempt.outcome,  # a call has no rows
                 what,
                 attempt.latency_ms,
                 after,

@@ -29,6 +29,7 @@ _DATES = (
     # Sun Nov  6 08:49:37 1994
     re.compile(rf"[a-z]{{3}} (?P<month>[a-z]{{3}}) +(?P<day>[0-9]{{1,2}}) {_TIME} (?P<year>[0-9]{{4}})", re.I),
 )
+_ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
@@ -50,7 +51,7 @@ def retry_after(headers: object, now: datetime, *, limited: bool = False) -> flo
 
 
 def parse_retry_after(value: str, now: datetime) -> float | None:
-    """Seconds from `now`, never negative; None for what is neither a number of seconds nor an HTTP date.
+    """Seconds from `now`, never negative; None for what is neither a number of seconds nor a date.
 
     Of several numbers the first counts. A number that is no span anybody waits for is the seconds since 1970, a
     larger one the milliseconds, and one beyond the year 5138 says nothing.
@@ -63,8 +64,19 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
         if seconds >= _MILLISECONDS:
             seconds /= 1000
         return max(0.0, seconds - now.timestamp()) if seconds >= _EPOCH else seconds
-    moment = parse_http_date(value, now)
+    moment = parse_http_date(value, now) or _parse_iso_date(value)
     return None if moment is None else max(0.0, (moment - now).total_seconds())
+
+
+def _parse_iso_date(value: str) -> datetime | None:
+    """A date as ISO 8601 writes it, which HTTP does not allow and some servers send; UTC where it names no zone."""
+    if not _ISO.match(value):  # Python also reads a bare date, and a week
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def parse_http_date(value: str, now: datetime) -> datetime | None:

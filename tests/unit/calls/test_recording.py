@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -416,3 +417,32 @@ def test_what_a_recorded_service_tells_of_itself_is_the_same(service, shelf, fla
     stats = bank.stats()
     assert (stats.calls, stats.attempts, stats.successes, stats.repeats) == (11, 12, 11, 1)
     assert Counter(stats.failures) == {"transient": 1}
+
+
+@pytest.mark.parametrize(
+    ("answers", "streaks"),
+    [
+        ("500 502 503", 1),
+        ("500 503", 0),
+        ("500 200 500 500", 0),
+        ("500 404 500 500", 0),
+        ("500 500 500 500 500 500", 1),  # one outage is one streak
+        ("500 500 500 200 500 500 500", 2),
+        ("500 500 422 500 500 500", 1),
+        ("500 reset 500 500", 1),  # a lost connection has no status: it neither adds nor breaks
+    ],
+)
+def test_three_calls_in_a_row_that_end_in_5xx_are_a_streak(service, shelf, answers, streaks):
+    left = answers.split()
+
+    def answer(request):
+        if (word := left.pop(0)) == "reset":
+            raise httpx.ConnectError("connection reset")
+        return httpx.Response(int(word))
+
+    bank = service(breaker=None)
+    with httpx.Client(transport=bank.httpx_transport(httpx.MockTransport(answer))) as client:
+        for _ in answers.split():
+            with suppress(httpx.ConnectError):
+                client.get("http://bank.example/payouts")
+    assert shelf.counts().get("streaks_5xx", 0) == streaks

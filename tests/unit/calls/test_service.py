@@ -481,6 +481,15 @@ def test_the_line_as_json(service, caplog, flaky):
     assert line["time"].endswith("+00:00")
 
 
+def test_line_of_a_call_names_no_row(service, caplog):
+    with httpx.Client(
+        transport=service().httpx_transport(httpx.MockTransport(lambda _: httpx.Response(404))), base_url="http://x"
+    ) as client:
+        client.get("/orders/17")
+    assert "GET /orders/17 attempt 1: rejected (404) in" in caplog.text
+    assert json.loads(JsonFormatter().format(caplog.records[0]))["outcome"] == "row"
+
+
 def test_the_json_formatter_masks_secrets_and_serialises_anything():
     extra = {"odd": {1, 2}, "dsn": "postgresql://etl:hunter2@db/lake", "deep": [{"url": "?key=hunter2"}], "n": math.nan}
     record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "token=hunter2", **extra})

@@ -106,6 +106,23 @@ def test_and_plain_data_in_a_pipe(run, day):
     assert sum(float(row[-1]) for row in quarters.rows) == pytest.approx(60, abs=0.01)
 
 
+def test_endpoints_of_a_service_are_a_table(run, store):
+    now, bank = datetime.now(UTC).timestamp(), Book()
+    bank.succeeded(now, [0.5] * 3, {"GET /orders/{id}": [0.5] * 3})
+    bank.attempted(now, "transient", 1.0, repeat=False, fault=True, endpoint="GET /orders/{id}")
+    bank.attempted(now, "row", 0.1, repeat=False, fault=False, endpoint="pay?token=hunter2hunter2")
+    bank.ended(now, "calls_failed", "failed_4xx", endpoint="pay?token=hunter2hunter2")
+    store.services.add(Batch("17-a", 1, {"bank": bank}))
+    shown = run("services", "show", "bank", "--endpoints")
+    header = shown.out.split("\n")[0].split("\t")
+    orders, pay = (dict(zip(header, row, strict=True)) for row in shown.rows)
+    assert list(orders.values())[:6] == ["GET /orders/{id}", "4", "4", "0.75", "1", "0"]
+    assert list(pay.values())[1:7] == ["1", "1", "0.0", "0", "1", "1"]
+    assert "hunter2" not in shown.out
+    told = json.loads(run("services", "show", "bank", "--json").out)["endpoints"]
+    assert [(one["endpoint"], one["faults"], one["mean_seconds"]) for one in told[:1]] == [("GET /orders/{id}", 1, 0.5)]
+
+
 def test_the_document_of_a_service_has_every_window_of_the_day(run, day):
     told = json.loads(run("services", "show", "bank", "--json").out)
     assert len(told["windows"]) == 20

@@ -26,7 +26,7 @@ from redrive.observe.metric_families import families
 from redrive.policy.breaker import State
 from redrive.runs import RunStatus
 from redrive.store.schema import OUTCOMES, STATUSES
-from redrive.store.service_log import ServiceWindow
+from redrive.store.service_log import EndpointSums, ServiceWindow
 from redrive.store.shared import ServiceState
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -229,6 +229,22 @@ def test_every_outcome_has_a_sample_from_the_beginning_so_that_a_rate_can_be_tak
     assert value(page, "service_attempts_total", service="bank", outcome="success") == 3
     assert value(page, "service_attempts_total", service="bank", outcome="transient") == 2
     assert value(page, "service_attempts_total", service="bank", outcome="quota") == 0
+
+
+def test_endpoints_are_counted_by_outcome():
+    of_bank = {"service": "bank", "endpoint": "GET /orders/{id}"}
+    payouts = EndpointSums(
+        **of_bank, calls=9, attempts=12, successes=7, retries=3, faults=4, calls_failed=2, failed_4xx=1, failed_404=0,
+        success_seconds=1.25,
+    )  # fmt: skip
+    page = page_of(endpoints=(payouts,))
+    counts = {
+        outcome: value(page, "endpoint_attempts_total", **of_bank, outcome=outcome)
+        for outcome in ("success", "fault", "refused")
+    }
+    assert counts == {"success": 7, "fault": 4, "refused": 1}
+    assert value(page, "endpoint_failed_calls_total", **of_bank) == 2
+    assert value(page, "endpoint_success_seconds_total", **of_bank) == 1.25
 
 
 def test_a_service_of_which_nobody_says_anything_has_a_closed_circuit():

@@ -259,6 +259,14 @@ def test_the_default_policy_spares_the_service_that_a_fixed_delay_floods(shown):
     assert ours.peak < exponential.peak / 10
 
 
+def test_clients_told_the_same_retry_after_do_not_return_together():
+    scenario = Scenario(clients=1_000, kind="503", retry_after=30)
+    told = Policy.of(redrive.Service("default"), retry_after=30)
+    ours, *_, fixed = hold(scenario, strategies("default", told, fixed=30.0), seed=1)
+    assert ours.peak < 2 * ours.normal
+    assert fixed.peak > 10 * fixed.normal
+
+
 def test_probes_come_together_where_the_cool_down_is_not_jittered_and_else_do_not(shown):
     _, (ours, unjittered, *_) = shown
 
