@@ -1,9 +1,10 @@
 """Services in forked children: no lock that a thread of the parent held is waited for."""
 
+import multiprocessing
 import os
 import signal
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -139,8 +140,9 @@ def call_both_ways(service):
             service.call(function, *args)
 
 
-def forks_under_load(store, *, forks, threads):
-    """Fork while threads call services with a store; the exit codes of children that call them, too."""
+@contextmanager
+def services_under_load(store, *, threads):
+    """Two services, which threads call all the time."""
     services = [
         Service("bank", store=store, retry=Retry(attempts=2, base=0, cap=0), credentials=KeyPool(["k-1111", "k-2222"])),
         Service("rates", store=store, retry=Retry(attempts=1), breaker_per="endpoint"),
@@ -151,27 +153,64 @@ def forks_under_load(store, *, forks, threads):
         while not over.is_set():
             call_both_ways(service)
 
-    def child():
-        for service in services:
-            before = service.stats().calls
-            for _ in range(20):
-                call_both_ways(service)
-            assert service.stats().calls == before + 40
-
     working = [threading.Thread(target=hammer, args=(services[number % 2],)) for number in range(threads)]
     for thread in working:
         thread.start()
     try:
-        return [in_child(child) for _ in range(forks)]
+        yield services
     finally:
         over.set()
         for thread in working:
             thread.join()
 
 
+def call_all(services):
+    """Call each service 40 times; return how many calls each has counted."""
+    counted = []
+    for service in services:
+        before = service.stats().calls
+        for _ in range(20):
+            call_both_ways(service)
+        counted.append(service.stats().calls - before)
+    return counted
+
+
+@contextmanager
+def opened(tmp_path, *, has_store):
+    if not has_store:
+        yield None
+        return
+    with redrive.connect(f"sqlite:///{tmp_path}/shared.db") as store:
+        yield store
+
+
+@pytest.mark.parametrize("has_store", [True, False], ids=["store", "no store"])
 @pytest.mark.parametrize(
     ("forks", "threads"), [(4, 4), pytest.param(200, 16, marks=pytest.mark.chaos)], ids=["short", "full"]
 )
-def test_children_forked_under_load_work(tmp_path, forks, threads):
-    with redrive.connect(f"sqlite:///{tmp_path}/shared.db") as store:
-        assert forks_under_load(store, forks=forks, threads=threads) == [0] * forks
+def test_children_forked_under_load_work(tmp_path, forks, threads, has_store):
+    with opened(tmp_path, has_store=has_store) as store, services_under_load(store, threads=threads) as services:
+
+        def child():
+            assert call_all(services) == [40, 40]
+
+        assert [in_child(child) for _ in range(forks)] == [0] * forks
+
+
+inherited = []
+"""Services that the workers of a pool have from their parent."""
+
+
+def call_inherited(_):
+    return call_all(inherited)
+
+
+@pytest.mark.parametrize("has_store", [True, False], ids=["store", "no store"])
+def test_workers_of_a_forked_pool_work(tmp_path, has_store):
+    with opened(tmp_path, has_store=has_store) as store, services_under_load(store, threads=4) as services:
+        inherited[:] = services
+        try:
+            with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+                assert pool.map_async(call_inherited, range(6), chunksize=1).get(60) == [[40, 40]] * 6
+        finally:
+            inherited.clear()
