@@ -211,6 +211,13 @@ def test_of_a_key_the_last_four_characters_may_be_shown():
 
 
 @pytest.mark.parametrize(
+    ("key", "shown"), [("", ""), ("a", ""), ("abcde", "de"), ("abcdefg", "efg"), ("key-1111", "1111")]
+)
+def test_of_a_short_key_no_more_than_half_is_shown(key, shown):
+    assert last_four(key) == shown
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "github_pat_11ABCDEFG0123456789abcdef",

@@ -57,6 +57,11 @@ class Block:
         self._blocks = blocks
 
     def __enter__(self) -> Block:
+        if hasattr(self, "_entered"):
+            raise RuntimeError(
+                "`with attempt:` was used twice for the same attempt: take the next one from the loop, "
+                "`for attempt in service.attempts():`"
+            )
         caller = sys._getframe(1)
         if caller.f_code.co_flags & _GENERATOR:
             self._mark.frame = caller

@@ -20,8 +20,9 @@ from redrive.policy import checks
 if TYPE_CHECKING:
     from redrive.calls.runner import Runner
 
-# By RFC 9110, repeating these has the effect of sending them once.
-IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+# By RFC 9110 and IANA's registry of methods, repeating these has the effect of sending them once.
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"}
+IDEMPOTENT_METHODS = frozenset({*_SAFE_METHODS, "PUT", "DELETE"})
 
 # Answers by which the server says that it did not act on the request.
 REFUSALS = frozenset({401, 403, 408, 425, 429})

@@ -107,5 +107,5 @@ def _under(name: object, value: Any) -> Any:
 
 
 def last_four(secret: str) -> str:
-    """What may be shown of a key."""
-    return secret[-4:]
+    """What may be shown of a key: its last four characters, and of a short one no more than half."""
+    return secret[len(secret) - min(4, len(secret) // 2) :]

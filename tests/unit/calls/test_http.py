@@ -705,3 +705,23 @@ def test_a_nonsense_transport_or_adapter_is_refused(nonsense):
         Service("shipfast").httpx_transport(nonsense)
     with pytest.raises(TypeError, match="adapter must be a requests adapter"):
         Service("shipfast").requests_adapter(nonsense)
+
+
+@pytest.mark.parametrize(
+    ("method", "attempts"),
+    [("PROPFIND", 2), ("REPORT", 2), ("SEARCH", 2), ("QUERY", 2), ("DELETE", 2), ("POST", 1), ("MKCOL", 1)],
+)
+def test_lost_request_is_repeated_by_its_method(method, attempts):
+    sent = []
+
+    def answer(request):
+        sent.append(request.method)
+        raise httpx.ReadError("connection reset")
+
+    bank = Service("bank", retry=Retry(attempts=2, base=0, cap=0))
+    with (
+        httpx.Client(transport=bank.httpx_transport(httpx.MockTransport(answer))) as client,
+        pytest.raises(httpx.ReadError),
+    ):
+        client.request(method, "http://bank.example/orders")
+    assert sent == [method] * attempts

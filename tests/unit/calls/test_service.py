@@ -100,6 +100,20 @@ def test_a_block_that_gives_up_raises_its_own_error_with_the_story(service, flak
     assert len(caught.value.redrive.attempts) == 3
 
 
+@pytest.mark.parametrize("nested", [True, False], ids=["nested", "again"])
+def test_attempt_is_used_once(service, nested):
+    def fetch():
+        for attempt in service().attempts():
+            with attempt:
+                if nested:
+                    attempt.__enter__()
+            with attempt:
+                pass
+
+    with pytest.raises(RuntimeError, match="was used twice for the same attempt: take the next one from the loop"):
+        fetch()
+
+
 def test_a_block_sees_its_credential_and_is_refused_without_with(service):
     shipfast = service(credentials=KeyPool(["key-aaaa"]), timeout=3)
     (attempt,) = _entered(shipfast.attempts())

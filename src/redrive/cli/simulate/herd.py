@@ -60,7 +60,12 @@ def herd(
         str, typer.Option(metavar="KIND", help="How that shows: refused (connections), 503, or hang.")
     ] = "refused",
     retry_after: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="What every 503 asks for.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="What every 503 asks for: of a full queue, and of an outage of kind 503.",
+            show_default=False,
+        ),
     ] = None,
     again: Annotated[
         float, _seconds("A call that failed is made again when its error says so, else after this, on average.")
