@@ -22,11 +22,21 @@ kinds are those of [Verdicts](verdicts.md).
 
 The expectations, what an experienced engineer would do with each failure, were written first, and the rules followed.
 **redrive agrees in {agreeing} of {cases}**; the others are [listed below](#where-redrive-differs) with the reason.
+Of the failures that every client meets, {common}, it is **{common_agreeing} of {common_cases}** that were provoked.
 `make packs` installs all of these libraries and tests the whole table; `make test` does so for the light ones.
 
 An error of any other library is judged by its status, by its `retryable` flag and by its cause. What remains is unknown
 until you [add a rule](verdicts.md#your-own-rules).
 """
+
+
+COMMON = {
+    "closed port": "a closed port",
+    "connection reset": "a reset connection",
+    "timeout": "a timeout",
+    "HTTP 503": "a 503",
+}
+"""Failures that every client meets, and their words."""
 
 
 def render() -> str:
@@ -35,7 +45,12 @@ def render() -> str:
     kinds = {case: argued[case.key].got if case.key in argued else case.expected for case in cases}
     libraries = list(dict.fromkeys(case.library for case in cases))
     constructed = sum(case.constructed for case in cases)
+    common = {case: kind for case, kind in kinds.items() if case.failure in COMMON and not case.constructed}
+    *words, last = COMMON.values()
     intro = INTRO.format(
+        common=f"{', '.join(words)} and {last}",
+        common_agreeing=sum(case.expected == kind for case, kind in common.items()),
+        common_cases=len(common),
         cases=f"{len(cases):,}",
         libraries=len(libraries),
         provoked=len(cases) - constructed,
