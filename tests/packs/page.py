@@ -22,7 +22,8 @@ kinds are those of [Verdicts](verdicts.md).
 
 The expectations, what an experienced engineer would do with each failure, were written first, and the rules followed.
 **redrive agrees in {agreeing} of {cases}**; the others are [listed below](#where-redrive-differs) with the reason.
-Of the failures that every client meets, {common}, it is **{common_agreeing} of {common_cases}** that were provoked.
+Of the failures that every client meets, {common}, it is
+**{common_agreeing} of {common_cases}** that were provoked.
 `make packs` installs all of these libraries and tests the whole table; `make test` does so for the light ones.
 
 An error of any other library is judged by its status, by its `retryable` flag and by its cause. What remains is unknown
