@@ -29,15 +29,17 @@ REFUSALS = frozenset({401, 403, 408, 425, 429})
 
 KEY_SENT = "redrive.key_sent"
 
+_FILLED = (("credential", 1), ("timeout", 1))
+_FILLED_WITH_KEY = (*_FILLED, ("idempotency_key", 1))
+
 
 def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
-    filled = ("credential", "timeout", "idempotency_key") if keyed else ("credential", "timeout")
     parts = urlsplit(url)
     path = mask(parts.path)  # webhooks and bots have their secret there
     return Target(
         f"{method} {route(path)}",
-        tuple((name, 1) for name in filled),
+        _FILLED_WITH_KEY if keyed else _FILLED,
         request=f"{method} {shown_path(path)}",
         returns_responses=True,
         content=_content(method, url, body) if keyed else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 MOST = 100
 """Endpoints of one service that are counted apart."""
@@ -36,11 +37,13 @@ _DIGITS = re.compile(r"\d")
 _MIXED = 3  # digits in a word from which on it is taken for an id
 
 
+@lru_cache(1_000)  # most programs send many requests to few paths
 def route(path: str) -> str:
     """Return the path with `{id}` for each segment that looks like an id."""
     return "/".join(_segments(path[:_LONGEST_PATH]))
 
 
+@lru_cache(1_000)
 def shown_path(path: str) -> str:
     """Return the path as an operator needs it: with the ids in it, but for those that may be secrets."""
     return "/".join(_segments(path[:_LONGEST_PATH], _SHOWN))
