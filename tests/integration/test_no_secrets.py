@@ -91,7 +91,7 @@ def aftermath(tmp_path_factory, postgres_url):
         for section, text in re.findall(r"^=== (\w+)\n(.*?)(?=^=== |\Z)", told, re.MULTILINE | re.DOTALL):
             program[section] = program.get(section, "") + text
         with redrive.connect(here.store) as store:
-            named = {"vendor": "a row", "framed": "a batch", "settlement": "a task"}
+            named = {"vendor": "a row", "framed": "a batch"}
             letters = {
                 named.get(one.pipeline) or (one.key or one.position)[:20]: str(one.id)
                 for one in store.dlq.find(limit=100)
@@ -134,7 +134,7 @@ def commands(found):
         ),
         (["dlq", "show", letters["a row"]], ["a row", "a replay"]),
         (["dlq", "show", letters["a batch"]], ["a row", "a frame"]),
-        (["dlq", "show", letters["a task"]], ["a parameter of a flow"]),
+        (["dlq", "show", letters["settle[1]"]], ["a parameter of a flow", "an item"]),
         (["dlq", "show", letters[a_key]], ["a record", "an edit", "the name of a source"]),
         (["dlq", "show", letters[another[:20]]], ["a record", "a note", "the key of a letter", "a position"]),
         (["dlq", "show", letters["bytes"]], ["a letter", "bytes)"]),

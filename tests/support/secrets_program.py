@@ -157,7 +157,7 @@ def merchants(account):
 
 
 @flow.task(each=merchants, retry=TWICE)
-def settle(merchant):
+def settle(merchant, account):
     """A task that prints secrets and then fails of them."""
     sys.stdout.write(planted.text("stdout") + "\n")
     sys.stderr.write(planted.text("stderr") + "\n")
