@@ -72,8 +72,10 @@ def body_detail(body: str | None) -> str | None:
     if start in ("{", "["):
         return shown(_json_detail(body))
     if start == "<":
-        title = _TITLE.search(body[:_LOOK_AT])
-        return shown(title[1]) if title else shown(_TAG.sub(" ", body[:_LOOK_AT]))
+        # Masked before the tags go: they may be what names the secret, as in <password>…</password>.
+        page = mask(cut_to_mask(body, _LOOK_AT))
+        title = _TITLE.search(page)
+        return shown(title[1] if title else _TAG.sub(" ", page))
     return shown(body)
 
 

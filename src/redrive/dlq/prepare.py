@@ -192,7 +192,8 @@ class Preparer:
         elif error_type not in _ERROR_TYPES:
             raise LetterError(_unknown_error_type(error_type))
         # Redacted before it is cut: half a secret would not be recognised.
-        message = storable(self._redactor.text(message[: 2 * _LONGEST_MESSAGE], letter.record)[:_LONGEST_MESSAGE])
+        message = self._redactor.text(message, letter.record, most=2 * _LONGEST_MESSAGE)
+        message = storable(message[:_LONGEST_MESSAGE])
         cause = fingerprint(error_type, message)
         if cause.value not in self.causes:
             self.causes[cause.value] = (cause, str(error_type), message)

@@ -23,7 +23,7 @@ from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 from redrive.dlq.forms import mask_form
-from redrive.masking import MASK, mask
+from redrive.masking import MASK, cut_to_mask, mask
 from redrive.store.encoding import decode, encode
 
 # Shorter values are found in every message.
@@ -61,14 +61,18 @@ class Redactor:
         copy, secrets = self._part(value)
         return _scrub(copy, secrets) if secrets else copy
 
-    def text(self, message: str, record: Any) -> str:
-        """The message without the values of the record's named fields, and without what looks like a credential."""
+    def text(self, message: str, record: Any, *, most: int | None = None) -> str:
+        """The message without the values of the record's named fields, and without what looks like a credential.
+
+        Args:
+            most: characters of it that are looked at for credentials, and returned.
+        """
         if self.fields:
             secrets = self._part(record)[1]
             if secrets is None:
                 return MASK  # the record cannot be looked into, so nobody knows what of it the message shows
             message = _without(secrets, _CUT_SHORT.sub(f"input_value={MASK}", message))
-        return mask(message)
+        return mask(message if most is None else cut_to_mask(message, most))
 
     def is_shown(self, text: str, record: Any) -> bool:
         """Whether a text, such as a key or a position, holds the value of a named field.

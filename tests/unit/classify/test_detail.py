@@ -52,6 +52,17 @@ def test_a_secret_in_what_the_server_said_is_masked_even_at_the_cut():
     assert "sk-live" not in detail_of("x" * 990 + " sk-live-abcdefghijklmnop")
 
 
+def test_secret_that_a_tag_names_is_masked():
+    assert "hunter2" not in detail_of("<error><password>hunter2abc</password></error>")
+
+
+def test_secret_at_the_cut_of_a_page_is_left_out():
+    token = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+    for shift in range(0, 60, 5):
+        page = "<p>" + "<br>" * 4_985 + "." * shift + " " + token
+        assert "ghp_" not in detail_of(page)
+
+
 def test_json_nested_beyond_reason_is_shown_as_text():
     assert detail_of("[" * 100_000).startswith("[[[[")
 

@@ -263,6 +263,13 @@ def test_a_list_that_makes_no_sense_is_refused(fields, error, words):
         Redactor(fields)
 
 
+def test_value_is_masked_before_the_message_is_cut():
+    record = {"note": "correct horse battery staple"}
+    for most in range(600, 640):
+        message = "password='" + "x" * 580 + "' " + record["note"]
+        assert "correct" not in Redactor(["note"]).text(message, record, most=most)
+
+
 def test_a_redactor_shows_its_fields():
     assert repr(Redactor(["ssn", "*.email"])) == "Redactor(['ssn', '*.email'])"
 
