@@ -12,16 +12,9 @@ import redrive
 from redrive.testing import Answer, FaultyServer
 from tests.support.warm_python import warm_python
 
-# An unclosed quote with escapes, names that lead to nothing, cards beside numbers: the worst of masking.
-PIECES = (
-    "password='" + "\\a" * 40,
-    "apikey =            ",
-    "cookie:\t\t\t",
-    "4111 1111 1111 1111 1.5 ",
-    "auth=('",
-    "eyJaaaaaaaa-",
-)
-LONG = "".join(piece * (8_000 // len(piece)) for piece in PIECES)
+# A quote that is never closed with escapes behind it, names that lead to nothing, cards beside numbers.
+PIECES = ("apikey =            ", "cookie:\t\t\t", "4111 1111 1111 1111 1.5 ", "key='\\a", "auth=('", "eyJaaaaaaaa-")
+LONG = 'token="' + "\\a" * 40 + "\n" + "".join(piece * (8_000 // len(piece)) for piece in PIECES)
 
 PROGRAM = """
 import csv, itertools, pathlib
