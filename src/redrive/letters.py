@@ -142,6 +142,16 @@ class Letter:
         return self.edited_record if self.edited else self.record
 
 
+@dataclass(frozen=True, slots=True)
+class CutRecord:
+    """Stands for a record, a context or a detail that is larger than a listing reads."""
+
+    size: int
+    """Characters of all of it, as JSON."""
+    beginning: str
+    """How it begins, as JSON."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
     """One change of a letter: who, when, what."""

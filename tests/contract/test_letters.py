@@ -148,6 +148,20 @@ def test_each_gives_all_letters_oldest_first(dlq, put):
     assert [letter.key for letter in dlq.each()] == [f"D-{n}" for n in range(2_500)]
 
 
+def test_large_record_is_cut_by_the_database(dlq):
+    dlq.put({"id": 1, "note": "small"}, "bad", pipeline="vendor", key="1")
+    dlq.put({"id": 2, "note": "x" * 5_000}, "bad", pipeline="vendor", key="2")
+    dlq.edit(2, {"id": 2, "note": "y" * 6_000})
+    large, small = dlq.find(max_record_chars=1_000)
+    assert small.record == {"id": 1, "note": "small"}
+    assert 5_000 < large.record.size < 5_100 < large.edited_record.size < 6_100
+    assert len(large.record.beginning) == 200
+    history = dlq.history("2", max_record_chars=1_000)
+    assert history.letters == (large,)
+    assert history.events[-1].detail.size > 5_000
+    assert dlq.history("2").letters[0].record["note"] == "x" * 5_000
+
+
 def test_find_filters_by_every_column(dlq):
     run = uuid.uuid4()
     dlq.put({"a": 1}, "fee: bad", pipeline="p1", key="k1", position="line 1", source="s1", run_id=run, attempts=2)

@@ -8,14 +8,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from redrive.cli.output import iso
-from redrive.letters import AuditEntry, Cause, Letter
-from redrive.masking import MASK, mask, mask_all
+from redrive.letters import AuditEntry, Cause, CutRecord, Letter
+from redrive.masking import MASK, cut_to_mask, mask, mask_all
 from redrive.store.encoding import encode
 
 if TYPE_CHECKING:
     from redrive.dlq.redact import Redactor
 
+MOST_IN_LIST = 10_000
+"""Characters of a record that lists show whole."""
 _LONGEST = 500  # characters of a value in a list of changes
+_PREVIEW = 199  # one less than was read, so that a word at the end is known to be cut
 _RECORDS = {"record", "edited_record"}
 _TEXTS = {"error_message", "last_error", "note", "key", "position"}
 
@@ -31,7 +34,9 @@ class LetterView:
         shown: dict[str, Any] = {}
         for one in fields(letter):
             value = getattr(letter, one.name)
-            if one.name in _RECORDS:
+            if isinstance(value, CutRecord):
+                shown |= self._cut(one.name, value)
+            elif one.name in _RECORDS:
                 shown[one.name] = self.record(value)
             elif one.name in _TEXTS and value is not None:
                 shown[one.name] = self.text(value, letter)
@@ -42,9 +47,17 @@ class LetterView:
         return shown
 
     def text(self, text: str, letter: Letter) -> str:
-        """A text about a letter."""
+        """A text about a letter; where fields are to be masked, nothing of one whose record was not read."""
+        cut = isinstance(letter.record, CutRecord) or isinstance(letter.edited_record, CutRecord)
+        if cut and self._redactor.fields:
+            return MASK
         shown = self._redactor.text(text, letter.record)
         return self._redactor.text(shown, letter.edited_record) if letter.edited else shown
+
+    def _cut(self, name: str, record: CutRecord) -> dict[str, Any]:
+        """What a list shows of a large record: its size and how it begins, unless fields of it are to be masked."""
+        preview = MASK if self._redactor.fields else f"{mask(cut_to_mask(record.beginning, _PREVIEW))}…"
+        return {name: None, f"{name}_size": record.size, f"{name}_preview": preview}
 
     def record(self, record: Any) -> Any:
         """A record as JSON has it."""
@@ -75,7 +88,8 @@ class LetterView:
         shown = {one.name: plain(getattr(cause, one.name)) for one in fields(cause)}
         if self._redactor.fields:
             shown["sample"] = None  # of a letter we do not know, whose values we could not find in it
-            shown["message"] = self._redactor.text(cause.message, one_of_it.record if one_of_it else None)
+            record = one_of_it.record if one_of_it else None
+            shown["message"] = MASK if isinstance(record, CutRecord) else self._redactor.text(cause.message, record)
         return shown
 
     def entry(self, entry: AuditEntry, letter: Letter) -> dict[str, Any]:
@@ -83,7 +97,9 @@ class LetterView:
         shown = {one.name: plain(getattr(entry, one.name)) for one in fields(entry) if one.name != "detail"}
         if entry.note is not None:
             shown["note"] = self.text(entry.note, letter)
-        if isinstance(entry.detail, dict):
+        if isinstance(entry.detail, CutRecord):
+            shown |= self._cut("detail", entry.detail)
+        elif isinstance(entry.detail, dict):
             shown["detail"] = {name: self.record(value) for name, value in entry.detail.items()}
         return shown
 

@@ -6,23 +6,24 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, null, select
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, case, cast, func, null, select
 
 from redrive.dlq.filters import Filter
 from redrive.errors import LetterError
-from redrive.letters import AuditEntry, Letter, Status
+from redrive.letters import AuditEntry, CutRecord, Letter, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
 PAGE = 1_000
 _STREAM = {"yield_per": 20_000}
+_BEGINNING = 200  # characters that are read of what is too large
+_HEAVY = ("raw_record", "edited_record", "context")
 
 
-def fetch(connection: Connection, ids: Sequence[int]) -> list[Letter]:
+def fetch(connection: Connection, ids: Sequence[int], *, longest: int | None = None) -> list[Letter]:
     """Letters by id, oldest first; those that are not there are left out."""
-    return [
-        as_letter(row) for row in connection.execute(_letters().where(among(letters.c.id, ids)).order_by(letters.c.id))
-    ]
+    found = _letters(longest=longest).where(among(letters.c.id, ids)).order_by(letters.c.id)
+    return [as_letter(row) for row in connection.execute(found)]
 
 
 def page(
@@ -33,6 +34,7 @@ def page(
     after: int | None,
     newest_first: bool,
     records: bool = True,
+    longest: int | None = None,
 ) -> list[Letter]:
     """One page: a letter that comes or goes meanwhile neither shifts nor repeats the others."""
     order = letters.c.id.desc() if newest_first else letters.c.id
@@ -40,9 +42,9 @@ def page(
     ids = select(letters.c.id).where(chosen.where()).order_by(order).limit(limit)
     if after is not None:
         ids = ids.where(letters.c.id < after if newest_first else letters.c.id > after)
-    rows = connection.execute(
-        _letters(records=records).where(among(letters.c.id, list(connection.execute(ids).scalars()))).order_by(order)
-    )
+    page_ids = list(connection.execute(ids).scalars())
+    found = _letters(records=records, longest=longest).where(among(letters.c.id, page_ids))
+    rows = connection.execute(found.order_by(order))
     return [as_letter(row) for row in rows]
 
 
@@ -92,22 +94,43 @@ def must_exist(connection: Connection, ids: tuple[int, ...]) -> None:
         raise LetterError(f"there is no {which}; nothing was changed")
 
 
-def audit(connection: Connection, ids: Sequence[int]) -> list[AuditEntry]:
+def audit(connection: Connection, ids: Sequence[int], *, longest: int | None = None) -> list[AuditEntry]:
     """What happened to these letters, oldest first."""
+    light = [column for column in letter_audit.c if column.name not in ("id", "detail")]
     rows = connection.execute(
-        select(letter_audit).where(among(letter_audit.c.letter_id, ids)).order_by(letter_audit.c.id)
+        select(*light, *_read(letter_audit.c.detail, longest))
+        .where(among(letter_audit.c.letter_id, ids))
+        .order_by(letter_audit.c.id)
     )
-    return [AuditEntry(**{name: value for name, value in row._mapping.items() if name != "id"}) for row in rows]
+    names = [column.name for column in light]
+    return [AuditEntry(**{name: getattr(row, name) for name in names}, detail=_heavy(row, "detail")) for row in rows]
 
 
-def _letters(*, records: bool = True) -> Select[Any]:
+def _letters(*, records: bool = True, longest: int | None = None) -> Select[Any]:
     """Select letters; without their records, which may be large, those are None."""
     edited = letters.c.edited_record.is_not(None).label("edited")
-    if records:
-        return select(letters, edited)
-    heavy = ("raw_record", "edited_record", "context")
-    light = [column for column in letters.c if column.name not in heavy]
-    return select(*light, *(null().label(name) for name in heavy), edited)
+    light = [column for column in letters.c if column.name not in _HEAVY]
+    if not records:
+        return select(*light, *(null().label(name) for name in _HEAVY), edited)
+    return select(*light, *(part for name in _HEAVY for part in _read(letters.c[name], longest)), edited)
+
+
+def _read(column: Column[Any], longest: int | None) -> Sequence[ColumnElement[Any]]:
+    """Select a column of JSON; with a limit, of what is longer its size and its beginning, and nothing else."""
+    if longest is None:
+        return [column]
+    written = cast(column, Text)
+    size = func.length(written)
+    return [
+        case((size <= longest, column), else_=null()).label(column.name),
+        case((size > longest, size), else_=null()).label(f"{column.name}_size"),
+        case((size > longest, func.substr(written, 1, _BEGINNING)), else_=null()).label(f"{column.name}_start"),
+    ]
+
+
+def _heavy(row: Row[Any], name: str) -> Any:
+    size = getattr(row, f"{name}_size", None)
+    return getattr(row, name) if size is None else CutRecord(size, getattr(row, f"{name}_start"))
 
 
 def as_letter(row: Row[Any]) -> Letter:
@@ -118,7 +141,7 @@ def as_letter(row: Row[Any]) -> Letter:
         run_id=row.run_id,
         error_type=row.error_type,
         error_message=row.error_message,
-        record=row.raw_record,
+        record=_heavy(row, "raw_record"),
         source=row.source_table,
         key=row.source_key,
         rejected_at=row.rejected_at,
@@ -132,10 +155,10 @@ def as_letter(row: Row[Any]) -> Letter:
         last_seen=row.last_seen,
         attempts=row.attempts,
         edited=bool(row.edited),
-        edited_record=row.edited_record,
+        edited_record=_heavy(row, "edited_record"),
         last_error=row.last_error,
         settled_at=row.settled_at,
-        context=row.context,
+        context=_heavy(row, "context"),
         target=row.target,
         superseded_at=row.superseded_at,
         trace_id=row.trace_id,

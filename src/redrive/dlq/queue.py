@@ -206,19 +206,28 @@ class DeadLetters:
         after: int | None = None,
         newest_first: bool = True,
         records: bool = True,
+        max_record_chars: int | None = None,
         **filters: Any,
     ) -> list[Letter]:
         """One page of letters. The next page begins `after` the id of the last one.
 
-        newest_first  or the oldest first
-        records       whether to read the records, which may be large; otherwise they are None
+        newest_first      or the oldest first
+        records           whether to read the records, which may be large; otherwise they are None
+        max_record_chars  the longest record to read, in characters of its JSON; for a longer one the letter has a
+                          `CutRecord` with its size and its beginning
         """
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
         chosen = self._filter(filters)
         return self._database.read(
             lambda connection: finding.page(
-                connection, chosen, limit=limit, after=after, newest_first=newest_first, records=records
+                connection,
+                chosen,
+                limit=limit,
+                after=after,
+                newest_first=newest_first,
+                records=records,
+                longest=max_record_chars,
             )
         )
 
@@ -250,16 +259,18 @@ class DeadLetters:
             raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
         return self._database.read(lambda connection: find_causes(connection, chosen, limit=limit, now=now))
 
-    def history(self, source_key: str) -> History:
+    def history(self, source_key: str, *, max_record_chars: int | None = None) -> History:
         """Every letter of one source key, and what happened to each.
 
-        source_key  the key that the record has at its source
+        source_key        the key that the record has at its source
+        max_record_chars  the longest record to read, as in `find`
         """
         chosen = self._filter({"key": str(source_key)})
 
         def work(connection: Connection) -> History:
-            found = finding.fetch(connection, finding.snapshot(connection, chosen.where()))
-            events = finding.audit(connection, [letter.id for letter in found])
+            ids = finding.snapshot(connection, chosen.where())
+            found = finding.fetch(connection, ids, longest=max_record_chars)
+            events = finding.audit(connection, ids, longest=max_record_chars)
             return History(key=str(source_key), letters=tuple(found), events=tuple(events))
 
         return self._database.read(work)

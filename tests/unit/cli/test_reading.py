@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import ClassVar
 
 import pytest
 
@@ -407,6 +408,32 @@ def test_cursor_of_json_pages_through_all_letters(run, put):
             break
         after = ["--after", page["after"]]
     assert seen == [5, 4, 3, 2, 1]
+
+
+class TestLargeRecord:
+    RECORD: ClassVar = {"id": 1, "password": "hunter2", "name": "Rumpelstilzchen", "note": "x" * 20_000}
+
+    @pytest.fixture(autouse=True)
+    def letter(self, store):
+        store.dlq.put(self.RECORD, "no city for Rumpelstilzchen", pipeline="vendor", key="D-1")
+        store.dlq.edit(1, self.RECORD | {"id": 2})
+
+    @pytest.mark.parametrize("words", [["ls"], ["history", "D-1"]], ids=" ".join)
+    def test_json_of_a_list_has_its_size_and_beginning(self, run, words):
+        answer = run("dlq", *words, "--json").out
+        shown = json.loads(answer)
+        letter = shown[0] if words == ["ls"] else shown["letters"][0]
+        assert (letter["record"], letter["edited_record"]) == (None, None)
+        assert letter["record_size"] > 20_000
+        assert '"id":' in letter["record_preview"].replace('": ', '":')
+        assert "hunter2" not in answer
+        assert len(answer) < 5_000
+        assert "x" * 20_000 in run("dlq", *words, "--json", "--records").out
+
+    @pytest.mark.parametrize("words", [["ls"], ["ls", "--json"], ["history", "D-1"], ["causes"]], ids=" ".join)
+    def test_texts_are_masked_where_its_fields_are_not_read(self, run, here, words):
+        (here / "redrive.toml").write_text('[letters]\nredact = ["name"]\n')
+        assert "Rumpel" not in run("dlq", *words).out
 
 
 def test_list_does_not_read_the_records(store, put):

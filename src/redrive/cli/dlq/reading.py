@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _SHORTEST = 6
 
+Records = Annotated[bool, typer.Option("--records", help="With --json: also records over 10,000 characters.")]
+
 # In a narrow terminal the message matters most, then how to find the letter again.
 _LETTER_COLUMNS = (
     Column(title="id", show=str, right=True),
@@ -93,7 +95,9 @@ def _one_of(dlq: DeadLetters, cause: Cause) -> Letter | None:
     """A letter of a cause, where something is to be masked; what others wrote by hand has no fingerprint."""
     if not dlq.redactor.fields or not cause.fingerprint:
         return None
-    found = dlq.find(cause=cause.fingerprint, pipeline=cause.pipelines, limit=1)
+    from redrive.cli.letter_view import MOST_IN_LIST
+
+    found = dlq.find(cause=cause.fingerprint, pipeline=cause.pipelines, limit=1, max_record_chars=MOST_IN_LIST)
     return found[0] if found else None
 
 
@@ -140,15 +144,25 @@ def ls(
             help="With --json: an object of `letters` and `after`, which is --after of the next page or null.",
         ),
     ] = False,
+    records: Records = False,
 ) -> None:
-    """Letters, newest first. Without a status: open ones, that is pending and escalated."""
-    from redrive.cli.letter_view import LetterView
+    """Letters, newest first. Without a status: open ones, that is pending and escalated.
+
+    With --json, of a record over 10,000 characters its size and its beginning are shown, unless --records is given.
+    """
+    from redrive.cli.letter_view import MOST_IN_LIST, LetterView
 
     with session.opened() as store:
         filters = selection.filters(store.dlq, status=OPEN)
         # A table shows no records; fields that are to be masked are looked for in them.
-        records = session.out.json or bool(store.dlq.redactor.fields)
-        found = store.dlq.find(limit=limit + 1, after=after, newest_first=not oldest_first, records=records, **filters)
+        found = store.dlq.find(
+            limit=limit + 1,
+            after=after,
+            newest_first=not oldest_first,
+            records=session.out.json or bool(store.dlq.redactor.fields),
+            max_record_chars=None if records and session.out.json else MOST_IN_LIST,
+            **filters,
+        )
         view = LetterView(store.dlq.redactor)
         shown = [view.letter(one) for one in found[:limit]] if session.out.json else []
         others = None if found or after is not None else what_is_there(store.dlq, filters)
@@ -194,14 +208,18 @@ def _letter_row(letter: Letter, view: LetterView) -> list[Any]:
 
 @command(app)
 def history(
-    session: Session, key: Annotated[str, typer.Argument(metavar="KEY", help="What identifies the record.")]
+    session: Session,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="What identifies the record.")],
+    *,
+    records: Records = False,
 ) -> None:
     """What became of one source key, oldest first."""
     from redrive.cli.exits import Refused
-    from redrive.cli.letter_view import LetterView
+    from redrive.cli.letter_view import MOST_IN_LIST, LetterView
 
     with session.opened() as store:
-        found = store.dlq.history(key)
+        longest = None if records and session.out.json else MOST_IN_LIST
+        found = store.dlq.history(key, max_record_chars=longest)
         view = LetterView(store.dlq.redactor)
         if not found.letters:
             raise Refused(f"no letter has the key {key!r}; `redrive dlq ls --text …` looks in the errors")

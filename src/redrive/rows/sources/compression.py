@@ -20,6 +20,10 @@ from redrive.extras import needs
 
 _CHUNK = 1 << 14  # of a compressed file: what it unpacks to may be a thousand times as large
 _STEP = 1 << 20
+RATIO_VARIABLE = "REDRIVE_MAX_COMPRESSION_RATIO"
+"""How many times its size a file may unpack to, from `_ANY_RATIO` bytes on."""
+_MOST_RATIO = 500  # tables seldom reach 100; a stream of zeros has 1,030 with gzip and 30,000 with zstd
+_ANY_RATIO = 256 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # a frame, or one to be skipped
@@ -103,14 +107,36 @@ def _damage_of(name: str, *_version: int) -> Damage | None:
     try:
         if isinstance(decoder, _Plain):
             return _without_its_magic(name)
-        while decoder.read(_STEP):
-            pass
+        unpacked = 0
+        while piece := decoder.read(_STEP):
+            unpacked += len(piece)
+            if unpacked > _ANY_RATIO:
+                _check_ratio(name, unpacked, decoder.taken())
     except Damaged as damaged:
         intact = decoder.intact if isinstance(decoder, _Gzip) else _intact_zstd(name)
         return Damage(str(damaged), intact)
     finally:
         decoder.close()
     return None
+
+
+def _check_ratio(name: str, unpacked: int, packed: int) -> None:
+    """Refuse a file that is made to fill a disk."""
+    most = _most_ratio()
+    if unpacked > most * max(1, packed):
+        raise SourceError(
+            f"{name} unpacks to more than {most:,} times its size ({unpacked >> 20:,} MB so far). Nothing of it was "
+            f"loaded. If the file is not a decompression bomb, set {RATIO_VARIABLE} to a larger number"
+        )
+
+
+def _most_ratio() -> int:
+    given = os.environ.get(RATIO_VARIABLE, "")
+    if not given:
+        return _MOST_RATIO
+    if not given.isdecimal() or int(given) < 1:
+        raise SourceError(f"{RATIO_VARIABLE} must be a whole number of 1 or more, not {given!r}")
+    return int(given)
 
 
 def _without_its_magic(name: str) -> Damage | None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.errors import SourceError
+from redrive.rows.sources import compression
 from redrive.rows.sources.files import Files, Stream, names_of, size_of
 from tests.support.examples import examples
 
@@ -343,3 +344,29 @@ def test_a_text_that_begins_almost_like_an_archive_is_a_text(tmp_path):
     stream = Stream(str(tmp_path / "file.csv"))
     assert stream.read(100) == b"BZh,PK\n"
     stream.close()
+
+
+class TestFileThatUnpacksToTooMuch:
+    ROWS = b"id,note\n" + b"1,a\n" * 1_000_000
+
+    @pytest.fixture(params=["gzip", "zstd"])
+    def path(self, request, tmp_path, monkeypatch):
+        monkeypatch.setattr(compression, "_ANY_RATIO", 1 << 20)
+        path = tmp_path / "in.csv"
+        with pa.CompressedOutputStream(str(path), request.param) as file:
+            file.write(self.ROWS)
+        return path
+
+    def test_file_is_refused_with_the_variable_that_allows_it(self, path, monkeypatch):
+        monkeypatch.setenv(compression.RATIO_VARIABLE, "50")
+        with pytest.raises(SourceError, match=r"unpacks to more than 50 times .* REDRIVE_MAX_COMPRESSION_RATIO"):
+            Stream(str(path))
+        monkeypatch.setenv(compression.RATIO_VARIABLE, "20000")
+        stream = Stream(str(path))
+        assert stream.read(9) == self.ROWS[:9]
+        stream.close()
+
+    def test_wrong_ratio_is_refused(self, path, monkeypatch):
+        monkeypatch.setenv(compression.RATIO_VARIABLE, "much")
+        with pytest.raises(SourceError, match="must be a whole number of 1 or more, not 'much'"):
+            Stream(str(path))
