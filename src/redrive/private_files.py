@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -34,6 +35,25 @@ def scratch_beside(path: str | os.PathLike[str]) -> str:
 def open_new(path: str | os.PathLike[str], mode: int = FILE) -> int:
     """Open a file that is not there yet, for writing; a file or a link of that name is an error."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | os.O_CLOEXEC, mode)
+
+
+def open_to_append(path: str | os.PathLike[str]) -> int:
+    """Open a file to append to, which is made where there is none; a link that another user has put there is an error.
+
+    A link of the user or of root is followed: a log may lie elsewhere, and /dev/stdout is one.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | _NO_LINK, FILE)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    owner = os.lstat(path).st_uid
+    if owner not in (0, os.geteuid()):
+        raise PermissionError(
+            errno.EPERM, f"it is a link of another user (uid {owner}). Remove it, or name another file", os.fspath(path)
+        )
+    return os.open(path, flags, FILE)
 
 
 def tighten(path: Path) -> tuple[int, int] | None:

@@ -1,6 +1,8 @@
 """Whatever the umask: what we write can be read by its user alone."""
 
+import ast
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -15,8 +17,10 @@ from redrive.private_files import open_new
 from redrive.store import migrate
 
 PROGRAM = """
-import logging, os, subprocess, sys
+import logging, os, pathlib, subprocess, sys, time
 import redrive
+from redrive.cli.dlq.by_hand import edited_by_hand
+from redrive.demo.stage import set_up
 from redrive.observe.log import attempt_log
 
 flow = redrive.Flow("big", workers=1)
@@ -29,6 +33,14 @@ def many():
 def use(one):
     return one
 
+@flow.task
+def live():
+    print("under way", flush=True)
+    ends = time.monotonic() + 60
+    while not (files := list(pathlib.Path(".redrive").rglob("*.log"))) and time.monotonic() < ends:
+        time.sleep(0.01)
+    return {str(path): oct(path.stat().st_mode & 0o777) for path in (*files, files[0].parent)}
+
 if __name__ == "__main__":
     os.umask(int(sys.argv[1], 8))
     with redrive.connect() as store:
@@ -37,9 +49,16 @@ if __name__ == "__main__":
         handler = attempt_log("attempts.log")
         handler.handle(logging.makeLogRecord({"msg": "x"}))
         flow.run(store=store)
+        print(flow.result("live"))
+        source = redrive.rows.records([{"id": 1}])
+        redrive.Pipeline("p", source=source, sink=redrive.rows.parquet_dataset("out", key="id"), store=store).run()
         command = [sys.executable, "-m", "redrive.cli", "dlq", "export", "-o", "letters.ndjson"]
         subprocess.run(command, check=True)
-        subprocess.run(command, check=True)
+        subprocess.run([*command[:3], "watch", "--once", "--textfile", "redrive.prom"], check=True)
+        os.environ["EDITOR"] = "stat -c %n:%a"
+        edited_by_hand(store.dlq.get(1))
+        with set_up(pathlib.Path("demo"), rows=10):
+            pass
         for name in os.listdir(".redrive"):
             print(name, oct(os.lstat(f".redrive/{name}").st_mode & 0o777))
 """
@@ -54,6 +73,14 @@ def modes(directory):
     }
 
 
+def expected(path, umask):
+    """The permissions that a file is to have: the user's own results and the metrics follow the umask."""
+    of_the_user = "out" in path.parts or path.suffix == ".prom" or (path.parent.name == "demo" and path.suffix != ".py")
+    if of_the_user and path.name != "redrive.toml":
+        return (0o777 if path.is_dir() else 0o666) & ~umask
+    return 0o700 if path.is_dir() else 0o600
+
+
 @pytest.mark.parametrize("umask", ["000", "022", "077"])
 def test_files_are_private_under_umask(tmp_path, umask):
     (tmp_path / "job.py").write_text(PROGRAM)
@@ -61,15 +88,17 @@ def test_files_are_private_under_umask(tmp_path, umask):
         [sys.executable, "job.py", umask], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr
+    live, edited = (
+        re.search(pattern, done.stdout, re.MULTILINE)[1] for pattern in (r"^(\{.*\})$", r"letter-1-\w+\.json:(\d+)")
+    )
+    assert sorted(ast.literal_eval(live).values()) == ["0o600", "0o700"]
+    assert edited == "600"
     while_open = dict(line.split() for line in done.stdout.splitlines() if line.startswith("redrive.db"))
     assert while_open["redrive.db-wal"] == while_open["redrive.db"] == "0o600"
     found = modes(tmp_path)
     assert {".redrive/redrive.db", ".redrive/.gitignore", "attempts.log", "letters.ndjson"} <= found.keys()
     assert any(name.startswith(".redrive/results/") and name.endswith(".json") for name in found)
-    wrong = {
-        name: oct(mode) for name, mode in found.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
-    }
-    assert wrong == {}
+    assert {name: oct(mode) for name, mode in found.items() if mode != expected(tmp_path / name, int(umask, 8))} == {}
     assert (tmp_path / ".redrive/.gitignore").read_text() == "*\n"
 
 
@@ -125,6 +154,21 @@ def test_log_that_exists_keeps_its_permissions(tmp_path):
     (tmp_path / "a.log").chmod(0o640)
     attempt_log(tmp_path / "a.log").close()
     assert stat.S_IMODE((tmp_path / "a.log").stat().st_mode) == 0o640
+
+
+class TestLogThatIsALink:
+    def test_link_of_the_user_is_followed(self, tmp_path):
+        (tmp_path / "a.log").symlink_to(tmp_path / "b.log")
+        attempt_log(tmp_path / "a.log").close()
+        assert stat.S_IMODE((tmp_path / "b.log").stat().st_mode) == 0o600
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+    def test_link_of_another_user_is_refused(self, tmp_path):
+        (tmp_path / "a.log").symlink_to(tmp_path / "b.log")
+        os.lchown(tmp_path / "a.log", 65534, 65534)
+        with pytest.raises(PermissionError, match="a link of another user"):
+            attempt_log(tmp_path / "a.log")
+        assert not (tmp_path / "b.log").exists()
 
 
 def test_new_file_follows_no_link(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from redrive.demo import world
 from redrive.errors import RedriveError
+from redrive.private_files import make_directory, open_new
 
 NAME = "redrive-demo"
 MARKER = ".redrive-demo"
@@ -46,7 +47,7 @@ def set_up(directory: Path, *, rows: int) -> Iterator[None]:
 def _claim(directory: Path) -> None:
     if not _is_free(directory):
         raise NoStage(f"{directory} was not made by a demo, and is left alone; name another place with --directory")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     (directory / MARKER).touch()
 
 
@@ -79,7 +80,9 @@ def _clear(directory: Path) -> None:
 def _furnish(directory: Path, rows: int) -> None:
     programs = files("redrive.demo") / "programs"
     for name in PROGRAMS:
-        (directory / name).write_text((programs / name).read_text(encoding="utf-8"), encoding="utf-8")
+        # Settings that others may write to would be refused, whatever the umask.
+        with open(open_new(directory / name), "w", encoding="utf-8") as file:
+            file.write((programs / name).read_text(encoding="utf-8"))
     world.write_vendor_file(directory / DELIVERIES, rows)
     world.write_payouts(directory / f"payouts-{world.DAY}.csv")
     world.write_accounts(directory / ACCOUNTS)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.masking import mask, mask_all
-from redrive.private_files import FILE
+from redrive.private_files import open_to_append
 
 # What every record has by itself; the rest was passed as `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -44,7 +44,7 @@ class LogFile(logging.Handler):
         self.setFormatter(JsonFormatter())
 
     def _open(self) -> None:
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
+        self._file = open_to_append(self._path)
         found = os.fstat(self._file)
         self._identity = found.st_dev, found.st_ino
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import re
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from typing import BinaryIO
 from redrive.errors import SinkMismatch, Transient
 from redrive.extras import needs
 from redrive.paths import local_path
+from redrive.private_files import open_new
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.parquet_columns import conformed, table_of
 from redrive.rows.sinks.parquet_parts import Keys, Parts, is_vague, see_that_they_are_plain
@@ -123,9 +125,10 @@ class ParquetDataset:
 
     def _replace(self, name: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
         """Put a file in the place of another, at once; one that would hold no row is removed."""
-        temporary, target = self._path / f".{name}.tmp", self._path / name
+        # Nobody can guess the name and put a link there. The rows are the user's: the file follows the umask.
+        temporary, target = self._path / f".{secrets.token_hex(6)}.{name}.tmp", self._path / name
         try:
-            with temporary.open("wb") as file:
+            with open(open_new(temporary, 0o666), "wb") as file:
                 rows = self._fill(file, pieces, schema)
                 file.flush()
                 os.fsync(file.fileno())
