@@ -22,6 +22,8 @@ SHAPES = [
     "https://maps.example.com/?key={}",
     "host=db user=etl password={} dbname=lake",
     "password='{}'",
+    'settings["api_key"] = "{}"',
+    "WITH ('access_key' = '{}')",
     'token="{}" ',
     "aws_secret_access_key={}",
     "refreshToken={}",

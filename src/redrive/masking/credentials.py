@@ -60,8 +60,9 @@ _NAME_ENDS = (
 )
 _BEHIND_A_NAME = frozenset({"=", ": "})
 _SHAPES = (
-    *("akia", "asia", "aiza", "gh", "github_pat", "gl", "sk", "rk", "pk", "xox", "sg.", "npm_", "hf_", "dapi", "ya29."),
-    *("gocspx-", "pypi-", "_v1_", "hv", "bot", ":aa", "shp", "dckr_pat_", "whsec_", "lin_api_", "sntry", "atatt"),
+    *("a3t", "abia", "acca", "akia", "asia", "akc", "aiza", "gh", "github_pat", "gr1348941", "gl", "sk", "rk", "pk"),
+    *("sq0", "-us", "xox", "sg.", "npm_", "hf_", "dapi", "ya29.", "gocspx-", "pypi-", "_v1_", "hv", "bot", ":aa"),
+    *("shp", "dckr_pat_", "whsec_", "lin_api_", "sntry", "atatt"),
 )
 
 _PATTERNS: tuple[
@@ -72,17 +73,25 @@ _PATTERNS: tuple[
     (
         (("private key",),),
         re.compile(
-            r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?! \*\*\*)"  # nothing is left of one that was masked before
-            r".*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)",
+            r"(-{4,5} ?BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}+)"
+            r"(?! \*\*\*)"  # nothing is left of one that was masked before
+            r".*?(?:-{4,5} ?END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}|\Z)",
             re.DOTALL,
         ),
         rf"\1 {MASK}",
     ),
-    # Addresses that are secrets themselves: of Slack, Discord and Teams
+    # Private-Lines: 14 …, in a key file of PuTTY
     (
-        (("/services/t", "webhook"),),
+        (("private-lines",),),
+        re.compile(r"(Private-Lines:[ \t]?[0-9]{1,4})\s+[A-Za-z0-9+/=][A-Za-z0-9+/=\s]*+", re.IGNORECASE),
+        rf"\1 {MASK}",
+    ),
+    # Addresses that are secrets themselves: of Slack, Discord, Teams and SoftLayer
+    (
+        (("/services/t", "webhook", "/soap/v3"),),
         re.compile(
-            r"(/services/(?=T\w+/B\w+/)|/api/webhooks/(?=\d+/)|/webhookb2/|office\.com/webhook/)[\w./@-]{8,}",
+            r"(/services/(?=T\w+/B\w+/)|/api/webhooks/(?=\d+/)|/webhookb2/|office\.com/webhook/"
+            r"|/soap/v3(?:.1)?/(?=[a-z0-9]{64}))[\w./@-]{5,}",
             re.IGNORECASE,
         ),
         rf"\1{MASK}",
@@ -120,6 +129,12 @@ _PATTERNS: tuple[
     ),
     # auth=("etl", "abc")
     ((("auth",), ("=",), ("(",)), re.compile(r"(?<![\w-])(auth\s?=\s?)\([^()]*\)", re.IGNORECASE), rf"\1{MASK}"),
+    # aws key: "abc"
+    (
+        (("aws",), ("'", '"')),
+        re.compile(r"""(\baws[^\n'"]{0,40}+['"])[0-9a-z/+]{40}(?=['"])""", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
     # password='a b', password="a b", password => 'a b'
     (
         (("=",), _SECRET_WORDS),
@@ -138,11 +153,11 @@ _PATTERNS: tuple[
         re.compile(rf"(?<![\w-])({_TELLING}{_APART}){_UNQUOTED}", re.IGNORECASE),
         rf"\1{MASK}",
     ),
-    # "api_key": "abc", also where the JSON is itself inside a JSON string; "api_key" => "abc"
+    # "api_key": "abc", also where the JSON is itself inside a JSON string; "api_key" => "abc"; it["api_key"] = "abc"
     (
-        ((":", "=>"), ('"', "'"), _SECRET_WORDS),
+        ((":", "="), ('"', "'"), _SECRET_WORDS),
         re.compile(
-            rf"""((\\?["']){_NAMES}\2\s*(?::|=>)\s*)(\\?["'])(?:(?!\3)(?:\\.|[^\\]))*+(?:\3|\\?\Z)""",
+            rf"""((\\?["']){_NAMES}\2\]?\s*(?::=?|=>?)\s*)(\\?["'])(?:(?!\3)(?:\\.|[^\\]))*+(?:\3|\\?\Z)""",
             re.IGNORECASE | re.DOTALL,
         ),
         rf"\1\3{MASK}\3",
@@ -223,11 +238,13 @@ _PATTERNS: tuple[
     (
         (_SHAPES,),
         re.compile(
-            r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}"
+            r"\b(?:(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[0-9A-Z]{16}|AKC[A-Za-z0-9]{10,}"  # Amazon, Artifactory
             r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}"  # Google
-            r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|gl(?:pat|ptt|rt|dt|soat|cbt)-[\w-]{20,}"
+            r"|gh[pousr]_\w{20,}|github_pat_\w{20,}"
+            r"|gl(?:pat|ptt|rt|dt|ft|imt|soat|oas|agent|cbt)-[\w-]{20,}|GR1348941[\w-]{20,}"
             r"|(?:sk|rk|pk)[-_][\w-]{16,}|whsec_[\w+/=]{24,}"
-            r"|xox[abeprs]-[\w-]{10,}"
+            r"|(?i:xox)[abeoprsABEOPRS]-[\w-]{10,}"
+            r"|sq0[a-z]{3}-[\w-]{20,}|SK[0-9a-z]{32}|[0-9a-z]{32}-us[0-9]{1,2}\b"  # Square, Twilio, Mailchimp
             r"|SG\.[\w-]{16,64}\.[\w-]{16,}"  # SendGrid
             r"|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{40,}|dckr_pat_[\w-]{20,}"
             r"|hf_[A-Za-z0-9]{30,}|dapi[0-9a-f]{32}|do[opr]_v1_[0-9a-f]{40,}|hv[sbr]\.[\w-]{20,}"
@@ -240,7 +257,11 @@ _PATTERNS: tuple[
 
 
 # Most messages have none of all this.
-_ANY = (*_SECRET_WORDS, "bearer", "basic", "digest", "://", "/services/t", "webhook", "eyj", "oracle", "curl", *_SHAPES)
+_ANY = (
+    *_SECRET_WORDS,
+    *("private-lines", "/soap/v3", "aws", "bearer", "basic", "digest", "://", "/services/t", "webhook", "eyj"),
+    *("oracle", "curl", *_SHAPES),
+)
 
 
 def mask_credentials(text: str) -> str:
