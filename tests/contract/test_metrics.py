@@ -47,6 +47,9 @@ class Page:
     def __call__(self, name, **labels):
         return self._found.get((name, frozenset(labels.items())))
 
+    def labels(self, name):
+        return {label for place, labels in self._found if place == name for label in labels}
+
     def counters(self):
         return {
             place: value
@@ -291,6 +294,41 @@ def test_alerts_that_are_not_over_and_messages_that_are_not_delivered_are_told(s
     assert page("alert_sends", channel="slack", status="waiting") == 2
     assert page("alert_sends", channel="mail", status="failed") == 1
     assert page("alert_sends", channel="mail", status="sent") is None
+
+
+class TestTooManyNames:
+    def test_letters_and_alerts_of_the_others_are_added_up(self, store, put, monkeypatch):
+        put(3, pipeline="large")
+        put(2, start=10, pipeline="b")
+        put(1, start=20, pipeline="c")
+        for subject in ("bank", "ledger", "mail"):
+            store.alerts.open(key=subject, severity="P2", title="down", pipeline=subject)
+        monkeypatch.setenv("REDRIVE_MAX_METRIC_NAMES", "1")
+        page = Page(store)
+        assert page("letters", pipeline="large", status="pending") == 3
+        assert page("letters", pipeline="other", status="pending") == 3
+        assert page("letters", pipeline="b", status="pending") is None
+        subjects = {family[1] for family in page.labels("alerts") if family[0] == "subject"}
+        assert subjects == {"bank", "other"}
+        assert page("names_left_out", of="pipeline") == page("names_left_out", of="subject") == 2
+
+    def test_newest_pipelines_and_busiest_services_are_kept(self, store, pipeline, monkeypatch):
+        for name in ("first", "second"):
+            pipeline(1, name=name).run()
+        books = {"idle": book(NOW.timestamp(), quick=1), "busy": book(NOW.timestamp(), quick=9)}
+        store.services.add(Batch("process-1", next(_serial), books))
+        monkeypatch.setenv("REDRIVE_MAX_METRIC_NAMES", "1")
+        page = Page(store)
+        assert page("pipeline_last_run_rows_read", pipeline="second") == 1
+        assert page("pipeline_last_run_rows_read", pipeline="first") is None
+        assert page("service_calls_total", service="busy") > 0
+        assert page("service_calls_total", service="idle") is None
+        assert page("names_left_out", of="service") == 1
+
+    def test_wrong_limit_is_refused(self, store, monkeypatch):
+        monkeypatch.setenv("REDRIVE_MAX_METRIC_NAMES", "0")
+        with pytest.raises(redrive.RedriveError, match="must be a whole number of 1 or more, not '0'"):
+            Page(store)
 
 
 def test_it_is_told_whether_anybody_watches(store):

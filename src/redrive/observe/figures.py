@@ -73,6 +73,8 @@ class Figures:
     """What the store takes on disk."""
     letters_bytes: int | None = None
     """What the table of letters takes, with its indexes; None where that is not known."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Names that are not in these figures because there are too many, by kind."""
     watched: bool = False
     """Whether some process watches the levels."""
 

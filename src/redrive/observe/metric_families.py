@@ -33,6 +33,10 @@ def families(figures: Figures, *, took: float) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "redrive_watched", "1 where a process watches SLAs and levels (`redrive watch`).", float(figures.watched)
     )
+    left_out = _Samples()
+    for kind, count in figures.left_out.items():
+        left_out.put(count, kind)
+    yield _gauge("names_left_out", "Names beyond the limit, which have no samples of their own.", ("of",), left_out)
     yield from _sizes(figures)
     yield from _services(figures)
     yield from _letters(figures)

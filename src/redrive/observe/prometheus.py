@@ -21,6 +21,7 @@ from redrive.config import ConfigError
 from redrive.errors import StoreError
 from redrive.extras import needs
 from redrive.model import Kind
+from redrive.observe.bounds import bounded, most_names
 from redrive.observe.figures import Figures, Reader
 from redrive.observe.http import Answer, Server
 from redrive.observe.metric_families import families, up
@@ -117,7 +118,7 @@ def _replace(target: Path, text: bytes) -> None:
 
 def _scrape(reader: Reader) -> list[Metric]:
     began = time.perf_counter()
-    figures = reader.read()
+    figures = bounded(reader.read(), most_names())
     return list(families(figures, took=time.perf_counter() - began))
 
 
