@@ -120,7 +120,7 @@ def test_the_settings_of_a_page_can_be_used(block, tmp_path):
     if block.text.startswith("# refused"):
         return  # and in which words, the tests of the reader say
     (tmp_path / "redrive.toml").write_text(block.text)
-    values = {"DATABASE_URL": "postgresql://h/d", "SLACK_URL": "https://h/x"}
+    values = {"DATABASE_URL": "postgresql://h/d", "SLACK_URL": "https://h/x", "HUB_KEY": "0123456789abcdef"}
     environ = {name: values.get(name, "x") for name in re.findall(r"\$\{?(\w+)", block.text)}
     settings = load(environ=environ, directory=tmp_path)
     assert settings != load(environ={}, directory=tmp_path.parent)
