@@ -147,6 +147,12 @@ class TestRunThatTheGateAborted:
         vendor(rows()).run(restart=True)
         assert alerts(store) == [("P1", "gate_abort", "resolved")]
 
+    def test_alert_closes_when_it_is_abandoned_and_the_new_run_fails(self, store, vendor):
+        self.aborted(vendor)
+        with pytest.raises(RunStopped):
+            vendor(failing(redrive.Permanent("disk full"))).run(restart=True)
+        assert alerts(store) == [("P1", "permanent_error", "open"), ("P1", "gate_abort", "resolved")]
+
 
 def test_a_run_that_the_gate_stops_is_a_p1(store, vendor):
     with pytest.raises(redrive.GateAborted):

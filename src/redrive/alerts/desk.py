@@ -36,6 +36,8 @@ LOG = logging.getLogger("redrive.alerts")
 _MOST = 1_000  # alerts about letters that are looked at
 _OF_ITS_TASKS = ("dead:", "task_sla:")
 """How evidence begins that is about tasks of one run, whatever other runs do."""
+_OF_ITS_ROWS = ":gate"
+"""How evidence ends that is about rejected rows: they stay quarantined, whatever other runs do."""
 _OTHERS = 5  # runs of others that are judged with one of our own
 
 
@@ -220,7 +222,7 @@ class Desk:
 
     def acknowledge(self, alert_id: int, *, by: str, note: str | None = None) -> Alert:
         """Say that somebody is at it: it is not repeated any more, unless it becomes more urgent."""
-        alert = self.ledger.acknowledge(alert_id, by=by, note=note)
+        alert = self.ledger.acknowledge(alert_id, by=by, note=note, now=self._now())
         self.sender.ring()
         return alert
 
@@ -327,9 +329,13 @@ def _length(seconds: float) -> timedelta:
 
 def _of_its_own(judgement: Judgement) -> Judgement:
     """What is said of a run after which others have ended: only what is about this one alone."""
+
+    def is_own(evidence: str) -> bool:
+        return evidence.startswith(_OF_ITS_TASKS) or evidence.endswith(_OF_ITS_ROWS)
+
     return Judgement(
-        findings=tuple(one for one in judgement.findings if one.evidence.startswith(_OF_ITS_TASKS)),
-        judged=frozenset(one for one in judgement.judged if one.startswith(_OF_ITS_TASKS)),
+        findings=tuple(one for one in judgement.findings if is_own(one.evidence)),
+        judged=frozenset(one for one in judgement.judged if is_own(one)),
         judged_under=frozenset(one for one in judgement.judged_under if one.startswith(_OF_ITS_TASKS)),
     )
 

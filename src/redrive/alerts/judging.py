@@ -125,22 +125,21 @@ def gate_of(alert: Alert) -> str:
 def waits(connection: Connection, alert: Alert) -> bool:
     """Whether what an alert tells of rejected rows still holds, or may turn out to.
 
-    A run that the gate aborted is aborted until it is complete or abandoned, whatever becomes of its letters. Else a
-    letter of a run that was told of must be open, pending or escalated, and not superseded by a newer row. A run that
-    is under way takes over those letters whose rows it rejects again: nothing is certain until its end.
+    A run that the gate aborted is aborted until it is complete or abandoned, whatever becomes of its letters. Letters
+    of the other runs that were told of must not be open, pending or escalated, unless a newer row superseded them. A
+    run that is under way takes over those letters whose rows it rejects again: nothing is certain until its end.
     """
     pipeline, run_id = alert.subject.name, alert.facts.run_id
     of_it = runs.c.pipeline_name == pipeline
     under_way = select(runs.c.run_id).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING, of_it)
-    if alert.condition == "gate_abort" and run_id is not None:
-        still = select(runs.c.run_id).where(runs.c.run_id == run_id, runs.c.status == RunStatus.ABORTED)
-    else:
-        told_of = letters.c.pipeline_name == pipeline
-        if run_id is not None:
-            since = select(runs.c.run_id).where(of_it, runs.c.ended_at >= alert.since, runs.c.tier.in_(list(TIERS)))
-            told_of &= (letters.c.run_id == run_id) | letters.c.run_id.in_(since)
-        still = select(letters.c.id).where(told_of, letters.c.status.in_(OPEN), letters.c.superseded_at.is_(None))
-    return any(connection.execute(one.limit(1)).first() is not None for one in (under_way, still))
+    told_of = of_it & ((runs.c.run_id == run_id) | (runs.c.ended_at >= alert.since))
+    aborted = select(runs.c.run_id).where(told_of, runs.c.status == RunStatus.ABORTED)
+    theirs = letters.c.pipeline_name == pipeline
+    if run_id is not None:
+        rejecting = runs.c.tier.in_(list(TIERS)) & (runs.c.status != RunStatus.ABANDONED)
+        theirs &= letters.c.run_id.in_(select(runs.c.run_id).where(told_of, rejecting))
+    quarantined = select(letters.c.id).where(theirs, letters.c.status.in_(OPEN), letters.c.superseded_at.is_(None))
+    return any(connection.execute(one.limit(1)).first() is not None for one in (under_way, aborted, quarantined))
 
 
 # ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,7 +229,9 @@ def _letters(connection: Connection, run_id: UUID) -> _Letters:
         return _Letters()
     words = select(causes.c.template).where(causes.c.fingerprint == common[0].fingerprint)
     said = connection.execute(words).scalar()
-    is_open = select(func.count()).where(letters.c.run_id == run_id, letters.c.status.in_(OPEN))
+    is_open = select(func.count()).where(
+        letters.c.run_id == run_id, letters.c.status.in_(OPEN), letters.c.superseded_at.is_(None)
+    )
     return _Letters(None if said is None else mask(said), len(common), int(connection.execute(is_open).scalar_one()))
 
 

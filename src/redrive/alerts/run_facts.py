@@ -12,6 +12,7 @@ from redrive.alerts.picture import DueRun, PastRun, RunPicture
 from redrive.alerts.sentences import command, letters_sql, short, text, wall, whole
 from redrive.alerts.settings import WEEKEND, AlertSettings
 from redrive.notices import Facts
+from redrive.policy.daily import Daily
 from redrive.runs import share_of
 
 
@@ -51,9 +52,14 @@ def due_by(run: RunPicture, settings: AlertSettings) -> datetime | None:
 
 def zone_of(one: RunPicture | DueRun, settings: AlertSettings) -> tzinfo | None:
     """The place on whose wall its deadline stands."""
-    own = settings.pipelines.get(one.subject.name)
-    daily = own.sla if own is not None and own.sla is not None else one.daily
+    daily = daily_of(one, settings)
     return None if daily is None else daily.zone
+
+
+def daily_of(one: RunPicture | DueRun, settings: AlertSettings) -> Daily | None:
+    """Return the time of day of its deadline: by `redrive.toml`, else by what its program said."""
+    own = settings.pipelines.get(one.subject.name)
+    return own.sla if own is not None and own.sla is not None else one.daily
 
 
 def facts_of(

@@ -12,6 +12,7 @@ from redrive.alerts.conditions import found
 from redrive.alerts.picture import DeadTasks, Judgement, RunPicture
 from redrive.alerts.run_facts import (
     about_letters,
+    daily_of,
     due_by,
     facts_of,
     goes_on,
@@ -31,6 +32,7 @@ does a row's fault that ended a whole run, and memory that does not suffice for 
 
 _COUNTED = ("complete", "aborted")
 _COMPARED = 10
+_MOMENT = timedelta(microseconds=1)
 TIERS = {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}
 """What is told of a run, by the tier of its rejected rows."""
 
@@ -132,6 +134,9 @@ def late(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
         return _judged(evidence)
     if done <= limit or (others is not None and others > (run.ended_at or run.started_at)):
         return Judgement()  # there is time left, or another run was complete since
+    daily = daily_of(run, settings)
+    if not complete and daily is not None and others is not None and others > daily.before(sla - _MOMENT):
+        return Judgement()  # an earlier run has kept this deadline
     due = wall(sla, zone_of(run, settings), now)
     missed = span((done - sla).total_seconds())
     step = f"it was due, and does not come by itself: {goes_on(run)}"

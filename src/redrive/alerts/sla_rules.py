@@ -114,4 +114,4 @@ def _missed(runs: Sequence[RunPicture], picture: LevelPicture, settings: AlertSe
         for finding in late(run, settings, picture.now).findings:
             known = first.setdefault(finding.evidence, finding)
             first[finding.evidence] = min(known, finding, key=lambda one: one.since or picture.now)
-    return Judgement(findings=tuple(first.values()))
+    return Judgement(findings=tuple(first.values()), judged=frozenset(first))
