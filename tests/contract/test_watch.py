@@ -15,6 +15,7 @@ from sqlalchemy.schema import DropTable
 
 import redrive
 from redrive.alerts.desk import Desk
+from redrive.alerts.judging import RunName
 from redrive.alerts.levels import Levels
 from redrive.alerts.settings import AlertSettings, WatchedTable
 from redrive.alerts.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
@@ -134,6 +135,46 @@ def test_a_run_whose_process_was_killed_before_it_told_anybody_is_judged(post):
     assert post.told() == [("opened", "P1", "permanent_error")]
     judged = select(runs.c.judged_at)
     assert post.store.database.read(lambda connection: connection.execute(judged).scalar()) == post.clock.now()
+
+
+class TestWatchByCron:
+    def looks(self, post, times):
+        for _ in range(times):
+            post.watch().once()
+            post.clock.advance(60)
+
+    def fails(self, post):
+        ended = post.clock.now()
+        values = {"status": "failed", "judged": False, "reason": "away", "error_kind": "transient"}
+        run_id = post.ran(ended - MINUTE, ended, **values)
+        post.desk().judge(RunName("pipeline", run_id))
+        return run_id
+
+    def test_run_that_recovers_between_two_looks_is_one_p3(self, post):
+        self.looks(post, 2)
+        run_id = self.fails(post)
+        assert [str(one.status) for one in post.desk().find()] == ["waiting"]
+        self.looks(post, 2)
+        recovers = update(runs).where(runs.c.run_id == run_id)
+        complete = recovers.values(status="complete", ended_at=post.clock.now(), judged_at=None, error_kind=None)
+        post.store.database.write(lambda connection: connection.execute(complete))
+        self.looks(post, 2)
+        assert post.told() == [("opened", "P3", "recovered")]
+
+    def test_run_that_does_not_recover_is_an_alert_after_its_grace(self, post):
+        self.looks(post, 2)
+        self.fails(post)
+        self.looks(post, 9)
+        assert post.told() == []
+        self.looks(post, 2)
+        assert post.told() == [("opened", "P2", "retries_exhausted")]
+
+    @pytest.mark.parametrize(("times", "minutes"), [(1, 0), (2, 5)], ids=["looked once", "comes no more"])
+    def test_run_is_an_alert_at_once_where_no_look_is_expected(self, post, times, minutes):
+        self.looks(post, times)
+        post.clock.advance(60 * minutes)
+        self.fails(post)
+        assert post.told() == [("opened", "P2", "retries_exhausted")]
 
 
 def test_what_a_level_needs_to_persist_is_waited_for_over_restarts(post, put):

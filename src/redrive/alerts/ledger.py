@@ -33,15 +33,12 @@ from redrive.notices import (
     Urgency,
     What,
 )
-from redrive.store import lease
 from redrive.store.database import Database
 from redrive.store.listed import among
-from redrive.store.owner import is_dead
 from redrive.store.retention import Retention
 from redrive.store.schema import ALERT_IS_OPEN, alert_sends, alerts
+from redrive.store.watched import is_watched
 
-WATCH = "watch"
-"""The lease of the process that comes back to see what has become of an alert."""
 OPEN = "open"
 """As a person asks for it: all that is not over."""
 TEST = "test"
@@ -95,18 +92,18 @@ class AlertLedger:
         def step(connection: Connection, at: datetime, silenced: Silenced) -> _Step:
             if only_if is not None and not only_if(connection):
                 return {}, {}
-            is_watched = self._is_watched(connection, at)
-            cases = _touched(connection, judgement, and_waiting=not is_watched)
+            watched = is_watched(connection, self._database.dialect, now=at)
+            cases = _touched(connection, judgement, and_waiting=not watched)
             changed = state.judged(
                 cases,
-                judgement if is_watched else _at_once(judgement),
+                judgement if watched else _at_once(judgement),
                 at,
                 self._settings,
                 is_known=lambda finding: finding.key not in cases and _is_known(connection, finding, at),
                 returns=lambda key: self._returns(connection, key, at),
-                watched=is_watched,
+                watched=watched,
             )
-            if is_watched:
+            if watched:
                 return cases, changed
             # What has waited for a watch that came no more, or for a silence to end, is told by whoever comes by.
             waiting = {key: one for key, one in cases.items() if one.alert.told_at is None}
@@ -130,11 +127,6 @@ class AlertLedger:
         at = self._database.dialect.now(connection) if now is None else now
         cases = {row.key: case_of(row) for row in connection.execute(select(alerts).where(ALERT_IS_OPEN))}
         return [cases[key].alert.id for key in self._grown_older(cases, at, self._silenced(connection, at))]
-
-    def _is_watched(self, connection: Connection, now: datetime) -> bool:
-        """Whether somebody comes back; who was killed on this machine does not, although its lease goes on."""
-        holder = lease.holder(connection, self._database.dialect, WATCH, now=now)
-        return holder is not None and not is_dead(holder)
 
     def _returns(self, connection: Connection, key: str, now: datetime) -> int:
         """How often what is found now has come back: its last alert was over by itself, and not long ago."""

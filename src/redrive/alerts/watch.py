@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from redrive.alerts.desk import Desk
 from redrive.alerts.errands import why
-from redrive.alerts.ledger import OPEN, WATCH
+from redrive.alerts.ledger import OPEN
 from redrive.alerts.levels import Levels
 from redrive.alerts.picture import Judgement
 from redrive.alerts.watchers import CONDITION, Watchers
@@ -34,6 +34,7 @@ from redrive.stopping import Stopping
 from redrive.store import lease
 from redrive.store.database import Database
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
+from redrive.store.watched import WATCH, mark_look
 
 LOG = logging.getLogger("redrive.watch")
 
@@ -173,13 +174,19 @@ class Watch:
         self._stopping.tell("it was asked to")
 
     def once(self) -> bool:
-        """Look once; False where another one leads, which looks anyway."""
+        """Look once, for cron, and be expected again; False where another one leads, which looks anyway."""
         try:
             led = self.look()
+            if led:
+                self._can("note the look", lambda: self._database.write(self._expected_again))
             self._do_beside()
             return led
         finally:
             self.leave()
+
+    def _expected_again(self, connection: Connection) -> None:
+        dialect = self._database.dialect
+        mark_look(connection, dialect, now=self._now() or dialect.now(connection))
 
     def look(self) -> bool:
         """Take the lead, or keep it, and look; False where another one has it."""

@@ -13,11 +13,11 @@ from redrive.flows import FlowStatus
 from redrive.runs import COUNTED, RunStatus
 from redrive.store import migrate
 from redrive.store.database import Database
-from redrive.store.lease import holder
 from redrive.store.run_log import counts_of
 from redrive.store.schema import STATUSES, alert_sends, alerts, cause_hours, pipelines, runs, task_runs, tasks
 from redrive.store.service_log import EndpointSums, ServiceLog, ServiceWindow
 from redrive.store.shared import ServiceState, SharedState
+from redrive.store.watched import is_watched
 
 _DAY = timedelta(days=1)
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED, FlowStatus.HELD)
@@ -109,7 +109,7 @@ class Reader:
             sends=_sends(connection),
             store_bytes=dialect.size(connection),
             letters_bytes=dialect.letters_size(connection),
-            watched=holder(connection, dialect, "watch", now=now) is not None,
+            watched=is_watched(connection, dialect, now=now),
         )
 
 

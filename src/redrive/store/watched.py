@@ -1,0 +1,42 @@
+"""Whether a watch comes back to see what becomes of an alert: one that runs, or one that cron starts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, select
+
+from redrive.store import lease
+from redrive.store.dialect import Dialect
+from redrive.store.owner import is_dead
+from redrive.store.schema import leases
+
+WATCH = "watch"
+"""The lease of the watch that leads."""
+_SCHEDULED = "scheduled watch"  # whose owner is the time of the last look
+_EXPECTED = 3  # intervals for which a scheduled watch is waited for
+_LONGEST = timedelta(minutes=20)  # interval of one that comes back in time for a run that did not recover
+
+
+def is_watched(connection: Connection, dialect: Dialect, *, now: datetime) -> bool:
+    """Return whether a watch leads, or a scheduled one has looked of late.
+
+    A watch that was killed on this machine does not come back, although its lease is still valid.
+    """
+    holder = lease.holder(connection, dialect, WATCH, now=now)
+    if holder is not None and not is_dead(holder):
+        return True
+    return lease.holder(connection, dialect, _SCHEDULED, now=now) is not None
+
+
+def mark_look(connection: Connection, dialect: Dialect, *, now: datetime) -> None:
+    """Note that a scheduled watch has looked. Its last two looks say how often it comes, and so until when it must.
+
+    One look alone may be an operator's, who does not come back.
+    """
+    before = connection.execute(select(leases.c.owner).where(leases.c.name == _SCHEDULED)).scalar()
+    between = timedelta(0) if before is None else now - datetime.fromisoformat(before)
+    until = now + (_EXPECTED * between if between <= _LONGEST else timedelta(0))
+    mark = dialect.insert(leases).values(name=_SCHEDULED, owner=now.isoformat(), until=until)
+    renewed = {"owner": mark.excluded.owner, "until": mark.excluded.until}
+    connection.execute(mark.on_conflict_do_update(index_elements=["name"], set_=renewed))
