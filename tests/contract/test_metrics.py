@@ -18,9 +18,9 @@ from redrive.calls.recording import Batch
 from redrive.calls.rollups import Book
 from redrive.observe import figures, prometheus
 from redrive.policy.fleet import Saying, Word
-from redrive.store import lease
 from redrive.store.schema import alert_sends, alerts, breakers, runs
 from redrive.testing import set_testing
+from tests.support.alerts import watched
 from tests.support.flows import stopped
 
 NOW = datetime.now(UTC)
@@ -333,8 +333,7 @@ class TestTooManyNames:
 
 def test_it_is_told_whether_anybody_watches(store):
     assert Page(store)("watched") == 0
-    dialect = store.database.dialect
-    store.database.write(lambda connection: lease.take(connection, dialect, "watch", "me", timedelta(minutes=1)))
+    watched(store, datetime.now(UTC))
     assert Page(store)("watched") == 1
 
 

@@ -1,15 +1,19 @@
 """Whether somebody looks: the health of a watch, and its heartbeat to a dead man's switch."""
 
 import logging
+import sqlite3
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
 from redrive.alerts.desk import Desk
 from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.settings import AlertSettings, WatchedTable
 from redrive.alerts.watch import Watch
 from redrive.errors import StoreError
+from redrive.observe import prometheus
+from redrive.observe.figures import Reader
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.run_history import DAY
 
@@ -65,15 +69,62 @@ class TestHealth:
         watch.look()
         assert watch.health() == (False, "the watch leads, and has not completed a look yet")
 
+    @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+    def test_watch_that_does_not_look_is_a_503_over_http(self, make, store, path, monkeypatch):
+        monkeypatch.setattr(prometheus, "KEPT", 0.0)
+        watch = make()
+        with prometheus.serve(store, "127.0.0.1:0", health=watch.health) as server:
+            answer = httpx.get(server.url + path)
+            assert (answer.status_code, answer.text) == (503, "the watch does not know who leads yet\n")
+            watch.look()
+            answer = httpx.get(server.url + path)
+            assert answer.status_code == 200
+            assert answer.text.startswith("ok: leads")
+
+
+class TestWatchedTable:
+    def test_table_that_is_dropped_is_an_alert_and_a_metric(self, store, tmp_path):
+        url, clock = f"sqlite:///{tmp_path / 'warehouse.db'}", FakeClock(datetime.now(UTC) - DAY)
+        with sqlite3.connect(tmp_path / "warehouse.db") as warehouse:
+            warehouse.execute("CREATE TABLE orders (id INTEGER)")
+        chosen = AlertSettings(tables=(WatchedTable(name="orders", url=url),))
+        desk = Desk(store.database, chosen, clock=clock)
+        watch = Watch(store.database, desk, Levels(store.database, chosen), clock=clock)
+        watch.look()
+        assert Reader(store.database).read().monitors == {}
+        warehouse.execute("DROP TABLE orders")
+        warehouse.close()
+        for _ in range(5):
+            clock.advance(1_500)
+            watch.look()
+        (alert,) = store.alerts.find(status="open")
+        assert (alert.condition, alert.title) == ("monitor_failed", "cannot measure table row counts of orders")
+        assert "no such table" in alert.facts.error
+        assert Reader(store.database).read().monitors == {"tables:orders": False}
+        desk.close()
+
 
 class TestHeartbeat:
+    def test_watch_that_cannot_look_sends_none(self, make, server, monkeypatch):
+        watch = make(heartbeat=f"{server.url}/ping/1")
+
+        def broken(*args, **options):
+            raise StoreError("the schema is gone")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Levels, "picture", broken)
+            watch.look()
+        assert server.requests == []
+        watch.look()
+        assert len(server.requests) == 1
+
     def test_every_look_is_a_heartbeat(self, make, server):
         watch = make(heartbeat=f"{server.url}/ping/1")
         watch.look()
         watch.look()
         assert [(one.method, one.target) for one in server.requests] == [("POST", "/ping/1")] * 2
 
-    def test_watch_that_stands_by_or_cannot_look_sends_none(self, make, server, monkeypatch):
+    def test_watch_that_stands_by_sends_none(self, make, server):
         make().look()
         make(heartbeat=f"{server.url}/ping/1").look()
         assert server.requests == []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, overload
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -16,6 +17,7 @@ from redrive.alerts.judging import RunName, gate_of, mark_judged, picture_of, st
 from redrive.alerts.ledger import OPEN, AlertLedger
 from redrive.alerts.pace import Pace
 from redrive.alerts.picture import Judgement, LevelPicture
+from redrive.alerts.retired import is_about, withdraw
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings
 from redrive.alerts.silences import SilenceLog, check_silence
@@ -26,7 +28,7 @@ from redrive.flows import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.letters import LettersChanged, LettersPurged, LettersReplayed
 from redrive.masking import mask
 from redrive.model import Event
-from redrive.notices import Alert, AlertFilter, AlertStatus, Facts, Send, Silence, Urgency
+from redrive.notices import Alert, AlertFilter, AlertStatus, Facts, Send, Silence, Subject, SubjectKind, Urgency
 from redrive.runs import RunEnded
 from redrive.store.database import Database
 from redrive.store.schema import SCHEMA
@@ -305,6 +307,31 @@ class Desk:
         alert = self.ledger.put_test(Urgency(urgency), pipeline=pipeline)
         self.sender.send_due(now=self._now(), alert_id=alert.id)
         return self.ledger.sends(alert.id)
+
+    def retire(
+        self,
+        name: str,
+        kinds: Collection[SubjectKind],
+        *,
+        by: str,
+        run_ids: Sequence[UUID] = (),
+        params: Sequence[str] = (),
+    ) -> int:
+        """Close the alerts of a pipeline, flow or service that is forgotten; return how many.
+
+        Args:
+            name: Its name.
+            kinds: "pipeline", "flow" or "service".
+            by: Who forgets it.
+            run_ids: The runs of a flow.
+            params: The parameters of a flow's runs.
+        """
+        own = [one for one in self.find(status=OPEN, limit=_MOST) if is_about(one, name, kinds)]
+        for alert in own:
+            self.resolve(alert.id, by=by, note=f"{alert.subject} was forgotten")
+        for kind in (one for one in kinds if one != "service"):
+            self._applied(withdraw(Subject(kind=kind, name=name), run_ids, params))
+        return len(own)
 
     def purge(self) -> int:
         """Forget alerts that have been over for longer than they are kept."""

@@ -280,7 +280,7 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
         next_retry=_next_retry(connection, row.run_id, now),
         failed=tuple(f"{one.sample}: {mask(one.error or '')}" for one in failed),
         failed_of=mask(failed[0].error or "") if failed else None,
-        variant=_variant(row.params),
+        variant=variant_of(row.params),
         is_history=_has_successor(connection, task_runs, same, row),
         history=tuple(_past_flow(connection, row, now)),
         last_complete=_last_complete(connection, task_runs, same, row.run_id),
@@ -323,7 +323,7 @@ def _past_flow(connection: Connection, row: Row[Any], now: datetime) -> Iterator
         yield PastRun(status=one.status, started_at=one.started_at, ended_at=one.ended_at, seconds=seconds)
 
 
-def _variant(params: str) -> str:
+def variant_of(params: str) -> str:
     """What tells runs apart that have parameters: those of one day are not mended by those of the next."""
     return "" if params in ("", "{}") else sha256(params.encode()).hexdigest()[:8]
 

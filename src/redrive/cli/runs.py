@@ -345,3 +345,44 @@ def cancel(
     if session.out.json:
         session.out.document({"run_id": str(cancelled), "status": str(FlowStatus.ABANDONED)})
     session.out.say(f"cancelled run {str(cancelled)[:8]}; who is running it stops within a second or so")
+
+
+@command(app)
+def forget(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline or flow.", show_default=False)],
+    go: Annotated[bool, typer.Option("--go", help="Do it; without this, it is a dry run.")] = False,
+) -> None:
+    """Forget a retired pipeline or flow: its deadline, checkpoint, runs, metrics and alerts.
+
+    Refused while it is running or has open letters. Decided letters stay until `redrive dlq purge`.
+
+    Examples: redrive runs forget vendor_2024; redrive runs forget vendor_2024 --go
+    """
+    from redrive.dlq.change import actor
+    from redrive.store.forget import find_work, forget_work
+
+    with session.opened() as store:
+        found = find_work(store.database, name)
+        if not found.kinds:
+            raise Refused(f"the store knows no pipeline or flow {name!r}; `redrive runs ls` lists runs")
+        closed = 0
+        if go:
+            forget_work(store.database, name, files=session.results_of(store))
+            closed = store.alerts.retire(name, found.kinds, by=actor(), run_ids=found.run_ids, params=found.params)
+        still_set = name in store.alerts.settings.pipelines
+    out, what = session.out, " and ".join(found.kinds)
+    if out.json:
+        document = {"name": name, "kinds": list(found.kinds), "runs": found.runs, "unfinished": found.unfinished}
+        out.document({**document, "letters_kept": found.letters, "alerts_closed": closed, "dry_run": not go})
+    some = f"{what} {name} with {counted(found.runs, 'run')}"
+    if found.unfinished is not None:
+        some += f", the last of them {found.unfinished}: a new start would read from the beginning"
+    if go:
+        out.say(f"forgot {some}; {counted(closed, 'alert')} closed")
+    else:
+        out.say(f"would forget {some}; nothing was changed. To do it: {session.again_with('--go')}")
+    if found.letters:
+        out.say(f"{counted(found.letters, 'decided letter')} of it stay, and in the metrics; see `redrive dlq purge`")
+    if still_set:
+        out.say(f"redrive.toml still has [pipelines.{name}]: remove it, or the watch waits for the next run")

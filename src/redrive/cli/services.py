@@ -15,7 +15,7 @@ from redrive.cli.exits import Refused
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.service_chart import beginning, chart, share, span
 from redrive.cli.session import Session
-from redrive.cli.wording import ago, at
+from redrive.cli.wording import ago, at, counted
 from redrive.masking import mask
 from redrive.model import in_words
 
@@ -277,6 +277,40 @@ def reset(
     )
     if resting and not keys:
         session.out.say("its used-up keys stay so; --keys uses them again, too")
+
+
+@command(app)
+def forget(
+    session: Session,
+    name: _Name,
+    go: Annotated[bool, typer.Option("--go", help="Do it; without this, it is a dry run.")] = False,
+) -> None:
+    """Forget a retired service: its figures, circuits, used-up keys, metrics and alerts.
+
+    A process that still calls it records it again.
+
+    Examples: redrive services forget shipfast; redrive services forget shipfast --go
+    """
+    from redrive.dlq.change import actor
+    from redrive.store.forget import count_service, forget_service
+
+    with session.opened() as store:
+        rows, closed = count_service(store.database, name), 0
+        if not rows:
+            _of_name(_all(store, datetime.now(UTC)), name)
+        if go:
+            forget_service(store.database, name)
+            closed = store.alerts.retire(name, ["service"], by=actor())
+    out = session.out
+    if out.json:
+        out.document({"service": name, "rows": rows, "alerts_closed": closed, "dry_run": not go})
+    if go:
+        out.say(f"forgot service {name}: {counted(rows, 'row')} of figures; {counted(closed, 'alert')} closed")
+    else:
+        again = session.again_with("--go")
+        out.say(
+            f"would forget service {name}: {counted(rows, 'row')} of figures; nothing was changed. To do it: {again}"
+        )
 
 
 def _of_name(found: list[Known], name: str) -> Known:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Column, Connection, Select, func, select
+from sqlalchemy import Column, Connection, Select, case, func, select
 
 from redrive.flows import FlowStatus
 from redrive.runs import COUNTED, RunStatus
@@ -67,6 +67,8 @@ class Figures:
     """Of runs that are not finished, by flow and state."""
     alerts: Mapping[tuple[str, str, str, str], int] = field(default_factory=dict)
     """Those that are not over, by status, urgency, the kind of their subject and its name."""
+    monitors: Mapping[str, bool] = field(default_factory=dict)
+    """Measurements of the watch that have ever failed, and whether each succeeds now."""
     sends: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Messages that are not delivered, by channel and status."""
     store_bytes: int | None = None
@@ -106,6 +108,7 @@ class Reader:
             flows=_flows(connection, now),
             tasks=_tasks(connection),
             alerts=_alerts(connection),
+            monitors=_monitors(connection),
             sends=_sends(connection),
             store_bytes=dialect.size(connection),
             letters_bytes=dialect.letters_size(connection),
@@ -203,6 +206,13 @@ def _alerts(connection: Connection) -> dict[tuple[str, str, str, str], int]:
     by = (alerts.c.status, alerts.c.urgency, alerts.c.subject_kind, alerts.c.subject)
     counted = select(*by, func.count()).where(alerts.c.status != "resolved").group_by(*by)
     return {(row[0], row[1], row[2], row[3]): int(row[4]) for row in connection.execute(counted)}
+
+
+def _monitors(connection: Connection) -> dict[str, bool]:
+    column = alerts.c
+    failing = case((column.status == "resolved", 0), (column.gone_since.is_not(None), 0), else_=1)
+    found = select(column.subject, func.max(failing)).where(column.condition == "monitor_failed")
+    return {row[0]: not row[1] for row in connection.execute(found.group_by(column.subject))}
 
 
 def _sends(connection: Connection) -> dict[tuple[str, str], int]:

@@ -265,4 +265,13 @@ def _alerts(figures: Figures) -> Iterator[Metric]:
     for (channel, status), count in figures.sends.items():
         sends.put(count, channel, status)
     yield _gauge("alerts", "Alerts that are not over.", ("status", "urgency", "subject_kind", "subject"), standing)
+    monitors = _Samples(min)
+    for name, is_up in figures.monitors.items():
+        monitors.put(float(is_up), name)
+    yield _gauge(
+        "monitor_up",
+        "0 while the watch cannot measure this; monitors that never failed have no sample.",
+        ("monitor",),
+        monitors,
+    )
     yield _gauge("alert_sends", "Messages that are not delivered.", ("channel", "status"), sends)

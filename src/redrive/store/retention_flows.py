@@ -65,6 +65,10 @@ class FlowRetention:
             )
         return gone
 
+    def remove(self, ids: Sequence[UUID]) -> StorePurged:
+        """Remove these runs, whatever their age and status; return how many there were."""
+        return self._finish(self._mark(ids, ()))
+
     # ── one part after the other ──────────────────────────────────────────────────────────────────────────────────────
 
     def _marked(self) -> list[UUID]:

@@ -294,3 +294,25 @@ def test_a_name_that_a_pipeline_and_a_flow_share_means_the_newer_run(run, ran, f
     assert dict(run("runs", "show", "nightly").rows)["kind"] == "flow"
     ran("nightly", 10)
     assert dict(run("runs", "show", "nightly").rows)["kind"] == "pipeline"
+
+
+class TestForget:
+    def test_it_is_a_dry_run_until_go(self, run, ran):
+        ran("vendor", 10)
+        answer = run("runs", "forget", "vendor")
+        assert answer.code == 0
+        assert answer.err.startswith("would forget pipeline vendor with 1 run; nothing was changed. To do it: redrive")
+        assert answer.err.rstrip().endswith("runs forget vendor --go")
+        assert len(run("runs", "ls").rows) == 1
+        assert json.loads(run("runs", "forget", "vendor", "--go", "--json").out)["runs"] == 1
+        assert run("runs", "ls").rows == []
+
+    def test_name_that_is_not_known_is_refused(self, run, store):
+        answer = run("runs", "forget", "vendro", "--go")
+        assert answer.code == 64
+        assert answer.sentence == "the store knows no pipeline or flow 'vendro'; `redrive runs ls` lists runs"
+
+    def test_settings_that_still_name_it_are_mentioned(self, run, ran, here):
+        ran("vendor", 10)
+        (here / "redrive.toml").write_text('[pipelines.vendor]\nsla = "06:30 UTC"\n')
+        assert "redrive.toml still has [pipelines.vendor]" in run("runs", "forget", "vendor", "--go").err

@@ -164,3 +164,12 @@ def test_to_reset_what_nobody_spoke_of_is_harmless_and_said(run, store):
     answer = run("services", "reset", "typo")
     assert answer.code == 0
     assert answer.err.startswith("there was nothing to reset of typo")
+
+
+def test_service_is_forgotten_with_go(run, day, trouble):
+    answer = run("services", "forget", "bank")
+    assert answer.err.startswith("would forget service bank: ")
+    assert "bank" in run("services", "ls").out
+    assert run("services", "forget", "bank", "--go").err.startswith("forgot service bank: ")
+    assert "bank" not in run("services", "ls").out
+    assert run("services", "forget", "bank", "--go").sentence.startswith("nothing is known of a service 'bank'")

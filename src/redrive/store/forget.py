@@ -1,0 +1,158 @@
+"""Forget a retired pipeline, flow or service: all that is stored of it, but for its letters.
+
+What still runs, or has open letters, is not forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
+
+from sqlalchemy import Connection, Table, delete, func, or_, select
+
+from redrive.errors import StoreError
+from redrive.letters import OPEN
+from redrive.store.database import Database
+from redrive.store.owner import is_dead
+from redrive.store.registry import Runnable
+from redrive.store.retention import BATCH, Retention
+from redrive.store.retention_flows import FlowRetention
+from redrive.store.schema import (
+    breakers,
+    checkpoints,
+    credentials,
+    gauges,
+    letters,
+    pipelines,
+    run_key_blocks,
+    run_keys,
+    runs,
+    service_endpoints,
+    service_latencies,
+    service_minutes,
+    service_rollups,
+    task_runs,
+)
+from redrive.store.task_log import anybody_at
+
+_OF_SERVICES: tuple[Table, ...] = (
+    service_minutes,
+    service_latencies,
+    service_endpoints,
+    service_rollups,
+    breakers,
+    credentials,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """What was forgotten of a pipeline or flow, or would be."""
+
+    name: str
+    kinds: tuple[Runnable, ...] = ()
+    """What has this name; nothing, where the store knows no such pipeline or flow."""
+    runs: int = 0
+    unfinished: str | None = None
+    """The status of a run that could be resumed, and is forgotten with its checkpoint."""
+    run_ids: tuple[UUID, ...] = ()
+    """Of a flow."""
+    params: tuple[str, ...] = ()
+    """The parameters of a flow's runs."""
+    letters: int = 0
+    """Letters that are decided; they stay."""
+
+
+def find_work(database: Database, name: str) -> Forgotten:
+    """Return what is stored of a pipeline or flow.
+
+    Raises:
+        StoreError: A process is at work on it, or letters of it are open.
+    """
+    return database.read(lambda connection: _found(database, connection, name))
+
+
+def forget_work(database: Database, name: str, *, files: Path) -> Forgotten:
+    """Forget a pipeline or flow: its deadline, checkpoint, runs and gauges.
+
+    Args:
+        name: Its name.
+        files: The directory in which results of flows are.
+
+    Raises:
+        StoreError: A process is at work on it, or letters of it are open; nothing was changed.
+    """
+
+    def work(connection: Connection) -> Forgotten:
+        found = _found(database, connection, name)
+        ours = select(runs.c.run_id).where(runs.c.pipeline_name == name)
+        for table in (run_keys, run_key_blocks):
+            connection.execute(delete(table).where(table.c.run_id.in_(ours)))
+        connection.execute(delete(checkpoints).where(checkpoints.c.pipeline_name == name))
+        connection.execute(delete(runs).where(runs.c.pipeline_name == name))
+        connection.execute(delete(pipelines).where(pipelines.c.name == name))
+        noted = or_(gauges.c.name.startswith(f"promise:{name}:", autoescape=True), gauges.c.name == f"fresh:{name}")
+        connection.execute(delete(gauges).where(noted))
+        return found
+
+    found = database.write(work)
+    if found.run_ids:
+        now = database.read(database.dialect.now)
+        flows = FlowRetention(Retention(database, before=now, now=now), files)
+        for start in range(0, len(found.run_ids), BATCH):
+            flows.remove(found.run_ids[start : start + BATCH])
+    return found
+
+
+def _found(database: Database, connection: Connection, name: str) -> Forgotten:
+    now = database.dialect.now(connection)
+    place = connection.execute(select(checkpoints).where(checkpoints.c.pipeline_name == name)).first()
+    if place is not None and place.owner is not None and place.owner_until > now and not is_dead(place.owner):
+        raise StoreError(f"pipeline {name!r} is running: stop it first. Nothing was changed.")
+    flows = connection.execute(
+        select(task_runs.c.run_id, task_runs.c.params).where(task_runs.c.flow_name == name)
+    ).all()
+    if any(anybody_at(connection, row.run_id, now) for row in flows):
+        raise StoreError(f"flow {name!r} is running: stop its executors first. Nothing was changed.")
+    of_it = select(func.count(letters.c.id)).where(letters.c.pipeline_name == name)
+    undecided = connection.execute(of_it.where(letters.c.status.in_(OPEN))).scalar_one()
+    if undecided:
+        raise StoreError(
+            f"{name!r} has {undecided:,} open {'letter' if undecided == 1 else 'letters'}: replay or discard them "
+            f"first, see `redrive dlq ls --pipeline {name}`. Nothing was changed."
+        )
+    count = connection.execute(select(func.count(runs.c.run_id)).where(runs.c.pipeline_name == name)).scalar_one()
+    known = select(pipelines.c.kind).where(pipelines.c.name == name)
+    kinds = {*connection.execute(known).scalars(), *(["pipeline"] if count else []), *(["flow"] if flows else [])}
+    found = Forgotten(
+        name=name,
+        kinds=tuple(sorted(kinds)),
+        runs=count + len(flows),
+        run_ids=tuple(row.run_id for row in flows),
+        params=tuple({row.params for row in flows}),
+        letters=connection.execute(of_it).scalar_one(),
+    )
+    if place is None:
+        return found
+    last = connection.execute(select(runs.c.status).where(runs.c.run_id == place.run_id)).scalar()
+    return found if last in (None, "complete", "abandoned") else replace(found, unfinished=last)
+
+
+def count_service(database: Database, name: str) -> int:
+    """Return how many rows are stored of a service."""
+
+    def work(connection: Connection) -> int:
+        counted = [select(func.count()).select_from(table).where(table.c.service == name) for table in _OF_SERVICES]
+        return sum(connection.execute(one).scalar_one() for one in counted)
+
+    return database.read(work)
+
+
+def forget_service(database: Database, name: str) -> int:
+    """Forget the figures, circuits and keys of a service; return how many rows there were."""
+
+    def work(connection: Connection) -> int:
+        return sum(connection.execute(delete(one).where(one.c.service == name)).rowcount for one in _OF_SERVICES)
+
+    return database.write(work)
