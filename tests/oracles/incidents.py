@@ -21,6 +21,7 @@ CONDITIONS = {
     "retries_exhausted": "run",
     "permanent_error": "run",
     "sla_missed": "sla",
+    "sla_at_risk": "sla",
 }
 """The incident that an alert of a condition is about."""
 DAY = timedelta(days=1)

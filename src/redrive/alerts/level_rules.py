@@ -56,7 +56,7 @@ def deadlines(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     names = is_there | {one.subject.ident for one in missed} | given_up
     return Judgement(
         findings=tuple(_missed(one, picture, settings) for one in missed),
-        judged=frozenset(f"sla:{name}" for name in names),
+        judged=frozenset({f"sla:{name}" for name in names} | {f"sla_risk:{name}" for name in given_up}),
     )
 
 

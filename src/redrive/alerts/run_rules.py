@@ -134,9 +134,8 @@ def late(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
         return _judged(evidence)
     if done <= limit or (others is not None and others > (run.ended_at or run.started_at)):
         return Judgement()  # there is time left, or another run was complete since
-    daily = daily_of(run, settings)
-    if not complete and daily is not None and others is not None and others > daily.before(sla - _MOMENT):
-        return Judgement()  # an earlier run has kept this deadline
+    if not complete and is_kept(run, settings, sla):
+        return Judgement()
     due = wall(sla, zone_of(run, settings), now)
     missed = span((done - sla).total_seconds())
     step = f"it was due, and does not come by itself: {goes_on(run)}"
@@ -159,6 +158,12 @@ def late(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
     )
     # What is momentary closes the alert itself: it is not withdrawn as well.
     return Judgement(findings=(finding,), judged=frozenset() if complete else frozenset({evidence}))
+
+
+def is_kept(run: RunPicture, settings: AlertSettings, deadline: datetime) -> bool:
+    """Return whether an earlier run has kept a deadline that is a time of day: it was complete since the one before."""
+    daily, others = daily_of(run, settings), run.last_of_all
+    return daily is not None and others is not None and others > daily.before(deadline - _MOMENT)
 
 
 def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:

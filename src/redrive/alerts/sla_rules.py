@@ -1,4 +1,4 @@
-"""What can be said of the SLAs of flows while there is time left, and of those of their tasks."""
+"""What can be said of SLAs while there is time left, and of those of tasks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from redrive.alerts.conditions import found
 from redrive.alerts.picture import DueTask, Judgement, LevelPicture, RunPicture
-from redrive.alerts.run_facts import due_by, facts_of, goes_on, short_id, zone_of
-from redrive.alerts.run_rules import late
+from redrive.alerts.run_facts import due_by, facts_of, goes_on, short_id, usual, zone_of
+from redrive.alerts.run_rules import is_kept, late
 from redrive.alerts.sentences import clock, command, short, span, wall
 from redrive.alerts.settings import AlertSettings
 from redrive.flows import risk_begins
@@ -26,14 +26,14 @@ _STATES = {
 
 
 def at_risk(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
-    """A run of a flow that is not done although most of its time is over. Its miss is the same alert, more urgent."""
-    if run.subject.kind != "flow":
-        return Judgement()
+    """A run that is not done although most of its time is over. Its miss is the same alert, more urgent."""
     evidence = f"sla_risk:{run.subject.ident}"
     if run.status in _OVER:
         return Judgement(judged=frozenset({evidence}))
     due, others = due_by(run, settings), run.last_of_all
     if due is None or not risk_begins(run.started_at, due) <= now < due or (others and others > run.started_at):
+        return Judgement()
+    if run.subject.kind == "pipeline" and (is_kept(run, settings, due) or _is_on_time(run, settings, due)):
         return Judgement()
     finding = found(
         "sla_at_risk",
@@ -46,6 +46,14 @@ def at_risk(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
         since=risk_begins(run.started_at, due),
     )
     return Judgement(findings=(finding,), judged=frozenset({evidence}))
+
+
+def _is_on_time(run: RunPicture, settings: AlertSettings, due: datetime) -> bool:
+    """Return whether a pipeline that runs will be done in time if it takes no longer than 95 % of its runs took."""
+    known = usual(run.history, settings.thresholds.history_least)
+    if known is None or run.status != "running" or run.lost:
+        return False
+    return run.seconds <= known.p95 and run.started_at + timedelta(seconds=known.p95) <= due
 
 
 def late_tasks(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
@@ -95,7 +103,7 @@ def _next_step(run: RunPicture, now: datetime) -> str:
 
 
 def under_way(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """The same of every flow that is not over, and that it has missed its own SLA: its executor may be dead."""
+    """The same of every run that is not over, and that it has missed its own SLA: its executor may be dead."""
     runs = [run for run in picture.running if picture.knows("running", run.subject.ident)]
     of_runs = sum((rule(run, settings, picture.now) for run in runs for rule in (at_risk, late_tasks)), Judgement())
     return of_runs + _missed(runs, picture, settings)

@@ -17,6 +17,7 @@ from tests.support.alert_snapshots import (
     judged,
     levels,
     looked,
+    past,
     the_one,
     with_thresholds,
 )
@@ -66,8 +67,20 @@ class TestRun:
         assert conditions(judgement) == ["monitor_failed"]
         assert not judgement.weighed("sla:flow/settlement")
 
-    def test_pipeline_is_not_warned_of(self):
-        assert conditions(judged(a_run("running", sla=NOW + MINUTE))) == []
+    def test_pipeline_that_runs_is_at_risk(self):
+        finding = the_one(looked(levels(running=(a_run("running", sla=NOW + MINUTE),))))
+        assert (finding.condition, finding.key) == ("sla_at_risk", "sla:vendor")
+        assert finding.title == "vendor is not complete, and is due at 12:01 UTC, in 60 s"
+
+    @pytest.mark.parametrize(("usual", "found"), [(660.0, []), (601.0, []), (599.0, ["sla_at_risk"])])
+    def test_pipeline_that_usually_takes_as_long_is_not(self, usual, found):
+        run = a_run("running", sla=NOW + MINUTE, history=past(*[usual] * 6))
+        assert conditions(looked(levels(running=(run,)))) == found
+
+    def test_pipeline_whose_deadline_an_earlier_run_kept_is_not(self):
+        daily = Daily.of("sla", "12:01 UTC")
+        run = a_run("running", sla=NOW + MINUTE, daily=daily, last_complete=NOW - HOUR)
+        assert conditions(looked(levels(running=(run,)))) == []
 
 
 class TestTask:
