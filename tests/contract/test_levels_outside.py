@@ -237,3 +237,49 @@ def test_who_was_waited_for_in_vain_is_not_waited_for_again():
     assert errands.back(until=time.monotonic())["slow"].still_out
     assert errands.back(until=time.monotonic() + 3_600)["slow"].still_out  # or this test takes an hour
     answers.set()
+
+
+class TestFreshTable:
+    @pytest.fixture
+    def loads(self, store_url):
+        """A table beside the store's own; call it to load a row at a moment."""
+        engine = create_engine(store_url.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.begin() as connection:
+            connection.execute(text('CREATE TABLE "Loads" (id integer, "loadedAt" timestamp)'))
+
+        def load(at):
+            with engine.begin() as connection:
+                connection.execute(text('INSERT INTO "Loads" VALUES (1, :at)'), {"at": f"{at:%Y-%m-%d %H:%M:%S}"})
+
+        yield load
+        engine.dispose()
+
+    @pytest.fixture
+    def look(self, store, store_url):
+        table = WatchedTable(name="Loads", url=store_url, time_column="loadedAt", fresh_within=3_600.0)
+        levels = levels_of(store, tables=(table,))
+
+        def look(now):
+            picture = levels.picture(now)
+            store.alerts.look(picture)
+            found = store.alerts.find(status="open", condition="stale")
+            return [one.title for one in found if one.gone_since is None]
+
+        return look
+
+    def test_it_is_stale_until_a_new_row_comes(self, look, loads):
+        assert look(MONDAY) == ["Loads has no rows; its newest loadedAt may be 60 min old"]
+        loads(MONDAY)
+        assert look(MONDAY + HOUR) == []
+        stale = "Loads is stale since 2026-11-16 06:30 UTC; its newest loadedAt may be 60 min old"
+        assert look(MONDAY + HOUR + 7 * MINUTE) == [stale]
+        loads(MONDAY + HOUR)
+        assert look(MONDAY + HOUR + 14 * MINUTE) == []
+
+    def test_column_that_is_not_there_is_a_failed_monitor_and_no_all_clear(self, store, store_url, look, loads):
+        assert len(look(MONDAY)) == 1
+        table = WatchedTable(name="Loads", url=store_url, time_column="nope", fresh_within=3_600.0)
+        picture = levels_of(store, tables=(table,)).picture(MONDAY)
+        assert "nope" in picture.unknown["newest:Loads"]
+        store.alerts.look(picture)
+        assert [one.gone_since for one in store.alerts.find(condition="stale")] == [None]

@@ -41,7 +41,10 @@ def _condition(
 CONDITIONS: Mapping[str, Condition] = dict(
     (
         _condition("sla_missed", _P1, "an SLA deadline was missed", "sla_grace", elsewhere="the pipeline's sla"),
-        _condition("stale", _P1, "no run was complete for too long", elsewhere="the pipeline's fresh_within"),
+        _condition(
+            *("stale", _P1, "no run was complete for too long, or a table has no new rows"),
+            elsewhere="fresh_within of the pipeline or table",
+        ),
         _condition(
             "permanent_error", _P1, "a run ended by an error that does not heal: credentials, schema, disk full"
         ),

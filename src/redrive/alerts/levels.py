@@ -27,6 +27,7 @@ from redrive.alerts.promises import Promises
 from redrive.alerts.service_levels import services
 from redrive.alerts.settings import AlertSettings
 from redrive.alerts.table_counts import TableCounts
+from redrive.alerts.table_freshness import TableFreshness
 from redrive.classify.signals import is_interrupt
 from redrive.errors import StoreError
 from redrive.masking import mask
@@ -64,6 +65,7 @@ class Levels:
         self._probes = {f"lags:{name}": probe for name, probe in (probes or {}).items()}
         self._promises = Promises(database, settings)
         self._tables = TableCounts(database, settings.tables)
+        self._ages = TableFreshness(settings.tables)
         self._conditions = ConditionFigures(database, settings.defined, figure_probes or {})
         self._servers = self._slot_servers()
         self._errands = Errands()
@@ -73,7 +75,8 @@ class Levels:
         now = self._database.read(self._database.dialect.now) if now is None else now
         unknown: dict[str, str] = {}
         counting = self._measured("tables", lambda: self._tables.to_count(now), unknown) or {}
-        self._errands.send({**self._servers, **self._probes, **counting, **self._conditions.to_ask(now)})
+        asking = {**counting, **self._ages.to_ask(now), **self._conditions.to_ask(now)}
+        self._errands.send({**self._servers, **self._probes, **asking})
         until, read = time.monotonic() + self._patience, partial(read_bounded, self._database)
         due, given_up = self._measured("due", lambda: self._promises.due(now), unknown) or ([], [])
         unknown |= self._promises.unknown
@@ -90,6 +93,7 @@ class Levels:
             due=tuple(due),
             given_up=tuple(given_up),
             fresh=tuple(fresh or ()),
+            table_ages=tuple(self._ages.ages(answers, now, unknown)),
             running=tuple(running or ()),
             services=tuple(called or ()),
             letters=tuple(letters),

@@ -8,7 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, NullPool, create_engine, func, make_url, select, table, text
+from sqlalchemy import (
+    URL,
+    ColumnClause,
+    Connection,
+    NullPool,
+    column,
+    create_engine,
+    func,
+    make_url,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.sql import quoted_name
 
@@ -37,6 +49,19 @@ def count_rows(url: str, name: str) -> int:
     counted = table(quoted_name(bare, True), schema=quoted_name(schema, True) if schema else None)
     with _connected(parsed) as connection:
         return int(connection.execute(select(func.count()).select_from(counted)).scalar_one())
+
+
+def read_newest(url: str, name: str, column_name: str) -> Any:
+    """Return the largest value of a column, as its database has it; None where there is none."""
+    schema, _, bare = name.rpartition(".")
+    parsed = _parsed(url)
+    if parsed.get_backend_name() == "duckdb":
+        row = _ask_duckdb(parsed, f"SELECT max({_quoted(column_name)}) FROM {_path(schema, bare)}")
+        return None if row is None else row[0]
+    newest: ColumnClause[Any] = column(quoted_name(column_name, True))
+    of_table = table(quoted_name(bare, True), newest, schema=quoted_name(schema, True) if schema else None)
+    with _connected(parsed) as connection:
+        return connection.execute(select(func.max(newest)).select_from(of_table)).scalar()
 
 
 def read_number(url: str, query: str) -> float | None:
@@ -110,9 +135,16 @@ def _connected(url: URL, *, limit: int = _COUNTING) -> Iterator[Connection]:
 
 
 def _count_in_duckdb(url: URL, schema: str, name: str) -> int:
-    path = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name) if part)
-    found = _ask_duckdb(url, f"SELECT count(*) FROM {path}")
+    found = _ask_duckdb(url, f"SELECT count(*) FROM {_path(schema, name)}")
     return int(found[0]) if found else 0
+
+
+def _path(schema: str, name: str) -> str:
+    return ".".join(_quoted(part) for part in (schema, name) if part)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _ask_duckdb(url: URL, query: str) -> Any:

@@ -165,6 +165,20 @@ class Freshness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableAge:
+    """The age of the newest row of a watched table, against its `fresh_within`."""
+
+    name: str
+    column: str
+    within: float
+    """Seconds that the newest row may be old."""
+    age: float | None
+    """None where the table has no rows."""
+    newest: datetime | None = None
+    pipeline: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Minute:
     """One minute of a service."""
 
@@ -289,6 +303,8 @@ class LevelPicture:
     """The idents of what had a deadline, and has not run for so long that nobody waits for it any more."""
     fresh: tuple[Freshness, ...] = ()
     """Every pipeline and flow with a `fresh_within`."""
+    table_ages: tuple[TableAge, ...] = ()
+    """Every watched table with a `fresh_within`."""
     running: tuple[RunPicture, ...] = ()
     """Runs that are under way, or lost; and flows that are held, that were stopped while tasks of them are dead, or
     that failed or were stopped and have an SLA."""

@@ -328,13 +328,22 @@ def _runbook(at: Located) -> tuple[str, ...]:
 def _tables(at: Located, *, needed: bool) -> tuple[WatchedTable, ...]:
     found: dict[str, WatchedTable] = {}
     for one in at.entries("tables: write [[tables]] above each"):
-        keys = one.table(("name", "url", "pipeline"))
+        keys = one.table(("name", "url", "pipeline", "time_column", "fresh_within"))
         name = text(_needed(one, keys, "name"))
         if name in found:
             raise keys["name"].wrong(f"is {shown(name)} for a second time; every table has a name of its own")
         url = _target(_needed(one, keys, "url"), addresses.database, needed=needed)
         pipeline = text(keys["pipeline"]) if "pipeline" in keys else None
-        found[name] = WatchedTable(name=name, url=url, pipeline=pipeline)
+        if ("time_column" in keys) is not ("fresh_within" in keys):
+            (alone,) = (key for key in ("time_column", "fresh_within") if key in keys)
+            raise keys[alone].wrong("needs the other one: time_column and fresh_within go together")
+        found[name] = WatchedTable(
+            name=name,
+            url=url,
+            pipeline=pipeline,
+            time_column=text(keys["time_column"]) if "time_column" in keys else None,
+            fresh_within=duration(keys["fresh_within"]) if "fresh_within" in keys else None,
+        )
     return tuple(table for table in found.values() if table.url)
 
 

@@ -38,6 +38,7 @@ RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
 LEVEL_RULES: tuple[LevelRule, ...] = (
     level_rules.deadlines,
     watch_rules.freshness,
+    watch_rules.table_freshness,
     level_rules.lost,
     level_rules.durations,
     level_rules.dead_tasks,

@@ -183,6 +183,10 @@ class WatchedTable:
     name: str
     url: str = field(repr=False)
     pipeline: str | None = None
+    time_column: str | None = None
+    """The column that says when a row was made."""
+    fresh_within: float | None = None
+    """Seconds that the newest row may be old, by `time_column`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

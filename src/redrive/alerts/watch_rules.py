@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redrive.alerts.conditions import found
-from redrive.alerts.picture import Freshness, Judgement, LevelPicture
+from redrive.alerts.picture import Freshness, Judgement, LevelPicture, TableAge
 from redrive.alerts.sentences import command, short, span, whole
 from redrive.alerts.settings import AlertSettings
 from redrive.notices import Facts, Finding, Subject
@@ -17,6 +17,7 @@ _MEASURED = {
     "conditions": "the condition",
     "size": "the size of the store",
     "tables": "table row counts",
+    "newest": "the newest row",
     "slots": "replication slots",
     "lags": "consumer lag",
 }
@@ -48,6 +49,35 @@ def _stale(one: Freshness, settings: AlertSettings) -> Finding:
         facts,
         key=f"stale:{one.subject.ident}",
         evidence=f"level:stale:{one.subject.ident}",
+    )
+
+
+def table_freshness(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Return watched tables whose newest row is older than their `fresh_within`, or that have none."""
+    old = [one for one in picture.table_ages if one.age is None or one.age > one.within]
+    judged = picture.judged("newest", "level:stale_table:", (one.name for one in picture.table_ages))
+    return Judgement(findings=tuple(_stale_table(one, settings) for one in old)) + judged
+
+
+def _stale_table(one: TableAge, settings: AlertSettings) -> Finding:
+    since = "has no rows" if one.newest is None else f"is stale since {whole(one.newest)}"
+    commands = () if one.pipeline is None else (command("runs", "ls", "--pipeline", one.pipeline),)
+    facts = Facts(
+        status="stale",
+        impact=f"{one.name} {since}, by its newest {one.column}",
+        measured={"threshold": one.within} if one.age is None else {"age": one.age, "threshold": one.within},
+        affected=() if one.pipeline is None else (one.pipeline,),
+        commands=commands,
+        sql=f"SELECT max({one.column}) FROM {one.name}",
+        next_step="check what writes to this table",
+    )
+    return found(
+        "stale",
+        Subject(kind="table", name=one.name),
+        f"{short(one.name)} {since}; its newest {short(one.column)} may be {span(one.within)} old",
+        facts,
+        key=f"stale_table:{one.name}",
+        evidence=f"level:stale_table:{one.name}",
     )
 
 

@@ -100,7 +100,9 @@ def describe(settings: AlertSettings) -> dict[str, str]:
     Addresses are left out: they are secrets, and may differ from machine to machine.
     """
     parts: dict[str, Any] = {f"[pipelines.{name}]": own for name, own in settings.pipelines.items()}
-    parts |= {f"[[tables]] {table.name}": table.pipeline for table in settings.tables}
+    parts |= {
+        f"[[tables]] {table.name}": (table.pipeline, table.time_column, table.fresh_within) for table in settings.tables
+    }
     parts |= {f"[channels.{name}]": channel.kind for name, channel in settings.channels.items()}
     parts |= {f"[alerts] slots of {server_of(url)}": "" for url in settings.slots}
     parts |= {f"[alerts] lags {PurePath(name).name}": "" for name in settings.lags}

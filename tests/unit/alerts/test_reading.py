@@ -137,6 +137,8 @@ pipeline = "orders"
 [[tables]]
 name = "fees"
 url = "data/fees.db"
+time_column = "loaded_at"
+fresh_within = "90min"
 [[tables]]
 name = "sums"
 url = "duckdb:///data/sums.duckdb"
@@ -195,7 +197,12 @@ def test_a_file_says_everything_there_is_to_say(say, tmp_path):
         },
         tables=(
             WatchedTable(name="silver.orders", url=ENVIRON["DB"], pipeline="orders"),
-            WatchedTable(name="fees", url=f"sqlite:///{tmp_path}/data/fees.db"),
+            WatchedTable(
+                name="fees",
+                url=f"sqlite:///{tmp_path}/data/fees.db",
+                time_column="loaded_at",
+                fresh_within=5_400.0,
+            ),
             WatchedTable(name="sums", url=f"duckdb:///{tmp_path}/data/sums.duckdb"),
         ),
     )
@@ -252,6 +259,8 @@ HUB = "[channels.team]\nwebhook = 'https://h/x'\n"
 TABLE = "[[tables]]\nname = 'a'\nurl = 'a.db'\n"
 
 REFUSED = {
+    f"{TABLE}fresh_within = '1h'\n": "line 4: tables[0].fresh_within needs the other one: time_column and",
+    f"{TABLE}time_column = 'at'\n": "line 4: tables[0].time_column needs the other one: time_column and",
     # [alerts]
     "[alert]\n": "line 1: alert means nothing here; did you mean 'alerts'?",
     "[alerts]\n\npresist = '5min'\n": "line 3: alerts.presist means nothing here; did you mean 'persist'?",

@@ -374,7 +374,7 @@ SHAPES = {
     "slot_lag": (r"slot:(.+)", r"level:slot:\1"),
     "row_count": (r"rows:(.+)", r"level:rows:\1"),
     "consumer_lag": (r"lag:(.+)", r"level:lag:\1"),
-    "stale": (r"stale:(.+)", r"level:stale:\1"),
+    "stale": (r"((?:stale|stale_table):.+)", r"level:\1"),
     "monitor_failed": (r"monitor:(.+)", r"level:monitor:\1"),
     "settings_differ": (r"settings:(.+)", r"level:settings:\1"),
     "recovered": (r"(recovered:.+)", r"\1"),
