@@ -37,6 +37,24 @@ def said(desk, alert):
     return [(send.channel, send.what) for send in desk.sends(alert.id)]
 
 
+class TestAcknowledgeByKey:
+    def test_key_of_the_message_acknowledges_its_alert(self, desk):
+        alert = desk.open(**EXPORT)
+        done = desk.acknowledge(key=alert.key, by="ann at PagerDuty")
+        assert (done.id, done.status, done.acknowledged_by) == (alert.id, AlertStatus.ACKNOWLEDGED, "ann at PagerDuty")
+
+    def test_late_or_unknown_key_changes_nothing(self, desk):
+        alert = desk.open(**EXPORT)
+        desk.resolve("nightly-export")
+        assert desk.acknowledge(key=alert.key, by="ann") is None
+        assert desk.acknowledge(key="run:nobody", by="ann") is None
+        assert desk.get(alert.id).status is AlertStatus.RESOLVED
+
+    def test_number_or_key_is_required(self, desk):
+        with pytest.raises(TypeError, match="number of an alert, or key="):
+            desk.acknowledge(by="ann")
+
+
 class TestOpen:
     def test_opens_an_alert_and_notifies_its_route(self, desk):
         alert = desk.open(**EXPORT, facts={"rows": 0, "file": "export.csv"})

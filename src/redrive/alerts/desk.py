@@ -222,8 +222,34 @@ class Desk:
         """Messages that wait to be delivered, or could not be."""
         return self.ledger.unsent()
 
-    def acknowledge(self, alert_id: int, *, by: str, note: str | None = None) -> Alert:
-        """Say that somebody is at it: it is not repeated any more, unless it becomes more urgent."""
+    @overload
+    def acknowledge(self, alert_id: int, *, by: str, note: str | None = None) -> Alert: ...
+
+    @overload
+    def acknowledge(self, *, key: str, by: str, note: str | None = None) -> Alert | None: ...
+
+    def acknowledge(
+        self, alert_id: int | None = None, *, key: str | None = None, by: str, note: str | None = None
+    ) -> Alert | None:
+        """Acknowledge an alert: it is not repeated any more, unless it becomes more urgent.
+
+        Args:
+            alert_id: Its number.
+            key: Instead of the number, the key that channels were given with its messages: for acknowledgements that
+                come back from PagerDuty, Slack or another system.
+            by: Who acknowledges it.
+            note: What they say about it.
+
+        Returns:
+            The alert. With a key, None where no alert of this key is open: a late acknowledgement does no harm.
+        """
+        if (alert_id is None) is (key is None):
+            raise TypeError("acknowledge needs the number of an alert, or key=")
+        if alert_id is None:
+            assert key is not None
+            alert_id = self.ledger.open_id(key)
+            if alert_id is None:
+                return None
         alert = self.ledger.acknowledge(alert_id, by=by, note=note, now=self._now())
         self.sender.ring()
         return alert

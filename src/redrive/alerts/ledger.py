@@ -265,6 +265,12 @@ class AlertLedger:
         """One alert."""
         return self._database.read(lambda connection: _case(connection, alert_id).alert)
 
+    def open_id(self, key: str) -> int | None:
+        """Return the number of the alert of this key that people know of and that is not over; None without one."""
+        column = alerts.c
+        wanted = select(column.id).where(ALERT_IS_OPEN, column.key == key, column.status != AlertStatus.WAITING.value)
+        return self._database.read(lambda connection: connection.execute(wanted).scalar())
+
     def sends(self, alert_id: int) -> list[Send]:
         """The messages about an alert, the oldest first."""
         wanted = select(alert_sends).where(alert_sends.c.alert_id == alert_id).order_by(alert_sends.c.id)
