@@ -138,7 +138,7 @@ def test_what_is_absolute_stays_as_it_is(write, url):
             "url = 'x'\n",
             1,
             "url means nothing here; there are [store], [letters], [retention], [alerts], [channels], [routes], "
-            "[pipelines], [tables], [conditions] and [maintenance]",
+            "[pipelines], [tables], [conditions], [maintenance] and [services]",
         ),
         ("store = 'x'\n", 1, "store must be a table, [store], not a single value"),
         ("[[store]]\nurl = 'x'\n", 1, "store must be a table, [store], not a list"),

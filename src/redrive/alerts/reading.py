@@ -64,6 +64,12 @@ _MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
     ("retries_least", "retries_spreads"): partial(number, zero=True),
 }
 
+# The thresholds that a service may have of its own. Those of flapping are for all, since an alert may be of several.
+OF_SERVICES = (
+    *("down_seconds", "down_share", "down_faults", "silence", "auth_silence", "client_errors", "server_errors"),
+    *("calls_failed", "calls_failed_least", "retries_rise", "retries_spreads", "retries_least", "retries_calls"),
+)
+
 Tables = Mapping[str, Located]
 
 
@@ -100,6 +106,7 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
         tables=_tables(tables["tables"], needed=on) if "tables" in tables else (),
         slots=_slots(alerts["slots"], needed=on) if "slots" in alerts else (),
         conditions=conditions,
+        services=_services(tables, found.get("thresholds", Thresholds())),
         maintenance=read_maintenance(tables["maintenance"], conditions) if "maintenance" in tables else (),
         heartbeat=_target(alerts["heartbeat"], addresses.web, needed=on) if "heartbeat" in alerts else "",
     )
@@ -164,8 +171,15 @@ def _slots(at: Located, *, needed: bool) -> tuple[str, ...]:
 
 
 def _thresholds(at: Located) -> Thresholds:
-    readers = {one.name: _reader_of(one) for one in fields(Thresholds)}
-    return Thresholds(**{name: readers[name](one) for name, one in at.table(readers).items()})
+    return Thresholds(**{name: _READERS[name](one) for name, one in at.table(_READERS).items()})
+
+
+def _services(tables: Tables, thresholds: Thresholds) -> Mapping[str, Thresholds]:
+    """The thresholds of services that have their own; what one does not say is as for all."""
+    return {
+        name: replace(thresholds, **{key: _READERS[key](value) for key, value in one.table().items()})
+        for name, one in _named(tables, "services", OF_SERVICES).items()
+    }
 
 
 def _reader_of(threshold: Field[Any]) -> Callable[[Located], Any]:
@@ -175,6 +189,7 @@ def _reader_of(threshold: Field[Any]) -> Callable[[Located], Any]:
     return whole
 
 
+_READERS: Mapping[str, Callable[[Located], Any]] = {one.name: _reader_of(one) for one in fields(Thresholds)}
 _ALERTS: Mapping[str, Callable[[Located], Any]] = {
     "enabled": switch,
     "persist": duration,

@@ -160,9 +160,10 @@ def _probes(service: ServicePicture, now: datetime) -> str:
 
 def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Services that have failed for minutes, or again and again, and have not been well for long since."""
-    limits, now = settings.thresholds, picture.now
+    now = picture.now
     findings = []
     for service in _services(picture):
+        limits = settings.limits_of(service.name)
         last = outage(service.minutes, now, limits)
         if last is None:
             continue
@@ -187,9 +188,10 @@ def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     Both are known by the quarter of an hour. Where both happened in the same one the refusal counts: a page too many is
     better than a credential that only some processes have.
     """
-    limits, now = settings.thresholds, picture.now
+    now = picture.now
     findings = []
     for service in _services(picture):
+        limits = settings.limits_of(service.name)
         at = service.last_auth_failure or (now if service.failed_auth else None)
         healed = at is not None and service.last_success is not None and service.last_success > at
         if at is None or healed or (now - at).total_seconds() >= limits.auth_silence:
@@ -213,7 +215,6 @@ def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
 
     That a resource is not there (404, 410) is routine, unless nothing else is there either.
     """
-    limit = settings.thresholds.client_errors
     refused_calls = {
         service: service.failed_4xx + (0 if service.hour.successes else service.failed_404)
         for service in _services(picture)
@@ -225,19 +226,19 @@ def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
             picture,
             f"{short(service.name)} answered {counted(count, 'call')} with a 4xx within the hour",
             next_step="these calls are not repeated: the request, or what it asks for, has to change",
-            measured={"calls within the hour": count, "threshold": limit},
+            measured={"calls within the hour": count, "threshold": settings.limits_of(service.name).client_errors},
         )
         for service, count in refused_calls.items()
-        if count >= max(1, limit)
+        if count >= max(1, settings.limits_of(service.name).client_errors)
     ]
     return _judgement(picture, "4xx", findings)
 
 
 def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Services of which three calls in a row ended in an answer 5xx; an outage is reported as that."""
-    limits = settings.thresholds
-    findings, explained = [], _explained(picture, limits)
+    findings, explained = [], _explained(picture, settings)
     for service in _services(picture):
+        limits = settings.limits_of(service.name)
         if service.name not in explained and service.streaks_5xx >= max(1, limits.server_errors):
             often = "" if service.streaks_5xx == 1 else f", {counted(service.streaks_5xx, 'time')} within the hour"
             findings.append(
@@ -255,9 +256,9 @@ def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
 
 def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Services of which more calls fail than is usual, retries and all; an outage is reported as that."""
-    limits = settings.thresholds
-    findings, left = [], _explained(picture, limits)
+    findings, left = [], _explained(picture, settings)
     for service in _services(picture):
+        limits = settings.limits_of(service.name)
         calls, failed = service.hour.calls, service.hour.failed
         if service.name in left or failed <= 0 or failed < limits.calls_failed * calls:
             continue
@@ -293,9 +294,9 @@ def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     Retries of an outage are reported as that. Where many are needed, and there are too few calls to judge or nothing to
     compare them with, nothing is concluded: an alert that is open stays open.
     """
-    limits = settings.thresholds
-    findings, left = [], _explained(picture, limits)
+    findings, left = [], _explained(picture, settings)
     for service in _services(picture):
+        limits = settings.limits_of(service.name)
         now, usual = service.hour, sum(service.usual, Window())
         least = max(1, limits.retries_calls)
         if service.name in left or now.retries <= 0 or now.retries < limits.retries_least * now.successes:
@@ -347,10 +348,11 @@ def _lasts(quarters: Sequence[Window], limit: float) -> bool:
     return sum(one.retries > limit * one.successes for one in called) >= min(_LASTING, len(called))
 
 
-def _explained(picture: LevelPicture, limits: Thresholds) -> set[str]:
+def _explained(picture: LevelPicture, settings: AlertSettings) -> set[str]:
     """Services whose figures of the last hour are those of an outage, which is reported as that."""
     now, found = picture.now, set()
     for service in _services(picture):
+        limits = settings.limits_of(service.name)
         last = outage(service.minutes, now, replace(limits, flap_seconds=max(limits.flap_seconds, _FIGURES)))
         if last is not None and (now - last.ends).total_seconds() < _FIGURES:
             found.add(service.name)

@@ -258,6 +258,8 @@ class AlertSettings:
     environment: tuple[str, ...] = AIRFLOW
     """Variables of the environment that are kept with each run, for links and details."""
     thresholds: Thresholds = field(default_factory=Thresholds)
+    services: Mapping[str, Thresholds] = field(default_factory=dict)
+    """By the names of services: their thresholds, where these are not those of all."""
     conditions: Mapping[str, ConditionSettings] = field(default_factory=dict)
     """By name: conditions that are defined here, and built-in ones with channels of their own."""
     maintenance: tuple[Maintenance, ...] = ()
@@ -269,6 +271,10 @@ class AlertSettings:
     """A URL that the watch posts to after every look, for a dead man's switch."""
     lags: tuple[str, ...] = ()
     """`FILE_OR_MODULE:NAME` of probes for the lag of consumers; see `redrive.alerts.lag`."""
+
+    def limits_of(self, service: str) -> Thresholds:
+        """Return the thresholds for a service."""
+        return self.services.get(service, self.thresholds)
 
     def days_off(self, name: str, *, on_weekends: bool) -> DaysOff:
         """Return the days on which a pipeline or flow has no deadline to keep.

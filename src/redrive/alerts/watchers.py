@@ -31,7 +31,10 @@ _PREFIX = "watch settings:"
 _SHOWN = 5
 # What each process may set for itself, and what is described by name.
 _OWN = ("enabled", "every", "exit_wait", "heartbeat")
-_NAMED = ("pipelines", "tables", "channels", "slots", "lags", "routes", "thresholds", "conditions", "maintenance")
+_NAMED = (
+    *("pipelines", "tables", "channels", "slots", "lags", "routes", "thresholds", "conditions", "maintenance"),
+    "services",
+)
 
 
 class Watchers:
@@ -107,6 +110,7 @@ def describe(settings: AlertSettings) -> dict[str, str]:
     parts |= {f"[alerts] slots of {server_of(url)}": "" for url in settings.slots}
     parts |= {f"[alerts] lags {PurePath(name).name}": "" for name in settings.lags}
     parts |= {f"[conditions.{name}]": _without_places(own) for name, own in settings.conditions.items()}
+    parts |= {f"[services.{name}]": own for name, own in settings.services.items()}
     parts |= {"[[maintenance]]": settings.maintenance}
     parts |= {"[routes]": settings.routes, "[alerts.thresholds]": settings.thresholds}
     rest = (one.name for one in fields(settings) if one.name not in (*_OWN, *_NAMED))

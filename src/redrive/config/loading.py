@@ -14,7 +14,7 @@ from redrive.config import kinds
 from redrive.config.finding import find
 from redrive.config.located import ConfigError, Located, Source, dotted, listed
 
-ALERTS = ("alerts", "channels", "routes", "pipelines", "tables", "conditions", "maintenance")
+ALERTS = ("alerts", "channels", "routes", "pipelines", "tables", "conditions", "maintenance", "services")
 """The tables about alerts."""
 
 

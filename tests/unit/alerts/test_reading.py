@@ -251,6 +251,15 @@ def test_without_alerts_a_file_is_checked_all_the_same(refused):
 
 # ── what cannot be used ───────────────────────────────────────────────────────────────────────────────────────────────
 
+
+def test_service_has_the_thresholds_of_all_but_for_its_own(tmp_path):
+    text = "[alerts.thresholds]\ndown_faults = 9\n[services.bank]\ndown_seconds = '15min'\n"
+    (tmp_path / "redrive.toml").write_text(text)
+    found = read(load(environ={}, directory=tmp_path))
+    assert found.limits_of("bank") == Thresholds(down_faults=9, down_seconds=900.0)
+    assert found.limits_of("post") == Thresholds(down_faults=9)
+
+
 SPAN = 'must be a span such as "90s", "5min" or "1h", or a number of seconds'
 URL = "must be a URL such as https://host/path; what it is now is not shown, for it may hold a secret"
 DATABASE = "must be a URL such as postgresql://user@host/database, sqlite:///path/to/file.db or duckdb:///path/to/file"
@@ -259,6 +268,8 @@ HUB = "[channels.team]\nwebhook = 'https://h/x'\n"
 TABLE = "[[tables]]\nname = 'a'\nurl = 'a.db'\n"
 
 REFUSED = {
+    "[services.bank]\nrow_drop = '1%'\n": "line 2: services.bank.row_drop means nothing here",
+    "[services.bank]\ndown_seconds = '5 mins'\n": f"line 2: services.bank.down_seconds {SPAN}, not '5 mins'",
     f"{TABLE}fresh_within = '1h'\n": "line 4: tables[0].fresh_within needs the other one: time_column and",
     f"{TABLE}time_column = 'at'\n": "line 4: tables[0].time_column needs the other one: time_column and",
     # [alerts]
@@ -615,7 +626,7 @@ def test_the_defaults_of_the_page_are_the_defaults(say, key, default):
 
 def test_every_key_is_on_the_page():
     text = "\n".join(text for kind, text in BLOCKS if kind == "toml")
-    in_tables = {"channels", "routes", "pipelines", "tables", "conditions", "maintenance"}
+    in_tables = {"channels", "routes", "pipelines", "tables", "conditions", "maintenance", "services"}
     assert {key for key, _, _ in ROWS} == {
         *(one.name for one in fields(AlertSettings) if one.name not in {*in_tables, "thresholds"}),
         *(one.name for one in fields(Thresholds)),

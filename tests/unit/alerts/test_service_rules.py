@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.alerts.picture import Window
+from redrive.alerts.settings import AlertSettings, Thresholds
 from redrive.notices import Subject, Urgency
 from tests.support.alert_snapshots import (
     DAY,
@@ -385,3 +386,10 @@ def test_retries_of_an_outage_are_told_as_that_and_nothing_else(since, found):
 
 def test_while_a_service_is_down_that_is_all_that_is_said_of_it():
     assert conditions(of_service(minutes=failing(30), **RISEN)) == ["service_down"]
+
+
+def test_service_with_thresholds_of_its_own_is_judged_by_these():
+    bad = minutes(*((ago, 10, 10) for ago in range(1, 11)))
+    picture = levels(services=(a_service(name="bank", minutes=bad), a_service(name="post", minutes=bad)))
+    own = AlertSettings(services={"bank": Thresholds(down_seconds=900.0)})
+    assert [one.subject.name for one in looked(picture, own).findings] == ["post"]
