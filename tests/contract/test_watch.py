@@ -137,6 +137,44 @@ def test_a_run_whose_process_was_killed_before_it_told_anybody_is_judged(post):
     assert post.store.database.read(lambda connection: connection.execute(judged).scalar()) == post.clock.now()
 
 
+class TestPipelineWithAnSlaInSeconds:
+    def test_run_that_was_stopped_is_at_risk_then_late_until_it_is_complete(self, post, tmp_path):
+        rows = [{"id": number} for number in range(40)]
+
+        def source():
+            yield from rows[:20]
+            pipeline.stop("a deploy")
+            yield from rows[20:]
+
+        pipeline = redrive.Pipeline(
+            "vendor",
+            source=redrive.rows.records(source),
+            sink=redrive.rows.parquet_dataset(tmp_path / "vendor", key="id"),
+            batch=20,
+            sla=3_600,
+            store=post.store,
+        )
+        with pytest.raises(redrive.RunStopped) as stopped:
+            pipeline.run()
+        report = stopped.value.report
+        assert report.sla - report.started_at == HOUR
+        for ago, told in ((MINUTE, []), (50 * MINUTE, ["opened"]), (61 * MINUTE, ["opened", "escalated"])):
+            post.clock = FakeClock(report.started_at + ago)
+            post.watch().once()
+            assert [what for what, *_ in post.told()] == told
+        (alert,) = post.desk().find(status="open")
+        assert (str(alert.urgency), alert.condition) == ("P1", "sla_missed")
+        pipeline.run()
+        post.watch().once()
+        assert post.desk().find(status="open") == []
+
+    @pytest.mark.parametrize("sla", [0, -1, True, "06:30", "1h"])
+    def test_what_is_neither_seconds_nor_a_time_of_day_is_refused(self, post, tmp_path, sla):
+        sink = redrive.rows.parquet_dataset(tmp_path / "vendor", key="id")
+        with pytest.raises(ValueError, match="sla must be"):
+            redrive.Pipeline("vendor", source=redrive.rows.records([]), sink=sink, sla=sla, store=post.store)
+
+
 class TestWatchByCron:
     def looks(self, post, times):
         for _ in range(times):

@@ -30,6 +30,7 @@ _REMEMBERED = 60  # runs that say what is usual
 _SAMPLED = 10_000  # letters of a run that are looked at for what they have in common
 _LONGEST_CHECKPOINT = 200
 _MISSED_FOR = timedelta(days=7)  # for which a run that nobody resumes is waited for, as long as a daily deadline is
+_ENDED_EARLY = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.ABORTED)
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.HELD)
 
 
@@ -82,15 +83,19 @@ def picture_of(connection: Connection, run: RunName, now: datetime) -> RunPictur
 
 
 def under_way(connection: Connection, now: datetime) -> list[RunPicture]:
-    """Runs that are not over: those that run, those that died, and flows that wait for a person or miss their SLA."""
+    """Runs that are not over: those that run or died, may miss their SLA, or wait for a person."""
     # The index of what is not judged yet leads to them.
     running = select(runs).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING)
     # One that was stopped, by a deploy or a person, may have tasks that wait for somebody all the same.
     waiting = exists().where(tasks.c.run_id == task_runs.c.run_id, tasks.c.state == State.DEAD_LETTER)
     stopped = (task_runs.c.status == FlowStatus.STOPPED) & waiting
+    # What is not finished is at a checkpoint, of which each pipeline has one.
+    unfinished = select(runs).join(checkpoints, checkpoints.c.run_id == runs.c.run_id)
+    unfinished = unfinished.where(runs.c.status.in_(_ENDED_EARLY), runs.c.sla > now - _MISSED_FOR)
     flowing = select(task_runs).where(task_runs.c.status.in_(_UNFINISHED) | stopped | _not_resumed(now))
     return [
         *(_pipeline(connection, row, now) for row in connection.execute(running).all()),
+        *(_pipeline(connection, row, now) for row in connection.execute(unfinished).all()),
         *(_flow(connection, row, now) for row in connection.execute(flowing).all()),
     ]
 

@@ -306,8 +306,8 @@ class LevelPicture:
     table_ages: tuple[TableAge, ...] = ()
     """Every watched table with a `fresh_within`."""
     running: tuple[RunPicture, ...] = ()
-    """Runs that are under way, or lost; and flows that are held, that were stopped while tasks of them are dead, or
-    that failed or were stopped and have an SLA."""
+    """Runs that are under way, or lost, or that ended before they were complete and have an SLA; and flows that are
+    held, or that were stopped while tasks of them are dead."""
     services: tuple[ServicePicture, ...] = ()
     letters: tuple[PendingLetters, ...] = ()
     pending_total: int = 0

@@ -110,14 +110,14 @@ def under_way(picture: LevelPicture, settings: AlertSettings) -> Judgement:
 
 
 def _missed(runs: Sequence[RunPicture], picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Flows with runs that missed an SLA in seconds from their start; a time of day is for `level_rules.deadlines`.
+    """Runs that missed an SLA in seconds from their start; a time of day is for `level_rules.deadlines`.
 
-    Runs of a flow share one alert, which shows the run that was due first.
+    Runs share one alert, which shows the run that was due first.
     """
     first: dict[str, Finding] = {}
     for run in runs:
         in_seconds = zone_of(run, settings) is None and picture.knows("due", run.subject.ident)
-        if run.subject.kind != "flow" or not in_seconds:
+        if not in_seconds:
             continue
         for finding in late(run, settings, picture.now).findings:
             known = first.setdefault(finding.evidence, finding)

@@ -7,7 +7,25 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from redrive.policy import checks
+
 _DAILY = re.compile(r"([01]\d|2[0-3]):([0-5]\d) (\S+)")
+
+
+def checked_sla(sla: object) -> Daily | float | None:
+    """Return when a run is to be done: a time of day, or seconds from its start."""
+    if sla is None:
+        return None
+    if isinstance(sla, int | float) and not isinstance(sla, bool):
+        return checks.seconds("sla", sla, above=0)
+    return Daily.of("sla", sla, or_else=" or seconds from the start of the run")  # type: ignore[arg-type]
+
+
+def due_at(sla: Daily | float | None, start: datetime) -> datetime | None:
+    """Return when a run that starts then is to be done."""
+    if sla is None:
+        return None
+    return sla.after(start) if isinstance(sla, Daily) else start + timedelta(seconds=sla)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
 from redrive.masking import mask
 from redrive.model import Kind, in_words
-from redrive.policy.daily import Daily
+from redrive.policy.daily import Daily, due_at
 from redrive.rows.faults import Fault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
@@ -109,7 +109,7 @@ class Ledger:
         source: Source,
         *,
         sink: str,
-        sla: Daily | None,
+        sla: Daily | float | None,
         restart: bool,
         override_gate: bool = False,
         appending: Appends | None = None,
@@ -178,7 +178,9 @@ class Ledger:
         self.claims.owner = owner_of_run(begun.run_id)
         return begun
 
-    def refuse(self, source: Source, *, sink: str, sla: Daily | None, reason: str, fault: Fault) -> Refusal | None:
+    def refuse(
+        self, source: Source, *, sink: str, sla: Daily | float | None, reason: str, fault: Fault
+    ) -> Refusal | None:
         """Note a run that could not begin, beside one that is not finished; None where others are at the pipeline.
 
         It is nobody's checkpoint: what is to be gone on with is so as before.
@@ -472,7 +474,7 @@ class Ledger:
         kept: Any,
         *,
         sink: str,
-        sla: Daily | None,
+        sla: Daily | float | None,
         now: datetime,
         failures: int,
     ) -> Begun:
@@ -484,7 +486,9 @@ class Ledger:
         position = source.start_of_next_run(kept) if isinstance(source, Continues) and kept is not None else None
         return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
 
-    def _new(self, run_id: uuid.UUID, source: Source, *, sink: str, sla: Daily | None, now: datetime) -> dict[str, Any]:
+    def _new(
+        self, run_id: uuid.UUID, source: Source, *, sink: str, sla: Daily | float | None, now: datetime
+    ) -> dict[str, Any]:
         return {
             "run_id": run_id,
             "pipeline_name": self._pipeline,
@@ -496,7 +500,7 @@ class Ledger:
             "key_fields": null() if self._key is None else self._key,
             "started_at": now,
             "updated_at": now,
-            "sla": None if sla is None else sla.after(now),
+            "sla": due_at(sla, now),
         }
 
 

@@ -15,7 +15,7 @@ from redrive.errors import LetterError, RedriveError, RunStopped, StoreError
 from redrive.letters import Letter
 from redrive.opening import Store, connect
 from redrive.policy import checks
-from redrive.policy.daily import Daily
+from redrive.policy.daily import checked_sla
 from redrive.rows.checks.check import check_of
 from redrive.rows.faults import kind_of, sentence
 from redrive.rows.gate import Gate
@@ -52,7 +52,7 @@ class Pipeline:
     gate          how many rejected rows are too many
     on_new_column  what to do about columns of the source that the model or schema does not name: "ignore" and report
                   them, or "reject" the source
-    sla           when it is to be done, "06:30 Asia/Kolkata"
+    sla           when a run is to be done: "06:30 Asia/Kolkata", or seconds from its start
     deadline      seconds after which a run stops behind its batch; the next one goes on from there
     patience      seconds for which transient errors that validate, transform or records raise are retried, with their
                   batch; 0 stops the run at the first
@@ -73,7 +73,7 @@ class Pipeline:
         batch: int = BATCH,
         gate: Gate | None = None,
         on_new_column: Literal["ignore", "reject"] = "ignore",
-        sla: str | None = None,
+        sla: str | float | None = None,
         deadline: float | None = None,
         patience: float = PATIENCE,
         store: Store | str | os.PathLike[str] | None = None,
@@ -99,7 +99,7 @@ class Pipeline:
         if gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate is a redrive.Gate, not {type(gate).__name__}")
         named = (key,) if isinstance(key, str) else tuple(key or ())
-        self._sla = None if sla is None else Daily.of("sla", sla)
+        self._sla = checked_sla(sla)
         self._deadline = None if deadline is None else checks.seconds("deadline", deadline, above=0)
         self._job = Job(
             pipeline=self.name,

@@ -404,7 +404,7 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | SystemExit)
 
 
-def tell_of_refusal(job: Job, ledger: Ledger, *, sla: Daily | None, error: Exception) -> None:
+def tell_of_refusal(job: Job, ledger: Ledger, *, sla: Daily | float | None, error: Exception) -> None:
     """Note and announce that a run could not begin: its file is not there, its checkpoint is of another source.
 
     Nobody would hear of it otherwise but who has started it, which may be a scheduler.

@@ -16,11 +16,11 @@ Runnable = Literal["pipeline", "flow"]
 
 
 def note_start(
-    connection: Connection, dialect: Dialect, kind: Runnable, name: str, *, sla: Daily | None, now: datetime
+    connection: Connection, dialect: Dialect, kind: Runnable, name: str, *, sla: Daily | float | None, now: datetime
 ) -> None:
-    """Note that it runs, and what it promises from now on."""
+    """Note that it runs, and by what time of day it is to be done from now on; seconds are of each run."""
     known = dialect.insert(pipelines).values(
-        name=name, kind=kind, sla=None if sla is None else str(sla), first_seen=now, last_started=now
+        name=name, kind=kind, sla=str(sla) if isinstance(sla, Daily) else None, first_seen=now, last_started=now
     )
     new = known.excluded
     connection.execute(

@@ -18,6 +18,7 @@ from redrive.errors import FlowError
 from redrive.flows import FlowProgress, FlowReport
 from redrive.paths import local_path
 from redrive.policy import checks
+from redrive.policy.daily import checked_sla
 from redrive.policy.retry import Retry
 from redrive.tasks.binding import bind
 from redrive.tasks.graph import Graph, Node, Sensing
@@ -29,7 +30,6 @@ from redrive.tasks.options import (
     checked_params,
     checked_retry,
     checked_rule,
-    checked_sla,
     checked_timeout,
     checked_values,
     cores,

@@ -25,7 +25,7 @@ from redrive.flows import FlowReport, FlowStatus, State
 from redrive.letters import Status
 from redrive.model import Kind, in_words
 from redrive.opening import Store
-from redrive.policy.daily import Daily
+from redrive.policy.daily import Daily, due_at
 from redrive.store.encoding import decode, encode
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import note_start
@@ -123,8 +123,7 @@ class Ledger(Place):
             nonlocal asked
             now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
-            daily = sla if isinstance(sla, Daily) else None
-            note_start(connection, self.database.dialect, "flow", self.flow, sla=daily, now=now)
+            note_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
             standing = self._standing(connection, run_id, written)
             if start is not Start.RESUME:
                 if standing is not None and run_id is not None:
@@ -251,7 +250,7 @@ class Ledger(Place):
         *,
         new_keys: bool,
     ) -> Begun:
-        due = sla.after(now) if isinstance(sla, Daily) else None if sla is None else now + timedelta(seconds=sla)
+        due = due_at(sla, now)
         earlier = select(task_runs.c.run_id, task_runs.c.key_prefix, task_runs.c.status, task_runs.c.ended_at)
         latest = earlier.where(self._same_work(params)).order_by(task_runs.c.started_at.desc()).limit(1)
         last = connection.execute(latest).first()

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from redrive.errors import FlowError
 from redrive.policy import checks
-from redrive.policy.daily import Daily
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.tasks.binding import KEY, Binding
@@ -92,15 +91,6 @@ def checked_rule(rule: object) -> RunWhen:
     if not isinstance(rule, str) or rule not in known:
         raise ValueError(f"run_when must be one of {', '.join(known)}, not {checks.shown(rule)}")
     return known[rule]
-
-
-def checked_sla(sla: object) -> Daily | float | None:
-    """When a run is to be done: a time of day, or seconds from its start."""
-    if sla is None:
-        return None
-    if isinstance(sla, int | float) and not isinstance(sla, bool):
-        return checks.seconds("sla", sla, above=0)
-    return Daily.of("sla", sla, or_else=" or seconds from the start of the run")  # type: ignore[arg-type]
 
 
 def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:
