@@ -64,6 +64,16 @@ def test_key_rejected_again_is_not_superseded_any_more(store, url):
     assert superseded(store) == {"a": False}
 
 
+@pytest.mark.parametrize("batch", [1, 100])
+@pytest.mark.parametrize(("rows", "expected"), [((("a", None), ("b", 1)), True), ((("b", 1), ("a", None)), False)])
+def test_edited_letter_comes_again_beside_its_new_key(store, url, batch, rows, expected):
+    run(store, url, ("a", None))
+    (letter,) = store.dlq.each()
+    store.dlq.edit(letter.id, patch={"id": "b"})
+    run(store, url, *rows, batch=batch)
+    assert superseded(store) == {"a": expected}
+
+
 def test_escalated_letter_is_marked_too(store, url):
     run(store, url, ("a", None))
     store.dlq.escalate(note="for the vendor", pipeline="vendor")

@@ -39,6 +39,8 @@ _NO_KEYS = (type(None), list, dict)
 
 Place = tuple[str | None, str]
 """The source and the position of a rejected row."""
+Order = tuple[int, int]
+"""Which row of a batch comes first: its piece, and its place there."""
 
 
 class OpenLetters:
@@ -108,6 +110,11 @@ class OpenLetters:
             found |= {key for key in keys if any(stored in self._keys for stored in self._stored_texts(key))}
         return frozenset(found)
 
+    def last_places(self, rows: Outgoing) -> dict[str, int]:
+        """Return the keys of these rows that have a letter, each with the place in the batch of its last row."""
+        keys = self.having_letters(rows)
+        return {key: place for key, place in zip(self._texts(rows), rows.origin, strict=True) if key in keys}
+
     def places(self, rows: Outgoing, keys: Collection[str]) -> list[int]:
         """Return the places of the rows that have these keys."""
         return [place for place, key in enumerate(self._texts(rows)) if key in keys]
@@ -172,6 +179,41 @@ class OpenLetters:
                 connection.execute(
                     update(letters).where(mine, same, column.position.in_(some)).values(superseded_at=now)
                 )
+
+    def mark_edited(
+        self,
+        connection: Connection,
+        written: Mapping[str, Order],
+        rejected: Mapping[Place, Order],
+        now: datetime,
+        *,
+        or_before: bool,
+    ) -> None:
+        """Mark letters that have another key than the row of this batch that belongs to them: an edit gave it.
+
+        Their row has come again, and so they count again; unless a row of the batch behind it has their key.
+
+        Args:
+            written: the keys that were written, each with the place of its last row.
+            rejected: the places of rejected rows.
+            or_before: earlier rows count as well.
+        """
+        if not written or not rejected:
+            return
+        column = letters.c
+        last = {stored: order for key, order in written.items() for stored in self._stored([key])}
+        seen = {
+            (None if source is None else storable(source), stored): order
+            for (source, position), order in rejected.items()
+            for stored in self._stored_texts(storable(position))
+        }
+        edited = select(column.id, column.sink_key, column.source_table, column.position)
+        edited = edited.where(column.run_id == self._run_id, column.received_key.is_not(None))
+        for some in _parts(list(last)):
+            for row in connection.execute(edited.where(*self._unmarked(some))).all():
+                order = seen.get((row.source_table, row.position))
+                if order is not None and (or_before or last[row.sink_key] > order):
+                    connection.execute(update(letters).where(column.id == row.id).values(superseded_at=now))
 
     def add(self, rejected: Iterable[NewLetter]) -> None:
         """Remember the letters of a batch that was saved."""

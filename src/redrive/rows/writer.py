@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from sqlalchemy import Connection
@@ -34,7 +34,7 @@ from redrive.rows.prepare import Preparation, Prepared, reason_of
 from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransactions
 from redrive.rows.sources.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
-from redrive.rows.superseded import OpenLetters, Place, compared_texts, place_of
+from redrive.rows.superseded import OpenLetters, Order, Place, compared_texts, place_of
 from redrive.runs import Counts, Tier
 
 _NUMBER = re.compile(r"\d+")
@@ -61,8 +61,10 @@ class _Outcome:
     """Of the keys that were written, where none may come twice."""
     hashes: tuple[Hashes, ...] = ()
     """Of the keys that were written, where a later batch may overwrite them."""
-    superseded: frozenset[str] = frozenset()
-    """Keys that were written and have a letter of an earlier batch or run."""
+    superseded: Mapping[str, Order] = field(default_factory=dict)
+    """Keys that were written and have a letter of an earlier batch or run, with the place of their last row."""
+    rejected: Mapping[Place, Order] = field(default_factory=dict)
+    """The places of rejected rows, where such keys were written: they may belong to letters of other keys."""
     superseded_here: frozenset[Place] = frozenset()
     """Letters of this batch for whose key a later row was written."""
 
@@ -72,7 +74,8 @@ class _Outcome:
             self.letters + other.letters,
             self.digests + other.digests,
             self.hashes + other.hashes,
-            self.superseded | other.superseded,
+            {**self.superseded, **other.superseded},
+            {**self.rejected, **other.rejected},
             self.superseded_here | other.superseded_here,
         )
 
@@ -359,12 +362,17 @@ class Writer:
         first = self._job.on_duplicate != "last"
         for group in superseding:
             here += self._open_letters.written_later(group, letters.of_rows, or_before=first)
+        outcome = replace(outcome, superseded_here=frozenset(here))
+        if not self._with_letters:
+            return outcome
+        piece, last = len(self._held), dict[str, int]()
+        for group in superseding:
+            for key, origin in self._open_letters.last_places(group).items():
+                last[key] = max(last.get(key, origin), origin)
         return replace(
             outcome,
-            superseded=frozenset().union(
-                *(self._open_letters.having_letters(some) for some in superseding if self._with_letters)
-            ),
-            superseded_here=frozenset(here),
+            superseded={key: (piece, origin) for key, origin in last.items()},
+            rejected={place_of(letter): (piece, origin) for origin, letter in letters.of_rows.items()},
         )
 
     def _in_sink(self, rows: Outgoing, refused: Sequence[Refused], letters: _Letters, rehearse: Rehearse) -> Outgoing:
@@ -441,8 +449,10 @@ class Writer:
             by_run=not job.sink.key,
             counts=self._row_that_counts,
         )
-        if self._open_letters is not None and whole.superseded_here:
+        if self._open_letters is not None:
             self._open_letters.mark_here(connection, whole.superseded_here, now)
+            or_before = job.on_duplicate != "last"
+            self._open_letters.mark_edited(connection, whole.superseded, whole.rejected, now, or_before=or_before)
         if self._has_claims:
             self._ledger.claims.release(connection)
         if self._seen is not None:
