@@ -74,6 +74,17 @@ def test_edited_letter_comes_again_beside_its_new_key(store, url, batch, rows, e
     assert superseded(store) == {"a": expected}
 
 
+@pytest.mark.parametrize("undo", [{"patch": {"id": "a"}}, {"undo": True}], ids=["by another edit", "undone"])
+def test_edit_taken_back_after_the_row_came_again(store, url, undo):
+    run(store, url, ("a", None))
+    run(store, url, ("a", 1))
+    (letter,) = store.dlq.each()
+    store.dlq.edit(letter.id, patch={"id": "b"})
+    run(store, url, ("a", None))
+    store.dlq.edit(letter.id, **undo)
+    assert superseded(store) == {"a": False}
+
+
 def test_escalated_letter_is_marked_too(store, url):
     run(store, url, ("a", None))
     store.dlq.escalate(note="for the vendor", pipeline="vendor")

@@ -136,7 +136,8 @@ class PostgresDialect:
                        sink_key = CASE WHEN {unchanged}
                            AND (letter.sink_key IS NOT NULL OR letter.edited_record IS NOT NULL)
                            THEN letter.sink_key ELSE again.sink_key END,
-                       received_key = CASE WHEN {unchanged} THEN letter.received_key END,
+                       received_key = CASE WHEN {unchanged}
+                           THEN jsonb_set(letter.received_key, '{{superseded_at}}', 'null') END,
                        key_since = CASE WHEN {unchanged} THEN letter.key_since END
                 FROM seen_again AS again WHERE {same}"""
         )
@@ -170,7 +171,8 @@ class PostgresDialect:
             """UPDATE pipeline.dead_letter_queue AS letter SET seen = letter.seen + again.times,
                       last_seen = greatest(letter.last_seen, again.last_seen),
                       run_id = again.run_id, source_table = again.source, position = again.position,
-                      superseded_at = NULL
+                      superseded_at = NULL,
+                      received_key = jsonb_set(letter.received_key, '{superseded_at}', 'null')
                FROM unnest(%s::bigint[], %s::integer[], %s::timestamptz[], %s::uuid[], %s::text[], %s::text[])
                     AS again (id, times, last_seen, run_id, source, position)
                WHERE letter.id = again.id""",

@@ -194,7 +194,7 @@ class SqliteDialect:
                        edited_record = CASE WHEN :is_same THEN edited_record END,
                        sink_key = CASE WHEN :is_same AND (sink_key IS NOT NULL OR edited_record IS NOT NULL)
                            THEN sink_key ELSE :sink_key END,
-                       received_key = CASE WHEN :is_same THEN received_key END,
+                       received_key = CASE WHEN :is_same THEN json_set(received_key, '$.superseded_at', NULL) END,
                        key_since = CASE WHEN :is_same THEN key_since END, raw_record = :raw_record,
                        context = :context, target = coalesce(:target, target),
                        trace_id = coalesce(:trace_id, trace_id), superseded_at = NULL
@@ -213,7 +213,8 @@ class SqliteDialect:
     def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
         connection.connection.cursor().executemany(
             """UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
-                run_id = :run_id, source_table = :source, position = :position, superseded_at = NULL
+                run_id = :run_id, source_table = :source, position = :position, superseded_at = NULL,
+                received_key = json_set(received_key, '$.superseded_at', NULL)
                 WHERE id = :letter_id""",
             [one._asdict() for one in sightings],
         )
