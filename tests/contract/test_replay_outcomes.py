@@ -30,8 +30,8 @@ class Place:
 
         source = redrive.rows.records([{"id": key, "v": v, "seq": seq} for key, v, seq in rows], name="in")
         sink = redrive.rows.table(self.url, "t", key="id", **(mode or {}))
-        options = {"source": source, "validate": check, "gate": redrive.Gate(abort=1), "store": self.store} | options
-        return redrive.Pipeline(name, sink=sink, **options)
+        options = {"source": source, "sink": sink, "validate": check, "store": self.store} | options
+        return redrive.Pipeline(name, gate=redrive.Gate(abort=1), **options)
 
     def run(self, *rows, **options):
         return self.pipeline(*rows, **options).run()
@@ -309,6 +309,16 @@ class TestEditedKey:
         self.edit(place, undo=True)
         place.run((1, "new", 1))
         assert place.became() == {"bad": "superseded"}
+
+
+class TestChangedSinkKey:
+    def test_run_by_another_key_is_counted(self, some_place):
+        """It cannot supersede the letter, and the pipeline that replays it has the letter's own key again."""
+        some_place.sql("CREATE UNIQUE INDEX by_seq ON t (seq)")
+        some_place.run((1, "bad", 7))
+        assert some_place.replay(dry_run=True).key_unknown == 0
+        some_place.run((1, "new", 7), sink=redrive.rows.table(some_place.url, "t", key="seq"))
+        assert some_place.replay(dry_run=True).key_unknown == 1
 
 
 class TestImportedLetter:

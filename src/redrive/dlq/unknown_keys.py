@@ -22,8 +22,8 @@ class UnknownKeys:
     """Counts the letters of a replay that may overwrite newer rows.
 
     Runs mark the letters whose key they write. They cannot where the key is not known, where it came later than the
-    run (by an import or an edit), and where another pipeline wrote the row. Of a record that becomes several rows, a
-    letter has the key of one.
+    run (by an import or an edit), where the sink had another key then, and where another pipeline
+    wrote the row. Of a record that becomes several rows, a letter has the key of one.
     """
 
     def __init__(self, target: Target) -> None:
@@ -87,7 +87,10 @@ def _is_unknown() -> ColumnElement[bool]:
     later = select(run.run_id).where(run.pipeline_name == column.pipeline_name, _wrote())
     without_key = and_(column.sink_key.is_(None), later.where(run.started_at > column.last_seen).exists())
     before = later.where(run.started_at <= column.key_since, run.updated_at > column.last_seen)
-    return or_(without_key, and_(column.key_since.is_not(None), before.exists()))
+    # A run by another key of the sink has written the row, and could not know the letter by it.
+    own = select(run.key_fields).where(run.run_id == column.run_id).scalar_subquery()
+    by_other_key = later.where(run.started_at > column.last_seen, run.key_fields != own.correlate(letters))
+    return or_(without_key, and_(column.key_since.is_not(None), before.exists()), by_other_key.exists())
 
 
 def _wrote() -> ColumnElement[bool]:

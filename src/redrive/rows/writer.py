@@ -363,8 +363,11 @@ class Writer:
         for group in superseding:
             here += self._open_letters.written_later(group, letters.of_rows, or_before=first)
         outcome = replace(outcome, superseded_here=frozenset(here))
-        if not self._with_letters:
-            return outcome
+        return self._with_superseded(outcome, superseding, letters) if self._with_letters else outcome
+
+    def _with_superseded(self, outcome: _Outcome, superseding: Sequence[Outgoing], letters: _Letters) -> _Outcome:
+        """The outcome, with the keys that were written and have letters of earlier batches."""
+        assert self._open_letters is not None
         piece, last = len(self._held), dict[str, int]()
         for group in superseding:
             for key, origin in self._open_letters.last_places(group).items():
