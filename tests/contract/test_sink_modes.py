@@ -249,6 +249,11 @@ class TestDeleteWhen:
         assert place.rows() == {4: ("a", 3)}
         assert (counts["written"], counts["discarded"]) == (1, 1)
 
+    def test_row_that_equals_the_one_there_counts_as_written(self, place):
+        rows = [row(1, "a", op="I"), row(2, "b", op="I")]
+        assert place.run(rows, delete_when={"op": "D"})["written"] == 2
+        assert place.run(rows, delete_when={"op": "D"})["written"] == 2
+
     def test_deletions_count_as_discarded(self, place):
         place.sql("INSERT INTO t VALUES (1, 'old', 0)")
         rows = [row(1, None, op="D"), row(2, "a", op="I"), row(3, "b", op="U"), row(4, "bad", op="I")]

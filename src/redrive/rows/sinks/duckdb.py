@@ -464,7 +464,7 @@ class _Load:
 
     def ignored(self, good: int) -> int:
         """How many of the rows that are not bad did not change the table, where that is counted."""
-        return 0 if self._mode.is_plain else max(0, good - self._changed)
+        return max(0, good - self._changed) if self._mode.compares else 0
 
     def _begin(self, groups: Sequence[Sequence[int]]) -> int:
         """Begin a transaction and write rows; how many of them have changed the table."""
