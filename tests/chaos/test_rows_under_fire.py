@@ -33,8 +33,10 @@ from tests.support.killable_workers import workers_of
 from tests.support.rows_worker import BATCH, COUNT
 
 KILLS_A_ROUND = 10
-VARIANTS = ("csv", "records", "ndjson", "csv ignore", "ndjson first", "csv append")
-"""Forms of the rows, and a rule for duplicates where it is not the default one."""
+VARIANTS = ("csv", "records", "ndjson", "csv ignore", "csv newer", "ndjson first", "ndjson delete", "csv append")
+"""Forms of the rows, and a rule for duplicates or a mode of the table where it is not the default one."""
+FOR_TABLES = ("csv ignore", "csv newer", "ndjson delete", "csv append")
+BATCHES = (BATCH, BATCH // 2, 2 * BATCH)
 SINKS = ("postgresql with its store", "postgresql", "sqlite with its store", "sqlite", "duckdb", "parquet")
 
 
@@ -60,9 +62,9 @@ def files(tmp_path_factory):
 class Load:
     """One pipeline with a store and a target of its own; its processes come and go."""
 
-    def __init__(self, workers, variant, file, store, target):
-        self.workers, self.variant, self.store, self.target = workers, variant, store, target
-        self.job = {"variant": variant, "file": file and str(file), "url": target.url, "store": store}
+    def __init__(self, workers, variant, file, store, target, batch=BATCH):
+        self.workers, self.variant, self.store, self.target, self.batch = workers, variant, store, target, batch
+        self.job = {"variant": variant, "file": file and str(file), "url": target.url, "store": store, "batch": batch}
         self.batches = 0
 
     def start(self, operation="run", **more):
@@ -70,7 +72,7 @@ class Load:
 
     def check(self):
         """The books are in order, and no batch that was saved is lost."""
-        batches = check(self.store, self.target, self.variant)
+        batches = check(self.store, self.target, self.variant, self.batch)
         assert batches >= self.batches
         self.batches = batches
 
@@ -80,7 +82,7 @@ class Load:
             worker = self.start()
             assert worker.join() == 0
             assert worker.heard("report"), worker.said[-3:]
-        check_end(self.store, self.target, self.variant)
+        check_end(self.store, self.target, self.variant, self.batch)
 
 
 class Loads:
@@ -91,15 +93,15 @@ class Loads:
         self.serial = itertools.count()
 
     @contextlib.contextmanager
-    def new(self, sink, variant=None):
+    def new(self, sink, variant=None, batch=BATCH):
         number = next(self.serial)
-        variants = [one for one in VARIANTS if sink != "parquet" or one not in ("csv ignore", "csv append")]
+        variants = [one for one in VARIANTS if sink != "parquet" or one not in FOR_TABLES]
         variant = variant or variants[(number + SINKS.index(sink)) % len(variants)]
         kind, shared = sink.partition(" ")[0], sink.endswith("with its store")
         with contextlib.ExitStack() as around:
             store = around.enter_context(self.new_store(kind if shared else "sqlite"))
             target = self._target(around, kind, store if shared else None, self.directory / f"target-{number}")
-            yield Load(self.workers, variant, self.files[form(variant)], store, target)
+            yield Load(self.workers, variant, self.files[form(variant)], store, target, batch)
 
     def _target(self, around, kind, shared, path):
         if kind == "postgresql":
@@ -132,7 +134,7 @@ class Fire:
     def burn(self, sink, kills):
         self.measure(sink)
         while self.hits["in the run"] < kills:
-            with self.loads.new(sink) as load:
+            with self.loads.new(sink, batch=self.chance.choice(BATCHES)) as load:
                 for left in range(KILLS_A_ROUND, 0, -1):
                     if self.hits["in the run"] >= kills or not self.kill_once(load, left):
                         break
@@ -154,7 +156,7 @@ class Fire:
 
     def kill_once(self, load, left):
         """Let it come so far that the last kill of the round hits near the end; False where it was done before that."""
-        steps = self.things * (1 - load.batches * BATCH / COUNT) * 2 / (left + 1)
+        steps = self.things * (1 - load.batches * load.batch / COUNT) * 2 / (left + 1)
         worker = load.start()
         if self.chance.random() < 0.5:
             worker.listen(until=self.chance.randint(0, int(steps)))
@@ -204,6 +206,8 @@ def steps(load):
 OTHER_VARIANTS = [
     ("sqlite with its store", "csv ignore"),
     ("postgresql with its store", "ndjson first"),
+    *((sink, "csv newer") for sink in SINKS if sink != "parquet"),
+    *((sink, "ndjson delete") for sink in SINKS if sink not in {"sqlite", "parquet"}),
     *((sink, "csv append") for sink in SINKS if sink not in {"postgresql", "parquet"}),
 ]
 
@@ -212,7 +216,7 @@ OTHER_VARIANTS = [
     ("sink", "variant"),
     [
         *((sink, None) for sink in SINKS),
-        ("sqlite", "csv ignore"),
+        ("sqlite", "ndjson delete"),
         ("postgresql", "csv append"),
         *(pytest.param(*one, marks=pytest.mark.chaos) for one in OTHER_VARIANTS),
     ],

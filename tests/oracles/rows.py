@@ -27,6 +27,8 @@ TABLE = """CREATE TABLE deliveries (
 )"""
 # What the table holds before: rows that the file has, too, and others.
 OLD = {f"D-{n:05}": (1.5, 1, "old") for n in range(3, COUNT, 7)} | {f"OLD-{n}": (2.5, 2, "older") for n in range(50)}
+IF_CHANGED = "if changed"
+"""Of a target that does not look at the constraints of a row that changes nothing."""
 COUNTED = ("read", "written", "rejected", "discarded", "duplicates", "batches")
 
 
@@ -42,6 +44,8 @@ class Expected:
     counts: Counter = field(default_factory=Counter)
     keys: set = field(default_factory=set)
     written: set = field(default_factory=set)
+    passing: set = field(default_factory=set)
+    """Rows that the table has for a moment while the batch is written, where the rows of a key are sent in turn."""
 
     def copy(self):
         return Expected(dict(self.table), dict(self.letters), Counter(self.counts), set(self.keys), set(self.written))
@@ -64,12 +68,12 @@ def raw(variant, n):
 
 
 @functools.cache
-def expected(variant, refuses):
-    """What there must be behind each batch, from none to all; `refuses` tells whether the target has constraints."""
+def expected(variant, refuses, batch=BATCH):
+    """What there must be behind each batch, from none to all; `refuses`: whether the target has constraints."""
     stages = [Expected()]
-    for start in range(0, COUNT, BATCH):
+    for start in range(0, COUNT, batch):
         stages.append(stages[-1].copy())
-        _add_batch(stages[-1], variant, range(start, start + BATCH), refuses)
+        _add_batch(stages[-1], variant, range(start, start + batch), refuses)
     return stages
 
 
@@ -82,12 +86,13 @@ def _add_batch(so_far, variant, numbers, refuses):
         so_far.counts["rejected"] += 1
 
     good, keeps_first, appends = {}, variant in {"ndjson first", "csv ignore"}, variant == "csv append"
+    sends_all = appends or variant == "csv newer"
     for n, record in records.items():
         if record is None:
             reject(n, "parse")
         elif record["fee"] == "N/A":
             reject(n, "validation")
-        elif record["city"] == "nowhere" and form(variant) != "csv":
+        elif record["city"] == "nowhere" and form(variant) != "csv" and variant != "ndjson delete":
             so_far.counts["discarded"] += 1
         elif variant == "records" and record["id"] in so_far.keys:
             reject(n, "validation")
@@ -95,23 +100,46 @@ def _add_batch(so_far, variant, numbers, refuses):
             so_far.counts["duplicates"] += 1
         else:
             so_far.keys.add(record["id"])
-            so_far.counts["duplicates"] += record["id"] in good and not appends
-            good[n if appends else record["id"]] = n
+            so_far.counts["duplicates"] += record["id"] in good and not sends_all
+            good[n if sends_all else record["id"]] = n
     for n in good.values():
         record = records[n]
-        if refuses and (record["city"] is None or record["weight"] == "-5"):
+        if variant == "ndjson delete" and rows_worker.marked({"weight": int(record["weight"])})["gone"]:
+            _delete(so_far, record["id"])
+        elif refuses == IF_CHANGED and _stays(so_far, variant, record):
+            so_far.counts["duplicates"] += 1
+        elif refuses and (record["city"] is None or record["weight"] == "-5"):
             reject(n, "sink")
         elif appends and record["id"] in so_far.table:
             reject(n, "sink")  # nothing is updated, and the key is unique
-        elif variant == "csv ignore" and record["id"] in so_far.table:
+        elif _stays(so_far, variant, record):
             so_far.counts["duplicates"] += 1
         else:
             # The row of an earlier batch gives way: the table has one of them.
             so_far.counts["duplicates" if record["id"] in so_far.written else "written"] += 1
             so_far.written.add(record["id"])
-            so_far.table[record["id"]] = (float(record["fee"]), int(record["weight"]), record["city"])
+            row = so_far.table[record["id"]] = (float(record["fee"]), int(record["weight"]), record["city"])
+            so_far.passing.add((record["id"], row))
     so_far.counts["read"] += len(numbers)
     so_far.counts["batches"] += 1
+
+
+def _stays(so_far, variant, record):
+    """Whether the row of that key stays as it is in the table."""
+    there = so_far.table.get(record["id"])
+    if there is None or variant not in {"csv ignore", "csv newer"}:
+        return False
+    return variant == "csv ignore" or int(record["weight"]) <= there[1]
+
+
+def _delete(so_far, key):
+    """A deletion is discarded; the row of the run that it deletes is not in the table any more."""
+    so_far.counts["discarded"] += 1
+    so_far.table.pop(key, None)
+    if key in so_far.written:
+        so_far.written.remove(key)
+        so_far.counts["written"] -= 1
+        so_far.counts["duplicates"] += 1
 
 
 # ── targets ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,6 +149,8 @@ class Target:
     """A table with old rows in it, of which the file brings some anew."""
 
     refuses = True
+    shares_deletions = True
+    """Whether rows are deleted in the transaction of the store, where that is in the same database."""
 
     def __init__(self, url, *, shared):
         self.url, self.shared = url, shared
@@ -141,9 +171,14 @@ class Target:
             found = connection.execute("SELECT id, fee, weight, city FROM deliveries").fetchall()
         return by_key(found)
 
-    def check(self, stages):
-        """It is at one of these stages."""
+    def check(self, stages, *, in_parts=False):
+        """It is at one of these stages; between them where a batch is sent in parts, each a transaction."""
         rows = self.rows()
+        if in_parts:
+            missing = set().union(*(one.table.keys() for one in stages)) - rows.keys()
+            assert not missing & set.intersection(*(set(one.table) for one in stages))
+            assert rows.items() <= set().union(*(one.table.items() for one in stages), stages[-1].passing)
+            return
         assert any(rows == one.table for one in stages), difference(rows, stages[0].table)
 
 
@@ -164,6 +199,7 @@ class PostgresTarget(Target):
 
 
 class SqliteTarget(Target):
+    shares_deletions = False
     mark = "?"
 
     def connected(self):
@@ -176,6 +212,8 @@ class SqliteTarget(Target):
 
 
 class DuckdbTarget(Target):
+    refuses = IF_CHANGED
+
     def connected(self):
         return duckdb.connect(self.url.removeprefix("duckdb:///"))
 
@@ -207,7 +245,7 @@ class ParquetTarget(Target):
         assert not list(Path(self.url.removeprefix("parquet:")).rglob(".*")), "something was left behind"
         return by_key(self.found())
 
-    def check(self, stages):
+    def check(self, stages, *, in_parts=False):
         """Every row of the first stage is there, or that of the second in its place; for a moment, both."""
         found = {(key, tuple(values)) for key, *values in self.found()}
         assert found <= set().union(*(one.table.items() for one in stages))
@@ -231,7 +269,7 @@ def is_complete(store_url):
     return run is not None and run.status == "complete"
 
 
-def check(store_url, target, variant):
+def check(store_url, target, variant, batch=BATCH):
     """Compare store and target with what is expected behind the checkpoint; tell how many batches that is."""
     come_to_rest(store_url)
     with redrive.connect(store_url) as store:
@@ -239,21 +277,24 @@ def check(store_url, target, variant):
         begun = [run for run in found if run.status != "abandoned"]
         assert len(begun) <= 1, "a run was begun anew that had come further"
         assert all(run.read == 0 for run in found if run.status == "abandoned")
-        batches = begun[0].read // BATCH if begun else 0
-        there = expected(variant, target.refuses)[batches]
+        batches = begun[0].read // batch if begun else 0
+        there = expected(variant, target.refuses, batch)[batches]
         if begun:
             counts = {name: getattr(begun[0], name) for name in COUNTED}
             wanted = {name: there.counts[name] for name in COUNTED}
-            if variant == "csv ignore" and not target.shared:
-                # A batch that was written twice finds its own rows, and they count as duplicates.
+            if variant == "csv newer" or (variant == "csv ignore" and not target.shared):
+                # A batch that was written twice finds its own rows, and they count as duplicates. With `newer`, the
+                # first row of a key decides how all of them count.
                 for one in (counts, wanted):
                     one["duplicates"] += one.pop("written")
             assert counts == wanted
             check_position(begun[0].checkpoint, variant, begun[0].read)
         check_letters(store, there, begun[0].run_id if begun else None)
+    deletes = variant == "ndjson delete"
     # Apart from the store, a batch may be in the target of which the checkpoint does not know yet.
-    one_transaction = target.shared and variant != "csv append"
-    target.check(expected(variant, target.refuses)[batches : batches + (1 if one_transaction else 2)])
+    one_transaction = target.shared and variant != "csv append" and (target.shares_deletions or not deletes)
+    stages = expected(variant, target.refuses, batch)[batches : batches + (1 if one_transaction else 2)]
+    target.check(stages, in_parts=(deletes or variant == "csv newer") and not one_transaction)
     return batches
 
 
@@ -277,10 +318,10 @@ def check_letters(store, there, run_id):
     check_audit(store, letters)
 
 
-def check_end(store_url, target, variant):
+def check_end(store_url, target, variant, batch=BATCH):
     """The run is complete, its target exactly the result, and nothing is held any more."""
-    assert check(store_url, target, variant) == COUNT // BATCH
-    whole = expected(variant, target.refuses)[-1]
+    assert check(store_url, target, variant, batch) == COUNT // batch
+    whole = expected(variant, target.refuses, batch)[-1]
     assert target.rows() == whole.table
     with redrive.connect(store_url) as store:
         (run,) = (run for run in store.runs.find(pipeline=rows_worker.PIPELINE) if run.status != "abandoned")

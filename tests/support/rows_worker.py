@@ -104,10 +104,17 @@ def somewhere(record):
     return None if record["city"] == "nowhere" else record
 
 
-def a_pipeline(variant, *, file, sink, store, on_event=None):
+def marked(record):
+    """Mark two rows in seven as deletions: of the rows of a key, some come behind one, and some before."""
+    return {**record, "gone": record["weight"] >= 0 and record["weight"] % 7 in {2, 5}}
+
+
+def a_pipeline(variant, *, file, sink, store, batch=BATCH, on_event=None):
     """One of the pipelines over the same rows: vectorised, by a model, by a function; with rules for duplicates."""
     made = {
         "csv ignore": lambda: {"source": redrive.rows.csv(file), "validate": Deliveries},
+        "csv newer": lambda: made["csv"](),
+        "ndjson delete": lambda: made["ndjson"]() | {"transform": marked},
         "csv append": lambda: made["csv"]() | {"gate": redrive.Gate(abort=1)},  # rows that are there are refused
         "ndjson first": lambda: made["ndjson"]() | {"on_duplicate": "first"},
         "csv": lambda: {"source": redrive.rows.csv(file), "validate": Deliveries},
@@ -118,7 +125,7 @@ def a_pipeline(variant, *, file, sink, store, on_event=None):
             "on_duplicate": "quarantine",
         },
     }
-    return redrive.Pipeline(PIPELINE, **made[variant](), sink=sink, store=store, batch=BATCH, on_event=on_event)
+    return redrive.Pipeline(PIPELINE, **made[variant](), sink=sink, store=store, batch=batch, on_event=on_event)
 
 
 def all_records():
@@ -130,14 +137,18 @@ def a_sink(url, variant):
         return redrive.rows.parquet_dataset(url.removeprefix("parquet:"), key="id")
     if variant == "csv append":
         return redrive.rows.table(url, "deliveries", append=True)
-    on_conflict = "ignore" if variant == "csv ignore" else "update"
-    return redrive.rows.table(url, "deliveries", key="id", on_conflict=on_conflict)
+    modes = {
+        "csv ignore": {"on_conflict": "ignore"},
+        "csv newer": {"newer": "weight"},
+        "ndjson delete": {"delete_when": "gone"},
+    }
+    return redrive.rows.table(url, "deliveries", key="id", **modes.get(variant, {}))
 
 
 # ── what a process does ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(mouth, *, variant, file, url, store, **fates):
+def run(mouth, *, variant, file, url, store, batch, **fates):
     """Run a pipeline, or go on with it; say where each batch is, and how it ended."""
     mouth = Doomed(mouth, **fates)
     event.listen(Engine, "commit", lambda connection: mouth.say("committing"))
@@ -152,7 +163,7 @@ def run(mouth, *, variant, file, url, store, **fates):
         if isinstance(what, RunStarted):
             mouth.say("started")
 
-    pipeline = a_pipeline(variant, file=file, sink=sink, store=opened, on_event=announced)
+    pipeline = a_pipeline(variant, file=file, sink=sink, store=opened, batch=batch, on_event=announced)
     try:
         report = pipeline.run()
     except redrive.RunStopped as stopped:
@@ -161,9 +172,9 @@ def run(mouth, *, variant, file, url, store, **fates):
         mouth.say("report", **report.document())
 
 
-def wait(mouth, *, variant, file, url, store):
+def wait(mouth, *, variant, file, url, store, batch):
     """Run a pipeline as soon as nobody else does. It gives up long before a claim would run out."""
-    pipeline = a_pipeline(variant, file=file, sink=a_sink(url, variant), store=redrive.connect(store))
+    pipeline = a_pipeline(variant, file=file, sink=a_sink(url, variant), store=redrive.connect(store), batch=batch)
     for _ in range(1_000):
         try:
             mouth.say("report", **pipeline.run().document())
