@@ -204,6 +204,14 @@ class TestNewer:
             redrive.Pipeline("x", source=redrive.rows.records([], name="x"), sink=sink, on_duplicate="first")
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("mode", [{"on_conflict": "ignore"}, {"newer": "seq"}], ids=["ignore", "newer"])
+def test_bad_row_of_a_key_that_stays_is_rejected(place, mode, batch):
+    place.sql("INSERT INTO t VALUES (1, 'old', 5)")
+    counts = place.run([row(1, "bad", 1), row(2, "new", 1)], batch=batch, **mode)
+    assert (counts["rejected"], counts["written"]) == (1, 1)
+
+
 class TestDeleteWhen:
     @pytest.mark.parametrize("batch", [1, 2, 40_000])
     def test_last_row_of_a_key_decides(self, place, batch):

@@ -65,12 +65,13 @@ def test_key_rejected_again_is_not_superseded_any_more(store, url):
 
 
 @pytest.mark.parametrize("batch", [1, 100])
+@pytest.mark.parametrize("rule", ["last", "first"])
 @pytest.mark.parametrize(("rows", "expected"), [((("a", None), ("b", 1)), True), ((("b", 1), ("a", None)), False)])
-def test_edited_letter_comes_again_beside_its_new_key(store, url, batch, rows, expected):
+def test_edited_letter_comes_again_beside_its_new_key(store, url, batch, rule, rows, expected):
     run(store, url, ("a", None))
     (letter,) = store.dlq.each()
     store.dlq.edit(letter.id, patch={"id": "b"})
-    run(store, url, *rows, batch=batch)
+    run(store, url, *rows, batch=batch, on_duplicate=rule)
     assert superseded(store) == {"a": expected}
 
 

@@ -27,8 +27,6 @@ TABLE = """CREATE TABLE deliveries (
 )"""
 # What the table holds before: rows that the file has, too, and others.
 OLD = {f"D-{n:05}": (1.5, 1, "old") for n in range(3, COUNT, 7)} | {f"OLD-{n}": (2.5, 2, "older") for n in range(50)}
-IF_CHANGED = "if changed"
-"""Of a target that does not look at the constraints of a row that changes nothing."""
 COUNTED = ("read", "written", "rejected", "discarded", "duplicates", "batches")
 
 
@@ -106,8 +104,6 @@ def _add_batch(so_far, variant, numbers, refuses):
         record = records[n]
         if variant == "ndjson delete" and rows_worker.marked({"weight": int(record["weight"])})["gone"]:
             _delete(so_far, record["id"])
-        elif refuses == IF_CHANGED and _stays(so_far, variant, record):
-            so_far.counts["duplicates"] += 1
         elif refuses and (record["city"] is None or record["weight"] == "-5"):
             reject(n, "sink")
         elif appends and record["id"] in so_far.table:
@@ -212,8 +208,6 @@ class SqliteTarget(Target):
 
 
 class DuckdbTarget(Target):
-    refuses = IF_CHANGED
-
     def connected(self):
         return duckdb.connect(self.url.removeprefix("duckdb:///"))
 

@@ -181,13 +181,7 @@ class OpenLetters:
                 )
 
     def mark_edited(
-        self,
-        connection: Connection,
-        written: Mapping[str, Order],
-        rejected: Mapping[Place, Order],
-        now: datetime,
-        *,
-        or_before: bool,
+        self, connection: Connection, written: Mapping[str, Order], rejected: Mapping[Place, Order], now: datetime
     ) -> None:
         """Mark letters that have another key than the row of this batch that belongs to them: an edit gave it.
 
@@ -196,7 +190,6 @@ class OpenLetters:
         Args:
             written: the keys that were written, each with the place of its last row.
             rejected: the places of rejected rows.
-            or_before: earlier rows count as well.
         """
         if not written or not rejected:
             return
@@ -212,7 +205,7 @@ class OpenLetters:
         for some in _parts(list(last)):
             for row in connection.execute(edited.where(*self._unmarked(some))).all():
                 order = seen.get((row.source_table, row.position))
-                if order is not None and (or_before or last[row.sink_key] > order):
+                if order is not None and last[row.sink_key] > order:
                     connection.execute(update(letters).where(column.id == row.id).values(superseded_at=now))
 
     def add(self, rejected: Iterable[NewLetter]) -> None:

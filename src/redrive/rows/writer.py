@@ -454,8 +454,7 @@ class Writer:
         )
         if self._open_letters is not None:
             self._open_letters.mark_here(connection, whole.superseded_here, now)
-            or_before = job.on_duplicate != "last"
-            self._open_letters.mark_edited(connection, whole.superseded, whole.rejected, now, or_before=or_before)
+            self._open_letters.mark_edited(connection, whole.superseded, whole.rejected, now)
         if self._has_claims:
             self._ledger.claims.release(connection)
         if self._seen is not None:

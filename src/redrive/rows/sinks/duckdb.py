@@ -430,11 +430,14 @@ class _Load:
         return None
 
     def _pass(self, places: Sequence[int]) -> dict[int, str]:
-        if self._attempt(places) is None:
+        # DuckDB does not check the values of a row that leaves the table as it is: without the question, it would be
+        # rejected only where another row of the batch is at fault.
+        is_asked = self._mode.compares
+        if not is_asked and self._attempt(places) is None:
             return {}
         refused = self._faults(places)
         rest = [place for place in places if place not in refused] if refused else places
-        if not rest or (refused and self._attempt(rest) is None):
+        if not rest or ((refused or is_asked) and self._attempt(rest) is None):
             return refused
         if lost := self._losers(rest):
             refused |= lost
