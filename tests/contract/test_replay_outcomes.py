@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import Any
 
+import polars as pl
 import pytest
 from sqlalchemy import update
 
@@ -309,6 +310,24 @@ class TestEditedKey:
         self.edit(place, undo=True)
         place.run((1, "new", 1))
         assert place.became() == {"bad": "superseded"}
+
+
+class TestPartlyWrittenLetter:
+    def test_older_letter_of_a_written_row_is_superseded(self, some_place):
+        """The newer letter becomes two rows; the table takes one of them, and its replay fails."""
+        some_place.sql("CREATE UNIQUE INDEX by_seq ON t (seq)")
+        some_place.sql("INSERT INTO t VALUES (9, 'other', 99)")
+        some_place.run((1, "bad old", 1))
+        some_place.run((5, "bad new", 2))
+
+        def split(frame):
+            parts = pl.DataFrame({"id": [1, 2], "v": frame["v"].to_list() * 2, "seq": [7, 99], "n": [0, 0]})
+            return parts.cast({"n": frame.schema["n"]})
+
+        in_two = redrive.rows.per_frame(split, row="n")
+        report = some_place.replay(transform=in_two, ids=[some_place.letters()["bad new"].id])
+        assert (report.failed_again, some_place.rows()[1]) == (1, "bad new")
+        assert some_place.became() == {"bad old": "superseded", "bad new": "escalated"}
 
 
 class TestChangedSinkKey:

@@ -65,7 +65,9 @@ def mark(
         connection.execute(update(letters).where(among(letters.c.id, ids)).values(_tried(now)))
     entries += [_entry(letter, "seen meanwhile", letter.status, note, now) for letter, _ in missed]
     written = [pair for pair in mine if pair[1].became is Became.REPROCESSED]
-    supersede(connection, written, pipeline=pipeline, stored_texts=stored_texts, now=now)
+    # Of a record that became several rows, some may be in the sink although it failed.
+    in_part = [(letter, answer) for letter, answer in mine if answer.became is Became.FAILED and answer.keys]
+    supersede(connection, [*written, *in_part], pipeline=pipeline, stored_texts=stored_texts, now=now)
     remember_keys(connection, written, stored_texts=stored_texts, now=now)
     entries += _fail(connection, failed, schedule, now)
     if entries:
