@@ -86,8 +86,8 @@ chaos: $(VENV)/.test  ## Run the fault suites at full count, and property tests 
 	    tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_storm.py \
 	    tests/unit/tasks/test_decide.py tests/unit/test_config_lines.py tests/unit/alerts \
 	    tests/contract/test_append.py tests/contract/test_causes.py tests/contract/test_key_spellings.py \
-	    tests/contract/test_resumed_runs.py tests/contract/test_shared_causes.py tests/contract/test_sink_modes.py \
-	    tests/contract/test_sinks.py
+	    tests/contract/test_resolved_alerts.py tests/contract/test_resumed_runs.py tests/contract/test_shared_causes.py \
+	    tests/contract/test_sink_modes.py tests/contract/test_sinks.py tests/contract/test_stopped_loads.py
 
 bench: $(VENV)/.bench  ## Run every benchmark beside its peers, and write the record.
 	$(BIN)/python bench
