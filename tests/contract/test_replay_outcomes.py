@@ -438,7 +438,7 @@ class TestRecordThatIsNotWritten:
         assert some_place.became() == {"bad": "discarded"}
         assert some_place.letters()["bad"].note == "obsolete"
 
-    def test_page_that_is_empty_by_now(self, some_place):
+    def test_page_that_is_empty_by_now_stays_open(self, some_place):
         some_place.store.dlq.put({"page": 7}, "timeout", pipeline="vendor", error_type="page")
 
         class Pages:
@@ -453,7 +453,8 @@ class TestRecordThatIsNotWritten:
         sink = redrive.rows.table(some_place.url, "t", key="id")
         target = redrive.Pipeline("vendor", source=Pages(), sink=sink, store=some_place.store)
         report = some_place.store.dlq.replay(target, dry_run=False)
-        assert (report.reprocessed, report.discarded) == (0, 1)
+        assert (report.reprocessed, report.discarded, report.failed_again) == (0, 0, 1)
+        assert [letter.status for letter in some_place.store.dlq.each()] == ["escalated"]
 
     @pytest.mark.parametrize("dry_run", [False, True])
     def test_table_keeps_the_row_it_has(self, place, dry_run):

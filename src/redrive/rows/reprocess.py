@@ -104,8 +104,6 @@ def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exc
     """Return the rows that a record holds, or why it cannot be read."""
     try:
         found = _rows_of(source, raw, letter)
-        if not found and letter is not None and letter.error_type == ErrorType.PAGE:
-            return Discard("the page has no rows any more")
         if not found:
             raise ValueError("there is no row in it")
     except SourceError as error:  # this record cannot be read again; the next one may

@@ -9,6 +9,7 @@ from typing import Any
 
 from redrive.calls.service import Service
 from redrive.calls.target import refuse_generator, refuse_unless_callable
+from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.first_items import FirstItems, difference_of, difference_of_declared
 from redrive.rows.sources.pages_ahead import Fetcher, Inline, Threads
@@ -19,6 +20,7 @@ from redrive.rows.sources.pages_walk import Cursors, Numbered, Piece
 
 _PATIENCE = 10.0  # seconds: what a slow API gave is written then, however little it is
 _LETTER = frozenset({"page", "service", "body"})  # what the letter of a lost page holds
+_ADVICE = "Run the pipeline again and discard the letter, or edit the letter into its rows"
 
 
 def pages(
@@ -56,11 +58,12 @@ def pages(
     limit      pages at most
     name       as letters and checkpoints know it; the service's unless it is given
     identity   what tells this input from another one of the same name, such as the day that is fetched: a run resumes
-               where the identity is the same, and the first page is not compared
+               where the identity is the same, and the first page is not compared; so is the letter of a page replayed
 
     A run that resumes at a page number fetches the first page as well. Where its items are not those that the run began
     with, pages have moved: the unfinished run is abandoned, a new run starts at the first page, and its report says so.
-    A cursor is resumed as it is.
+    A cursor is resumed as it is. The replay of a lost page compares the first page likewise, and leaves the letter open
+    where pages have moved.
 
     Pages by number end with a short one, with two in a row that are empty, or with two that are not there (404), unless
     `following` tells. A refused key, a used-up quota, a rate limit, an open circuit, or the third page in a row that
@@ -130,10 +133,8 @@ class Pages:
             return difference_of_declared(identity, self._declared)
         if self._plan.by == "cursor":
             return None
-        first = self._first = self._first or self._fetch_first()
-        if isinstance(first, Failed) and first.fault in RETRY_LATER:
-            raise first.error  # nothing is known about the pages: that is no reason to start over
-        return difference_of(identity.get("first"), _first_of(first), "items of the first page")
+        self._first = self._first or self._fetch_first()
+        return _difference_of_first(identity, self._first)
 
     def forget(self) -> None:
         self._first = None
@@ -159,18 +160,40 @@ class Pages:
         if self._plan.by == "cursor":
             walk = Cursors(self._plan, self.name, fetcher, position)
         else:
-            walk = Numbered(self._plan, self.name, fetcher, position, first)
+            walk = Numbered(self._plan, self.name, fetcher, position, first, identity=identity)
         return PagesReading(walk, fetcher, self.name, self._plan.limit)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         if not isinstance(raw, Mapping) or raw.keys() != _LETTER:
             return _record(raw)
         outcome = self._fetch_one(raw["page"])
-        if not isinstance(outcome, Failed):
-            return [_record(item) for item in outcome.items]
-        if outcome.fault is Fault.MALFORMED:
-            raise ValueError(f"the page is still malformed: {outcome.reason}") from outcome.error
-        raise outcome.error
+        if isinstance(outcome, Failed):
+            if outcome.fault is Fault.MALFORMED:
+                raise ValueError(f"the page is still malformed: {outcome.reason}") from outcome.error
+            raise outcome.error
+        label = f"{self._plan.label(raw['page'])} of {self.name!r}"
+        if why := self._moved(context or {}):
+            raise SourceError(f"{label} may hold other rows than those that were lost: {why}. {_ADVICE}")
+        if not outcome.items:
+            raise SourceError(f"{label} is empty now: its rows may be on another page. {_ADVICE}")
+        return [_record(item) for item in outcome.items]
+
+    def _moved(self, context: Mapping[str, Any]) -> str | None:
+        """Return why a page that was fetched just now need not be the page of a letter, as a clause.
+
+        Asked behind that page, so that pages which move between the two fetches are noticed as well.
+        """
+        if self._plan.by == "cursor":
+            return None  # it names its own place
+        if "by" not in context:
+            return "the letter does not say what the first page was"
+        if different := self.difference(context):
+            return different
+        if self._declared is not None or context.get("declared") is not None:
+            return difference_of_declared(context, self._declared)
+        if not isinstance(context.get("first"), Mapping) or context["first"].get("length") is None:
+            return "the first page of its run was lost as well, so that nothing can be compared"
+        return _difference_of_first(context, self._fetch_first())
 
     def _fetch_first(self) -> Outcome:
         return self._fetch_one(self._plan.start)
@@ -277,6 +300,13 @@ class _Gathered:
 
         done = self.next["pages"]
         return Batch(Received(self._rows), position_of, self.next, self._source, self._unreadable, done)
+
+
+def _difference_of_first(identity: Mapping[str, Any], first: Outcome) -> str | None:
+    """Return how the first page differs from the one of an identity, as a clause; None where it does not."""
+    if isinstance(first, Failed) and first.fault in RETRY_LATER:
+        raise first.error  # nothing is known about the pages: that does not make them others
+    return difference_of(identity.get("first"), _first_of(first), "items of the first page")
 
 
 def _first_of(first: Outcome) -> dict[str, Any]:

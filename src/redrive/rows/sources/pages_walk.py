@@ -7,7 +7,7 @@ again: what was down may be up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -42,15 +42,24 @@ class Piece:
 class Numbered:
     """Pages that are called by a number, several of them on their way at once.
 
-    first  the first page, where it has been fetched already
+    first     the first page, where it has been fetched already
+    identity  what tells the pages of this run from others: kept with the letter of a lost page
     """
 
     def __init__(
-        self, plan: Plan, name: str, fetcher: Fetcher, position: Any | None, first: Outcome | None = None
+        self,
+        plan: Plan,
+        name: str,
+        fetcher: Fetcher,
+        position: Any | None,
+        first: Outcome | None,
+        *,
+        identity: Mapping[str, Any],
     ) -> None:
         _, self._pages, self._over = plan.place(position)
         self._plan = plan
         self._name = name
+        self._identity = identity
         self._fetcher = fetcher
         self._ahead: deque[Future[Outcome] | None] = deque()  # None: to be fetched again
         if first is not None and not self._pages and not self._over:
@@ -188,7 +197,8 @@ class Numbered:
             raise _stopping(failed, self._label(), self._name, hint)
         self._alike = 0
         raw = {"page": self._token(), "service": self._name, "body": failed.body}
-        lost = Unreadable(raw, failed.error, self._label(), ErrorType.PAGE, rows=self._rows)
+        context = dict(self._identity)
+        lost = Unreadable(raw, failed.error, self._label(), ErrorType.PAGE, rows=self._rows, context=context)
         return Piece(self._label(), (), self._plan.position(self._token(1), self._pages + 1), lost)
 
     def _is_the_end(self, missing: Failed) -> bool:

@@ -145,21 +145,113 @@ def test_by_default_it_stops_the_run_which_goes_on_there_the_next_time(server, s
     assert read_all(source, position=json.loads(json.dumps(stands)))[0] == rows_of(*range(3, LAST + 1))
 
 
-def test_a_letter_is_settled_by_fetching_its_page_again(server, client, service):
-    server.on("/pages/3", Answer(body="oops"))
-    source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
-    (lost,) = read_all(source)[1]
-    raw = json.loads(json.dumps(lost.raw))
-    with pytest.raises(ValueError, match="the page is still malformed: the body is no JSON"):
-        source.again(raw)
-    server.on("/pages/3", Answer(503))
-    with pytest.raises(redrive.RetriesExhausted):
-        source.again(raw)
-    server.on("/pages/3", Answer(json=[{"id": 1}, "what?"]))
-    with pytest.raises(TypeError, match="must be an object"):
-        source.again(raw)
-    server.on("/pages/3", page(3))
-    assert source.again(raw) == items(3)
+class TestReplayOfAPage:
+    """The letter names a page, and its rows are those of the page only as long as no page has moved."""
+
+    @pytest.fixture
+    def source(self, client, service):
+        def make(**options):
+            return rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine", **options)
+
+        return make
+
+    @pytest.fixture
+    def lose(self, server):
+        """Read a source whose page 3 is malformed; return the letter as it is stored."""
+
+        def lose(source):
+            server.on("/pages/3", Answer(body="oops"))
+            (lost,) = read_all(source)[1]
+            server.on("/pages/3", page(3))
+            return json.loads(json.dumps([lost.raw, lost.context]))
+
+        return lose
+
+    def test_page_of_the_same_pages_is_fetched_again(self, server, source, lose):
+        raw, context = lose(source())
+        server.on("/pages/3", Answer(body="oops"))
+        with pytest.raises(ValueError, match="the page is still malformed: the body is no JSON"):
+            source().again(raw, context)
+        server.on("/pages/3", Answer(503))
+        with pytest.raises(redrive.RetriesExhausted):
+            source().again(raw, context)
+        server.on("/pages/3", Answer(json=[{"id": 1}, "what?"]))
+        with pytest.raises(TypeError, match="must be an object"):
+            source().again(raw, context)
+        server.on("/pages/3", page(3))
+        assert source().again(raw, context) == items(3)
+
+    @pytest.mark.parametrize("first", [Answer(json=items(2)), Answer(json=[{"id": 9}, *items(1)]), Answer(404)])
+    def test_page_is_refused_when_the_first_page_differs(self, server, source, lose, first):
+        raw, context = lose(source())
+        server.on("/pages/1", first)
+        with pytest.raises(SourceError, match=r"page 3 of 'partner' may hold other rows .* first page.*Run"):
+            source().again(raw, context)
+
+    def test_pages_that_move_between_the_fetches_are_noticed(self, server, source, lose):
+        raw, context = lose(source())
+
+        def moving(request):
+            server.on("/pages/1", Answer(json=items(0)))
+            return page(3)
+
+        server.on("/pages/3", moving)
+        with pytest.raises(SourceError, match="may hold other rows"):
+            source().again(raw, context)
+
+    def test_first_page_that_cannot_be_fetched_refuses_nothing(self, server, source, lose):
+        raw, context = lose(source())
+        server.on("/pages/1", Answer(503))
+        with pytest.raises(redrive.RetriesExhausted):
+            source().again(raw, context)
+
+    @pytest.mark.parametrize(("day", "is_fetched"), [("1 July", True), ("2 July", False), (None, False)])
+    def test_declared_identity_decides(self, server, source, lose, day, is_fetched):
+        raw, context = lose(source(identity="1 July"))
+        server.on("/pages/1", Answer(json=items(2)))
+        if is_fetched:
+            assert source(identity=day).again(raw, context) == items(3)
+        else:
+            with pytest.raises(SourceError, match="its identity was '1 July', and now it is"):
+                source(identity=day).again(raw, context)
+
+    @pytest.mark.parametrize("identity", [None, "1 July"])
+    def test_empty_page_is_refused(self, server, source, lose, identity):
+        raw, context = lose(source(identity=identity))
+        server.on("/pages/3", Answer(json=[]))
+        with pytest.raises(SourceError, match="page 3 of 'partner' is empty now: its rows may be on another page"):
+            source(identity=identity).again(raw, context)
+
+    def test_pages_of_another_size_are_refused(self, source, lose):
+        raw, context = lose(source(size=2))
+        with pytest.raises(SourceError, match="its pages had a size of 2, these of 1"):
+            source(size=1).again(raw, context)
+
+    def test_page_without_anything_to_compare_is_refused(self, server, source, lose):
+        with pytest.raises(SourceError, match="the letter does not say what the first page was"):
+            source().again(lose(source())[0])
+        server.on("/pages/1", Answer(body="oops"))
+        server.on("/pages/3", page(3))
+        (lost,) = read_all(source())[1]
+        for first in (Answer(body="oops"), page(1)):
+            server.on("/pages/1", first)
+            with pytest.raises(SourceError, match="the first page of its run was lost as well"):
+                source().again({**lost.raw, "page": 3}, lost.context)
+
+    def test_letter_of_moved_pages_stays_open(self, server, source, tmp_path):
+        store = redrive.connect(tmp_path / "store.db")
+        server.on("/pages/3", Answer(body="oops"))
+        sink = rows.table(f"sqlite:///{tmp_path}/out.db", "t", key="id", create=True)
+        pipeline = redrive.Pipeline("vendor", source=source(), sink=sink, store=store, gate=redrive.Gate(abort=1))
+        assert pipeline.run().written == 2 * (LAST - 1)
+        for number in (1, 3):
+            server.on(f"/pages/{number}", page(number + 1))
+        report = store.dlq.replay(pipeline, dry_run=False)
+        assert (report.reprocessed, report.discarded, report.failed_again) == (0, 0, 1)
+        for number in (1, 3):
+            server.on(f"/pages/{number}", page(number))
+        report = store.dlq.replay(pipeline, dry_run=False)
+        assert (report.reprocessed, report.discarded, report.failed_again) == (1, 0, 0)
 
 
 def test_a_body_is_kept_up_to_a_million_characters(service):

@@ -282,7 +282,7 @@ def test_one_client_serves_all_readings_of_several_sources(server, service):
             for _ in range(2):
                 batches, error = read_all(source)
                 assert (records(batches), error) == (rows_of(range(1, LAST + 1)), None)
-            assert source.again({"page": 3, "service": "partner", "body": None}) == items(3)
+            assert source.again({"page": 3, "service": "partner", "body": None}, source.identity()) == items(3)
     assert len(loops) == 1
     assert len({request.connection for request in server.requests}) == 1
 
