@@ -9,21 +9,14 @@ from redrive.errors import SourceError
 from redrive.rows.sources.csv_encoding import BOM, UTF_8, Bytes, undecodable
 from redrive.rows.sources.csv_records import Dialect, Found, record_at, without_line_end
 from redrive.rows.sources.csv_scan import Progress, RecordScan, count_lines, line_end
+from redrive.rows.sources.file_format import START, refuse_markup
 
 BLOCK = 1 << 20
 _MOST_AT_ONCE = 32 << 20
-_START = 4_096  # bytes that show what a file is; a page may begin with empty lines
 _LONGEST_HEADER = 16 << 20
 _EMPTY_LINES = re.compile(rb"(?:\r\n|\n|\r(?!\Z))+")  # a line feed may follow the last carriage return
 _LAST_EMPTY_LINES = re.compile(rb"[\r\n]+")
 _SEPARATOR = re.compile(rb"\"?sep=([!#-&(-/:-@\[-`{-~\t ])\"?(?:\r\n?|\n)", re.IGNORECASE)
-_OTHER_FORMATS = (
-    (
-        re.compile(rb"\A\s*<(?:!--|(?:!doctype html|html|head|body|title|meta|script|style|table)\b)", re.IGNORECASE),
-        "an HTML page, not a CSV file: it may be the error page of a download; fetch the file again",
-    ),
-    (re.compile(rb"\A\s*<(?:\?xml|!doctype)\b", re.IGNORECASE), "an XML file, not a CSV file: convert it to CSV first"),
-)
 # A header may have names in brackets, "[id],[name]".
 _JSON = re.compile(rb'\s*(?:\{\s*(?:"|\}|\Z)|\[\s*(?:[\[{"\]]|\Z))')
 
@@ -101,10 +94,7 @@ def go_to_table(feed: Feed, name: str, *, encoding: str, skip: int) -> None:
     feed.more()
     if encoding == UTF_8 and feed.data.startswith(BOM):
         feed.drop(len(BOM), 0)
-    start = feed.data[:_START].removeprefix(BOM)  # which may stand there in another encoding, too
-    for pattern, kind in _OTHER_FORMATS:
-        if pattern.match(start):
-            raise SourceError(f"{name} is {kind}")
+    refuse_markup(name, feed.data[:START].removeprefix(BOM), "CSV")  # a BOM may stand there in another encoding, too
     is_empty = not feed.data and feed.final
     for _ in range(skip):
         feed.drop(_first_line(feed, name, 0), 1)

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-import orjson
-
 from redrive.errors import SourceError
-from redrive.rows.batch import Batch, Received, Record, Unreadable
-from redrive.rows.sources.csv_structure import BEGINNING, TOO_LARGE
+from redrive.rows.batch import Batch, Received, Record
+from redrive.rows.sources.csv_structure import TOO_LARGE
+from redrive.rows.sources.file_format import (
+    ONE_OBJECT_PER_LINE,
+    START,
+    refuse_json_document,
+    refuse_markup,
+    refuse_utf_16,
+)
 from redrive.rows.sources.files import Files, Paths, Stream, at_same_file, damaged, names_of, size_of
-from redrive.rows.sources.json_numbers import has_long_number, is_exact, loads
+from redrive.rows.sources.json_lines import Beginning, decoded, is_object, known_encoding, parsed, record
 from redrive.rows.sources.odd_files import check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
 from redrive.rows.sources.source import Reading
 
 _BLOCK = 1 << 20
 _MOST_AT_ONCE = 32 << 20
+_LINES_TO_FIND_OBJECT = 1_000
 _BATCH_BYTES = 32 << 20  # a batch of large lines is cut shorter: memory stays flat
-_SIDE_BY_SIDE = re.compile(rb"\}\s*\{")
 _LINE_END = re.compile(rb"\r\n?|\n")
-_JSON_SIGNS = '{}[]":,\\ \t\r\n0'
 
 
 def ndjson(path: Paths, *, encoding: str = "utf-8", max_record_bytes: int = 128 << 20) -> Ndjson:
     """Read files in which every line is a JSON object; a path, a glob, or several; plain, gzip or zstd.
 
-    A line that is none is handed out as it is. Numbers are kept exactly: integers as ints of any size, others as
-    floats, or as Decimals where a float would change them. A key that comes twice in an object has its last value; NaN
-    and Infinity are taken, as Python's json does.
+    A line that is none becomes a letter; a file in which no line is one is a `SourceError`. Numbers are kept exactly:
+    integers as ints of any size, others as floats, or as Decimals where a float would change them. A key that comes
+    twice in an object has its last value; NaN and Infinity are taken, as Python's json does.
 
     path              a file, a glob ("in/**/*.ndjson"), or a list of them
     encoding          UTF-8, or any other in which the signs of JSON are those of ASCII
@@ -41,7 +43,7 @@ def ndjson(path: Paths, *, encoding: str = "utf-8", max_record_bytes: int = 128 
     """
     if not isinstance(max_record_bytes, int) or max_record_bytes < 1:
         raise ValueError(f"max_record_bytes must be a number of bytes from 1 up, not {max_record_bytes!r}")
-    return Ndjson(Files(path, example="*.ndjson"), _known(encoding), max_record_bytes)
+    return Ndjson(Files(path, example="*.ndjson"), known_encoding(encoding), max_record_bytes)
 
 
 class Ndjson:
@@ -86,7 +88,7 @@ class Ndjson:
             return dict(raw)
         if not isinstance(raw, bytes | str):
             raise TypeError(f"a line of JSON is bytes or text, not a {type(raw).__name__}")
-        return _record(raw if isinstance(raw, str) else _decoded(raw, self._encoding))
+        return record(raw if isinstance(raw, str) else decoded(raw, self._encoding))
 
 
 class NdjsonReading:
@@ -95,11 +97,13 @@ class NdjsonReading:
     columns: tuple[str, ...] | None = None
 
     def __init__(self, names: Sequence[str], position: Mapping[str, Any] | None, encoding: str, most: int) -> None:
-        self.total: int | None = size_of(names)
+        # As they were: a file may be moved or removed once it is open.
+        self._sizes = {name: size_of([name]) for name in names}
+        self.total: int | None = sum(self._sizes.values())
         self._encoding = encoding
         self._most = most
         self._names = names
-        check_that_one_is_good(names, lambda name: _Lines(name, most).close())
+        check_that_one_is_good(names, lambda name: self._open(name).close())
         self._left = list(names)
         self._done = 0
         self._lines: _Lines | None = None
@@ -115,7 +119,7 @@ class NdjsonReading:
                 if not self._left:
                     return None
                 try:
-                    self._lines = _Lines(self._left[0], self._most)
+                    self._lines = self._open(self._left[0])
                 except SourceError as error:
                     if not is_odd(self._left[0], error, self._names):
                         raise
@@ -133,14 +137,23 @@ class NdjsonReading:
         if self._lines is not None:
             self._lines.close()
 
+    def _open(self, name: str) -> _Lines:
+        lines = _Lines(name, self._most)
+        try:
+            _refuse_other_format(lines, self._encoding)
+        except BaseException:
+            lines.close()
+            raise
+        return lines
+
     def _skip_to(self, position: Mapping[str, Any]) -> None:
         name = position["file"]
         if name not in self._left:
             raise SourceError(f"{name}, where to go on, is not among the files")
         while self._left[0] != name:
-            self._done += size_of([self._left.pop(0)])
+            self._done += self._sizes[self._left.pop(0)]
         if position["ended"]:
-            self._done += size_of([self._left.pop(0)])
+            self._done += self._sizes[self._left.pop(0)]
         else:
             self._lines = _Lines(name, self._most)
             self._lines.place = (position["byte"], position["line"])
@@ -149,17 +162,17 @@ class NdjsonReading:
         if self._lines is not None:
             self._lines.close()
             self._lines = None
-            self._done += size_of([self._left.pop(0)])
+            self._done += self._sizes[self._left.pop(0)]
 
     def _set_aside(self, error: SourceError) -> Batch:
         name = self._left.pop(0)
-        self._done += size_of([name])
+        self._done += self._sizes[name]
         return set_aside(name, error, {"file": name, "byte": 0, "line": 1, "ended": True}, done=self._done)
 
     def _take(self, lines: _Lines, most: int) -> Batch | None:
         """A batch; None where there were only empty lines, or none at all."""
         first = lines.place[1]
-        rows, numbers, unreadable = _parsed(lines.take(most), first, self._encoding, lines.most)
+        rows, numbers, unreadable = parsed(lines.take(most), first, self._encoding, lines.most)
         byte, line = lines.place
         ended = lines.ended and lines.fault is None  # a run that goes on behind damage must meet it again
         if not rows and not unreadable:
@@ -172,19 +185,6 @@ class NdjsonReading:
             unreadable,
             done=self._done + lines.progress(),
         )
-
-
-class _Beginning(bytes):
-    """The beginning of a line that is longer than the source takes."""
-
-    size: int
-    """Bytes of the whole line."""
-
-    @classmethod
-    def of(cls, line: bytes, size: int, most: int) -> _Beginning:
-        made = cls(line[: min(BEGINNING, most)])
-        made.size = size
-        return made
 
 
 class _Lines:
@@ -215,6 +215,12 @@ class _Lines:
         self._tail = b""
         self._final = False
         self._has_long = False
+
+    def start(self) -> bytes:
+        """The first bytes, which show what the file is."""
+        start = self._stream.read(START)
+        self._stream.seek(0)
+        return start
 
     def take(self, most: int) -> list[bytes]:
         """The next lines, with their ends."""
@@ -285,105 +291,34 @@ class _Lines:
         if self._final:
             self._split(self._tail)
 
-    def _beginning(self, line: bytes, size: int) -> _Beginning:
+    def _beginning(self, line: bytes, size: int) -> Beginning:
         self._has_long = True
-        return _Beginning.of(line, size, self.most)
+        return Beginning.of(line, size, self.most)
 
     def _bytes_of(self, lines: Sequence[bytes]) -> int:
-        left_out = (one.size - len(one) for one in lines if isinstance(one, _Beginning)) if self._has_long else ()
+        left_out = (one.size - len(one) for one in lines if isinstance(one, Beginning)) if self._has_long else ()
         return sum(map(len, lines)) + sum(left_out)
 
 
-def _parsed(
-    lines: Sequence[bytes], first: int, encoding: str, most: int
-) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
-    """The records with the numbers of their lines, and the lines that hold none."""
-    if encoding == "utf-8" and _Beginning not in set(map(type, lines)):
-        try:
-            found = list(map(orjson.loads, lines))
-        except orjson.JSONDecodeError:
-            pass
-        else:
-            are_objects = all(type(one) is dict for one in found)
-            if are_objects and (not has_long_number(b"".join(lines)) or all(map(is_exact, lines, found))):
-                return found, range(first, first + len(found)), []
-    return _parsed_one_by_one(lines, first, encoding, most)
+def _refuse_other_format(lines: _Lines, encoding: str) -> None:
+    """Raise SourceError for a file that is not NDJSON: by its first bytes, or because no line of it is an object.
 
-
-def _parsed_one_by_one(
-    lines: Sequence[bytes], first: int, encoding: str, most: int
-) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
-    rows: list[Record] = []
-    numbers: list[int] = []
-    unreadable: list[Unreadable] = []
-    for number, ended in enumerate(lines, first):
-        if isinstance(ended, _Beginning):
-            error = f"the record has {ended.size:,} bytes, and max_record_bytes is {most:,}"
-            unreadable.append(Unreadable({TOO_LARGE: bytes(ended)}, error, f"line {number}"))
-            continue
-        line = ended.rstrip(b"\r\n")
-        if not line.strip():
-            continue
-        try:
-            rows.append(_record_of(line, encoding))
-            numbers.append(number)
-        except ValueError as wrong:
-            unreadable.append(Unreadable(line, str(wrong), f"line {number}", rows=_rows_in(line)))
-    return rows, numbers, unreadable
-
-
-def _rows_in(line: bytes) -> int:
-    """How many rows a line that is no record counts as: an array by its items, objects side by side one by one."""
-    if line.lstrip().startswith(b"["):
-        with suppress(ValueError):
-            return max(1, len(orjson.loads(line)))
-    return 1 + len(_SIDE_BY_SIDE.findall(line))
-
-
-def _record_of(line: bytes, encoding: str) -> Record:
-    if encoding == "utf-8":
-        try:
-            found = orjson.loads(line)
-        except orjson.JSONDecodeError:  # also for what Python's json takes, and to have its words
-            pass
-        else:
-            if not has_long_number(line) or is_exact(line, found):
-                return _object(found)
-    return _record(_decoded(line, encoding))
-
-
-def _record(text: str) -> Record:
-    try:
-        return _object(loads(text))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON at column {error.colno}: {error.msg.removesuffix(' at')}") from None
-    except RecursionError:
-        raise ValueError("no JSON that can be read: it is nested too deep") from None
-
-
-def _object(found: Any) -> Record:
-    if type(found) is not dict:
-        raise ValueError(f"a record is a JSON object, not {_NAMES.get(type(found), 'a number')}")
-    return found
-
-
-_NAMES = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-
-
-def _decoded(line: bytes, encoding: str) -> str:
-    try:
-        return line.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"no {encoding}: byte 0x{line[error.start]:02x} at place {error.start + 1}") from None
-
-
-def _known(encoding: str) -> str:
-    """The encoding by the name that Python gives it; lines must be told by their bytes."""
-    try:
-        name = codecs.lookup(encoding).name.removesuffix("-sig")
-        told_by_bytes = _JSON_SIGNS.encode(name) == _JSON_SIGNS.encode()
-    except (LookupError, TypeError):
-        raise ValueError(f"{encoding!r} is no encoding that Python knows") from None
-    if not told_by_bytes:
-        raise ValueError(f"lines in {encoding} cannot be told by their bytes: convert the file to UTF-8 first")
-    return name
+    Otherwise each of its lines would be a letter, and the run complete.
+    """
+    start = lines.start().removeprefix(codecs.BOM_UTF8)
+    refuse_utf_16(lines.name, start)
+    refuse_markup(lines.name, start, "NDJSON")
+    refuse_json_document(lines.name, start)
+    if any(is_object(line, encoding) for line in start.splitlines()[:-1]):
+        return  # of nearly every file, its first line
+    wrong = ""
+    while not lines.ended:
+        first, taken = lines.place[1], lines.take(_LINES_TO_FIND_OBJECT)
+        if any(is_object(line, encoding) for line in taken):
+            wrong = ""
+            break
+        unreadable = [] if wrong else parsed(taken, first, encoding, lines.most)[2]
+        wrong = wrong or next((f"{bad.position}: {bad.error}" for bad in unreadable), "")
+    if wrong and lines.fault is None:
+        raise SourceError(f"{lines.name} is not NDJSON: no line is a JSON object ({wrong}). {ONE_OBJECT_PER_LINE}")
+    lines.place = (0, 1)

@@ -127,6 +127,17 @@ def test_file_replaced_by_another_is_read_to_its_end(tmp_path, load, case):
     assert marks(tmp_path) == {"old": ROWS}
 
 
+@pytest.mark.parametrize("names", ["a", "ab"], ids=["one", "glob"])
+def test_file_that_is_moved_is_read_to_its_end(tmp_path, load, case, names):
+    kind, made = case
+    for place, name in enumerate(names):
+        (tmp_path / f"{name}.in").write_bytes(made(records("old", range(place * ROWS, (place + 1) * ROWS))))
+    moved = tmp_path / "a.in"
+    report = load(kind(moved if names == "a" else tmp_path / "*.in"), lambda: moved.rename(tmp_path / "a.archived"))
+    assert report.status == "complete"
+    assert marks(tmp_path) == {"old": ROWS * len(names)}
+
+
 @pytest.mark.parametrize("name", ["csv", "ndjson"])
 def test_text_file_that_is_appended_to_is_read_with_what_came(tmp_path, load, name):
     kind, made = CASES[name]

@@ -389,7 +389,7 @@ def test_a_header_that_cannot_be_read_stops_the_reading_with_a_sentence(csv_file
         assert sentence in str(error.value)
 
 
-HTML = "is an HTML page, not a CSV file: it may be the error page of a download; fetch the file again"
+HTML = "is an HTML page, not CSV: it may be the error page of a download; fetch the file again"
 JSON = "is JSON, not CSV: read it with rows.ndjson, one object per line"
 NOT_CSV = {
     "doctype": (b"\n<!DOCTYPE html>\n<p>503</p>\n", {}, HTML),
@@ -400,7 +400,7 @@ NOT_CSV = {
     "html without a head": (b"<title>503</title>\n<p>later</p>\n", {}, HTML),
     "skip beyond the end": (b"a,b\n1,2\n", {"skip": 9}, "no line behind the first 9, which skip leaves out"),
     "skip of every line": (b"a,b\n1,2", {"skip": 2}, "no line behind the first 2"),
-    "xml": (b'<?xml version="1.0"?>\n<a/>\n', {}, "is an XML file, not a CSV file: convert it to CSV first"),
+    "xml": (b'<?xml version="1.0"?>\n<a/>\n', {}, "is an XML file, not CSV: convert it to CSV first"),
     "json lines": (b'{"id": 1}\n{"id": 2}\n', {}, JSON),
     "json": (b'[\n{"id": 1}\n]\n', {}, JSON),
     "json in one line": (b'[{"id": 1, "name": "x"}]', {}, JSON),

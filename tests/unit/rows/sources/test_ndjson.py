@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import redrive
 from redrive.errors import SourceError
 from redrive.rows import ndjson
+from tests.oracles.json_lines import read_lines
 
 
 def read_all(source, most=1_000, position=None, identity=None):
@@ -95,7 +96,7 @@ def test_line_ends_between_blocks_are_line_ends(file, monkeypatch, end, block):
     ],
 )
 def test_a_line_of_several_records_counts_as_that_many_rejected_rows(file, line, rows):
-    [batch] = read_all(file(line))
+    [batch] = read_all(file(b"{}\n" + line))
     assert [(bad.raw, bad.rows) for bad in batch.unreadable] == [(line, rows)]
 
 
@@ -184,8 +185,8 @@ def test_a_line_that_is_no_record_is_handed_out_as_it_is_with_its_number(file, l
 
 def test_an_int_of_too_many_digits_is_handed_out(file):
     line = b'{"id": ' + b"1" * 5_000 + b"}"
-    [(raw, error, position)] = bad_of(read_all(file(line)))
-    assert (raw, position) == (line, "line 1")
+    [(raw, error, position)] = bad_of(read_all(file(b"{}\n" + line)))
+    assert (raw, position) == (line, "line 2")
     assert "digits" in error
 
 
@@ -198,9 +199,53 @@ def test_a_repaired_line_is_a_record(file):
         source.again(3)
 
 
-def test_a_file_of_nothing_but_bad_lines_has_batches_without_rows(file):
-    batches = read_all(file(b"no\n" * 25), most=10)
-    assert [(len(batch.rows), len(batch.unreadable)) for batch in batches] == [(0, 10), (0, 10), (0, 5)]
+def test_bad_lines_before_the_first_record_have_batches_without_rows(file):
+    batches = read_all(file(b"no\n" * 5_025 + b"{}"), most=1_000)
+    assert [(len(batch.rows), len(batch.unreadable)) for batch in batches] == [*[(0, 1_000)] * 5, (1, 25)]
+
+
+class TestOtherFormat:
+    """A file that is not NDJSON is refused before a line of it is a letter."""
+
+    FORMATS = (
+        (b"\n<!DOCTYPE html><html>\n{}\n</html>", "is an HTML page, not NDJSON: it may be the error page"),
+        (b"<?xml version='1.0'?>\n<a>\n{}\n</a>", "is an XML file, not NDJSON: convert it to NDJSON first"),
+        (b'[\n  {"id": 1},\n  {"id": 2}\n]', "is a JSON array over several lines, not NDJSON"),
+        (b'[{"id": 1},\n{"id": 2}\n,{"id": 3}]', "is a JSON array over several lines, not NDJSON"),
+        (b'{\n  "items": [\n    {"id": 1}\n  ]\n}', "is a JSON object over several lines, not NDJSON"),
+        ('{"id": 1}\n'.encode("utf-16"), "is UTF-16: convert it to UTF-8 first, as with iconv"),
+        ('{"id": 1}\n'.encode("utf-16-be"), "is UTF-16: convert it to UTF-8 first, as with iconv"),
+        ('{"id": 1}\n'.encode("utf-32"), "is UTF-32: convert it to UTF-8 first, as with iconv"),
+        (b"id,v\n1,x\n" * 9_000, "no line is a JSON object (line 1: no JSON at column 1: Expecting value)"),
+        (b'\n[{"id": 1}]', "no line is a JSON object (line 2: a record is a JSON object, not an array)"),
+        (b'{"id": 01}\n' * 9_000, "no line is a JSON object (line 1: "),
+    )
+
+    @pytest.mark.parametrize(("data", "why"), FORMATS, ids=lambda part: str(part)[:20])
+    @pytest.mark.parametrize("pack", [bytes, gzip.compress])
+    def test_file_of_another_format_is_refused(self, file, data, why, pack):
+        source = file(pack(data))
+        with pytest.raises(SourceError, match=re.escape(why)):
+            read_all(source)
+
+    def test_run_over_another_format_is_not_complete(self, tmp_path, file):
+        source = file(b"<html>\n<p>503 Service Unavailable</p>\n")
+        sink = redrive.rows.table(f"sqlite:///{tmp_path}/out.db", "t", key="id", create=True)
+        with redrive.connect(tmp_path / "store.db") as store:
+            with pytest.raises(redrive.RunStopped, match="is an HTML page, not NDJSON") as stopped:
+                redrive.Pipeline("vendor", source=source, sink=sink, store=store).run()
+            assert stopped.value.report.status == "failed"
+            assert list(store.dlq.each()) == []
+
+    @pytest.mark.parametrize("start", [b"[2026-07-01] INFO started", b"[{", b"{", b"\0\0\0\0", b"<a>", b"x" * 9_000])
+    def test_file_with_an_object_is_read(self, file, start):
+        batches = read_all(file(start + b'\n{"id": 1}\n'))
+        assert rows_of(batches) == [{"id": 1}]
+        assert [raw for raw, *_ in bad_of(batches)] == [start]
+
+    def test_file_of_one_line_that_is_too_long_is_read(self, file):
+        [batch] = read_all(file(b'{"text": "' + b"x" * 9_000 + b'"}', max_record_bytes=5_000))
+        assert [bad.error for bad in batch.unreadable] == ["the record has 9,012 bytes, and max_record_bytes is 5,000"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n \r\n", b"\xef\xbb\xbf"])
@@ -269,7 +314,7 @@ def test_a_reading_goes_on_behind_an_error_without_losing_a_line(file, monkeypat
     reading = source.open(None, source.identity())
     first = reading.read(20)
     with monkeypatch.context() as patched:
-        patched.setattr("redrive.rows.sources.ndjson._parsed", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        patched.setattr("redrive.rows.sources.ndjson.parsed", lambda *_: (_ for _ in ()).throw(MemoryError()))
         with pytest.raises(MemoryError):
             reading.read(20)
     rest = list(iter(lambda: reading.read(20), None))
@@ -319,7 +364,11 @@ def test_every_line_is_a_row_or_is_handed_out_and_none_comes_twice(tmp_path_fact
     path = tmp_path_factory.mktemp("any") / "any.ndjson"
     path.write_bytes(end.join(content) + (end if ends else b""))
     source = ndjson(path)
-    batches = read_all(source, most=most)
+    try:
+        batches = read_all(source, most=most)
+    except SourceError:
+        assert read_lines(path.read_bytes())[0] == {}  # not NDJSON at all
+        return
     seen = sorted(
         [int(batch.position_of(place).removeprefix("line ")) for batch in batches for place in range(len(batch.rows))]
         + [int(bad.position.removeprefix("line ")) for batch in batches for bad in batch.unreadable]

@@ -35,6 +35,8 @@ FORMATS = {
     "a csv with no header": (rows.csv, write_csv, b'"id,v\n1,2\n', "cannot be read"),
     "a csv that is an archive": (rows.csv, write_csv, ZIP, "is a zip archive"),
     "an ndjson that is an archive": (rows.ndjson, write_ndjson, ZIP, "is a zip archive"),
+    "an ndjson that is an HTML page": (rows.ndjson, write_ndjson, b"<html>\n{}\n", "is an HTML page, not NDJSON"),
+    "an ndjson that is a csv": (rows.ndjson, write_ndjson, b"id,v\n1,2\n", "no line is a JSON object"),
     "a parquet that is none": (rows.parquet, write_parquet, b"id,v\n1,2\n", "is no Parquet file"),
 }
 
