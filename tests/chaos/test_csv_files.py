@@ -1,7 +1,8 @@
 """Generated CSV files as redrive and as Python's `csv` module read them.
 
-Every record of the `csv` module is a row of redrive or is in a letter, and there is no other row. The short form runs
-with the tests; `make chaos` runs 100,000 files. A failure names the number of its file: `make_case(number)` makes it
+Every record of the `csv` module is a row of redrive or is in a letter, and there is no other row. Some files are
+compressed, and cut short as well; some go through a pipeline into a table. The short form runs with the tests;
+`make chaos` runs 100,000 files. A failure names the number of its file: `make_case(number)` makes it
 again.
 """
 
@@ -9,14 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
 from unittest import mock
 
 import pytest
 
 from redrive import rows
+from redrive.errors import SourceError
 from redrive.rows.sources import csv_header, csv_reading
+from tests.oracles.compressed import PACKERS, truncated
 from tests.oracles.csv_files import (
     SplitRecord,
     agreed_records,
@@ -25,10 +30,13 @@ from tests.oracles.csv_files import (
     read_with_duckdb,
     split_records,
 )
+from tests.oracles.json_lines import comparable
 from tests.support.csv_cases import CsvCase, make_case
+from tests.support.pipeline_fuzz import as_text, run_pipeline
 
 SHORT = 400
 PARTS, FILES_OF_A_PART = 20, 5_000
+EVERY_PIPELINE = 200  # a run takes as long as many files
 AMBIGUOUS = "a quote is not closed, or text follows a closing quote on a later line"
 
 
@@ -67,20 +75,27 @@ def read(source, case: CsvCase, position=None):
     found_rows: list[Row] = []
     letters: list[Letter] = []
     ends = []
-    reading = source.open(position, source.identity())
-    with contextlib.closing(reading):
-        while (batch := reading.read(case.batch)) is not None:
-            assert 0 < len(batch.rows) + len(batch.unreadable) <= case.batch
-            for place, values in enumerate(batch.rows.frame.rows()):
-                found_rows.append(Row(line_number(batch.position_of(place)), values))
-            for bad in batch.unreadable:
-                is_whole = isinstance(bad.raw, bytes)
-                raw = bad.raw if is_whole else bad.raw["too_large"]
-                letters.append(Letter(line_number(bad.position), raw, is_whole, bad.error, bad.rows))
-                with pytest.raises(ValueError):
-                    source.again(bad.raw, bad.context)
-            ends.append((batch.next, len(found_rows), len(letters)))
+    for batch in batches_of(source, case, position):
+        assert 0 < len(batch.rows) + len(batch.unreadable) <= case.batch
+        for place, values in enumerate(batch.rows.frame.rows()):
+            found_rows.append(Row(line_number(batch.position_of(place)), values))
+        for bad in batch.unreadable:
+            letters.append(letter_of(bad))
+            with pytest.raises(ValueError):
+                source.again(bad.raw, bad.context)
+        ends.append((batch.next, len(found_rows), len(letters)))
     return found_rows, letters, ends
+
+
+def batches_of(source, case: CsvCase, position=None):
+    with contextlib.closing(source.open(position, source.identity())) as reading:
+        yield from iter(lambda: reading.read(case.batch), None)
+
+
+def letter_of(bad) -> Letter:
+    is_whole = isinstance(bad.raw, bytes)
+    raw = bad.raw if is_whole else bad.raw["too_large"]
+    return Letter(line_number(bad.position), raw, is_whole, bad.error, bad.rows)
 
 
 # ── what must be true ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,10 +191,48 @@ def check_against_duckdb(path, case: CsvCase, found_rows: list[Row]) -> None:
         assert [row.values for row in found_rows] == [tuple(record.values()) for record in agreed]
 
 
+def check_truncated(path, case: CsvCase, members: list[bytes], found_rows: list[Row], letters: list[Letter]) -> None:
+    """Compare with what is read of the file cut short: the same from its start, and then an error."""
+    packed, _ = truncated(members, Random(case.number))
+    is_whole = packed in [b"".join(members[:count]) for count in range(len(members) + 1)]
+    if is_whole or not packed.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
+        return  # it looks like a shorter file, or like a text
+    path.write_bytes(packed)
+    source, rest = rows.csv(path, **case.options), deque([*found_rows, *letters])
+    with pytest.raises(SourceError, match=r"is damaged|no header that can be read|cannot be read"):  # noqa: PT012
+        for batch in batches_of(source, case):
+            for place, values in enumerate(batch.rows.frame.rows()):
+                rest.remove(Row(line_number(batch.position_of(place)), values))
+            for letter in map(letter_of, batch.unreadable):
+                # Of a record that is too large, the size up to the damage is told.
+                rest.remove(letter if letter.is_whole else next(one for one in letters if one.line == letter.line))
+
+
+def check_pipeline(path, case: CsvCase, found_rows: list[Row], letters: list[Letter]) -> None:
+    """Compare with the rows of a table and the letters of a store."""
+    found = run_pipeline(rows.csv(path, **case.options), path.parent)
+    assert found is not None
+    written, stored = found
+    assert written == Counter(
+        as_text(comparable(dict(zip(case.columns, row.values, strict=True)))) for row in found_rows
+    )
+    held = [(position, raw if isinstance(raw, bytes) else raw["too_large"]) for position, raw in stored]
+    assert held == sorted((f"line {letter.line}", letter.raw) for letter in letters)
+
+
+def packed_members(case: CsvCase) -> list[bytes]:
+    """Return the file compressed, as one member or several."""
+    random = Random(case.number)
+    pack = PACKERS[random.choice(sorted(PACKERS))]
+    cuts = sorted(random.randrange(len(case.content) + 1) for _ in range(random.choice([0, 1, 3])))
+    return [pack(case.content[start:end]) for start, end in pairwise([0, *cuts, len(case.content)])]
+
+
 def run(path, number: int) -> None:
     case = make_case(number)
+    members = packed_members(case) if number % 4 == 1 else []
     try:
-        path.write_bytes(case.content)
+        path.write_bytes(b"".join(members) or case.content)
         source = rows.csv(path, **case.options)
         with (
             mock.patch.object(csv_header, "BLOCK", case.block),
@@ -191,8 +244,12 @@ def run(path, number: int) -> None:
                 position, rows_before, letters_before = ends[number % len(ends)]
                 rest = read(source, case, position)[:2]
                 assert rest == (found_rows[rows_before:], letters[letters_before:]), "resumed"
+            if number % EVERY_PIPELINE == 0:
+                check_pipeline(path, case, found_rows, letters)
+            if members:
+                check_truncated(path, case, members, found_rows, letters)
         plain = (case.encoding, case.delimiter, case.quote, case.null) == ("utf-8", b",", b'"', ("",))
-        if plain and case.has_header and not letters:
+        if plain and case.has_header and not letters and not members:
             check_against_duckdb(path, case, found_rows)
     except BaseException as error:
         error.add_note(f"make_case({number}) = {case}")
@@ -218,6 +275,10 @@ def test_record_that_ends_at_the_end_of_a_block_is_a_row(tmp_path, over, quote, 
 def test_every_record_is_a_row_or_in_a_letter(tmp_path):
     for number in range(SHORT):
         run(tmp_path / "file.csv", number)
+
+
+def test_long_record_before_the_damage_of_a_compressed_file(tmp_path):
+    run(tmp_path / "file.csv", 1_137)
 
 
 @pytest.mark.chaos

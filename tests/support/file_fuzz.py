@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -79,7 +79,7 @@ def read(source: Any, rng: Random) -> Outcome:
     return outcome
 
 
-def run(case: Case, numbers: range, folder: Path) -> None:
+def run(case: Case, numbers: Iterable[int], folder: Path) -> None:
     """Run cases; a failure names the number to repeat it with."""
     for number in numbers:
         try:
@@ -116,7 +116,7 @@ def _check_refusal(outcome: Outcome, data: bytes) -> None:
 
 def json_file(rng: Random) -> bytes:
     """Return lines of JSON objects, and of other things."""
-    end = rng.choice([b"\n", b"\n", b"\r\n"])
+    end = rng.choice([b"\n", b"\n", b"\r\n", b"\r"])
     lines = [_json_line(rng) for _ in range(rng.choice([0, 1, 3, 20]))]
     data = (b"\xef\xbb\xbf" if rng.random() < 0.1 else b"") + end.join(lines) + rng.choice([end, b""])
     return data if not data.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK", b"BZh", b"\xfd7z")) else b"{}" + data

@@ -308,7 +308,9 @@ class CsvFile:
         feed.drop(block.rest, block.line - feed.line)
         scan, progress = RecordScan(self._dialect.delimiter, self._dialect.quote), Progress(False, 0)
         while True:
-            progress = scan.advance(feed.data, progress.at, final=self._is_final())
+            # Before damage the data ends with a whole line, which may be before what was scanned.
+            at = min(progress.at, len(feed.data))
+            progress = scan.advance(feed.data, at, final=self._is_final())
             # A line end at the end of the data may turn out to be that of the record.
             text = without_line_end(feed.data[: progress.at] if progress.ended else feed.data)
             if len(text) > self._most:

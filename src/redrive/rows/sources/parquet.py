@@ -15,6 +15,7 @@ from redrive.rows.sources.file_identity import content
 from redrive.rows.sources.file_version import FileVersion
 from redrive.rows.sources.files import Files, Paths, at_same_file, names_of
 from redrive.rows.sources.odd_files import FileFit, check_that_one_is_good, is_odd, refuse_file, set_aside
+from redrive.rows.sources.parquet_probe import check_names, footer_fault
 from redrive.rows.sources.parquet_rows import rows_of
 from redrive.rows.sources.parquet_unfit import see_that_it_was_edited
 from redrive.rows.sources.partitions import add_partition, partition_in, partitions_of, with_partitions
@@ -28,6 +29,7 @@ with needs("rows"):
 _PIECE = 8_192
 _RAW = {"file", "row_group", "row", "rows"}
 _SAMPLES = 256
+_REPLACE = "Replace the file by a whole one"
 
 
 def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
@@ -317,12 +319,20 @@ def _footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[st
         with _bytes_of(name) as data:
             file = pq.ParquetFile(data)
             names, rows = file.schema_arrow.names, file.metadata.num_rows
+            check_names(file.schema_arrow)
+            of_groups = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
     except FileNotFoundError:
         raise SourceError(f"there is no file {name}") from None
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise
         raise SourceError(f"{name} is no Parquet file, or not a whole one: {_first_line(error)}") from error
+    except UnicodeDecodeError:
+        raise SourceError(f"{name} has a damaged footer: a name in it is not UTF-8. {_REPLACE}") from None
+    if sum(of_groups) != rows or min(of_groups, default=0) < 0:
+        raise SourceError(
+            f"{name} has a damaged footer: {rows:,} rows, and {sum(of_groups):,} in row groups. {_REPLACE}"
+        )
     for one in names:
         if names.count(one) > 1:
             raise SourceError(f"{name} has the column {one} twice")
@@ -340,6 +350,8 @@ def _footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[st
 
 def _identity(name: str, metadata: Any, group: int) -> dict[str, Any]:
     """What tells a file with a damaged row group from others, and not from a whole copy of itself."""
+    if fault := footer_fault(metadata, group):
+        raise SourceError(f"{name} has a damaged footer: {_first_line(fault)}. {_REPLACE}")
     size = os.stat(name).st_size
     columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
     starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
@@ -396,6 +408,6 @@ def _in_common(columns: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(name for name in columns[0] if all(name in others for others in columns[1:]))
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: BaseException | str) -> str:
     said = str(error).strip().splitlines()
     return said[0] if said else type(error).__name__

@@ -57,7 +57,9 @@ def _taken(table: pa.Table, places: Sequence[int], kept: list[int]) -> tuple[pa.
 
 def _frame_of(table: pa.Table) -> pl.DataFrame:
     """The columns that polars can have."""
-    table_of_polars = table.select([field.name for field in table.schema if not _is_beyond_polars(field.type)])
+    names = [field.name for field in table.schema if not _is_beyond_polars(field.type)]
+    # Without the metadata of the fields: polars panics over one that is not UTF-8.
+    table_of_polars = pa.table([table[name] for name in names], names)
     if "fixed_size_list" in str(table_of_polars.schema.types):
         # Of one that begins within an array polars takes the whole mask of nulls, and fails.
         table_of_polars = pa.concat_tables([table_of_polars.slice(0, 0), table_of_polars]).combine_chunks()

@@ -32,7 +32,7 @@ def texts_not_utf_8(table: pa.Table) -> Unfit:
             continue
         if types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        for place, value in enumerate(column.cast(_as_bytes(column.type)).to_pylist()):
+        for place, value in enumerate(coarse(column.cast(_as_bytes(column.type))).to_pylist()):
             kept, is_bad = _kept(value, column.type)
             if is_bad:
                 found.setdefault(place, {})[name] = kept
@@ -171,7 +171,12 @@ def _has_pairs(value: Any) -> bool:
 def coarse(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column with texts, or the number, for times of nanoseconds, which Python does not have."""
     kind = changed_type(column.type, _without_nanoseconds)
-    return column if kind == column.type else column.cast(kind)
+    # In UTC: the text of an offset has no seconds, which offsets of old times have.
+    return column if kind == column.type else column.cast(changed_type(column.type, _in_utc)).cast(kind)
+
+
+def _in_utc(kind: Any) -> Any:
+    return pa.timestamp("ns", "UTC") if getattr(kind, "tz", None) and kind.unit == "ns" else kind
 
 
 def _without_nanoseconds(kind: Any) -> Any:
