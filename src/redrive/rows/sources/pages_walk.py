@@ -291,7 +291,8 @@ class _Circle:
 
 def _digest(items: Sequence[Any]) -> bytes:
     try:
-        text = orjson.dumps(items, default=repr)
+        # orjson ends the process over a datetime whose zone raises.
+        text = orjson.dumps(items, default=repr, option=orjson.OPT_PASSTHROUGH_DATETIME)
     except TypeError:  # an int beyond 64 bits, a lone surrogate, a key that is no text
         text = repr(items).encode("utf-8", "surrogatepass")
     return blake2b(text, digest_size=16).digest()

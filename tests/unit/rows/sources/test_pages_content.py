@@ -1,6 +1,7 @@
 """What fetch may give, what is found in it, and where pages end."""
 
 import json
+from datetime import datetime, tzinfo
 from types import MappingProxyType
 from urllib.request import urlopen
 
@@ -256,3 +257,13 @@ def test_a_fallback_is_not_taken_for_a_page():
     service = Service("partner", retry=Retry(attempts=1), fallback=[])
     with pytest.raises(SourceError, match="gave its fallback in place of a page"):
         batches(rows.pages(service, fetch))
+
+
+def test_moment_whose_zone_raises_is_a_value(service):
+    class Broken(tzinfo):
+        def utcoffset(self, moment):
+            raise ValueError("no offset")
+
+    item = {"at": datetime(2026, 7, 1, tzinfo=Broken())}
+    reading = rows.pages(service, lambda page: [item], limit=1).open(None, {})
+    assert reading.read(10).rows.records == [item]
