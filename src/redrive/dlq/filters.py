@@ -41,12 +41,12 @@ class Filter:
     since, until       rejected in this span: a datetime, a date, "today", or how long ago ("2d", "90min")
     seen_since         failed (again) since
     reprocessed_since  sent back since
-    text               words of the error message, in any case
+    text               words of the error message; upper and lower case are alike, on SQLite for ASCII letters only
     min_seen           failed at least so often
     attempts           tried so often before they were rejected
     reprocess_count    sent back so often
     edited             edited, or not
-    note               words of the note, in any case
+    note               words of the note, likewise
     rejected_by        the target that rejected them, FILE:NAME, as `redrive run` stored it
     superseded         whether a later run has written the row's key since
     """
