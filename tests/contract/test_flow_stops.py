@@ -12,7 +12,7 @@ import pytest
 
 import redrive
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State
+from redrive.flows import FlowStatus, State, TaskRetried
 from redrive.model import Kind
 from redrive.tasks import people
 from redrive.testing import set_testing
@@ -158,6 +158,66 @@ def test_retries_are_stored_times_that_outlive_the_executor(flow, task, store, m
     assert stopped(flow, deadline=0.3).report.attempts == 1  # not before its time
     Wall(store, monkeypatch).ahead = timedelta(hours=2)
     assert flow.run().attempts == 2
+
+
+class TestLongWait:
+    """A task that waits for its next attempt can be tried at once; no server makes it wait for years."""
+
+    @pytest.fixture
+    def bank(self, task):
+        """A bank that is down and names an absurd time; `up` is what it needs."""
+        up = []
+
+        @task(retry=redrive.Retry(attempts=2))
+        def fetch():
+            if not up:
+                raise redrive.Transient("down", retry_after=999_999_999)
+            return "fetched"
+
+        task(name="load", after="fetch")(lambda fetch: fetch)
+        return up
+
+    def test_retry_after_of_years_counts_for_a_day(self, flow, bank, store, caplog):
+        assert stopped_at_a_retry(flow).report.counts == {State.RETRYING: 1, State.PENDING: 1}
+        due = store.tasks.get("settlement", "fetch").task.due_at
+        assert timedelta(hours=23) < due - datetime.now(UTC) < timedelta(hours=37)
+        assert "settlement: task fetch: the server asks to wait 11574 days; it is tried again in" in caplog.text
+
+    def test_retrying_task_is_tried_now_with_all_its_attempts(self, flow, bank, store):
+        stopped_at_a_retry(flow)
+        assert flow.retry("fetch", note="the bank is up").tasks == ("fetch",)
+        stopped_at_a_retry(flow)  # again the first of its two attempts
+        flow.retry(cause="redrive.errors.Transient")
+        bank.append(True)
+        assert (flow.run().attempts, flow.result("load")) == (4, "fetched")  # with the one of load
+        history = [(change.before, change.after) for change in store.tasks.get("settlement", "fetch").changes]
+        assert history.count((State.RETRYING, State.READY)) == 2
+
+    def test_executor_at_work_tries_a_retrying_task_now(self, flow, bank, store):
+        waits = threading.Event()
+        end = redrive.on_event(lambda event: waits.set() if isinstance(event, TaskRetried) else None)
+        beside = Beside(flow.run)
+        assert waits.wait(PATIENCE)
+        end()
+        bank.append(True)
+        flow.retry("fetch", run=store.tasks.run("settlement").run_id)
+        assert beside.join().report.status is FlowStatus.COMPLETE
+
+    def test_retrying_child_is_tried_now(self, flow, task, store):
+        up = []
+
+        @task(each=task(name="split")(lambda: [1, 2, 3]))
+        def settle(number):
+            if number == 2 and not up:
+                raise redrive.Transient("down", retry_after=999_999_999)
+            return number
+
+        task(name="total", after=settle)(lambda settle: sum(settle))
+        stopped_at_a_retry(flow)
+        up.append(True)
+        assert flow.retry("settle").tasks == ("settle[1]",)
+        flow.run()
+        assert flow.result("total") == 6
 
 
 # ── beginning again ───────────────────────────────────────────────────────────────────────────────────────────────────

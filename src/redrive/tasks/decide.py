@@ -19,6 +19,9 @@ RECOVERS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
 LOST = "lost"
 LOST_IN_A_ROW = 10
 """Executors that may die one after another while they have a task, before it is taken for the cause."""
+LONGEST_WAIT = 86_400.0
+"""The most that a server's Retry-After counts for, before jitter. Daily quotas ask for no more than a day, and some
+servers send a date where seconds are due. Calls need no such limit: their `within` is one."""
 SUSPECT = frozenset({Kind.AMBIGUOUS, Kind.RESOURCE})
 """Kinds that may be poison: nobody can tell whether they would heal."""
 _EARNEST = TestMode()
@@ -54,6 +57,8 @@ class Next:
     error: str | None = None
     kind: Kind | None = None
     lost: int = 0
+    capped: float | None = None
+    """Seconds that the server asked to wait, where that was more than `LONGEST_WAIT`."""
 
 
 def decide(node: Node, past: Past, outcome: Outcome, random: Random, testing: TestMode = _EARNEST) -> Next:
@@ -128,7 +133,7 @@ def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
     failures = past.failures + 1
     error = outcome.error or verdict.reason
 
-    def becomes(state: State, cause: str, wait: float | None = None) -> Next:
+    def becomes(state: State, cause: str, wait: float | None = None, capped: float | None = None) -> Next:
         return Next(
             state=state,
             cause=cause,
@@ -138,6 +143,7 @@ def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
             fingerprint=fingerprint,
             error=error,
             kind=verdict.kind,
+            capped=capped,
         )
 
     if verdict.kind not in RECOVERS | SUSPECT:
@@ -149,7 +155,7 @@ def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
     if most_attempts is not None and failures >= most_attempts:
         decision = Stop(all_used(most_attempts), spent=True)
     else:
-        decision = node.retry.decide(_repeatable(verdict), _progress(node, past, failures), random)
+        decision = node.retry.decide(_bounded(_repeatable(verdict)), _progress(node, past, failures), random)
     if isinstance(decision, Repeat):
         wait = decision.wait
         if node.sensing is not None:
@@ -158,7 +164,8 @@ def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
                 return becomes(State.FAILED, f"was not true within {in_words(node.sensing.timeout)}: {error}")
             wait = min(wait, left)
         again = State.SENSING if node.sensing else State.RETRYING
-        return becomes(again, f"{verdict.kind}: {error}", wait)
+        asked = verdict.retry_after or 0.0
+        return becomes(again, f"{verdict.kind}: {error}", wait, asked if asked > max(LONGEST_WAIT, wait) else None)
     if verdict.kind in SUSPECT:  # nobody knows whether it would heal: a person should look
         return becomes(State.DEAD_LETTER, f"{decision.why}: {error}")
     return becomes(State.FAILED, f"{decision.why}: {error}")
@@ -169,6 +176,13 @@ def _repeatable(verdict: Verdict) -> Verdict:
     if verdict.kind is not Kind.RESOURCE:
         return verdict
     return Verdict(Kind.AMBIGUOUS, verdict.reason, verdict.rule)
+
+
+def _bounded(verdict: Verdict) -> Verdict:
+    """Take a Retry-After of years for one of a day."""
+    if verdict.retry_after is None or verdict.retry_after <= LONGEST_WAIT:
+        return verdict
+    return replace(verdict, retry_after=LONGEST_WAIT)
 
 
 def _progress(node: Node, past: Past, failures: int) -> Progress:

@@ -468,7 +468,10 @@ class Flow:
     def retry(
         self, *tasks: Upstream, cause: str | None = None, note: str | None = None, run: UUID | str | None = None
     ) -> Decided:
-        """Send tasks back that went wrong, by name or by cause. The next `run()` tries them, and goes on from there."""
+        """Send tasks back that went wrong, by name or by cause. The next `run()` tries them, and goes on from there.
+
+        One that waits for its next attempt makes it now.
+        """
         from redrive.tasks import people
 
         return people.retry(*self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from redrive.calls.announce import Announcer
+from redrive.calls.announce import EVENTS, Announcer
 from redrive.flows import (
     FlowEnded,
     FlowEvent,
@@ -20,6 +20,7 @@ from redrive.flows import (
     TaskRetried,
     TasksDead,
 )
+from redrive.model import in_words
 from redrive.store.task_log import shown_name
 from redrive.tasks.ledger import Begun, Ledger
 from redrive.tasks.plan import Planner
@@ -75,16 +76,7 @@ class News:
                 self._tell(self._attempt(name, one, one.outcome))
             reason = one.next.error or one.next.cause or ""
             if one.next.state is State.RETRYING:
-                self._tell(
-                    TaskRetried(
-                        flow=self._ledger.flow,
-                        run_id=self._ledger.run_id,
-                        task=name,
-                        attempt=one.claim.attempt,
-                        reason=reason,
-                        wait=one.next.wait or 0.0,
-                    )
-                )
+                self._retried(name, one, reason)
             elif one.next.state is State.FAILED and one.claim.child < 0:
                 self._failed(name, reason, settled.upstream_failed.get(one.claim.node, 0))
             elif one.next.state is State.FAILED:
@@ -119,6 +111,14 @@ class News:
             error=one.next.error,
             kind=one.next.kind,
         )
+
+    def _retried(self, name: str, one: Settlement, reason: str) -> None:
+        flow, wait = self._ledger.flow, one.next.wait or 0.0
+        if one.next.capped is not None:
+            asked, then = in_words(one.next.capped), in_words(wait)
+            EVENTS.warning("%s: task %s: the server asks to wait %s; it is tried again in %s", flow, name, asked, then)
+        run_id, attempt = self._ledger.run_id, one.claim.attempt
+        self._tell(TaskRetried(flow=flow, run_id=run_id, task=name, attempt=attempt, reason=reason, wait=wait))
 
     def _of_failures(self, node: int, upstream_failed: int) -> None:
         """How children of a fan-out failed, now that all are over."""

@@ -32,6 +32,8 @@ from redrive.tasks.reset import NOT_YET, Reset, StillRunning, state_to_run
 from redrive.tasks.states import checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
+CAN_RETRY = (*WRONG, State.RETRYING)
+"""The states of tasks that can be sent back; one that waits for its next attempt makes it now."""
 CANCELLED = "cancelled"
 """What the reason of a run that was cancelled begins with."""
 _SKIPPED = object()
@@ -56,7 +58,7 @@ class Decided:
 def retry(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str | None = None
 ) -> Decided:
-    """Send tasks back: they are tried again as if they had never been, and the graph goes on from there."""
+    """Send tasks back: they are tried again with all their attempts, and the graph goes on from there."""
     note = checked_note(note or "sent back", "send back")
     return _decide(store, run, names, cause=cause, target=State.READY, note=note)
 
@@ -126,16 +128,21 @@ def retry_failed(place: Place, connection: Connection, now: datetime) -> None:
 
 
 def concerned(
-    store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None
+    store: Store,
+    run: UUID | str,
+    names: Sequence[str] = (),
+    *,
+    cause: str | None = None,
+    states: Sequence[State] = WRONG,
 ) -> dict[State, int]:
-    """How many tasks a decision would be about, by state; nothing is changed."""
+    """How many tasks in these states a decision would be about, by state; nothing is changed."""
     must_say_which(names, cause)
 
     def work(connection: Connection) -> dict[State, int]:
         place = Place.of(store, connection, find_run(connection, run))
         wanted = select(tasks.c.id, tasks.c.state, tasks.c.fingerprint)
-        found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause))
-        return {state: found[state] for state in WRONG if found[state]}
+        found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause, states))
+        return {state: found[state] for state in states if found[state]}
 
     with making_sense("flows"):
         return store.database.read(work)
@@ -198,7 +205,8 @@ class _Decision:
     def take(self, names: Sequence[str], cause: str | None) -> Decided:
         """Make it so."""
         self._place.lock_graph(self._connection)
-        found = _chosen(self._place, self._connection, select(tasks).with_for_update(), names, cause)
+        states = CAN_RETRY if self._target is State.READY else WRONG
+        found = _chosen(self._place, self._connection, select(tasks).with_for_update(), names, cause, states)
         chosen = [row for row in found if row.state != self._target or self._is_tried_again(row)]
         if not chosen:
             shown = shown_name(found[0].name, found[0].child)
@@ -337,14 +345,19 @@ def wake_run(place: Place, connection: Connection, now: datetime) -> None:
         connection.execute(update(task_runs).where(ours).values(**waits))
 
 
-def _chosen(
-    place: Place, connection: Connection, wanted: Select[Any], names: Sequence[str], cause: str | None
+def _chosen(  # noqa: PLR0917 - what is looked for, and where
+    place: Place,
+    connection: Connection,
+    wanted: Select[Any],
+    names: Sequence[str],
+    cause: str | None,
+    states: Sequence[State],
 ) -> list[Row[Any]]:
-    """The tasks that are meant, all of them tasks that went wrong."""
-    wrong = tasks.c.state.in_(WRONG) & tasks.c.children.is_(None)
+    """The tasks that are meant, all of them in one of these states."""
+    wrong = tasks.c.state.in_(states) & tasks.c.children.is_(None)
     ours = wanted.where(tasks.c.run_id == place.run_id, wrong).order_by(tasks.c.node, tasks.c.child)
     if cause is not None:
-        cause = whole_cause(connection, place.run_id, cause, WRONG)
+        cause = whole_cause(connection, place.run_id, cause, states)
         if not names:
             return list(connection.execute(ours.where(tasks.c.fingerprint == cause)))
     found: dict[int, Row[Any]] = {}

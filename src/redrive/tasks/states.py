@@ -16,8 +16,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     # In an executor's hands; back to READY where the executor stopped before it was done. A fan-out is RUNNING for as
     # long as its children are.
     _.RUNNING: frozenset({_.SUCCESS, _.SKIPPED, _.FAILED, _.RETRYING, _.DEAD_LETTER, _.READY, _.PENDING}),
-    # Waits for the time of its next attempt.
-    _.RETRYING: frozenset({_.RUNNING, _.DEAD_LETTER, _.FAILED, _.PENDING}),
+    # Waits for the time of its next attempt; READY where an operator does not wait for it.
+    _.RETRYING: frozenset({_.RUNNING, _.READY, _.DEAD_LETTER, _.FAILED, _.PENDING}),
     # A sensor that is asked from time to time; asking does not change its state.
     _.SENSING: frozenset({_.SUCCESS, _.SKIPPED, _.FAILED, _.DEAD_LETTER, _.PENDING}),
     # The ends. An operator may retry what went wrong, rerun what succeeded, or fail for good what the next start would

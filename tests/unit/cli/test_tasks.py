@@ -282,6 +282,18 @@ def test_accepting_a_child_without_a_result_says_what_that_means(run, settlement
     assert states(store)["settle[2]"] is State.DEAD_LETTER
 
 
+def test_retry_takes_tasks_that_wait_for_their_next_attempt(run, settlement, run_id, store):
+    from redrive.store.schema import tasks
+
+    waits = tasks.update().where(tasks.c.child == 2).values(state="RETRYING")
+    store.database.write(lambda connection: connection.execute(waits))
+    assert "this would retry 2 tasks (1 dead letter, 1 retrying)" in run("tasks", "retry", "settle").sentence
+    assert run("tasks", "accept", "settle[2]", "--note", "x").code == 64
+    answer = run("tasks", "retry", "settle[2]")
+    assert answer.err.splitlines()[0] == f"sent back settle[2] of settlement, run {run_id}"
+    assert states(store)["settle[2]"] is State.READY
+
+
 def test_run_is_cancelled(run, settlement, run_id, store):
     answer = run("runs", "cancel", run_id, "--note", "wrong day")
     assert answer.err == f"cancelled run {run_id}; who is running it stops within a second or so\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from redrive.calls.testmode import TestMode
 from redrive.flows import State
 from redrive.model import Kind, Verdict
-from redrive.policy.retry import Retry
+from redrive.policy.retry import FLOOR_JITTER, Retry
 from redrive.tasks.binding import Binding
 from redrive.tasks.decide import Past, decide
 from redrive.tasks.graph import Node, Sensing
@@ -119,7 +119,21 @@ def test_what_was_discarded_on_purpose_is_done():
 
 def test_what_the_other_side_asks_for_is_a_floor_whatever_the_policy():
     asked = failed(Kind.RATE_LIMITED, retry_after=4_000.0)
-    assert 4_000 <= fate(node(cap=10.0), [asked])[0].wait <= 4_400
+    assert 4_000 <= fate(node(cap=10.0), [asked])[0].wait <= 4_000 * (1 + FLOOR_JITTER)
+
+
+@pytest.mark.parametrize("asked", [86_400.0, 86_401.0, 10 * 86_400.0, 999_999_999.0, float("inf")])
+def test_retry_after_of_a_task_counts_for_a_day_at_most(asked):
+    only = fate(node(), [failed(Kind.RATE_LIMITED, retry_after=asked)])[0]
+    assert only.state is State.RETRYING
+    assert 86_400 <= only.wait <= 86_400 * (1 + FLOOR_JITTER)
+    assert only.capped == (asked if asked > only.wait else None)
+
+
+def test_backoff_longer_than_a_day_is_not_capped():
+    week = node(base=7 * 86_400.0, cap=7 * 86_400.0, jitter="none")
+    only = fate(week, [failed(Kind.RATE_LIMITED, retry_after=60.0)])[0]
+    assert (only.wait, only.capped) == (7 * 86_400.0, None)
 
 
 def test_waits_grow_and_are_kept():

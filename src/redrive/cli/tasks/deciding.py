@@ -61,7 +61,12 @@ def retry(
     note: _MaybeNote = None,
     yes: Yes = False,
 ) -> None:
-    """Send tasks back, when what was wrong is mended. They are tried as if for the first time."""
+    """Send tasks back that failed, once the cause is fixed, and try those now that wait for their next attempt.
+
+    All of them have all their attempts again.
+
+    Examples: redrive tasks retry 'settle[2]'; redrive tasks retry --cause ConnectionError --note "the bank is up"
+    """
     _decide(session, "retry", _Which.of(tasks, cause, run), yes=yes, note=note)
 
 
@@ -154,7 +159,8 @@ def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: An
     with session.opened() as store:
         run_id = run_of(store, which.run).run_id
         if not yes:
-            _ask(session, verb, which, people.concerned(store, run_id, which.names, cause=which.cause))
+            states = people.CAN_RETRY if verb == "retry" else people.WRONG
+            _ask(session, verb, which, people.concerned(store, run_id, which.names, cause=which.cause, states=states))
         decided: Decided = getattr(people, verb)(store, run_id, which.names, cause=which.cause, **said)
         report = store.tasks.run(run_id)
     _report(session, decided, verb)
@@ -194,9 +200,12 @@ def _ask(session: Session, verb: str, which: _Which, found: dict[State, int]) ->
     total = sum(found.values())
     if total <= max(1, len(which.names)):
         return
-    dead, failed = found.get(State.DEAD_LETTER), found.get(State.FAILED)
-    kinds = ", ".join([*([counted(dead, "dead letter")] if dead else []), *([f"{failed:,} failed"] if failed else [])])
-    confirm(session, f"{verb} {counted(total, 'task')} ({kinds})", total)
+    shown = {State.DEAD_LETTER: "dead letter", State.FAILED: "failed", State.RETRYING: "retrying"}
+    kinds = [
+        counted(count, shown[state]) if state is State.DEAD_LETTER else f"{count:,} {shown[state]}"
+        for state, count in found.items()
+    ]
+    confirm(session, f"{verb} {counted(total, 'task')} ({', '.join(kinds)})", total)
 
 
 def _json(text: str) -> Any:
