@@ -33,7 +33,7 @@ from redrive.tasks.options import (
     checked_timeout,
     checked_values,
     cores,
-    refuse_mistaken,
+    with_known_options,
 )
 from redrive.tasks.rules import RunWhen
 
@@ -175,6 +175,7 @@ class Flow:
         sla: float | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
+    @with_known_options("a task")
     def task(
         self,
         function: Callable[P, R] | None = None,
@@ -193,7 +194,6 @@ class Flow:
         key: Callable[..., str] | None = None,
         run_when: str = RunWhen.ALL_SUCCEEDED,
         sla: float | None = None,
-        **mistaken: Any,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Make a function a task of this flow.
 
@@ -216,7 +216,6 @@ class Flow:
                    once everything in `after` has ended
         sla        seconds from the start of the run by which it is to be done; announced as `SlaAtRisk`
         """
-        refuse_mistaken(mistaken)
         rule = checked_rule(run_when)
         promised = None if sla is None else checks.seconds("sla", sla, above=0)
         limit = checked_timeout(timeout, in_thread)
@@ -256,6 +255,7 @@ class Flow:
 
         return add if function is None else add(function)
 
+    @with_known_options("a sensor")
     def sensor(
         self,
         *,
@@ -302,6 +302,7 @@ class Flow:
 
         return add
 
+    @with_known_options("a run sensor")
     def run_sensor(
         self,
         flow: str,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from redrive.errors import FlowError
@@ -14,6 +16,9 @@ from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.tasks.binding import KEY, Binding
 from redrive.tasks.rules import RunWhen
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 TIMEOUT = 1_800.0
 
@@ -64,15 +69,37 @@ _SPELLED = {
     "trigger_rule": 'run_when="all_done", "any_failed" or "none_failed"',
     "map": "each=…",
     "expand": "each=…",
+    "poke_interval": "every=…, in seconds",
+    "interval": "every=…, in seconds",
 }
 """What others call an option of a task, and its name here."""
 
 
-def refuse_mistaken(options: Mapping[str, Any]) -> None:
-    """TypeError for options that a task does not have, with those that may be meant."""
-    for name in options:
-        meant = f": write {_SPELLED[name]}" if name in _SPELLED else ""
-        raise TypeError(f"a task has no option {name}={meant}")
+def with_known_options(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Answer an option that a decorator of tasks does not have with the one that is meant, not with Python's error."""
+
+    def wrap(method: Callable[P, R]) -> Callable[P, R]:
+        parameters = signature(method).parameters.values()
+        named = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
+        options = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+
+        @functools.wraps(method)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            unknown = [name for name in kwargs if name not in named]
+            if unknown:
+                raise TypeError(_mistaken(what, unknown[0], options))
+            return method(*args, **kwargs)
+
+        return checked
+
+    return wrap
+
+
+def _mistaken(what: str, name: str, options: Sequence[str]) -> str:
+    meant = _SPELLED.get(name, "")
+    if meant.partition("=")[0] in options:
+        return f"{what} has no option {name}=: write {meant}"
+    return f"{what} has no option {name}=; its options are {', '.join(options)}"
 
 
 def checked_retry(retry: object) -> Retry:

@@ -248,7 +248,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence(wrong, said):
     [
         ({"retries": 3}, r"a task has no option retries=: write retry=redrive\.Retry\(attempts=…\)"),
         ({"depends_on": "a"}, "a task has no option depends_on=: write after=…"),
-        ({"colour": "red"}, "a task has no option colour=$"),
+        ({"colour": "red"}, "a task has no option colour=; its options are after, each, name, timeout, "),
         ({"retry": 3}, r"retry must be a redrive\.Retry or None, not int: write redrive\.Retry\(attempts=4\)"),
         ({"timeout": timedelta(minutes=2)}, "timeout is in seconds: write timeout=120"),
     ],
@@ -256,3 +256,22 @@ def test_what_makes_no_sense_is_told_in_a_sentence(wrong, said):
 def test_options_of_other_schedulers_are_answered_with_ours(options, said):
     with pytest.raises(TypeError, match=said):
         redrive.Flow("mistaken").task(name="work", **options)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"retries": 3}, r"a sensor has no option retries=: write retry=redrive\.Retry\(attempts=…\)"),
+        ({"poke_interval": 60}, "a sensor has no option poke_interval=: write every=…, in seconds"),
+        ({"expand": [1]}, "a sensor has no option expand=; its options are every, timeout, after, name, retry, "),
+    ],
+)
+def test_mistaken_option_of_a_sensor_is_answered(options, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        redrive.Flow("mistaken").sensor(every=1, timeout=2, **options)
+
+
+def test_mistaken_option_of_a_run_sensor_is_answered():
+    sentence = "a run sensor has no option retries=; its options are every, timeout, within, on_failure, after, name$"
+    with pytest.raises(TypeError, match=sentence):
+        redrive.Flow("mistaken").run_sensor(flow="other", every=1, timeout=2, retries=3)
