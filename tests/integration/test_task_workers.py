@@ -8,6 +8,8 @@ import pytest
 
 import redrive
 from redrive.flows import FlowStatus, State
+from redrive.tasks import processes
+from redrive.tasks.launch import launched
 from tests.support.terminal import on_a_terminal
 from tests.support.worker_pool import importable, wait_until
 
@@ -37,6 +39,29 @@ class TestSensor:
         """
         flow = importable(tmp_path, source, workers=1).flow
         assert flow.run(store=store).status is FlowStatus.COMPLETE
+
+
+class TestForkServer:
+    """It is started before the store is opened, and imports the flow meanwhile."""
+
+    SOURCE = "@flow.task\ndef parent():\n    return os.getppid()\n"
+
+    def test_run_uses_the_one_started_ahead(self, store, tmp_path):
+        flow = importable(tmp_path, self.SOURCE, workers=1).flow
+        before = set(processes.children())
+        with launched(flow):
+            (server,) = set(processes.children()) - before
+            flow.run(store=store)
+            assert (flow.result("parent"), set(processes.children())) == (server, before)
+            flow.run(store=store, new_run=True)
+            assert flow.result("parent") != server
+
+    def test_it_ends_where_the_run_does_not_begin(self, tmp_path):
+        flow = importable(tmp_path, self.SOURCE, workers=1).flow
+        before = set(processes.children())
+        with launched(flow):
+            assert set(processes.children()) > before
+        assert set(processes.children()) == before
 
 
 def command(*words, directory, store):

@@ -22,6 +22,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 import redrive
+from redrive.masking.credentials import LazyPattern
 
 SOURCE = Path(redrive.__file__).parent
 _FUNCTIONS = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}
@@ -88,6 +89,8 @@ def _held(value: Any) -> Iterator[re.Pattern[Any]]:
     """The patterns within a value of a module, such as a table of them."""
     if isinstance(value, re.Pattern):
         yield value
+    elif isinstance(value, LazyPattern):
+        yield value.compiled
     elif isinstance(value, dict):
         for inner in value.values():
             yield from _held(inner)

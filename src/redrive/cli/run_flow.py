@@ -52,8 +52,10 @@ class Ended:
 def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -> Ended:
     """Run it, with a view of its tasks on the terminal."""
     from redrive.cli.flow_view import watched
+    from redrive.tasks.launch import launched
 
     with ExitStack() as around:
+        around.enter_context(launched(flow))
         if session.url is not None:  # otherwise the flow knows its own
             options["store"] = around.enter_context(session.opened(create=True, may_lack_secrets=False))
         store: Store = options.get("store") or flow.store

@@ -135,6 +135,7 @@ class Executor:
         """Run it, to its end or until it is told to stop."""
         try:
             if self._pool is not None:
+                _ = self._ledger.store.alerts  # imported for the end of the run, while the workers import the flow
                 self._pool.check()
             self._warn_of_the_sla()
             begun = self._ledger.begin(

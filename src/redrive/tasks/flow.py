@@ -426,9 +426,6 @@ class Flow:
         watch     is called about four times a second with how far it has come
         store     another store than the flow's own, for this run
         """
-        from redrive.tasks.executor import Executor
-        from redrive.tasks.ledger import Start
-
         if restart and new_run:
             raise FlowError("restart abandons the earlier run, new_run leaves it as it is: pass one of them")
         if store is not None and not hasattr(store, "database"):
@@ -436,22 +433,23 @@ class Flow:
         if watch is not None and not callable(watch):
             raise TypeError(f"watch needs a function that takes the progress, not {type(watch).__name__}")
         limit = self.deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
-        executor = Executor(
-            self,
-            store,
-            params=self._given(params or {}),
-            run_id=as_run_id(run_id),
-            start=Start.RESTART if restart else Start.NEW if new_run else Start.RESUME,
-            deadline=limit,
-            watch=watch,
-        )
-        self._executors.append(executor)
-        try:
-            return executor.run()
-        finally:
-            self._executors.remove(executor)
-            if executor.begun is not None:
-                self._ran.last = self._last = executor.begun
+        values, wanted = self._given(params or {}), as_run_id(run_id)
+        from redrive.tasks.launch import launched
+
+        with launched(self):
+            # SQLAlchemy comes with these imports, and takes as long as the fork server does to import the flow.
+            from redrive.tasks.executor import Executor
+            from redrive.tasks.ledger import Start
+
+            start = Start.RESTART if restart else Start.NEW if new_run else Start.RESUME
+            executor = Executor(self, store, params=values, run_id=wanted, start=start, deadline=limit, watch=watch)
+            self._executors.append(executor)
+            try:
+                return executor.run()
+            finally:
+                self._executors.remove(executor)
+                if executor.begun is not None:
+                    self._ran.last = self._last = executor.begun
 
     def stop(self, reason: str = "it was asked to") -> None:
         """End the runs that are under way in this process, as SIGTERM would; from another thread."""

@@ -7,17 +7,52 @@ import os
 import selectors
 import signal
 import socket
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from redrive.errors import FlowError
 from redrive.tasks.flow import Flow
-from redrive.tasks.importing import Home
+from redrive.tasks.importing import Home, refuse_within_import
 from redrive.tasks.supervisor import Supervisor
 from redrive.tasks.wire import END, FORK, ORDER, SIGNAL, Frames
 
 _CHUNK = 1 << 16
+
+
+class _Ahead(threading.local):
+    def __init__(self) -> None:
+        self.supervisors: dict[Flow, Supervisor] = {}
+
+
+_ahead = _Ahead()
+
+
+@contextmanager
+def launched(flow: Flow) -> Iterator[None]:
+    """Start a flow's fork server ahead of the run of this thread: it imports the flow while the store is opened."""
+    refuse_within_import()
+    flow.graph.check()
+    if flow in _ahead.supervisors or all(node.in_thread for node in flow.graph.nodes.values()):
+        yield
+        return
+    _ahead.supervisors[flow] = _supervisor_of(flow)
+    try:
+        yield
+    finally:
+        unused = _ahead.supervisors.pop(flow, None)
+        if unused is not None:
+            unused.end(at_once=True)
+
+
+def _supervisor_of(flow: Flow) -> Supervisor:
+    launch = {"home": Home.of(flow).document(), "max_rss": flow.max_rss}
+    try:
+        return Supervisor("forkserver", f"workers of flow {flow.name}", launch, is_quiet=True)
+    except OSError as error:
+        raise FlowError(f"no process can be started for workers: {error.strerror}") from None
 
 
 class Server:
@@ -29,11 +64,8 @@ class Server:
         self._heard = heard
         self._frames = Frames()
         self._unsent: deque[tuple[bytes, Sequence[int]]] = deque()
-        launch = {"home": self.home.document(), "max_rss": flow.max_rss}
-        try:
-            self._supervisor = Supervisor("forkserver", f"workers of flow {flow.name}", launch, is_quiet=True)
-        except OSError as error:
-            raise FlowError(f"no process can be started for workers: {error.strerror}") from None
+        ahead = _ahead.supervisors.pop(flow, None)
+        self._supervisor = _supervisor_of(flow) if ahead is None else ahead
         self._control = self._supervisor.control
         self.has_imported = False
         self._is_gone = False
