@@ -137,12 +137,13 @@ def test_a_fan_out_needs_a_list_that_can_be_kept(flow, task, store, function, sa
         assert said in store.tasks.get("settlement", "source").task.error
 
 
-def test_a_task_in_a_thread_that_raises_what_tells_tasks_to_end_is_no_end_of_the_thread(flow, task):
+def test_own_task_timeout_in_a_thread_is_a_failure(flow, task, store):
     @task(retry=None)
     def odd():
         raise redrive.TaskTimeout
 
-    assert stopped(flow).report.status is FlowStatus.HELD
+    assert stopped(flow).report.status is FlowStatus.FAILED
+    assert store.tasks.get("settlement", "odd").task.error == "the task itself raised TaskTimeout"
 
 
 def test_every_change_is_kept_with_its_time_and_its_cause(flow, task, store):

@@ -24,6 +24,7 @@ from redrive.tasks.binding import bind
 from redrive.tasks.graph import Graph, Node, Sensing
 from redrive.tasks.groups import Group, WhenOpen
 from redrive.tasks.options import (
+    TIMEOUT,
     as_run_id,
     checked_key,
     checked_name,
@@ -163,7 +164,7 @@ class Flow:
         after: Upstream | Sequence[Upstream] = (),
         each: Upstream | None = None,
         name: str | None = None,
-        timeout: float | None = None,
+        timeout: float | None = TIMEOUT,
         grace: float = GRACE,
         retry: Retry | None = RETRY,
         poison: int = 2,
@@ -184,7 +185,7 @@ class Flow:
         after: Upstream | Sequence[Upstream] = (),
         each: Upstream | None = None,
         name: str | None = None,
-        timeout: float | None = None,
+        timeout: float | None = TIMEOUT,
         grace: float = GRACE,
         retry: Retry | None = RETRY,
         poison: int = 2,
@@ -204,7 +205,7 @@ class Flow:
         after      tasks that must succeed first, unless `run_when` says otherwise
         each       run once for each item of that task's result, which is the first parameter
         name       where the function's own will not do
-        timeout    seconds after which an attempt is killed (30 min)
+        timeout    seconds after which an attempt is killed (30 min); None for no limit
         grace      seconds between asking it to end and killing it
         retry      attempts and the waits between them; None for a single attempt
         poison     consecutive failures of one cause that make it a dead letter

@@ -20,7 +20,8 @@ from redrive.tasks.rules import RunWhen
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TIMEOUT = 1_800.0
+TIMEOUT = float("1800")
+"""The default limit, known by its identity from 30 minutes that the user has set: a task in a thread has none."""
 
 _LONGEST_NAME = 200
 
@@ -121,14 +122,14 @@ def checked_rule(rule: object) -> RunWhen:
 
 
 def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:
-    """Seconds of one attempt; None for a task in a thread."""
-    if in_thread:
-        if timeout is not None:
-            raise FlowError("a task in a thread has no timeout, since nothing can end it: leave one of the two out")
-        return None
+    """Seconds of one attempt; None where it has no limit, as in a thread."""
+    if in_thread and timeout is not None and timeout is not TIMEOUT:
+        raise FlowError("a task in a thread has no timeout, since nothing can end it: leave one of the two out")
     if isinstance(timeout, timedelta):
         raise TypeError(f"timeout is in seconds: write timeout={timeout.total_seconds():g}")
-    return TIMEOUT if timeout is None else checks.seconds("timeout", timeout, above=0)
+    if in_thread or timeout is None:
+        return None
+    return checks.seconds("timeout", timeout, above=0)
 
 
 def checked_key(key: Callable[..., str] | None, task: str, binding: Binding) -> Callable[..., str] | None:

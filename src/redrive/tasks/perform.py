@@ -39,6 +39,15 @@ class Unreadable(Exception):
     """What a task is to be given is not there any more, or is broken."""
 
 
+class Ending:
+    """Whether this process was told to end: then a `TaskTimeout` is no error of the task's own."""
+
+    is_told = False
+
+
+ENDING = Ending()
+
+
 def perform(node: Node, job: Job, *, fans_out: bool = False, followers: Collection[str] = ()) -> Outcome:
     """Attempt the task once. Whatever it raises is part of the outcome, but for being told to end.
 
@@ -57,9 +66,9 @@ def perform(node: Node, job: Job, *, fans_out: bool = False, followers: Collecti
         truth = bool(value) if node.sensing or type(value) in _SIMPLE else True
         text = None if value is None else _text(node, value)
         in_file = text is not None and len(text) > LARGEST // 4 and _put_into(job.result_file, text)
-    except TaskTimeout:
-        raise
     except BaseException as error:
+        if ENDING.is_told and isinstance(error, TaskTimeout):
+            raise
         return _failed(node, job, error, time.monotonic() - began)
     return Outcome(
         ticket=job.ticket,
@@ -178,9 +187,9 @@ def _put_into(path: str, text: str) -> bool:
 def _failed(node: Node, job: Job, error: BaseException, seconds: float) -> Outcome:
     try:
         return _described(node, job, error, seconds)
-    except TaskTimeout:
-        raise
-    except BaseException:  # no memory even for this, or an error that cannot be looked at
+    except BaseException as raised:  # no memory even for this, or an error that cannot be looked at
+        if ENDING.is_told and isinstance(raised, TaskTimeout):
+            raise
         with contextlib.suppress(Exception):
             traceback.clear_frames(error.__traceback__)
         kind = type(error).__name__
@@ -201,6 +210,9 @@ def _described(node: Node, job: Job, error: BaseException, seconds: float) -> Ou
     elif isinstance(error, Unreadable):
         said, cause = str(error), f"argument@{node.name}"
         verdict = Verdict(Kind.PERMANENT, "what it needs cannot be read", "task argument")
+    elif isinstance(error, TaskTimeout):
+        said, trace = f"the task itself raised {one_line(error)}", trace_of(error, skip=_HERE)
+        verdict = Verdict(Kind.TRANSIENT, "the task itself raised TaskTimeout", "task")
     elif is_stop_signal(error):
         said, trace = _ended_itself(node, error), trace_of(error, skip=_HERE)
         verdict = Verdict(Kind.AMBIGUOUS, "the task tried to end its program", "task")

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from redrive.model import Kind, Verdict
 from redrive.opening import Store
 from redrive.tasks.graph import Node, followers_of
 from redrive.tasks.perform import perform
 from redrive.tasks.run_sensor import ASKING
 from redrive.tasks.scribe import Bell
-from redrive.tasks.work import Ended, Job, Outcome
+from redrive.tasks.work import Job, Outcome
 
 
 class Threads:
@@ -90,20 +89,8 @@ class Threads:
         while (job := self._jobs.get()) is not None:
             self._given_at.popleft()
             self._began[job.ticket] = time.monotonic()
-            try:
-                fans_out, followers = job.task in self._fanned_out, self._followers[job.task]
-                outcome = perform(self._nodes[job.task], job, fans_out=fans_out, followers=followers)
-            except BaseException as error:  # raised by the task itself: nobody ends a thread from outside
-                outcome = _raised(job, error, time.monotonic() - self._began[job.ticket])
+            fans_out, followers = job.task in self._fanned_out, self._followers[job.task]
+            outcome = perform(self._nodes[job.task], job, fans_out=fans_out, followers=followers)
             del self._began[job.ticket]
             self._ended.append(outcome)
             self._bell.ring()
-
-
-def _raised(job: Job, error: BaseException, seconds: float) -> Outcome:
-    kind = type(error).__name__
-    said = f"task {job.task!r} raised {kind} in a thread, where nobody tells a task to end"
-    verdict = Verdict(Kind.AMBIGUOUS, said, "task")
-    return Outcome(
-        ticket=job.ticket, ended=Ended.RAISED, seconds=seconds, verdict=verdict, error=said, fingerprint=kind
-    )

@@ -15,7 +15,7 @@ from redrive.errors import TaskTimeout
 from redrive.tasks import processes
 from redrive.tasks.flow import Flow
 from redrive.tasks.graph import followers_of
-from redrive.tasks.perform import perform
+from redrive.tasks.perform import ENDING, perform
 from redrive.tasks.surroundings import Surroundings, disown_exit_functions
 from redrive.tasks.wire import Frames, answer_frame, frame, read_job
 
@@ -149,6 +149,7 @@ def _fork_ordinary_processes() -> None:
 
 
 def _end(number: int, where: FrameType | None) -> None:
+    ENDING.is_told = True
     raise TaskTimeout("its time is up")
 
 

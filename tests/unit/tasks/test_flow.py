@@ -59,6 +59,12 @@ def test_the_source_of_a_fan_out_comes_first(flow):
     assert flow.graph.nodes["c"].after == ("b", "a")
 
 
+def test_timeout_none_is_no_limit(flow):
+    flow.task(timeout=None)(work)
+    flow.task(timeout=None, in_thread=True, name="here")(work)
+    assert [node.timeout for node in flow.graph.nodes.values()] == [None, None]
+
+
 def test_a_sensor_has_its_interval_and_a_minute_for_each_question(flow):
     flow.sensor(every=30, timeout=3_600)(work)
     node = flow.graph.nodes["work"]

@@ -254,6 +254,16 @@ def test_a_task_that_tries_to_end_its_program_has_failed(raised, said):
     assert said in outcome.error
 
 
+def test_own_task_timeout_is_an_error_of_the_task():
+    def work():
+        raise redrive.TaskTimeout("no answer in an hour")
+
+    outcome = attempt(work)
+    assert (outcome.ended, outcome.verdict.kind) == (Ended.RAISED, Kind.TRANSIENT)
+    assert outcome.error == "the task itself raised TaskTimeout: no answer in an hour"
+    assert outcome.fingerprint.startswith("redrive.errors.TaskTimeout@")
+
+
 def test_an_error_that_cannot_be_looked_at_is_still_one():
     class Hostile(Exception):
         def __getattribute__(self, name):
