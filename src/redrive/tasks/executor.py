@@ -9,35 +9,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from redrive.calls import testmode
 from redrive.clock import SystemClock
-from redrive.errors import FlowStopped
 from redrive.flows import FlowProgress, FlowReport, FlowStatus, State
-from redrive.model import Kind, in_words
+from redrive.model import Kind
 from redrive.opening import Store
-from redrive.policy.checks import warn
-from redrive.policy.daily import Daily
 from redrive.stopping import Stopping
-from redrive.store.task_log import causes_of
 from redrive.tasks.cancel import cancelled
-from redrive.tasks.decide import RECOVERS, Next, decide
-from redrive.tasks.graph import listed, longest_way, worst_case
+from redrive.tasks.decide import Next, decide
 from redrive.tasks.groups import Turnstile
 from redrive.tasks.importing import refuse_within_import
 from redrive.tasks.ledger import Begun, Ledger, Start
 from redrive.tasks.news import News
-from redrive.tasks.people import CANCELLED
 from redrive.tasks.plan import Planner
 from redrive.tasks.pool import Pool
 from redrive.tasks.results import Results
 from redrive.tasks.scribe import Bell, Scribe
 from redrive.tasks.settle import Settlement, Settler, Storm
 from redrive.tasks.slas import WHOLE_RUN, Slas
+from redrive.tasks.start_warnings import warn_of_known_keys, warn_of_sla
+from redrive.tasks.stopped import stopped
 from redrive.tasks.threads import Threads
 from redrive.tasks.turn import InHand, Leaving, Order, Turn, Turned
 from redrive.tasks.view import View
@@ -137,7 +132,7 @@ class Executor:
             if self._pool is not None:
                 _ = self._ledger.store.alerts  # imported for the end of the run, while the workers import the flow
                 self._pool.check()
-            self._warn_of_the_sla()
+            warn_of_sla(self._flow)
             begun = self._ledger.begin(
                 params=self._params,
                 run_id=self._run_id,
@@ -150,7 +145,7 @@ class Executor:
             self._turn.nodes = ordered
             self._planner.number(ordered)
             self._order.resume = begun.resumed
-            self._warn_of_known_keys(begun)
+            warn_of_known_keys(self._flow, begun)
             self._news.began(begun)
             self._watch_slas(begun)
             with self._stopping.heeding_signals(), self._stopping.heeding_sigint():
@@ -162,74 +157,16 @@ class Executor:
             if self._stopping.interrupted:
                 raise KeyboardInterrupt
             if report.status is not FlowStatus.COMPLETE:
-                raise self._stopped(report)
+                raise stopped(report, self._ledger.database, self._stopping.reason())
             return report
         finally:
             self._close()
-
-    def _warn_of_the_sla(self) -> None:
-        """Say so, where the run's retries may keep it from being done in time."""
-        if self._flow.sla is None:
-            return
-        now, sla = datetime.now(UTC), self._flow.sla
-        left = (sla.after(now) - now).total_seconds() if isinstance(sla, Daily) else sla
-        worst = longest_way(self._flow.graph, worst_case)
-        if worst > left:
-            warn(
-                f"flow {self._flow.name!r} is to be done in {in_words(left)}, and its tasks may take "
-                f"{in_words(worst)}, one after another with all their retries: shorten their timeouts or the waits"
-            )
 
     def _watch_slas(self, begun: Begun) -> None:
         due = dict(begun.task_slas)
         if begun.sla is not None:
             due[WHOLE_RUN] = begun.sla
         self._turn.slas = Slas(begun.started_at, due) if due else None
-
-    def _warn_of_known_keys(self, begun: Begun) -> None:
-        """Say so where services may take the work of this run for that of a complete one."""
-        known = [node.name for node in self._flow.graph.nodes.values() if node.binding.wants_key and node.key is None]
-        if known and begun.done_before is not None:
-            warn(
-                f"flow {self._flow.name!r} was complete with these parameters at {begun.done_before:%Y-%m-%d %H:%M} "
-                f"UTC: {listed(known)} of this run {'has' if len(known) == 1 else 'have'} the same idempotency keys, "
-                "so services that know them do nothing. If this is other work, tell it apart by a parameter"
-            )
-
-    def _stopped(self, report: FlowReport) -> FlowStopped:
-        """Why the run did not come to a good end."""
-        look = f"see `redrive tasks ls --run {report.run_id}`"
-        if report.status in (FlowStatus.STOPPED, FlowStatus.RUNNING, FlowStatus.ABANDONED):
-            reason = self._stopping.reason() or report.reason
-            cancelled = report.status is FlowStatus.ABANDONED and (report.reason or "").startswith(CANCELLED)
-            after = {
-                FlowStatus.RUNNING: "another executor goes on with it",
-                FlowStatus.ABANDONED: "running it again begins a new run"
-                if cancelled
-                else "a new run has taken its place",
-            }
-            return FlowStopped(
-                f"flow {report.flow!r} stopped: {reason}; "
-                + after.get(report.status, "running it again goes on from there"),
-                kind=Kind.PERMANENT if cancelled else Kind.TRANSIENT,
-                report=report,
-            )
-        held = ", and what comes after is held" if report.counts.get(State.PENDING) else ""
-        return FlowStopped(
-            f"flow {report.flow!r} has {report.reason}{held}; {look}", kind=self._kind_of(report), report=report
-        )
-
-    def _kind_of(self, report: FlowReport) -> Kind:
-        """Return TRANSIENT where the next start has something to try again, whatever waits for a decision beside it."""
-
-        def kinds_of(*states: State) -> set[Kind]:
-            causes = self._ledger.database.read(lambda connection: causes_of(connection, report.run_id, states))
-            return {Kind(cause.kind or Kind.PERMANENT) for cause in causes}
-
-        if kinds_of(State.FAILED) & RECOVERS:
-            return Kind.TRANSIENT
-        kinds = kinds_of(State.FAILED, State.DEAD_LETTER)
-        return kinds.pop() if len(kinds) == 1 else Kind.PERMANENT
 
     def _work(self) -> None:
         while not self._finished():
