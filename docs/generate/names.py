@@ -220,7 +220,10 @@ class Reference:
 
 
 def _methods(entry: Entry) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(entry.thing).items():
+    parts = [base for base in entry.thing.__mro__ if base.__module__.startswith("redrive.")]
+    if issubclass(entry.thing, BaseException):
+        parts = [entry.thing]
+    for name, value in [one for part in parts for one in vars(part).items()]:
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         wanted = name in entry.only if entry.only is not None else name not in entry.without
         if isinstance(function, FunctionType) and not name.startswith("_") and wanted:

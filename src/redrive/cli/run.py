@@ -139,7 +139,7 @@ def _remember_target(wanted: str, found: Any) -> None:
 
 
 def _what(found: Any) -> str:
-    from redrive.tasks.flow import Task
+    from redrive.tasks.task import Task
 
     if isinstance(found, Task):
         return f"a task of flow {found.flow.name!r}"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from redrive.calls.announce import Announcer, Hook
@@ -21,6 +19,7 @@ from redrive.policy import checks
 from redrive.policy.daily import checked_sla
 from redrive.policy.retry import Retry
 from redrive.tasks.binding import bind
+from redrive.tasks.decisions import Decisions
 from redrive.tasks.graph import Graph, Node, Sensing
 from redrive.tasks.groups import Group, WhenOpen
 from redrive.tasks.options import (
@@ -37,12 +36,11 @@ from redrive.tasks.options import (
     with_known_options,
 )
 from redrive.tasks.rules import RunWhen
+from redrive.tasks.task import Task, Upstream, name_of, name_of_task, names_of
 
 if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
     from redrive.opening import Store
-    from redrive.tasks.cancel import TasksCancelled
     from redrive.tasks.executor import Executor
-    from redrive.tasks.people import Decided
     from redrive.tasks.run_sensor import OnFailure
 
 P = ParamSpec("P")
@@ -51,33 +49,12 @@ R = TypeVar("R")
 GRACE = 5.0
 RETRY = Retry(attempts=3, base=2.0, cap=600.0)
 _BEYOND_THE_INTERVAL = 60.0  # seconds that asking a sensor may take beyond its interval
-_NAME = re.compile(r"[^\W\d][\w.-]*")
 
 defined: dict[tuple[str, int], Flow] = {}
 """The flows of this program by name and line: a worker imports the module that makes them, and finds them here."""
 
 
-class Task(Generic[P, R]):
-    """A task of a flow. Called, it is the plain function: so it can be tested."""
-
-    def __init__(self, flow: Flow, node: Node) -> None:
-        self.flow = flow
-        self.name = node.name
-        functools.update_wrapper(self, node.function)
-        self._function = node.function
-
-    def __repr__(self) -> str:
-        return f"<Task {self.name} of {self.flow.name}>"
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, here and now."""
-        return cast("R", self._function(*args, **kwargs))
-
-
-Upstream = Task[Any, Any] | str
-
-
-class Flow:
+class Flow(Decisions):
     """A graph of tasks, run durably: what is done stays done, whatever is killed.
 
     Make it at the top of a module: the processes that run its tasks import that module.
@@ -225,9 +202,9 @@ class Flow:
         checks.count("storm", storm, least=1)
 
         def add(function: Callable[P, R]) -> Task[P, R]:
-            own = self._named(function, name)
-            source = None if each is None else self._name_of(each, own, "each")
-            upstream = self._names_of(after, own)
+            own = name_of_task(function, name)
+            source = None if each is None else name_of(self, each, own, "each")
+            upstream = names_of(self, after, own)
             if source is not None:  # it comes first: a stored graph knows it by that
                 upstream = (source, *(name for name in upstream if name != source))
             if rule is not RunWhen.ALL_SUCCEEDED and not upstream:
@@ -282,8 +259,8 @@ class Flow:
         checks.seconds("timeout", timeout, above=0)
 
         def add(function: Callable[P, R]) -> Task[P, R]:
-            own = self._named(function, name)
-            upstream = self._names_of(after, own)
+            own = name_of_task(function, name)
+            upstream = names_of(self, after, own)
             node = Node(
                 name=own,
                 function=function,
@@ -332,7 +309,7 @@ class Flow:
         from redrive.tasks.run_sensor import RunSensor
 
         def add(function: Callable[..., Any]) -> Task[..., Any]:
-            self._named(function, name)
+            name_of_task(function, name)
             asked = RunSensor(function, flow, within=within, on_failure=on_failure)
             sensor = self.sensor(every=every, timeout=timeout, after=after, name=name, retry=None, in_thread=True)
             return sensor(asked)
@@ -375,30 +352,6 @@ class Flow:
         elif isinstance(service, Service) and known.service is None:
             self.groups[name] = known.of(service)
         return name
-
-    def _named(self, function: Callable[..., Any], name: str | None) -> str:
-        if not callable(function):
-            raise FlowError(f"a task is a function, not {type(function).__name__}")
-        own: str = name if name is not None else getattr(function, "__name__", "")
-        if own == "<lambda>":
-            raise FlowError("a lambda has no name by which its runs could be known: write a def, or give it name=…")
-        if not isinstance(own, str) or not _NAME.fullmatch(own):
-            raise FlowError(f"a task needs a name of letters, digits, '_', '-' and '.', not {own!r}: give it name=…")
-        return own
-
-    def _names_of(self, given: Upstream | Sequence[Upstream], own: str) -> tuple[str, ...]:
-        several = (given,) if isinstance(given, Task | str) or not isinstance(given, Sequence) else given
-        return tuple(dict.fromkeys(self._name_of(one, own, "after") for one in several))
-
-    def _name_of(self, given: Upstream, own: str, what: str) -> str:
-        if isinstance(given, Task):
-            if given.flow is not self:
-                raise FlowError(f"{what}= of task {own!r} names {given.name!r} of another flow, {given.flow.name!r}")
-            return given.name
-        if not isinstance(given, str) or not given:
-            shown = getattr(given, "__name__", type(given).__name__)
-            raise FlowError(f"{what}= of task {own!r} takes tasks or their names, not {shown}; is it a @flow.task?")
-        return given
 
     # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -457,78 +410,6 @@ class Flow:
         for executor in list(self._executors):
             executor.stop(reason)
 
-    # ── what people ask and decide; where no run is named, of the one that this program has run last ──────────────────
-
-    def result(self, task: Upstream, *, run: UUID | str | None = None) -> Any:
-        """What a task returned, `settle[17]` for a child; of a fan-out, the list of what its children did."""
-        from redrive.tasks.results import result_of
-
-        return result_of(*self._run(run), _shown(task), self.files)
-
-    def retry(
-        self, *tasks: Upstream, cause: str | None = None, note: str | None = None, run: UUID | str | None = None
-    ) -> Decided:
-        """Send tasks back that went wrong, by name or by cause. The next `run()` tries them, and goes on from there.
-
-        One that waits for its next attempt makes it now.
-        """
-        from redrive.tasks import people
-
-        return people.retry(*self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
-
-    def accept(
-        self,
-        *tasks: Upstream,
-        note: str,
-        result: Any = None,
-        cause: str | None = None,
-        run: UUID | str | None = None,
-    ) -> Decided:
-        """Take tasks that went wrong as done, with this result. The next `run()` goes on with what comes after them.
-
-        result  what the tasks after it are given
-        """
-        from redrive.tasks import people
-
-        names = [_shown(task) for task in tasks]
-        return people.accept(*self._run(run), names, cause=cause, note=note, result=result)
-
-    def skip(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
-        """Leave children of a fan-out that went wrong out. What comes after it is given the results of the others."""
-        from redrive.tasks import people
-
-        return people.skip(*self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
-
-    def reopen(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> Decided:
-        """Take back what was decided about tasks, while nothing after them is done: they are dead letters again."""
-        from redrive.tasks import reopen
-
-        return reopen.reopen(*self._run(run), [_shown(task) for task in tasks], note=note)
-
-    def rerun(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> Decided:
-        """Have tasks that succeeded run again, and everything that comes after them, by the next `run()`."""
-        from redrive.tasks import rerun
-
-        return rerun.rerun(*self._run(run), [_shown(task) for task in tasks], note=note)
-
-    def cancel_tasks(self, *tasks: Upstream, note: str, run: UUID | str | None = None) -> TasksCancelled:
-        """End tasks that run, and fail those that wait, for good. What comes after them follows its `run_when`."""
-        from redrive.tasks import cancel
-
-        return cancel.cancel_tasks(*self._run(run), [_shown(task) for task in tasks], note=note)
-
-    def fail(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
-        """Give tasks up that went wrong. What comes after them will not run."""
-        from redrive.tasks import people
-
-        return people.fail(*self._run(run), [_shown(task) for task in tasks], cause=cause, note=note)
-
-    def cancel(self, *, note: str, run: UUID | str | None = None) -> UUID:
-        """End a run for good; executors that are at work on it stop. The next `run()` begins a new one."""
-        from redrive.tasks import people
-
-        return people.cancel(*self._run(run), note=note)
-
     def _run(self, run: UUID | str | None) -> tuple[Store, UUID | str]:
         """The run that is meant: the one that this thread has run last, then any thread, then the newest there is."""
         if run is not None:
@@ -549,7 +430,3 @@ class Flow:
         if missing := sorted(self.param_names - set(values)):
             raise FlowError(f"flow {self.name!r} needs a value for its parameter {missing[0]!r}")
         return checked_values(self.name, values)
-
-
-def _shown(task: Upstream) -> str:
-    return task.name if isinstance(task, Task) else task
