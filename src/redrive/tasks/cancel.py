@@ -20,13 +20,13 @@ from redrive.model import Kind
 from redrive.opening import Store
 from redrive.store.listed import among
 from redrive.store.schema import task_runs, tasks
-from redrive.store.sense import making_sense
-from redrive.store.task_log import find_run, named, no_such_task, shown_name
+from redrive.store.task_log import shown_name
 from redrive.tasks.claims import CHANGE
 from redrive.tasks.decide import Next
 from redrive.tasks.people import CANCELLED, checked_note, must_say_which, wake_run
 from redrive.tasks.place import Place
 from redrive.tasks.progression import OVER, Progression, Settled, change_row
+from redrive.tasks.transaction import change_run, rows_named
 
 _ENDED = [*OVER, State.UPSTREAM_FAILED]
 
@@ -56,13 +56,7 @@ def cancel_tasks(store: Store, run: UUID | str, names: Sequence[str], *, note: s
     must_say_which(names, None)
     why = f"{checked_note(note, 'cancel')} ({actor()})"
 
-    def work(connection: Connection) -> TasksCancelled:
-        place = Place.of(store, connection, find_run(connection, run))
-        now = place.database.dialect.begin_bounded(connection)
-        return _Cancelling(place, connection, now, why).take(names)
-
-    with making_sense("flows"):
-        return store.database.write(work)
+    return change_run(store, run, lambda place, connection, now: _Cancelling(place, connection, now, why).take(names))
 
 
 class _Cancelling:
@@ -101,10 +95,7 @@ class _Cancelling:
             raise FlowError(f"run {str(self._place.run_id)[:8]} was given up; there is nothing to cancel")
         found: dict[int, Row[Any]] = {}
         for name in names:
-            theirs = select(tasks).where(self._ours, named(name), tasks.c.children.is_(None)).with_for_update()
-            rows = list(self._connection.execute(theirs.order_by(tasks.c.node, tasks.c.child)))
-            if not rows:
-                raise no_such_task(self._connection, self._place.run_id, name)
+            rows = rows_named(self._place, self._connection, name)
             still_open = [row for row in rows if row.state not in _ENDED]
             if not still_open:
                 run = str(self._place.run_id)[:8]

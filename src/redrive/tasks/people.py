@@ -30,6 +30,7 @@ from redrive.tasks.place import Place
 from redrive.tasks.progression import Progression, Settled
 from redrive.tasks.reset import NOT_YET, Reset, StillRunning, state_to_run
 from redrive.tasks.states import checked
+from redrive.tasks.transaction import change_run
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
 CAN_RETRY = (*WRONG, State.RETRYING)
@@ -96,9 +97,7 @@ def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
     """End a run for good: executors that are at work on it stop, and the next start begins a new run."""
     why = f"{checked_note(note, 'cancel')} ({actor()})"
 
-    def work(connection: Connection) -> UUID:
-        place = Place.of(store, connection, find_run(connection, run))
-        now = place.database.dialect.begin_bounded(connection)
+    def work(place: Place, connection: Connection, now: datetime) -> UUID:
         ours = task_runs.c.run_id == place.run_id
         status = connection.execute(select(task_runs.c.status).where(ours).with_for_update()).scalar_one()
         if status in (FlowStatus.COMPLETE, FlowStatus.ABANDONED):
@@ -109,8 +108,7 @@ def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
         settle_within(connection, letters.c.run_id == place.run_id, target=Status.DISCARDED, note=why, now=now)
         return place.run_id
 
-    with making_sense("flows"):
-        return store.database.write(work)
+    return change_run(store, run, work)
 
 
 def retry_failed(place: Place, connection: Connection, now: datetime) -> None:
@@ -176,14 +174,10 @@ def _decide(
 ) -> Decided:
     must_say_which(names, cause)
 
-    def work(connection: Connection) -> Decided:
-        run_id = find_run(connection, run)
-        place = Place.of(store, connection, run_id)
-        now = place.database.dialect.begin_bounded(connection)
+    def work(place: Place, connection: Connection, now: datetime) -> Decided:
         return _Decision(place, connection, target, f"{note} ({actor()})", result, now).take(names, cause)
 
-    with making_sense("flows"):
-        return store.database.write(work)
+    return change_run(store, run, work)
 
 
 class _Decision:

@@ -18,28 +18,21 @@ from redrive.model import Kind
 from redrive.opening import Store
 from redrive.store.listed import among
 from redrive.store.schema import letters, task_changes, tasks
-from redrive.store.sense import making_sense
-from redrive.store.task_log import find_run, named, no_such_task, shown_name
+from redrive.store.task_log import shown_name
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run
 from redrive.tasks.place import Place
 from redrive.tasks.reset import NOT_YET, Reset, may_wait
 from redrive.tasks.rules import HEEDS_FAILURE
+from redrive.tasks.transaction import change_run, rows_named
 
 
 def reopen(store: Store, run: UUID | str, names: Sequence[str], *, note: str | None = None) -> Decided:
     """Take decisions about tasks back; FlowError where what comes after them has been done since."""
     must_say_which(names, None)
-
-    def work(connection: Connection) -> Decided:
-        place = Place.of(store, connection, find_run(connection, run))
-        now = place.database.dialect.begin_bounded(connection)
-        note_kept = as_note(f"{note or 'decision taken back'} ({actor()})")
-        return _Reopening(place, connection, now, note_kept).take(names)
-
-    with making_sense("flows"):
-        return store.database.write(work)
+    why = as_note(f"{note or 'decision taken back'} ({actor()})")
+    return change_run(store, run, lambda place, connection, now: _Reopening(place, connection, now, why).take(names))
 
 
 class _Reopening:
@@ -71,10 +64,7 @@ class _Reopening:
     def _decided_about(self, names: Sequence[str]) -> list[Row[Any]]:
         found: dict[int, Row[Any]] = {}
         for name in names:
-            theirs = select(tasks).where(self._ours, named(name), tasks.c.children.is_(None)).with_for_update()
-            rows = list(self._connection.execute(theirs.order_by(tasks.c.node, tasks.c.child)))
-            if not rows:
-                raise no_such_task(self._connection, self._place.run_id, name)
+            rows = rows_named(self._place, self._connection, name)
             decided = [row for row in rows if self._is_decided(row)]
             if not decided:
                 run = str(self._place.run_id)[:8]

@@ -14,13 +14,13 @@ from redrive.errors import FlowError
 from redrive.flows import State
 from redrive.opening import Store
 from redrive.store.schema import tasks
-from redrive.store.sense import making_sense
-from redrive.store.task_log import find_run, named, no_such_task, shown_name
+from redrive.store.task_log import shown_name
 from redrive.tasks.graph import reach
 from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run
 from redrive.tasks.place import Place
 from redrive.tasks.progression import Progression
 from redrive.tasks.reset import NO_RESULT, NOT_YET, Reset, state_to_run
+from redrive.tasks.transaction import change_run, rows_named
 
 
 def rerun(
@@ -33,14 +33,11 @@ def rerun(
     must_say_which(names, None)
     why = as_note(f"{note or 'rerun'} ({actor()})")
 
-    def work(connection: Connection) -> Decided:
-        place = Place.of(store, connection, find_run(connection, run))
-        now = place.database.dialect.begin_bounded(connection)
+    def work(place: Place, connection: Connection, now: datetime) -> Decided:
         rerunning = _Rerun(place, connection, now, why)
         return rerunning.foresee(names) if dry_run else rerunning.take(names)
 
-    with making_sense("flows"):
-        return store.database.write(work)
+    return change_run(store, run, work)
 
 
 class _Rerun:
@@ -79,10 +76,7 @@ class _Rerun:
     def _succeeded(self, names: Sequence[str]) -> list[Row[Any]]:
         found: dict[int, Row[Any]] = {}
         for name in names:
-            theirs = select(tasks).where(self._ours, named(name), tasks.c.children.is_(None)).with_for_update()
-            rows = list(self._connection.execute(theirs.order_by(tasks.c.node, tasks.c.child)))
-            if not rows:
-                raise no_such_task(self._connection, self._place.run_id, name)
+            rows = rows_named(self._place, self._connection, name)
             done = [row for row in rows if row.state == State.SUCCESS]
             if not done:
                 state, run = rows[0].state, str(self._place.run_id)[:8]
