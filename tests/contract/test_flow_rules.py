@@ -182,6 +182,14 @@ class TestSkip:
         stage.run()
         assert [stage.state(name) for name in ("load", "notify")] == ["UPSTREAM_FAILED", "SUCCESS"]
 
+    @pytest.mark.parametrize("rule", ["all_succeeded", "none_failed"])
+    def test_task_beside_a_skip_is_decided_when_the_last_one_ends(self, stage, rule):
+        stage.add("check").add("first").add("second", "first").add("load", "check", "second", run_when=rule)
+        stage.add("publish", "load")
+        stage.does["check"] = redrive.Skip  # ended before `second` begins
+        assert stage.run()[1] is FlowStatus.COMPLETE
+        assert stage.state("load") == stage.state("publish") == ("SKIPPED" if rule == "all_succeeded" else "SUCCESS")
+
     def test_child_that_skips_itself_is_left_out_of_the_list(self, store):
         def odd(item):
             if item % 2 == 0:
