@@ -196,6 +196,25 @@ def test_messages_about_other_alerts_do_not_wait_for_one_that_fails(ledger, stor
     assert recorder.said() == [("opened", "slot:0"), ("opened", "slot:1")]
 
 
+def test_channel_that_is_back_gets_open_alerts_first(ledger, outbox, sender, recorder):
+    """A wait of minutes was drawn for the P1. It is over with the first message that the channel takes."""
+    ledger.apply(judgement(finding(urgency=P1)), now=NOON)
+    for seconds in (0, 15, 45, 105, 225, 465, 945):
+        outbox.failed(outbox.claim("slack", now=after(seconds)), "503", now=after(seconds))
+    over = finding("run:crm:failed", P2, key="run:crm")
+    ledger.apply(judgement(over), now=after(945))
+    outbox.failed(outbox.claim("slack", now=after(945)), "503", now=after(945))
+    ledger.apply(judgement(judged=[over.evidence]), now=after(950))
+    ledger.apply(judgement(finding("run:geo:failed", P3, key="run:geo")), now=after(1_000))
+    sender.send_due(now=after(1_000))
+    assert recorder.said() == [
+        ("opened", "run:geo"),
+        ("opened", "run:vendor"),
+        ("opened", "run:crm"),
+        ("resolved", "run:crm"),
+    ]
+
+
 # ── tries ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -241,6 +241,11 @@ class Outbox:
                     owner_until=None,
                 )
             )
+            # The channel takes messages again: what waits for its next attempt goes out in its order, not by the end
+            # of waits that were drawn while the channel was down.
+            waits = (_sends.channel == claim.channel.name) & (_sends.status == SendStatus.WAITING.value)
+            delayed = waits & (_sends.attempts > 0) & (_sends.due_at > moment)
+            connection.execute(update(alert_sends).where(delayed).values(due_at=moment))
 
         self._database.write(work)
         end_work(claim.owner)
