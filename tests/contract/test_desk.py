@@ -652,6 +652,43 @@ def test_what_is_stopped_with_a_dead_task_stays_told(store, settlement):
     assert "second" in still.title
 
 
+class TestLookThatTakesTime:
+    """A run may end between what the watch has read and what it stores of it."""
+
+    @pytest.fixture
+    def fixed(self):
+        return []
+
+    @pytest.fixture
+    def flow(self, settlement, fixed):
+        @settlement.task(in_thread=True)
+        def settle():
+            if not fixed:
+                raise redrive.Permanent("no such account")
+
+        return settlement
+
+    def test_does_not_reopen_an_alert_that_is_over(self, store, flow, fixed):
+        with pytest.raises(FlowStopped):
+            flow.run()
+        read = Levels(store.database, store.alerts.settings).picture()
+        fixed.append(True)
+        flow.retry("settle")
+        flow.run()
+        assert alerts(store) == [("P1", "dead_task", "resolved")]
+        store.alerts.look(read)
+        assert alerts(store) == [("P1", "dead_task", "resolved")]
+
+    def test_does_not_resolve_an_alert_that_is_newer(self, store, flow):
+        read = Levels(store.database, store.alerts.settings).picture()
+        with pytest.raises(FlowStopped):
+            flow.run()
+        store.alerts.look(read)
+        assert alerts(store) == [("P1", "dead_task", "open")]
+        store.alerts.look(Levels(store.database, store.alerts.settings).picture())
+        assert alerts(store) == [("P1", "dead_task", "open")]
+
+
 def test_a_flow_that_waited_for_a_person_has_not_worked_all_that_time(store, settlement):
     mended = False
 

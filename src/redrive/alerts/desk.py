@@ -106,7 +106,7 @@ class Desk:
 
     def look(self, picture: LevelPicture, *, only_if: Callable[[Connection], bool] | None = None) -> list[Alert]:
         """Judge what is a level, provided that whoever looked may still say so when it is stored."""
-        changed = self._applied(rules.of_levels(picture, self.settings), only_if=only_if)
+        changed = self._applied(rules.of_levels(picture, self.settings), as_of=picture.now, only_if=only_if)
         return self.look_at_letters() + changed
 
     def apply(self, judgement: Judgement) -> list[Alert]:
@@ -135,8 +135,14 @@ class Desk:
         at = self._database.dialect.now(connection) if now is None else now
         return picture_of(connection, run, at), at
 
-    def _applied(self, judgement: Judgement, *, only_if: Callable[[Connection], bool] | None = None) -> list[Alert]:
-        changed = self.ledger.apply(self._as_asked_here(judgement), now=self._now(), only_if=only_if)
+    def _applied(
+        self,
+        judgement: Judgement,
+        *,
+        as_of: datetime | None = None,
+        only_if: Callable[[Connection], bool] | None = None,
+    ) -> list[Alert]:
+        changed = self.ledger.apply(self._as_asked_here(judgement), now=self._now(), as_of=as_of, only_if=only_if)
         if changed:
             self.sender.ring()
         return changed

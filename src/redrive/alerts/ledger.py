@@ -79,11 +79,13 @@ class AlertLedger:
         judgement: Judgement,
         *,
         now: datetime | None = None,
+        as_of: datetime | None = None,
         only_if: Callable[[Connection], bool] | None = None,
     ) -> list[Alert]:
         """Take in a judgement; the alerts that were opened, escalated or resolved by it.
 
         now      the database's clock where it is not given
+        as_of    when what is judged was read: what others have stored since is newer, and stays
         only_if  is asked in the same transaction, and may write there: where it says no, nothing is done
         """
         findings = tuple(fit_to_store(finding) for finding in judgement.findings)
@@ -93,10 +95,11 @@ class AlertLedger:
             if only_if is not None and not only_if(connection):
                 return {}, {}
             watched = is_watched(connection, self._database.dialect, now=at)
-            cases = _touched(connection, judgement, and_waiting=not watched)
+            current = judgement if as_of is None else _without_newer(connection, judgement, as_of)
+            cases = _touched(connection, current, and_waiting=not watched)
             changed = state.judged(
                 cases,
-                judgement if watched else _at_once(judgement),
+                current if watched else _at_once(current),
                 at,
                 self._settings,
                 is_known=lambda finding: finding.key not in cases and _is_known(connection, finding, at),
@@ -411,6 +414,25 @@ def _touched(connection: Connection, judgement: Judgement, *, and_waiting: bool)
         or any(name in found or judgement.weighed(name) for name in row.witnesses)
     ]
     return _cases(connection, wanted)
+
+
+def _without_newer(connection: Connection, judgement: Judgement, as_of: datetime) -> Judgement:
+    """Return the judgement without what others have found, or seen to be over, since this moment.
+
+    A look takes time. Meanwhile a run may end: its own process opens an alert that the look knows nothing of, and must
+    not resolve, or resolves one that the look must not open again.
+    """
+    column = alerts.c
+    seen = connection.execute(select(alerts).where(ALERT_IS_OPEN, column.last_seen > as_of))
+    newer = {one.evidence for row in seen for one in case_of(row).witnesses if one.seen_at > as_of}
+    resolved = select(column.key).where(~ALERT_IS_OPEN, column.resolved_at > as_of)
+    over = {key.partition(LATER)[0] for key in connection.execute(resolved).scalars()} if judgement.findings else set()
+    findings = tuple(
+        one
+        for one in judgement.findings
+        if one.evidence not in newer and over.isdisjoint({one.key, one.group})
+    )
+    return replace(judgement, findings=findings, left_alone=judgement.left_alone | newer)
 
 
 def _shared_by(connection: Connection, name: str) -> list[int]:

@@ -348,14 +348,19 @@ class Judgement:
     rest on it."""
     judged_under: frozenset[str] = frozenset()
     """How evidence begins of which all was weighed, such as `level:down:`."""
+    left_alone: frozenset[str] = frozenset()
+    """Evidence that was not weighed, whatever the other two say: it is newer than what was looked at."""
 
     def __add__(self, other: Judgement) -> Judgement:
         return Judgement(
             findings=self.findings + other.findings,
             judged=self.judged | other.judged,
             judged_under=self.judged_under | other.judged_under,
+            left_alone=self.left_alone | other.left_alone,
         )
 
     def weighed(self, evidence: str) -> bool:
         """Whether this evidence was looked at."""
+        if evidence in self.left_alone:
+            return False
         return evidence in self.judged or any(evidence.startswith(one) for one in self.judged_under)
