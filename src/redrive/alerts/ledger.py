@@ -428,9 +428,7 @@ def _without_newer(connection: Connection, judgement: Judgement, as_of: datetime
     resolved = select(column.key).where(~ALERT_IS_OPEN, column.resolved_at > as_of)
     over = {key.partition(LATER)[0] for key in connection.execute(resolved).scalars()} if judgement.findings else set()
     findings = tuple(
-        one
-        for one in judgement.findings
-        if one.evidence not in newer and over.isdisjoint({one.key, one.group})
+        one for one in judgement.findings if one.evidence not in newer and over.isdisjoint({one.key, one.group})
     )
     return replace(judgement, findings=findings, left_alone=judgement.left_alone | newer)
 
