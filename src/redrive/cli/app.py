@@ -29,6 +29,7 @@ NOUNS = {
     "alerts": "Alerts: what people were told, what became of it, and whether they can be told.",
     "services": "Services: what they did of late, open circuits, used-up keys.",
     "store": "The store: what it holds, and its schema.",
+    "observe": "Monitoring: print a Grafana dashboard and Prometheus alert rules.",
     "config": "The configuration: what was read, and from where.",
     "simulate": "Simulations: what a policy does to a service that is contended, or comes back.",
 }

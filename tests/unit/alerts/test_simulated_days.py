@@ -13,6 +13,11 @@ SETTLED = HOUR + 10 * MINUTE
 """After the last failure that anybody saw: an hour without one, five minutes of any level, and the looks between."""
 
 
+def seeds(*few):
+    """Return 1 to 20; all but a few are for `make chaos`."""
+    return [seed if seed in few else pytest.param(seed, marks=pytest.mark.chaos) for seed in range(1, 21)]
+
+
 @pytest.fixture(autouse=True)
 def _no_log_of_attempts(caplog):
     caplog.set_level(logging.CRITICAL, "redrive")
@@ -26,8 +31,17 @@ class TestFlapping:
         [(2, 0.0), (2, 0.4), (4, 0.0), (4, 0.2), (7, 0.0), (15, 0.0), (30, 0.0), (60, 0.0), (60, 0.4)],
     )
     def test_is_one_alert_and_at_most_one_p3(self, period, shift):
+        self.check_pipeline(period, shift, seed=7)
+
+    @pytest.mark.chaos
+    @pytest.mark.parametrize("period", range(2, 61))
+    def test_of_any_period_is_one_alert_and_at_most_one_p3(self, period):
+        """Each period with a seed and a shift of its own; all twenty seeds come."""
+        self.check_pipeline(period, (period * 0.37) % 1, seed=period % 20 + 1)
+
+    def check_pipeline(self, period, shift, *, seed):
         """At most three messages: one P2 that opens, its end, and a P3 for a first run that had recovered before."""
-        world = World(lambda elapsed: self.is_down(elapsed, period, shift))
+        world = World(lambda elapsed: self.is_down(elapsed, period, shift), seed=seed)
         world.pipeline()
         world.every(MINUTE / 2, world.look)
         world.go(6 * HOUR)
@@ -44,7 +58,15 @@ class TestFlapping:
 
     @pytest.mark.parametrize("period", [2, 7, 60])
     def test_is_one_alert_for_a_service_that_is_called_all_the_time(self, period):
-        world = World(lambda elapsed: self.is_down(elapsed, period, 0.2, until=2 * HOUR))
+        self.check_calls(period, seed=7)
+
+    @pytest.mark.chaos
+    @pytest.mark.parametrize("period", range(2, 61))
+    def test_of_any_period_is_one_alert_for_a_service_that_is_called_all_the_time(self, period):
+        self.check_calls(period, seed=period % 20 + 1)
+
+    def check_calls(self, period, *, seed):
+        world = World(lambda elapsed: self.is_down(elapsed, period, 0.2, until=2 * HOUR), seed=seed)
         world.traffic(240)
         world.every(MINUTE / 2, world.look)
         world.go(4 * HOUR)
@@ -58,7 +80,7 @@ class TestFlapping:
 
 
 class TestDegradation:
-    @pytest.mark.parametrize("seed", [7, 8])
+    @pytest.mark.parametrize("seed", seeds(7, 8))
     def test_that_lasts_for_days_is_one_alert_that_stays_open(self, seed):
         begins, ends = DAY, 3 * DAY + 12 * HOUR
         world = World(lambda elapsed: 0.3 if begins <= elapsed < ends else 0.01, seed=seed)
@@ -72,7 +94,7 @@ class TestDegradation:
         loud = [one for one in world.sent if one.what in (What.OPENED, What.ESCALATED) and one.urgency is Urgency.P2]
         assert len(loud) == 1, "calls are lost, and that is said once"
 
-    @pytest.mark.parametrize("seed", [1, 3])
+    @pytest.mark.parametrize("seed", seeds(1, 3))
     def test_that_grows_is_reported_before_the_first_calls_fail(self, seed):
         begins = DAY
         world = World(lambda elapsed: 0.01 + 0.34 * max(0.0, (elapsed - begins) / (12 * HOUR)), seed=seed)
@@ -86,9 +108,10 @@ class TestDegradation:
 
 
 class TestQuietService:
-    def test_with_a_daily_pattern_is_silent_for_two_weeks(self):
+    @pytest.mark.parametrize("seed", seeds(7))
+    def test_with_a_daily_pattern_is_silent_for_two_weeks(self, seed):
         """One attempt in a hundred fails, at night and at noon; a retry helps."""
-        world = World(lambda elapsed: 0.01)
+        world = World(lambda elapsed: 0.01, seed=seed)
         world.traffic(lambda elapsed: 80 * (1 + 0.9 * math.sin(2 * math.pi * (elapsed / DAY))))
         world.every(15 * MINUTE, world.look)
         world.go(14 * DAY)
