@@ -11,8 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from redrive.extras import needs
 from redrive.observe.figures import Figures
-from redrive.observe.metric_families import Metric, families
+from redrive.observe.metric_families import families
+
+with needs("prometheus"):
+    from prometheus_client.metrics_core import Metric
 
 _PREFIX = "redrive_"
 _WINDOW = "5m"
