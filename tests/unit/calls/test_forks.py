@@ -1,5 +1,6 @@
 """Services in forked children: no lock that a thread of the parent held is waited for."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -36,6 +37,7 @@ def in_child(function):
     """Run in a forked child; whether it ended well within 20 s."""
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(20)  # a deadlock ends the child
         try:
             function()
@@ -154,6 +156,7 @@ def services_under_load(store, *, threads):
             call_both_ways(service)
 
     working = [threading.Thread(target=hammer, args=(services[number % 2],)) for number in range(threads)]
+    logging.disable()  # Python itself leaves the lock of a file that is written at the moment of a fork as it is
     for thread in working:
         thread.start()
     try:
@@ -162,6 +165,7 @@ def services_under_load(store, *, threads):
         over.set()
         for thread in working:
             thread.join()
+        logging.disable(logging.NOTSET)
 
 
 def call_all(services):
