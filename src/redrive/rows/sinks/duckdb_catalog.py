@@ -89,6 +89,15 @@ def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> Duckd
         ),
         referred_to=bool(connection.execute(referring, [schema, table.table]).fetchall()),
         collations=_collations(connection, own, schema, table),
+        kind="view" if _is_view(connection, schema, table) else "table",
+    )
+
+
+def _is_view(connection: duckdb.DuckDBPyConnection, schema: str, table: TableName) -> bool:
+    return bool(
+        _records(
+            connection, f"SELECT 1 FROM duckdb_views() WHERE {_HERE} AND lower(view_name) = lower(?)", schema, table
+        )
     )
 
 

@@ -118,10 +118,9 @@ class GenericTable(TransactedTable):
             for index in look.get_indexes(*name)
             if index["unique"] and _is_whole(index)
         ]
-        return Shape(
-            tuple(_column(one, connection.dialect.name) for one in columns),
-            tuple({frozenset(index) for index in unique if index}),
-        )
+        found = tuple({frozenset(index) for index in unique if index})
+        made = tuple(_column(one, connection.dialect.name) for one in columns)
+        return Shape(made, found, kind="table" if found or not _is_view(look, *name) else "view")
 
     def _other_tables(self, connection: Connection) -> list[str]:
         schema = self._table.schema
@@ -270,6 +269,13 @@ def _kind(type_: Any, dialect: str) -> str:
         if isinstance(type_, kind):
             return name
     return ""
+
+
+def _is_view(look: sa.Inspector, name: str, schema: str | None) -> bool:
+    try:
+        return name in look.get_view_names(schema)
+    except NotImplementedError:  # of a dialect that does not look for views
+        return False
 
 
 def _is_whole(index: Mapping[str, Any]) -> bool:

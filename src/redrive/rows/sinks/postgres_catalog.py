@@ -14,7 +14,9 @@ from redrive.rows.sinks.postgres_types import Stored
 from redrive.rows.sinks.shape import Column, Shape, TableName, listed, quoted
 
 _TABLE = """
-    SELECT c.oid, c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules
+    SELECT c.oid, c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules,
+           CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'f' THEN 'foreign table'
+                ELSE 'table' END
     FROM pg_class c WHERE c.oid = to_regclass(%s)"""
 
 # Domains are followed to what they are made of, arrays to their elements.
@@ -140,7 +142,7 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
     found = connection.exec_driver_sql(_TABLE, (table.sql,)).one_or_none()
     if found is None:
         return None
-    oid, is_table = found
+    oid, is_table, kind = found
     columns = connection.exec_driver_sql(_COLUMNS, {"oid": oid}).all()
     has_triggers, rewrites = connection.exec_driver_sql(_TRIGGERS, {"oid": oid}).one()
     deferred, refers_to_itself = connection.exec_driver_sql(_CONSTRAINTS, {"oid": oid}).one()
@@ -151,6 +153,7 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
             for name, type_, not_null, default, computed, *_ in columns
         ),
         unique=tuple(frozenset(names) for (names,) in connection.exec_driver_sql(_UNIQUE, (oid,))),
+        kind=kind,
         oid=oid,
         plain=is_table and not has_triggers,
         rewrites=rewrites,

@@ -19,7 +19,16 @@ from redrive.rows.sinks.decimals import number_of
 from redrive.rows.sinks.exact import find_changes, is_no_time
 from redrive.rows.sinks.postgres_types import Stored, find_changes_by_type
 from redrive.rows.sinks.shape import listed
-from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, is_foreign, json_of_str, json_text, native
+from redrive.rows.sinks.values import (
+    NESTED,
+    Rules,
+    adapt_columns,
+    is_foreign,
+    json_of_str,
+    json_text,
+    native,
+    not_signaling,
+)
 
 with needs("rows"):
     import polars as pl
@@ -345,7 +354,7 @@ def _adapted_element(value: Any, rules: Rules) -> Any:
         value = native(value)
     if isinstance(value, list | tuple):
         return _adapted(value, rules)
-    convert = next((rules[base] for base in type(value).__mro__ if base in rules), None)
+    convert = next((rules[base] for base in type(not_signaling(value)).__mro__ if base in rules), None)
     return value if convert is None else convert(value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from redrive.errors import SinkMismatch
@@ -82,6 +82,8 @@ class Shape:
     columns: tuple[Column, ...]
     unique: tuple[frozenset[str], ...]
     """The sets of columns that no two rows have in common, by an index that an upsert can use."""
+    kind: str = field(default="table", kw_only=True)
+    """What the database calls it: `table`, `view`, `materialized view` …"""
 
     def types(self, columns: Sequence[str], fold: Callable[[str], str] = str) -> list[str]:
         """The types of these columns."""
@@ -117,6 +119,10 @@ def compare(
         )
     if shape is None:
         return
+    if key and shape.kind != "table":
+        raise SinkMismatch(
+            f"{table} is a {shape.kind}, and rows are written by their key to a table only; name the table behind it"
+        )
     known = {fold(column.name): column for column in shape.columns}
     if unknown := [name for name in columns if fold(name) not in known]:
         near = _near(unknown[0], (column.name for column in shape.columns))

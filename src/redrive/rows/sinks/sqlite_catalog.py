@@ -86,6 +86,7 @@ def read_shape(connection: Connection, table: TableName) -> SqliteShape | None:
         suppresses=re.search(r"\bRAISE\s*\(\s*IGNORE\b", said) is not None,
         leaves_traces=re.search(r"\bFAIL\b", said) is not None,
         collations=_collations(connection, table.table, schema),
+        kind="view" if _is_view(connection, table.table, schema) else "table",
     )
 
 
@@ -111,6 +112,11 @@ def _definition(connection: Connection, table: TableName, *kinds: str) -> str:
         (table.table,),
     )
     return " ".join(said or "" for kind, said in found if kind in (kinds or ("table", "trigger"))).upper()
+
+
+def _is_view(connection: Connection, name: str, schema: str) -> bool:
+    query = f"SELECT 1 FROM {quoted(schema)}.sqlite_master WHERE type = 'view' AND name = ? COLLATE NOCASE"
+    return connection.exec_driver_sql(query, (name,)).first() is not None
 
 
 def _unique(connection: Connection, table: str, schema: str) -> list[list[str]]:

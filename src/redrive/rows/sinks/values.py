@@ -124,10 +124,26 @@ def adapt_columns(columns: list[Sequence[Any]], rules: Sequence[Rules]) -> dict[
     """Put what a driver takes in the place of each column that needs it; the faults by row."""
     bad: dict[int, str] = {}
     for number, (values, rule) in enumerate(zip(columns, rules, strict=False)):
-        needed = {kind: convert for kind in set(map(type, values)) if (convert := _rule(kind, rule)) is not None}
+        kinds = set(map(type, values))
+        if any(issubclass(kind, Decimal) for kind in kinds):
+            columns[number] = _without_signaling(values, bad)
+        needed = {kind: convert for kind in kinds if (convert := _rule(kind, rule)) is not None}
         if needed:
-            columns[number] = list(_converted(values, needed, bad))
+            columns[number] = list(_converted(columns[number], needed, bad))
     return bad
+
+
+def not_signaling(value: Any) -> Any:
+    """Return the value; raise where it is a signaling NaN, which some drivers write as NaN and others not at all."""
+    if isinstance(value, Decimal) and value.is_snan():
+        raise ValueError(f"{value} is a signaling NaN, which no database has")
+    return value
+
+
+def _without_signaling(values: Sequence[Any], bad: dict[int, str]) -> Sequence[Any]:
+    if not any(isinstance(value, Decimal) and value.is_snan() for value in values):
+        return values
+    return list(_converted(values, dict.fromkeys(set(map(type, values)), not_signaling), bad))
 
 
 def _converted(values: Iterable[Any], needed: Mapping[type, Convert], bad: dict[int, str]) -> Iterable[Any]:
@@ -151,5 +167,5 @@ def _rule(kind: type, rules: Rules) -> Convert | None:
 
 
 def _followed(value: Any, rules: Rules) -> Any:
-    convert = _rule(type(value), rules)
+    convert = _rule(type(not_signaling(value)), rules)
     return value if convert is None else convert(value)
