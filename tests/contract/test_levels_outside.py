@@ -2,6 +2,7 @@
 
 import threading
 import time
+from datetime import UTC, datetime
 from functools import partial
 
 import psycopg
@@ -268,13 +269,14 @@ class TestFreshTable:
         return look
 
     def test_it_is_stale_until_a_new_row_comes(self, look, loads):
-        assert look(MONDAY) == ["Loads has no rows; its newest loadedAt may be 60 min old"]
-        loads(MONDAY)
-        assert look(MONDAY + HOUR) == []
-        stale = "Loads is stale since 2026-11-16 06:30 UTC; its newest loadedAt may be 60 min old"
-        assert look(MONDAY + HOUR + 7 * MINUTE) == [stale]
-        loads(MONDAY + HOUR)
-        assert look(MONDAY + HOUR + 14 * MINUTE) == []
+        begun = datetime.now(UTC).replace(microsecond=0)  # the store notes the real time at which it was seen
+        assert look(begun) == ["Loads has no rows; its newest loadedAt may be 60 min old"]
+        loads(begun)
+        assert look(begun + HOUR) == []
+        stale = f"Loads is stale since {begun:%Y-%m-%d %H:%M} UTC; its newest loadedAt may be 60 min old"
+        assert look(begun + HOUR + 7 * MINUTE) == [stale]
+        loads(begun + HOUR)
+        assert look(begun + HOUR + 14 * MINUTE) == []
 
     def test_column_that_is_not_there_is_a_failed_monitor_and_no_all_clear(self, store, store_url, look, loads):
         assert len(look(MONDAY)) == 1

@@ -310,7 +310,7 @@ def test_a_directory_in_which_one_is_under_way_is_refused(demo, tmp_path):
 def test_a_place_that_cannot_be_written_is_refused(demo, tmp_path):
     (tmp_path / "file").touch()
     assert demo("--directory", "file/demo") == (
-        "file/demo cannot be written: Not a directory; name another place with --directory"
+        "file cannot be written: File exists; name another place with --directory"
     )
 
 

@@ -70,7 +70,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     inside = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in inside if ".dist-info/" not in name} == package
     assert "redrive/py.typed" in package
-    assert {Path(name).name for name in inside - package} == {"METADATA", "RECORD", "WHEEL", "entry_points.txt"}
+    beside = {Path(name).name for name in inside - package}
+    assert beside == {"LICENSE", "METADATA", "RECORD", "WHEEL", "entry_points.txt"}
 
 
 def test_the_wheel_alone_has_calls_letters_flows_and_the_command_line(python, tmp_path):

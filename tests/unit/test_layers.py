@@ -27,6 +27,7 @@ LAYERS = [
         "stopping",
         "collection",
         "interrupts",
+        "tracing",
     },
     {"classify", "policy"},
     {"calls", "store"},

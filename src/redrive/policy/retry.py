@@ -129,12 +129,6 @@ class Retry:
                 f'jitter="fixed" makes all clients that failed together come back together every {self.base:g} s'
             )
 
-        if self.attempts > 1 and self.base > self.within:
-            checks.warn(
-                f"base {self.base:g} s is longer than within {self.within:g} s: a wait that does not fit is not begun, "
-                "and the call ends without a retry"
-            )
-
     def worst_case(self, *, timeout: float | None = None) -> float:
         """The longest a call may take in seconds, but for waits that the server asks for (`within` bounds those).
 
@@ -162,6 +156,11 @@ class Retry:
         sla         seconds that the whole call may take
         """
         found = []
+        if self.attempts > 1 and self.base > self.within:
+            found.append(
+                f"base {self.base:g} s is longer than within {self.within:g} s: a wait that does not fit is not begun, "
+                "and the call ends without a retry"
+            )
         if timeout is not None and timeout > self.within:
             found.append(
                 f"timeout {timeout:g} s is longer than the {self.within:g} s of the whole call, and is cut to them: "
