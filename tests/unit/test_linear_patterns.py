@@ -15,6 +15,8 @@ from redrive.dlq.redact import Redactor
 from redrive.masking import mask
 from tests.support.patterns import Found, attacks, growth, patterns
 
+pytestmark = pytest.mark.slow
+
 FOUND, BUILT = patterns()
 _TOLD_APART = [
     (f"{codes.carrier}:{code}", texts)

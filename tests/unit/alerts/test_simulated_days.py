@@ -10,6 +10,8 @@ from redrive.notices import Urgency, What
 from tests.support.alert_snapshots import DAY, HOUR, MINUTE
 from tests.support.alert_world import World
 
+pytestmark = pytest.mark.slow
+
 SETTLED = HOUR + 10 * MINUTE
 """After the last failure that anybody saw: an hour without one, five minutes of any level, and the looks between."""
 

@@ -78,6 +78,7 @@ def test_02_decorrelated_jitter_begins_anew_with_each_call(service, clock, flaky
         assert 1 <= clock.sleeps[0] <= 3
 
 
+@pytest.mark.slow
 def test_03_the_ten_thousandth_attempt_still_waits_no_longer_than_the_cap(service, clock, flaky):
     with pytest.warns(redrive.PolicyWarning):
         retry = Retry(attempts=2_000, base=0.1, cap=2, within=100_000)

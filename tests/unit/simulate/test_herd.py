@@ -252,6 +252,7 @@ def shown():
     return scenario, hold(scenario, strategies("default", DEFAULT, fixed=30.0), seed=1)
 
 
+@pytest.mark.slow
 def test_the_default_policy_spares_the_service_that_a_fixed_delay_floods(shown):
     _, (ours, _, exponential, fixed) = shown
     assert ours.peak < 3 * ours.normal

@@ -70,6 +70,7 @@ class Counting:
         return self._connection.execute(*args)
 
 
+@pytest.mark.slow
 def test_ten_bad_rows_in_fifty_thousand_cost_few_statements(sql, sink, monkeypatch):
     sql("CREATE TABLE city (id integer PRIMARY KEY)")
     sql("INSERT INTO city SELECT * FROM range(100)")

@@ -410,6 +410,7 @@ class TestLineThatIsTooLong:
             seen = 0 if first.unreadable else first.rows.records[0]["id"]
             assert [row["id"] for row in rows_of(rest)] == [one for one in (1, 3, 4) if one > (seen or 1)]
 
+    @pytest.mark.slow
     def test_line_of_a_gzip_bomb_takes_little_memory(self, file):
         bomb = gzip.compress(b'{"id": "' + b"x" * (64 << 20) + b'"}\n{"id": 2}\n')
         tracemalloc.start()

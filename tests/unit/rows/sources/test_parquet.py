@@ -67,6 +67,7 @@ def test_the_size_and_the_columns_are_known_before_the_first_row(tmp_path):
     reading.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 700, 999, 1_000, 8_192, 100_000])
 def test_a_reading_goes_on_from_every_batch(tmp_path, most):
     write(tmp_path / "a.parquet", 20)
