@@ -16,10 +16,10 @@ from redrive.alerts import state
 from redrive.alerts.picture import Minute, Window
 from redrive.alerts.service_levels import FEW, SPAN, last_hour, usual_windows
 from redrive.calls.recording import Record
-from redrive.calls.rollups import Book
+from redrive.calls.rollups import MINUTES_KEPT, Book
 from redrive.notices import AlertStatus, What
 from redrive.testing import FakeClock
-from tests.support.alert_snapshots import DAY, HOUR, MINUTE, a_run, a_service, judged, levels, looked
+from tests.support.alert_snapshots import DAY, MINUTE, a_run, a_service, judged, levels, looked
 from tests.support.alert_state import NOON, SETTINGS, Books
 
 NAME = "shipfast"
@@ -160,7 +160,7 @@ class World:
     def _seen(self, now):
         """Return the service as the store would have it."""
         hour = last_hour(now)
-        self._book.forget_minutes((now - 2 * HOUR).timestamp())
+        self._book.forget_minutes(now.timestamp() - MINUTES_KEPT)
         minutes = tuple(
             Minute(at=_moment(at), attempts=one.attempts, faults=one.faults)
             for at, one in sorted(self._book.minutes.items())

@@ -23,10 +23,10 @@ from sqlalchemy import (
 
 from redrive.alerts.picture import Minute, ServicePicture, Window
 from redrive.alerts.state import NO_LONGER
-from redrive.calls.rollups import QUARTER
+from redrive.calls.rollups import MINUTES_KEPT, QUARTER
 from redrive.store.schema import alerts, breakers, runs, service_minutes, service_rollups
 
-_MINUTES = timedelta(hours=2)
+_MINUTES = timedelta(seconds=MINUTES_KEPT)
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
 SPAN = _HOUR + timedelta(seconds=QUARTER)  # four full quarters, and the one that is under way

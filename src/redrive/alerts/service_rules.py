@@ -23,6 +23,12 @@ _FIGURES = 75 * 60.0
 """Seconds that the figures of the last hour may reach back: the quarter of an hour under way, and four before it."""
 _FLAPPING = 0.25
 """Share of the minutes with attempts that are bad in what is up and down in turn."""
+_WELL_AGAIN = 2.0
+"""What failed on and off and is seldom called is over after so many times `flap_seconds`."""
+_SEEN_WELL = 30
+"""Good minutes with attempts after which no rhythm can have hidden the failures of a service from its callers."""
+_HYSTERESIS = 0.5
+"""Share of the way from the usual to its limit above which a service that needs more retries does not recover."""
 _LASTING = 3  # quarters of an hour
 _DAYS_LEAST = 3  # from which on it is known how much days differ
 
@@ -141,12 +147,12 @@ def outage(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> Outa
     return Outage(tuple(chain), sum(one.attempts for one in known if chain[0].begins <= one.at <= chain[-1].last))
 
 
-def _flaps(chain: list[Stretch], known: list[Minute], limits: Thresholds) -> bool:
+def _flaps(chain: Sequence[Stretch], minutes: Iterable[Minute], limits: Thresholds) -> bool:
     """Whether it failed `flap_times` in turn, and for a good part of the time between the first and the last."""
-    times = max(2, limits.flap_times)
+    times, known = max(2, limits.flap_times), [one.at for one in minutes if one.attempts > 0]
     for place in range(len(chain) - times + 1):
         turns = chain[place : place + times]
-        between = sum(turns[0].begins <= one.at <= turns[-1].last for one in known)
+        between = sum(turns[0].begins <= at <= turns[-1].last for at in known)
         bad, faults = sum(one.minutes for one in turns), sum(one.faults for one in turns)
         if faults >= limits.down_faults and bad >= _FLAPPING * between:
             return True
@@ -161,11 +167,13 @@ def _probes(service: ServicePicture, now: datetime) -> str:
 def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Services that have failed for minutes, or again and again, and have not been well for long since."""
     now = picture.now
-    findings = []
+    findings, left = [], set()
     for service in _services(picture):
         limits = settings.limits_of(service.name)
         last = outage(service.minutes, now, limits)
         if last is None:
+            if _may_fail_again(service, now, limits):
+                left.add(service.name)
             continue
         longest = max(one.seconds for one in last.stretches)
         findings.append(
@@ -179,7 +187,19 @@ def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
                 since=last.begins,
             )
         )
-    return _judgement(picture, "down", findings)
+    return _judgement(picture, "down", findings, leaving=left)
+
+
+def _may_fail_again(service: ServicePicture, now: datetime, limits: Thresholds) -> bool:
+    """Whether it has failed on and off, and few calls were made since: an open alert stays open.
+
+    A service that is up and down every 11 minutes shows to a pipeline that runs every 10 for an hour, and then not for
+    more than an hour.
+    """
+    last = outage(service.minutes, now, replace(limits, flap_seconds=_WELL_AGAIN * limits.flap_seconds))
+    if last is None or not _flaps(last.stretches, service.minutes, limits):
+        return False
+    return sum(last.ends <= one.at <= now and one.attempts > 0 for one in service.minutes) < _SEEN_WELL
 
 
 def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
@@ -292,22 +312,27 @@ def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Services that need more retries for a success than is usual at this hour, before calls begin to fail.
 
     Retries of an outage are reported as that. Where many are needed, and there are too few calls to judge or nothing to
-    compare them with, nothing is concluded: an alert that is open stays open.
+    compare them with, nothing is concluded: an alert that is open stays open. So it does while there are fewer than it
+    takes to open it, but clearly more than usual: figures near the limit are now above it, now below.
     """
     findings, left = [], _explained(picture, settings)
     for service in _services(picture):
         limits = settings.limits_of(service.name)
         now, usual = service.hour, sum(service.usual, Window())
         least = max(1, limits.retries_calls)
-        if service.name in left or now.retries <= 0 or now.retries < limits.retries_least * now.successes:
+        if service.name in left or now.retries <= 0:
             continue
+        is_many = now.retries >= limits.retries_least * now.successes
         if now.successes < least or usual.successes < least:
-            left.add(service.name)
+            if is_many:
+                left.add(service.name)
             continue
         mean, before = now.retries / now.successes, usual.retries / usual.successes
         past = [(one.retries, one.successes) for one in service.usual]
         limit = max(limits.retries_rise * before, _chance(past, now.successes, limits.retries_spreads) / now.successes)
-        if mean <= limit or not _lasts(service.quarters, limits.retries_rise * before):
+        if not is_many or mean <= limit or not _lasts(service.quarters, limits.retries_rise * before):
+            if mean - before > _HYSTERESIS * (max(limit, limits.retries_least) - before):
+                left.add(service.name)
             continue
         findings.append(
             _found(
