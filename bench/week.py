@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, time, timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,7 @@ from redrive.testing import FakeClock
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)  # of the week that counts
 WEEK = timedelta(days=7)
-CALM, CLOSE = timedelta(hours=1), timedelta(minutes=1)  # between two looks of the watch
-WARM_UP = timedelta(hours=12)  # the same in the week before, of which nothing is counted
+WARM_UP = timedelta(hours=12)  # between two looks of the watch in the days before, of which nothing is counted
 ON_CALL = timedelta(minutes=20)  # until somebody says that he is at it
 ROWS, CALLS = 600, 120
 
@@ -55,6 +54,20 @@ VENDOR_FILE = {"rows": 1_800, "bad": 54}  # the vendor's week in small: 3 %
 OUTAGE = (50.0, 51.0)  # Wednesday, 02:00 to 03:00: the carrier is down
 EXPIRED = (81.0, 81.75)  # Thursday, 09:00: the bank's credential is refused until somebody renews it
 DEPLOYS = tuple(14.0 + 24 * day for day in range(5))  # every working day at 14:00
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How many days go before the week that counts, and how often the watch looks in it."""
+
+    before: int
+    calm: timedelta
+    close: timedelta
+    """While something is about to be told, or to be over."""
+
+
+WHOLE = Pace(before=7, calm=timedelta(hours=1), close=timedelta(minutes=1))
+SHORT = Pace(before=1, calm=timedelta(hours=3), close=timedelta(minutes=3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +94,9 @@ class Week:
 class World:
     """Ten pipelines, three services, one store and one watch, on one clock."""
 
-    def __init__(self, here: Path, *, seed: int) -> None:
-        self.clock = FakeClock(MONDAY - WEEK)
+    def __init__(self, here: Path, pace: Pace, *, seed: int) -> None:
+        self.pace = pace
+        self.clock = FakeClock(MONDAY - timedelta(days=pace.before))
         self.chance = random.Random(seed)
         self.week = Week()
         self.store = redrive.connect(here / "redrive.db")
@@ -134,17 +148,20 @@ class World:
         """Do what is on the agenda, and look at it all in between."""
         ends = MONDAY + WEEK
         with self._hearing():
-            looked = None
+            looked, troubled = None, False
             while self.clock.now() < ends:
-                if self.counts or looked is None or self.clock.now() - looked >= WARM_UP:
+                pause = (self.pace.close if troubled else self.pace.calm) if self.counts else WARM_UP
+                due = bool(self._agenda) and self._agenda[0][0] <= self.clock.now()
+                # A run that fails is given time to recover only where a watch has looked of late.
+                if looked is None or self.clock.now() - looked >= pause or (due and self.counts):
                     self._look()
-                    looked = self.clock.now()
-                if self._agenda and self._agenda[0][0] <= self.clock.now():
+                    looked, troubled = self.clock.now(), self._is_troubled()
+                if due:
                     heapq.heappop(self._agenda)[2]()
+                    troubled = self._is_troubled()
                     continue
-                pause = CLOSE if self._is_troubled() else CALM if self.counts else WARM_UP
-                until = min(self.clock.now() + pause, self._agenda[0][0] if self._agenda else ends)
-                self.clock.advance((until - self.clock.now()).total_seconds())
+                until = min(looked + pause, ends, *(entry[0] for entry in self._agenda[:1]))
+                self.clock.advance(max(0.0, (until - self.clock.now()).total_seconds()))
         return self.week
 
     def _look(self) -> None:
@@ -252,6 +269,7 @@ def _told(at: datetime, document: dict[str, Any]) -> Told:
     )
 
 
+@cache
 def _answer(status: int) -> httpx.Response:
     return httpx.Response(status, request=httpx.Request("GET", "https://partner.example/page"))
 
@@ -264,9 +282,9 @@ def _has_a_fee(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan(world: World) -> None:
-    """The agenda of two weeks; what goes wrong, goes wrong in the second."""
-    for day in range(14):
-        midnight = MONDAY - WEEK + timedelta(days=day)
+    """The agenda; what goes wrong, goes wrong in the week that counts."""
+    for day in range(-world.pace.before, 7):
+        midnight = MONDAY + timedelta(days=day)
         _of_the_carrier(world, midnight)
         _of_the_day(world, midnight)
         if day % 7 == 0:
@@ -373,9 +391,9 @@ def _vendor(world: World, midnight: datetime) -> None:
     world.at(midnight + timedelta(hours=33), redriven)
 
 
-def simulate(here: Path, *, seed: int = 2026) -> Week:
+def simulate(here: Path, pace: Pace = WHOLE, *, seed: int = 2026) -> Week:
     """Live through it."""
-    world = World(here, seed=seed)
+    world = World(here, pace, seed=seed)
     try:
         _plan(world)
         return world.go()

@@ -12,7 +12,7 @@ import week
 @pytest.fixture(scope="module")
 def lived():
     with week.directory() as here:
-        return week.simulate(here)
+        return week.simulate(here, week.SHORT)
 
 
 def test_people_are_told_what_they_need_to_know_and_nothing_else(lived):
