@@ -44,7 +44,7 @@ WEEK = Plan(
     called_after=7 * 24,
 )
 SHORT = Plan(
-    days=2.5,
+    days=2.4,
     before=1,
     look=45 * MINUTE,
     close_look=15 * MINUTE,
