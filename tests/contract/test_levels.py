@@ -411,12 +411,12 @@ class TestWhatIsUsual:
         assert len(self.usual(levels)) == 7
 
 
-def test_the_minutes_of_a_service_are_those_of_two_hours_the_oldest_first(books, levels):
+def test_the_minutes_of_a_service_are_those_of_three_hours_the_oldest_first(books, levels):
     books.put(service_rollups, rollup(MONDAY - HOUR, successes=1, retries=0, failed_4xx=0, failed_auth=0))
-    minutes = [MONDAY - 121 * MINUTE, MONDAY - MINUTE, MONDAY - 119 * MINUTE]
+    minutes = [MONDAY - 181 * MINUTE, MONDAY - MINUTE, MONDAY - 179 * MINUTE]
     books.put(service_minutes, *({"service": "shipfast", "at": at, "attempts": 3, "faults": 2} for at in minutes))
     (found,) = levels().picture(MONDAY).services
-    assert [one.at for one in found.minutes] == [MONDAY - 119 * MINUTE, MONDAY - MINUTE]
+    assert [one.at for one in found.minutes] == [MONDAY - 179 * MINUTE, MONDAY - MINUTE]
     assert {(one.attempts, one.faults) for one in found.minutes} == {(3, 2)}
 
 

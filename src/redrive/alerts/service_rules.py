@@ -11,6 +11,7 @@ from redrive.alerts.conditions import found
 from redrive.alerts.picture import Judgement, LevelPicture, Minute, ServicePicture, Window
 from redrive.alerts.sentences import clock, command, counted, percent, short, span
 from redrive.alerts.settings import AlertSettings, Thresholds
+from redrive.calls.rollups import MINUTES_KEPT
 from redrive.notices import Facts, Finding, Subject
 
 _MINUTE = timedelta(minutes=1)
@@ -25,6 +26,8 @@ _FLAPPING = 0.25
 """Share of the minutes with attempts that are bad in what is up and down in turn."""
 _WELL_AGAIN = 2.0
 """What failed on and off and is seldom called is over after so many times `flap_seconds`."""
+_OUTAGE = timedelta(hours=2)
+"""How far back an outage is looked for: what fails on and off for days has other conditions that hold, too."""
 _SEEN_WELL = 30
 """Good minutes with attempts after which no rhythm can have hidden the failures of a service from its callers."""
 _HYSTERESIS = 0.5
@@ -123,13 +126,15 @@ class Outage:
         return f"{name} had failed for {span(last.seconds)} since {since}: {share}; it answers again"
 
 
-def outage(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> Outage | None:
+def outage(
+    minutes: Iterable[Minute], now: datetime, limits: Thresholds, *, within: timedelta = _OUTAGE
+) -> Outage | None:
     """Return the last outage, if it still counts: the service is down, was so not long ago, or fails on and off.
 
     A short stretch of which half went well is no part of it: of a service that is seldom called, that is one attempt
     that failed and a retry that did not.
     """
-    known = [one for one in minutes if one.attempts > 0 and one.at <= now]
+    known = [one for one in minutes if one.attempts > 0 and now - within <= one.at <= now]
     chain: list[Stretch] = []
     for one in stretches(known, now, limits):
         if not one.is_outage(limits) and 2 * one.faults <= one.attempts:
@@ -196,7 +201,8 @@ def _may_fail_again(service: ServicePicture, now: datetime, limits: Thresholds) 
     A service that is up and down every 11 minutes shows to a pipeline that runs every 10 for an hour, and then not for
     more than an hour.
     """
-    last = outage(service.minutes, now, replace(limits, flap_seconds=_WELL_AGAIN * limits.flap_seconds))
+    longer = replace(limits, flap_seconds=_WELL_AGAIN * limits.flap_seconds)
+    last = outage(service.minutes, now, longer, within=timedelta(seconds=MINUTES_KEPT))
     if last is None or not _flaps(last.stretches, service.minutes, limits):
         return False
     return sum(last.ends <= one.at <= now and one.attempts > 0 for one in service.minutes) < _SEEN_WELL
