@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from redrive.calls.in_flight import Known, idempotency_key, known
+from redrive.calls.in_flight import Known, idempotency_key, key_in, known
 from redrive.calls.routes import route, shown_path
 from redrive.calls.sent import sent_requests
 from redrive.calls.target import Target
@@ -28,6 +28,11 @@ IDEMPOTENT_METHODS = frozenset({*_SAFE_METHODS, "PUT", "DELETE"})
 REFUSALS = frozenset({401, 403, 408, 425, 429})
 
 KEY_SENT = "redrive.key_sent"
+KEY = "redrive.key"
+"""Where an adapter notes the key of the request that a redirect comes from."""
+_REDIRECTED = "redrive.redirected"
+# Redirects by which the server asks for the same request at another address.
+_SAME_REQUEST = frozenset({307, 308})
 
 _FILLED = (("credential", 1), ("timeout", 1))
 _FILLED_WITH_KEY = (*_FILLED, ("idempotency_key", 1))
@@ -46,6 +51,24 @@ def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
         limits_itself=True,
         server=parts.netloc.rpartition("@")[2] or None,  # without the user and password of a URL
     )
+
+
+def put_key(headers: Any, key: str) -> None:
+    """Send this key, unless the caller's own headers have one: an empty one protects nothing."""
+    if key_in(headers) is None:
+        headers["Idempotency-Key"] = key
+
+
+def note_redirect(notes: Any, request: Any, status: int, outgoing: Any) -> None:
+    """Note the key of a request that the server asks to have elsewhere: what follows is the same logical call."""
+    if status in _SAME_REQUEST and (key := idempotency_key(outgoing)) is not None:
+        notes[_REDIRECTED] = request.method, str(request.url), key
+
+
+def begin_key(notes: Any, request: Any) -> None:
+    """Take over the key of the request that this one follows; one that is sent to the same address is another call."""
+    method, url, key = notes.pop(_REDIRECTED, None) or (None, None, None)
+    notes[KEY] = key if method == request.method and url != str(request.url) else None
 
 
 def too_slow(timeout: float) -> str:

@@ -12,7 +12,17 @@ from typing import Any, TypeVar, cast
 from urllib.request import getproxies, proxy_bypass_environment  # type: ignore[attr-defined]  # not in typeshed
 
 from redrive.calls.apply import Apply, Origin, scrub
-from redrive.calls.http import KEY_SENT, http_target, shorter, too_slow, warn_of_retries
+from redrive.calls.http import (
+    KEY,
+    KEY_SENT,
+    begin_key,
+    http_target,
+    note_redirect,
+    put_key,
+    shorter,
+    too_slow,
+    warn_of_retries,
+)
 from redrive.calls.runner import Runner
 from redrive.calls.target import Target
 from redrive.classify.responses import attribute
@@ -82,6 +92,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         try:
             response = self._sync_transport(outgoing.url).handle_request(outgoing)
             response.request = request
+            if idempotency_key is not None:
+                note_redirect(request.extensions, request, response.status_code, outgoing)
             self._apply.take_back(response, credential)
             if self._leaves_unread(response):
                 return response
@@ -114,6 +126,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             async with time_limit(None if timeout is None else timeout + min(0.1, timeout / 10)):
                 response = await self._async_transport(outgoing.url).handle_async_request(outgoing)
                 response.request = request
+                if idempotency_key is not None:
+                    note_redirect(request.extensions, request, response.status_code, outgoing)
                 self._apply.take_back(response, credential)
                 if self._leaves_unread(response):
                     return response
@@ -147,7 +161,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             query = self._apply.with_query(url.query.decode("ascii"), credential)
             url = url.copy_with(query=query.encode("ascii")) if query else url
         if key is not None:
-            headers.setdefault("Idempotency-Key", key)
+            put_key(headers, request.extensions.get(KEY) or key)
             request.extensions[KEY_SENT] = self._runner.core.family
         if (limits := self._runner.options.limits) is not None:
             given = extensions.get("timeout", {})
@@ -161,6 +175,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def _guarded(self, request: httpx.Request) -> Target:
         # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
         request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions, KEY_SENT: None}
+        if self._runner.keyed:
+            begin_key(request.extensions, request)
         body = b"".join(request.stream) if isinstance(request.stream, _library(request).ByteStream) else request.stream
         return http_target(request.method, str(request.url), body, keyed=self._runner.keyed)
 

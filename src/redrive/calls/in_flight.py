@@ -96,7 +96,12 @@ def attached(holder: Any) -> Any:
 
 def idempotency_key(request: Any) -> str | None:
     """The key that the request carries; an empty one counts as none."""
-    return (header(attribute(request, "headers"), "idempotency-key") or "").strip() or None
+    return key_in(attribute(request, "headers"))
+
+
+def key_in(headers: Any) -> str | None:
+    """Return the idempotency key in headers; an empty one counts as none."""
+    return (header(headers, "idempotency-key") or "").strip() or None
 
 
 def redirected(holder: Any) -> Iterator[Sent]:

@@ -8,7 +8,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redrive.calls.apply import Apply, Origin, scrub
-from redrive.calls.http import KEY_SENT, http_target, shorter, too_slow, warn_of_retries
+from redrive.calls.http import (
+    KEY,
+    KEY_SENT,
+    begin_key,
+    http_target,
+    note_redirect,
+    put_key,
+    shorter,
+    too_slow,
+    warn_of_retries,
+)
 from redrive.calls.runner import Runner
 from redrive.classify.responses import attribute
 from redrive.extras import needs
@@ -49,6 +59,8 @@ class ServiceAdapter(BaseAdapter):
         # A redirect shares the hooks of the request it comes from, and so remembers where that was sent.
         request.hooks.setdefault(_ORIGIN, Origin.of(request.url or ""))
         request.hooks[KEY_SENT] = None
+        if self._runner.keyed:
+            begin_key(request.hooks, request)
         # A multipart body has a random boundary: it does not tell what is sent.
         multipart = "multipart/" in str(request.headers.get("Content-Type", ""))
         body = request if multipart else request.body
@@ -75,6 +87,8 @@ class ServiceAdapter(BaseAdapter):
             limits = _limits(limit, self._runner.options.limits, timeout)
             response = self._inner.send(outgoing, stream=stream, timeout=limits, **options)
             response.request, response.url = request, request.url or ""
+            if idempotency_key is not None:
+                note_redirect(request.hooks, request, response.status_code, outgoing)
             self._apply.take_back(response, credential)
             response.connection = self  # type: ignore[assignment]  # auth flows send their second leg by it
             if not stream or response.status_code >= 400:
@@ -99,7 +113,7 @@ class ServiceAdapter(BaseAdapter):
             outgoing.headers.update(self._apply.headers(credential))
             outgoing.url = url._replace(query=self._apply.with_query(url.query, credential)).geturl()
         if key is not None:
-            outgoing.headers.setdefault("Idempotency-Key", key)
+            put_key(outgoing.headers, request.hooks.get(KEY) or key)  # type: ignore[arg-type]  # a note, not a hook
             request.hooks[KEY_SENT] = self._runner.core.family
         return outgoing
 

@@ -247,6 +247,51 @@ def keys_seen(server, path="*"):
     return [request.headers.get("Idempotency-Key") for request in server.requests if path in ("*", request.path)]
 
 
+@pytest.mark.parametrize("blank", ["", " \t"])
+def test_11_empty_key_of_the_caller_is_replaced(client, server, blank):
+    server.on("/orders", Answer(502), Answer(201))
+    shipfast = Service("shipfast", retry=QUICK, idempotent="key")
+    if blank and client.kind == "requests":
+        blank = ""  # requests rejects a value that begins with a space
+    assert client.send(shipfast, "POST", "/orders", headers={"Idempotency-Key": blank}).status_code == 201
+    first, second = keys_seen(server)
+    assert first == second
+    assert first.strip()
+
+
+@pytest.mark.parametrize("status", [307, 308])
+def test_11_redirected_post_keeps_its_key(client, server, status):
+    server.on("/orders", Answer(status, headers={"Location": "/v2/orders"}))
+    server.on("/v2/orders", Answer(status, headers={"Location": "/v3/orders"}))
+    server.on("/v3/orders", Answer(502), Answer(201))
+    shipfast = Service("shipfast", retry=QUICK, idempotent="key")
+    redirects = {"allow_redirects" if client.kind == "requests" else "follow_redirects": True}
+    assert client.send(shipfast, "POST", "/orders", json={}, **redirects).status_code == 201
+    first = keys_seen(server)
+    assert len(first) == 4
+    assert len(set(first)) == 1
+    client.send(shipfast, "POST", "/orders", json={}, **redirects)
+    assert keys_seen(server)[-1] not in first
+
+
+def test_11_request_that_is_sent_again_after_a_redirect_has_another_key(server):
+    server.on("/orders", Answer(307, headers={"Location": "/v2/orders"}))
+    server.on("/v2/orders", Answer(201))
+    shipfast = Service("shipfast", retry=QUICK, idempotent="key")
+    with httpx.Client(transport=shipfast.httpx_transport(), follow_redirects=True) as client:
+        request = client.build_request("POST", f"{server.url}/orders", json={})
+        for _ in range(2):
+            client.send(request)
+    with requests.Session() as session:
+        session.mount("http://", shipfast.requests_adapter())
+        prepared = session.prepare_request(requests.Request("POST", f"{server.url}/orders", json={}))
+        for copy in (prepared, prepared, prepared.copy()):
+            session.send(copy)
+    keys = keys_seen(server)
+    assert keys[::2] == keys[1::2]
+    assert len(set(keys)) == 5
+
+
 def test_11_one_key_per_logical_call_also_across_credentials(client, server):
     server.limit_keys({"key-aaaa": 0, "key-bbbb": None}, bearer=True)
     server.on("/orders", Answer(502), Answer(201))
