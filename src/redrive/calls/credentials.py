@@ -68,13 +68,23 @@ class Credentials(Part):
         if state.value is not None:
             remember(state.value)
         self.pick()
+        if state.renew_at <= self._clock.monotonic() and not state.warned:
+            state.warned = True
+            EVENTS.warning(
+                "%s: the token expires at once: each call fetches one and uses it all the same. Check the expiry that "
+                "the fetch function returns, and the clocks of this host and of the server",
+                self._service,
+            )
         self._announce(TokenRefreshed(self._service, last_four(state.value or ""), state.generation))
 
-    def pick(self, *, pausing: bool = False, avoid: Collection[int] = ()) -> Grant | TokenKeeper | float:
-        """A grant; or the keeper of a token that was never fetched; or, where no key is viable, the seconds to wait.
+    def pick(
+        self, *, pausing: bool = False, avoid: Collection[int] = (), expired: Collection[int] = ()
+    ) -> Grant | TokenKeeper | float:
+        """A grant; or the keeper of a token that is to be fetched; or, where no key is viable, the seconds to wait.
 
         Only a pause is worth waiting for; a pool whose keys are all drained answers infinity. `pausing` takes the key
-        whose pause ends first as if it had ended; `avoid` holds the slots that the call must not use again.
+        whose pause ends first as if it had ended; `avoid` holds the slots that the call must not use again, `expired`
+        those whose token it uses although it has expired.
         """
         with self._lock:
             now, moment = self._clock.now(), self._clock.monotonic()
@@ -88,7 +98,7 @@ class Credentials(Part):
             key, keeper = self._options.keys[slot], self._keepers[slot]
             if keeper is None:
                 grant = Grant(str(key), last_four(str(key)), slot)
-            elif keeper.state.value is None or keeper.state.renew_at <= moment:
+            elif keeper.state.value is None or (keeper.state.renew_at <= moment and slot not in expired):
                 self.current = None
                 return keeper
             else:

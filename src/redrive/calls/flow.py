@@ -115,6 +115,7 @@ class Call:
         self._refreshed: set[int] = set()
         self._tried: set[int] = set()  # keys that were refused or limited
         self._refused: set[int] = set()  # keys that are not sent again in this call
+        self._expired: set[int] = set()  # tokens that had expired when they were fetched: they are used all the same
         self._renewal: Refresh | None = None
 
     def run(self, first: Trial | None) -> Steps:
@@ -175,10 +176,10 @@ class Call:
         waited = False
         while True:
             # Who has waited has waited, also where a test has cut the wait short.
-            found = credentials.pick(avoid=self._tried) if self._tried else None
+            found = credentials.pick(avoid=self._tried, expired=self._expired) if self._tried else None
             if not isinstance(found, Grant | TokenKeeper):
                 pausing = waited and testmode.active().longest_wait is not None
-                found = credentials.pick(pausing=pausing, avoid=self._refused)
+                found = credentials.pick(pausing=pausing, avoid=self._refused, expired=self._expired)
             if isinstance(found, Grant):
                 return found
             if isinstance(found, TokenKeeper):
@@ -199,6 +200,9 @@ class Call:
         if failed is None and self._left() <= 0:
             failed = Raised(TimeoutError(f"the token took {took:.1f} s to fetch, and the call's time is over"))
         if failed is None or self._core.credentials is None:
+            if refresh.keeper.state.renew_at <= self._core.clock.monotonic():
+                # The clock of the server may differ. Another fetch would return the same, without end.
+                self._expired.add(refresh.keeper.slot)
             return None
         self._core.credentials.refused(refresh.keeper.slot)
         self._refreshed.discard(refresh.keeper.slot)  # nothing was refreshed: the next 401 may try again

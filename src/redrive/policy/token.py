@@ -48,13 +48,15 @@ class Token:
 class TokenState:
     """The token in use and how often it was fetched."""
 
-    __slots__ = ("generation", "renew_at", "value")
+    __slots__ = ("generation", "renew_at", "value", "warned")
 
     def __init__(self) -> None:
         self.value: str | None = None
         self.generation = 0
         self.renew_at = math.inf
         """When to fetch it anew, by the monotonic clock."""
+        self.warned = False
+        """Whether it was said that its tokens expire at once."""
 
     def outdated(self, generation: int) -> bool:
         """Whether a failure of that generation is old news: the token has been renewed since."""

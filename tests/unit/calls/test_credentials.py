@@ -964,3 +964,56 @@ class TestExpiry:
             service(credentials=Token(lambda: ("token-0001", "soon"))).call(lambda *, credential: credential)
         with pytest.raises(ValueError, match="ttl must be a finite number of seconds above 0"):
             Token(lambda: "token-0001", ttl=0)
+
+
+class TestTokenThatExpiresAtOnce:
+    """The clock of the server may differ: the token is used, and fetched once for each call."""
+
+    @pytest.fixture
+    def fetch(self):
+        def fetch():
+            fetch.count += 1
+            assert fetch.count < 10, "a busy loop on the token endpoint"
+            return f"token-{fetch.count:04}", fetch.expiry
+
+        fetch.count, fetch.expiry = 0, 0
+        return fetch
+
+    @pytest.mark.parametrize(
+        "expiry", [0, -5, timedelta(seconds=-1), datetime(2020, 1, 1, tzinfo=UTC)], ids=["0", "-5", "delta", "past"]
+    )
+    def test_each_call_fetches_once_and_one_warning_is_logged(self, service, fetch, caplog, expiry):
+        fetch.expiry = expiry
+        api = Api()
+        bank = service(credentials=Token(fetch))
+        bank.call(api)
+        for attempt in bank.attempts():
+            with attempt:
+                api(credential=attempt.credential)
+        assert api.seen == ["token-0001", "token-0002"]
+        assert caplog.text.count("shipfast: the token expires at once") == 1
+
+    async def test_async_call_fetches_once(self, service, fetch):
+        async def afetch():
+            return fetch()
+
+        api = Api()
+        await service(credentials=Token(afetch)).acall(api.later)
+        assert api.seen == ["token-0001"]
+
+    def test_time_that_is_over_before_its_use_counts_as_expired(self, fetch):
+        fetch.expiry = 1e-9
+        api = Api()
+        Service("shipfast", credentials=Token(fetch)).call(api)
+        assert api.seen == [f"token-{fetch.count:04}"]
+
+    def test_retries_use_the_same_token(self, service, fetch):
+        api = Api(**{"token-0001": 503})
+        with pytest.raises(httpx.HTTPStatusError):
+            service(credentials=Token(fetch), retry=Retry(attempts=3)).call(api)
+        assert api.seen == ["token-0001"] * 3
+
+    def test_401_fetches_one_more(self, service, fetch):
+        api = Api(**{"token-0001": 401})
+        service(credentials=Token(fetch)).call(api)
+        assert api.seen == ["token-0001", "token-0002"]
