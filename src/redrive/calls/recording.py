@@ -29,12 +29,16 @@ from redrive.calls.core import Core
 from redrive.calls.rollups import MINUTE, MINUTES_KEPT, Book, window
 from redrive.calls.sharing import in_words, own_name
 from redrive.calls.tally import take
+from redrive.errors import StoreError
+from redrive.model import Kind
 from redrive.policy import backoff
 
 LAST_WORD = 8.0
 """Seconds for which the end of a program, or of its store, waits for a store that is busy."""
 LAST_TRY = 2.0
 """And for one that could not be reached of late."""
+BREATH = 0.05
+"""Seconds between two tries to write into a store that is busy, while somebody waits."""
 LONGEST_PAUSE = 60.0
 """Seconds between two tries to reach a store that is lost."""
 
@@ -180,6 +184,7 @@ class Writer:
         self._bell: SimpleQueue[threading.Event | None] = SimpleQueue()
         self._ending = False
         self._failures = 0
+        self._busy = False  # whether the last try failed because others were writing
         self._process = own_name()
         self._number = 0
         self._unsure: Batch | None = None  # given to the store, and not known to be there
@@ -215,7 +220,7 @@ class Writer:
             record.leave()
 
     def _patience(self) -> float:
-        return LAST_TRY if self._failures else LAST_WORD
+        return LAST_TRY if self._failures and not self._busy else LAST_WORD
 
     # ── the ends of a process ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -250,7 +255,11 @@ class Writer:
         pause = self._rollups.every
         while self._needed():
             rung = self._rung(pause)
-            pause = self._round()
+            pause, ends = self._round(), time.monotonic() + LAST_WORD
+            while rung and self._busy and time.monotonic() < ends:
+                if more := self._rung(BREATH):
+                    rung, ends = [*rung, *more], time.monotonic() + LAST_WORD
+                pause = self._round()
             for waiting in rung:
                 if waiting is not None:
                     waiting.set()
@@ -280,7 +289,7 @@ class Writer:
         try:
             self._write()
         except Exception as error:  # of whatever kind: calls go on, and the next round tries again
-            self._failures += 1
+            self._failures, self._busy = self._failures + 1, _is_busy(error)
             if self._failures == 1:
                 EVENTS.warning(
                     "%s cannot be told what services do; it is kept (%s)", self._rollups.name, in_words(error)
@@ -288,7 +297,7 @@ class Writer:
             ramp = backoff.ceiling(self._failures, base=every, multiplier=2, cap=max(every, LONGEST_PAUSE))
             return random.uniform(ramp / 2, ramp)
         if self._failures:
-            self._failures = 0
+            self._failures, self._busy = 0, False
             EVENTS.warning("%s is told what services do again", self._rollups.name)
         return every
 
@@ -311,6 +320,15 @@ class Writer:
         if self._unsure is not None:
             self._rollups.add(self._unsure)
             self._unsure = None
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether the store was reached, but others kept its locks: SQLite's one lock, or those of PostgreSQL."""
+    if not isinstance(error, StoreError) or error.kind not in (Kind.TRANSIENT, Kind.RETRY_NOW):
+        return False
+    original = getattr(error.__cause__, "orig", None)
+    state = getattr(original, "sqlstate", "")  # SQLite has none, nor a server that could be down
+    return original is not None and state is not None and not state.startswith("08")
 
 
 _lock = threading.RLock()

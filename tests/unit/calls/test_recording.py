@@ -3,19 +3,22 @@
 import asyncio
 import gc
 import logging
+import sqlite3
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
+import redrive
 from redrive import Breaker, CircuitOpen, Retry, Service
-from redrive.calls import recording
+from redrive.calls import announce, recording
 from redrive.calls.rollups import Book
 from redrive.policy.fleet import Heard
+from redrive.store import service_log
 from redrive.testing import FakeClock
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
@@ -446,3 +449,28 @@ def test_three_calls_in_a_row_that_end_in_5xx_are_a_streak(service, shelf, answe
             with suppress(httpx.ConnectError):
                 client.get("http://bank.example/payouts")
     assert shelf.counts().get("streaks_5xx", 0) == streaks
+
+
+def test_closing_waits_for_a_store_that_another_process_writes_to(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(service_log, "PATIENCE", 0.01)
+    store = redrive.connect(f"sqlite:///{tmp_path / 'store.db'}", patience=0.01)
+    bank = Service("bank", store=store)
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        class CommitsOnceItFailed(logging.Handler):
+            def emit(self, record):
+                if "cannot be told what services do" in record.getMessage():
+                    other.execute("COMMIT")
+
+        handler = CommitsOnceItFailed()
+        announce.EVENTS.addHandler(handler)
+        try:
+            bank.call(fine)
+            store.close()
+        finally:
+            announce.EVENTS.removeHandler(handler)
+    assert "database is locked" in caplog.text
+    assert "could not be told what services did last" not in caplog.text
+    with redrive.connect(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        assert sum(window.calls for window in store.services.windows("bank")) == 1
