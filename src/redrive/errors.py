@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from sys import float_info
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from redrive.model import Failure, Kind
@@ -59,7 +60,9 @@ class StatedVerdict(RedriveError):
         if not isinstance(message, str):
             name = type(self).__name__
             raise TypeError(f"{name} takes a message, and seconds by name: {name}(retry_after={message!r})")
-        if retry_after is not None and not (isinstance(retry_after, int | float) and 0 <= retry_after < float("inf")):
+        if retry_after is not None and not (
+            isinstance(retry_after, int | float) and 0 <= retry_after <= float_info.max
+        ):
             raise ValueError(f"retry_after must be a finite number of seconds from 0 up, not {retry_after!r}")
         super().__init__(message or str(self.kind))
         self.retry_after = retry_after

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from math import isfinite
 from typing import Literal
 
 from redrive.classify.codes import verdict_by_code
@@ -14,12 +13,12 @@ from redrive.classify.look_through import look_through, origin_of, stands_for_an
 from redrive.classify.names import type_names
 from redrive.classify.ours import verdict_on_ours
 from redrive.classify.responses import Answer, attribute, body_in_memory, headers_of
+from redrive.classify.retry_after import asked_wait
 from redrive.classify.signals import is_interrupt
 from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TEXTS, TYPES
 from redrive.model import Kind, Scope, Verdict
 
 _STATUS_ATTRIBUTES = ("http_status", "http_status_code", "status", "code", "http_code")
-_WAIT_ATTRIBUTES = ("retry_after", "retry_after_s", "retry_after_seconds")
 _RETRY_FLAGS = ("retryable", "retriable", "is_retryable", "is_transient", "transient")
 _DEPTH = 10
 
@@ -104,18 +103,16 @@ def _type_of(error: BaseException, level: int, scope: Scope) -> Found | None:
 
 def _by_attributes(error: BaseException, now: datetime) -> Found | None:
     """What an error of an unknown class says of itself: an HTTP status, how long to wait, or a flag."""
+    asked = asked_wait(error)
     for name in _STATUS_ATTRIBUTES:
         status = attribute(error, name)
         if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
             answer = Answer(int(status), headers_of(error), body_in_memory(error))
-            verdict = http_verdict(answer, now)
+            verdict = http_verdict(answer, now, asked and asked.seconds)
             return Found(replace(verdict, detail=verdict.detail or error_detail(error)), "origin")
-    for name in _WAIT_ATTRIBUTES:
-        wait = attribute(error, name)
-        if isinstance(wait, int | float) and not isinstance(wait, bool) and isfinite(wait) and wait >= 0:
-            reason = f"{type(error).__name__} asks to wait {wait:g} s"
-            verdict = Verdict(Kind.RATE_LIMITED, reason, f"attribute.{name}", float(wait), error_detail(error))
-            return Found(verdict, "origin")
+    if asked:
+        reason, rule = f"{type(error).__name__} asks to wait {asked.seconds:g} s", f"attribute.{asked.attribute}"
+        return Found(Verdict(Kind.RATE_LIMITED, reason, rule, asked.seconds, error_detail(error)), "origin")
     if flag := next((name for name in _RETRY_FLAGS if attribute(error, name) is True), None):
         reason = f"{type(error).__name__} says that it can be retried"
         return Found(Verdict(Kind.TRANSIENT, reason, f"attribute.{flag}", detail=error_detail(error)), "origin")

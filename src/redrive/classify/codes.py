@@ -23,7 +23,7 @@ from redrive.classify.read import (
     sqlstate,
 )
 from redrive.classify.responses import attribute
-from redrive.classify.retry_after import retry_after
+from redrive.classify.retry_after import asked_wait, retry_after
 from redrive.classify.tables.entry import Entry
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL, SQLITE, SQLSTATE, SQLSTATE_PHRASE
@@ -78,7 +78,8 @@ def _by_answer(error: BaseException, now: datetime) -> Verdict | None:
     answer, code = http_answer(error), aws_code(error)
     verdict = None
     if answer is not None:
-        verdict = http_verdict(answer, now)
+        asked = asked_wait(error)
+        verdict = http_verdict(answer, now, asked and asked.seconds)
         if verdict.detail is None and code is None:
             verdict = replace(verdict, detail=_beyond_the_status(error, verdict))
     if code is None:

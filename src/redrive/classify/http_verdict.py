@@ -24,14 +24,20 @@ _SAID = {
 """By status, what its body says where the credential is used up, and where it is too fast."""
 
 
-def http_verdict(answer: Answer, now: datetime) -> Verdict:
-    """A Retry-After on an answer that can heal outranks the status; a used-up credential outranks both."""
+def http_verdict(answer: Answer, now: datetime, asked: float | None = None) -> Verdict:
+    """A Retry-After on an answer that can heal outranks the status; a used-up credential outranks both.
+
+    `asked` are the seconds that an exception names; where it has headers, they decide, and 0 is most often a default.
+    """
     status = answer.status
     used_up_words, too_fast_words = _SAID.get(status, (None, None))
     used_up = used_up_words.search(answer.body or "") if used_up_words else None
     too_fast = too_fast_words.search(answer.body or "") if too_fast_words else None
     limited = status == 429 or too_fast is not None
-    wait = retry_after(answer.headers, now, limited=limited) if status in RETRY_AFTER_COUNTS else None
+    wait = None
+    if status in RETRY_AFTER_COUNTS:
+        wait = retry_after(answer.headers, now, limited=limited)
+        wait = (asked or None) if wait is None and not answer.headers else wait
     said = f"HTTP {status} {_phrase(status)}".rstrip()
     if used_up:
         kind, rule, reason = Kind.QUOTA, f"http.{status}.quota", f"{said}: {used_up[0]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from sys import float_info
 
 from redrive.classify.rules import Predicate, Rule
 from redrive.classify.signals import is_stop_type
@@ -35,7 +36,7 @@ def make_rule(
     for label, text in (("body", body), ("reason", reason), ("name", name)):
         if text is not None and not isinstance(text, str):
             raise TypeError(f"{label} must be a string, not {text!r}")
-    if retry_after is not None and not (isinstance(retry_after, int | float) and 0 <= retry_after < float("inf")):
+    if retry_after is not None and not (isinstance(retry_after, int | float) and 0 <= retry_after <= float_info.max):
         raise ValueError(f"retry_after must be a finite number of seconds from 0 up, not {retry_after!r}")
     if body == "":
         raise ValueError("body must be a text to look for, not an empty string")

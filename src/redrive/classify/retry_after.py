@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from math import isfinite
+from sys import float_info
+from typing import NamedTuple
 
-from redrive.classify.responses import header
+from redrive.classify.responses import attribute, header
 
 # Where services name the end of the period, in seconds or since 1970.
 _RESETS = ("ratelimit-reset", "x-ratelimit-reset", "x-rate-limit-reset")
@@ -30,7 +32,24 @@ _DATES = (
     re.compile(rf"[a-z]{{3}} (?P<month>[a-z]{{3}}) +(?P<day>[0-9]{{1,2}}) {_TIME} (?P<year>[0-9]{{4}})", re.I),
 )
 _ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:")
+_WAIT_ATTRIBUTES = ("retry_after", "retry_after_s", "retry_after_seconds")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+class Asked(NamedTuple):
+    """The wait that an exception asks for, and the attribute that names it."""
+
+    attribute: str
+    seconds: float
+
+
+def asked_wait(error: BaseException) -> Asked | None:
+    """Return the wait that an attribute of an exception names; None where none is a span that a float can hold."""
+    for name in _WAIT_ATTRIBUTES:
+        wait = attribute(error, name)
+        if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= float_info.max:
+            return Asked(name, float(wait))
+    return None
 
 
 def retry_after(headers: object, now: datetime, *, limited: bool = False) -> float | None:

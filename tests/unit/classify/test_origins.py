@@ -254,3 +254,43 @@ def test_request_that_no_server_understands_is_not_blamed_on_the_service(status)
         response = service.call(lambda headers=headers: httpx.Response(status, headers=headers))
         assert len(response.redrive.attempts) == 1
     assert service.circuit == "closed"
+
+
+class TestWaitThatAnErrorNames:
+    @staticmethod
+    def error(**attributes):
+        error = ApiError("limited")
+        vars(error).update(attributes)
+        return error
+
+    @pytest.mark.parametrize("name", ["status", "status_code", "http_status"])
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_counts_beside_a_status(self, name, status):
+        verdict = classify(self.error(**{name: status, "retry_after": 120}))
+        assert (verdict.kind, verdict.status, verdict.retry_after) == (Kind.RATE_LIMITED, status, 120.0)
+
+    def test_does_not_count_beside_headers_or_where_waiting_is_useless(self):
+        assert classify(self.error(status=503, retry_after=120, headers={"Retry-After": "7"})).retry_after == 7.0
+        assert classify(self.error(status=503, retry_after=120, headers={"Date": "today"})).retry_after is None
+        assert classify(self.error(status=404, retry_after=120)).retry_after is None
+        assert classify(self.error(status=503, retry_after=0)).kind == Kind.TRANSIENT
+
+    @pytest.mark.parametrize("wait", [pytest.param(10**400, id="huge"), -1, float("nan"), float("inf"), True, "7"])
+    def test_must_be_a_number_that_can_be_waited_for(self, wait):
+        assert classify(self.error(retry_after=wait)).rule == "unknown"
+        assert classify(self.error(retry_after=wait, status=503)).retry_after is None
+
+    def test_beyond_every_float_is_rejected_where_it_is_stated(self):
+        with pytest.raises(ValueError, match="retry_after must be a finite number"):
+            redrive.RateLimited(retry_after=10**400)
+        with pytest.raises(ValueError, match="retry_after must be a finite number"):
+            Classifier().rule(status=409, kind="rate_limited", retry_after=10**400)
+
+    def test_is_waited_for(self):
+        clock = FakeClock()
+        with pytest.raises(ApiError):
+            Service("bank", clock=clock, retry=Retry(attempts=2, within=1000)).call(self.fail)
+        assert min(clock.sleeps) >= 120
+
+    def fail(self):
+        raise self.error(status=503, retry_after=120)
