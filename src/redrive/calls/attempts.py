@@ -43,18 +43,21 @@ class Block:
     number           counted from 1
     credential       the key or token in use, where the service has any
     timeout          seconds that the attempt may take, where that is set
-    idempotency_key  the same for all attempts of the call
     """
 
-    __slots__ = ("_blocks", "_entered", "_mark", "credential", "idempotency_key", "number", "timeout")
+    __slots__ = ("_blocks", "_entered", "_mark", "credential", "number", "timeout")
 
     def __init__(self, blocks: _Blocks, number: int, grant: Grant | None, timeout: float | None) -> None:
         self.number = number
         self.credential = None if grant is None else grant.value
         self.timeout = timeout
-        self.idempotency_key = blocks.key
         self._mark = attempt_of(blocks.runner.core, grant, blocks.outer, blocks.key)
         self._blocks = blocks
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The same for all attempts of the call; None inside an attempt of the same service, which has its own."""
+        return self._blocks.make_key()
 
     def __enter__(self) -> Block:
         if hasattr(self, "_entered"):
@@ -92,6 +95,8 @@ class _Blocks:
     The first block takes the straight way where that is open, and there is no flow until it fails.
     """
 
+    _is_nested = False
+
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.outer = innermost()
@@ -103,10 +108,17 @@ class _Blocks:
         if self._passage is None:
             self._take_the_long_way()
 
+    def make_key(self) -> str | None:
+        """Return the key of the call, made when it is first asked for: most blocks need none."""
+        if self.key is None and not self._is_nested:
+            self.key = new_key()
+        return self.key
+
     def _take_the_long_way(self) -> None:
         core, options = self.runner.core, self.runner.options
         nested = enclosing(core)
         if nested is not None:
+            self._is_nested = True
             self._steps = self._once(nested.grant)
         else:
             self.key = options.idempotency_key or (new_key() if self.runner.keyed else None)

@@ -53,7 +53,7 @@ def perform(step: Step, work: Work) -> Outcome | None:
             case Discard(response):
                 response.close()
             case Substitute(error):
-                return Returned(work.fallback(error))
+                return Returned(_value(work.fallback(error)))
     except Exception as error:
         return _failed(step, error)
     return None
@@ -95,6 +95,15 @@ async def aperform(step: Step, work: Work) -> Outcome | None:
     except Exception as error:
         return _failed(step, error)
     return None
+
+
+def _value(substitute: Any) -> Any:
+    """Return what a fallback gave, unless it is still to be awaited."""
+    if not isawaitable(substitute):
+        return substitute
+    if hasattr(substitute, "close"):
+        substitute.close()  # a coroutine that is dropped unawaited warns at a random later moment
+    raise TypeError("the fallback is async and the call is not: pass a sync fallback, or call with `await acall(…)`")
 
 
 def _failed(step: Step, error: Exception) -> Outcome | None:

@@ -380,6 +380,31 @@ def test_a_fallback_function_gets_the_arguments_and_the_error_if_it_wants(servic
         shipfast.call(fetch, 3, size=10)
 
 
+def test_async_fallback_of_a_sync_call_raises_type_error(service, flaky):
+    async def cached():
+        return "cached"
+
+    error = TimeoutError()
+    with pytest.raises(TypeError, match="the fallback is async and the call is not") as caught:
+        service(retry=Retry(attempts=1), fallback=cached).call(flaky(error))
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("idempotent", [False, True, "key"])
+def test_blocks_of_a_call_have_one_idempotency_key(service, idempotent):
+    shipfast = service(retry=Retry(attempts=3, base=0, cap=0), idempotent=idempotent)
+    keys = []
+    for _ in range(2):
+        for attempt in shipfast.attempts():
+            with attempt:
+                keys.append(attempt.idempotency_key)
+                if attempt.number < 3:
+                    raise TimeoutError
+    assert keys == [keys[0]] * 3 + [keys[3]] * 3
+    assert keys[0]
+    assert keys[0] != keys[3]
+
+
 async def test_a_fallback_may_be_async(service, flaky):
     async def fetch():
         return flaky(TimeoutError())()
