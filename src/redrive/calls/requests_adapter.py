@@ -113,7 +113,7 @@ class ServiceAdapter(BaseAdapter):
             outgoing.headers.update(self._apply.headers(credential))
             outgoing.url = url._replace(query=self._apply.with_query(url.query, credential)).geturl()
         if key is not None:
-            put_key(outgoing.headers, request.hooks.get(KEY) or key)  # type: ignore[arg-type]  # a note, not a hook
+            put_key(outgoing.headers, request.hooks.get(KEY) or key)
             request.hooks[KEY_SENT] = self._runner.core.family
         return outgoing
 
