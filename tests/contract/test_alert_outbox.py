@@ -38,6 +38,9 @@ from tests.support.warm_python import warm_python
 
 SLACK = settings(storm=99)
 GONE = judgement(under=EVERYTHING)
+NIGHT = Quiet(time(22), time(7), ZoneInfo("UTC"))
+MIDNIGHT = after(12 * 3_600)
+MORNING = after(19 * 3_600)
 
 
 class Longest:
@@ -215,6 +218,76 @@ def test_channel_that_is_back_gets_open_alerts_first(ledger, outbox, sender, rec
     ]
 
 
+class TestReopenedKey:
+    """An alert is over and opens again under its key: who hears last that it is over takes it to be over."""
+
+    @pytest.fixture(params=["hub:webhook", "pd:pagerduty"])
+    def world(self, request, store, recorder):
+        chosen = settings(request.param, storm=99, quiet=NIGHT)
+        ledger = AlertLedger(store.database, chosen)
+        return (
+            ledger,
+            Outbox(store.database, chosen, chance=Longest()),
+            Sender(store.database, chosen, deliver=recorder),
+        )
+
+    def _reopen(self, ledger, at, urgency=P1):
+        ledger.apply(GONE, now=at)
+        ledger.apply(judgement(finding(urgency=urgency)), now=at)
+
+    def test_resolved_message_is_sent_before_the_newer_opened(self, world, recorder):
+        ledger, _, sender = world
+        ledger.apply(judgement(finding()), now=NOON)
+        sender.send_due(now=NOON)
+        self._reopen(ledger, after(1))
+        sender.send_due(now=after(1))
+        assert recorder.said() == [("opened", "run:vendor"), ("resolved", "run:vendor"), ("opened", "run:vendor")]
+
+    def test_order_is_kept_after_an_outage_of_the_channel(self, world, recorder):
+        ledger, outbox, sender = world
+        (name,) = set(outbox.channels) - {"log"}
+        ledger.apply(judgement(finding()), now=NOON)
+        outbox.failed(outbox.claim(name, now=NOON), "500", now=NOON)
+        self._reopen(ledger, after(60))
+        sender.send_due(now=after(60))
+        assert [what for what, _ in recorder.said()] == ["opened", "resolved", "opened"]
+        assert ledger.unsent() == []
+
+    def test_resolved_message_that_failed_neither_delays_nor_closes_the_newer_alert(self, world, recorder):
+        ledger, outbox, sender = world
+        (name,) = set(outbox.channels) - {"log"}
+        ledger.apply(judgement(finding()), now=NOON)
+        sender.send_due(now=NOON)
+        ledger.apply(GONE, now=after(1))
+        claim = outbox.claim(name, now=after(1))
+        ledger.apply(judgement(finding()), now=after(2))
+        assert sender.send_due(now=after(2)) == 0  # the older message is on its way: it must not arrive later
+        outbox.failed(claim, "500", now=after(3))
+        assert sender.send_due(now=after(3)) == 1
+        sender.send_due(now=after(3_600))
+        assert [what for what, _ in recorder.said()] == ["opened", "opened"]
+        assert ledger.unsent() == []
+
+    def test_digest_tells_of_the_alert_that_is_open(self, world, recorder):
+        ledger, _, sender = world
+        ledger.apply(judgement(finding(urgency=P3), finding("x", P3, key="x")), now=NOON)
+        sender.send_due(now=NOON)
+        self._reopen(ledger, MIDNIGHT, P3)
+        ledger.apply(judgement(finding("y", P3, key="y")), now=MIDNIGHT)
+        sender.send_due(now=MORNING)
+        told = [(part.key, part.what) for _, message in recorder.messages[2:] for part in (message.parts or (message,))]
+        assert [what for key, what in told if key == "run:vendor"][-1] is What.OPENED
+
+    def test_urgent_alert_does_not_wait_for_the_morning(self, world, recorder):
+        ledger, _, sender = world
+        ledger.apply(judgement(finding(urgency=P3)), now=NOON)
+        sender.send_due(now=NOON)
+        self._reopen(ledger, MIDNIGHT, P1)
+        assert sender.send_due(now=MIDNIGHT) == 1
+        sender.send_due(now=MORNING)
+        assert [what for what, _ in recorder.said()] == ["opened", "opened"]
+
+
 # ── tries ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -345,10 +418,7 @@ def test_a_summary_that_could_not_be_delivered_is_one_once_more(store, recorder)
 
 # ── quiet hours ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-NIGHT = Quiet(time(22), time(7), ZoneInfo("UTC"))
 QUIET = settings("slack", quiet=NIGHT)
-MIDNIGHT = after(12 * 3_600)
-MORNING = after(19 * 3_600)
 
 
 @pytest.fixture

@@ -162,6 +162,13 @@ def compose_many(
     if not items:
         raise ValueError("a message needs at least one alert")
     latest = {alert.id: (_as_it_stands(what, alert), alert) for what, alert in items}
+    # Of a key that is open again, only the newer alert is told of: that an older one is over says nothing of it.
+    still = {alert.key: number for number, (what, alert) in sorted(latest.items()) if not _is_over(what)}
+    latest = {
+        number: (what, alert)
+        for number, (what, alert) in latest.items()
+        if not _is_over(what) or number > still.get(alert.key, 0)
+    }
     if len(latest) == 1:
         return compose(*next(iter(latest.values())), settings)
     chosen = sorted(latest.values(), key=lambda item: (_is_over(item[0]), item[1].urgency, item[1].since, item[1].id))

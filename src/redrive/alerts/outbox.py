@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from redrive.alerts.grouping import KEEPS_STATE, Group, groups, sendable
+from redrive.alerts.grouping import KEEPS_STATE, Group, groups, overtaken, sendable
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.settings import LOG_CHANNEL, AlertSettings, Channel
 from redrive.alerts.stored import alert_of, send_of
@@ -191,10 +191,16 @@ class Outbox:
         return self._database.dialect.now(connection) if now is None else now
 
     def _next(self, connection: Connection, channel: Channel, now: datetime, alert_id: int | None) -> Group | None:
-        of_channel = select(alert_sends).where(_sends.channel == channel.name)
-        waiting = connection.execute(of_channel.where(_sends.status == SendStatus.WAITING)).all()
+        of_channel = select(alert_sends, alerts.c.key).join(alerts, alerts.c.id == _sends.alert_id)
+        is_waiting = (_sends.channel == channel.name) & (_sends.status == SendStatus.WAITING)
+        waiting = connection.execute(of_channel.where(is_waiting)).all()
         taken = {row.id for row in waiting if _is_taken(row, now)}
-        free = sendable(map(send_of, waiting), now, taken=taken)
+        keys = {row.alert_id: row.key for row in waiting}
+        late = overtaken(map(send_of, waiting), now, taken=taken, keys=keys)
+        if late:
+            connection.execute(delete(alert_sends).where(among(_sends.id, late)))
+        current = (send_of(row) for row in waiting if row.id not in late)
+        free = sendable(current, now, taken=taken, keys=keys)
         if alert_id is not None:
             free = [send for send in free if send.alert_id == alert_id]
         if not free:
@@ -203,7 +209,7 @@ class Outbox:
         # Each message has an owner of its own, however many alerts it tells of.
         sent = select(_sends.owner).where(_sends.channel == channel.name, _sends.sent_at > since).distinct()
         messages = {*connection.execute(sent).scalars(), *(row.owner for row in waiting if row.id in taken)}
-        found = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind)
+        found = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind, keys=keys)
         return found[0] if found else None
 
     def due(self, *, now: datetime | None = None, alert_id: int | None = None) -> Due:

@@ -320,7 +320,7 @@ def test_a_digest_is_grouped_and_says_what_is_over_meanwhile():
     bank = Subject(kind="service", name="bank")
     items = [
         (What.OPENED, an_alert(id=1)),
-        (What.OPENED, over(an_alert(id=2, title="slower than usual"))),
+        (What.OPENED, over(an_alert(id=2, key="slow:vendor", title="slower than usual"))),
         (What.OPENED, an_alert(id=3, subject=bank, title="3 answers 4xx", since=MORNING + timedelta(hours=1))),
     ]
     message = compose_many("digest", items, SETTINGS)
