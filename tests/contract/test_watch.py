@@ -235,6 +235,42 @@ def test_a_probe_that_hangs_keeps_nobody_from_being_told(store, post):
     assert post.told() == [("opened", "P1", "sla_missed")]
 
 
+def test_probe_that_hangs_longer_than_the_lease_hides_no_alert(store, post):
+    hang = threading.Event()
+    post.settings = AlertSettings(persist=60.0)
+    post.known()
+    post.clock.advance(HOUR.total_seconds())
+
+    def hanging():
+        post.clock.advance(61.0)
+        hang.wait()
+
+    for _ in range(2):
+        levels = Levels(store.database, post.settings, probes={"slow": hanging}, patience=0.05)
+        watch = Watch(store.database, post.desk(), levels, clock=post.clock)
+        assert watch.once()
+        assert watch.failed == []
+        assert list(watch.unmeasured) == ["lags:slow"]
+    hang.set()
+    assert post.told() == [("opened", "P1", "sla_missed"), ("opened", "P2", "monitor_failed")]
+
+
+def test_look_that_another_watch_overtook_is_not_recorded(store, post):
+    post.known()
+    post.clock.advance(HOUR.total_seconds())
+    other = post.watch()
+
+    def overtaken():
+        post.clock.advance(61.0)
+        assert other._hold()
+        return ()
+
+    watch = post.watch(probes={"slow": overtaken})
+    watch.look()
+    assert "lost the lead" in str(watch.failed[0])
+    assert post.desk().find() == []
+
+
 def test_to_look_twice_at_the_same_changes_nothing(post):
     post.known()
     post.clock.advance(HOUR.total_seconds())

@@ -137,6 +137,8 @@ class Watch:
         self._stopping = Stopping(None, told=lambda: self._bell.put(None))
         self.failed: list[Exception] = []
         """What went wrong in the last look."""
+        self.unmeasured: dict[str, str] = {}
+        """What the last look could not measure, and why."""
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -298,6 +300,9 @@ class Watch:
 
     def _look_at_levels(self) -> None:
         picture = self._levels.picture(self._now())
+        if not self._hold():  # what does not answer may be waited for longer than the lead lasts
+            raise AlertError("this watch lost the lead during the look, which was not recorded")
+        self.unmeasured = dict(picture.unknown)
         for name, reason in picture.unknown.items():
             self._begins(f"{_MEASURE}{name}", "unknown", reason)
         measured = {f"{_MEASURE}{name}" for name in picture.unknown}

@@ -49,12 +49,18 @@ class Refused(RedriveError):
     """The command will not do this without a further word from the user."""
 
 
+class Incomplete(RedriveError):
+    """The command did what it could, and should be run again."""
+
+
 def exit_code(error: BaseException) -> int:
     """The code by which a script can tell what to do."""
     if isinstance(error, BrokenModule | SchemaMismatch | SourceError | SinkMismatch):
         return FAILED
     if isinstance(error, LetterError | ConfigError | UnknownStore | NotThere | Refused | PipelineError):
         return USAGE
+    if isinstance(error, Incomplete):
+        return TEMPORARY
     if isinstance(error, GateAborted):
         return BAD_DATA
     if isinstance(error, StoreError | ReplayStopped | RunStopped | FlowStopped):

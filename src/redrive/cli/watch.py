@@ -16,7 +16,7 @@ import typer
 from redrive.cli.alerted import leave_alerts_to_the_report
 from redrive.cli.alerts import OFF
 from redrive.cli.command import command
-from redrive.cli.exits import Refused
+from redrive.cli.exits import Incomplete, Refused
 from redrive.cli.output import Output, iso
 from redrive.cli.session import Session
 from redrive.cli.spans import seconds
@@ -79,6 +79,9 @@ def watch(
         look.once()
     if look.failed:
         raise look.failed[0]
+    if look.unmeasured:
+        names = ", ".join(one_line(name) for name in list(look.unmeasured)[:_MOST_NAMES])
+        raise Incomplete(f"the look is incomplete: cannot measure {names}. Everything else was evaluated.")
 
 
 def _made(
