@@ -2,6 +2,7 @@
 
 import sqlite3
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -96,10 +97,42 @@ class TestQuery:
         look = watch(workers=a_query(shop, above=None, below=1.0, persist=0.0, severity=Urgency.P1))
         assert look() == {("workers", "P1", "workers: 0 is below 1")}
 
-    def test_null_and_no_row_do_not_hold(self, watch, shop):
-        null = a_query(shop, query="SELECT max(n) FROM jobs", below=5.0, persist=0.0)
-        empty = a_query(shop, query="SELECT n FROM jobs", below=5.0, persist=0.0)
-        assert watch(null=null, empty=empty)() == set()
+    def test_no_row_does_not_hold(self, watch, shop):
+        assert watch(empty=a_query(shop, query="SELECT n FROM jobs", below=5.0, persist=0.0))() == set()
+
+    @pytest.mark.parametrize("value", ["NULL", "9e999", "-9e999", "1 UNION SELECT 2"])
+    def test_alert_stays_where_the_answer_cannot_be_compared(self, watch, shop, tmp_path, value):
+        with sqlite3.connect(tmp_path / "shop.db") as connection:
+            connection.execute("CREATE VIEW rate AS SELECT 5 AS n")
+        look = watch(backlog=a_query(shop, query="SELECT n FROM rate", persist=0.0))
+        assert len(look()) == 1
+        with sqlite3.connect(tmp_path / "shop.db") as connection:
+            connection.execute("DROP VIEW rate")
+            connection.execute(f"CREATE VIEW rate(n) AS SELECT {value}")
+        for _ in range(4):
+            look()
+        assert {condition for condition, *_ in look()} == {"backlog", "monitor_failed"}
+
+    @pytest.mark.parametrize("statement", ["ATTACH '{0}' AS other", "VACUUM INTO '{0}'"])
+    def test_no_other_file_is_written(self, watch, shop, tmp_path, statement):
+        other = tmp_path / "other.db"
+        look = watch(backlog=a_query(shop, query=statement.format(other)))
+        look()
+        assert {condition for condition, *_ in look()} == {"monitor_failed"}
+        assert not other.exists()
+
+    @pytest.mark.parametrize("statement", ["COPY (SELECT 1) TO '{0}'", "SELECT 1; COPY (SELECT 1) TO '{0}'"])
+    def test_query_of_duckdb_cannot_write(self, watch, shop, tmp_path, statement):
+        duckdb = pytest.importorskip("duckdb")
+        duckdb.connect(str(tmp_path / "shop.duckdb")).close()
+        url, other = f"duckdb:///{tmp_path / 'shop.duckdb'}", tmp_path / "other.csv"
+        assert watch(one=a_query(shop, url=url, query="SELECT 5", persist=0.0))() == {
+            ("one", "P2", "one: 5 is above 2")
+        }
+        look = watch(copy=a_query(shop, url=url, query=statement.format(other)))
+        look()
+        assert "monitor_failed" in {condition for condition, *_ in look()}
+        assert not other.exists()
 
     @pytest.mark.parametrize(
         ("query", "reason"),
@@ -147,6 +180,31 @@ class TestStoreOfPostgres:
         assert "read-only" in look.desk.find(status="open", subject="conditions:remove")[0].facts.error
         assert store.dlq.size().letters == 3
 
+    @pytest.mark.parametrize(
+        "query",
+        ["COMMIT; CREATE TABLE evil (a int); SELECT 5", "SET TRANSACTION READ WRITE; CREATE TABLE evil (a int)"],
+    )
+    def test_only_one_statement_is_taken(self, store, store_url, watch, query):
+        if not store.database.dialect.is_remote:
+            pytest.skip("of PostgreSQL")
+        look = watch(evil=ConditionSettings(severity=Urgency.P3, query=query, url=store_url, above=0.0))
+        look()
+        assert {condition for condition, *_ in look()} == {"monitor_failed"}
+        made = store.database.read(lambda connection: connection.exec_driver_sql("SELECT to_regclass('evil')").scalar())
+        assert made is None
+
+    @pytest.mark.parametrize("value", ["'NaN'::float8", "'Infinity'::float8", "'NaN'::numeric"])
+    def test_number_that_is_not_finite_is_not_measured(self, store, store_url, watch, value):
+        if not store.database.dialect.is_remote:
+            pytest.skip("of PostgreSQL")
+        own = {"severity": Urgency.P1, "url": store_url, "above": 1.0, "persist": 0.0}
+        look = watch(rate=ConditionSettings(**own, query=f"SELECT {value}"))
+        look()
+        assert {condition for condition, *_ in look()} == {"monitor_failed"}
+        assert watch(mean=ConditionSettings(**own, query="SELECT avg(x) FROM (VALUES (5),(6)) v(x)"))() >= {
+            ("mean", "P1", "mean: 5.5 is above 1")
+        }
+
 
 class TestMetric:
     def test_sum_of_the_samples_with_these_labels(self, watch, put):
@@ -167,7 +225,11 @@ class TestProbe:
         own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0, persist=0.0)
         assert watch({"p.py:age": lambda: 1.5}, age=own)() == {("age", "P1", "age: 1.5 is above 1")}
 
-    @pytest.mark.parametrize("answer", ["1", True, float("nan"), [2]])
+    def test_decimal_is_a_number(self, watch):
+        own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0, persist=0.0)
+        assert watch({"p.py:age": lambda: Decimal("12.5")}, age=own)() == {("age", "P1", "age: 12.5 is above 1")}
+
+    @pytest.mark.parametrize("answer", ["1", True, float("nan"), Decimal("inf"), 10**400, [2]])
     def test_answer_that_is_no_number_is_an_alert_of_its_own(self, watch, answer):
         own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0)
         look = watch({"p.py:age": lambda: answer}, age=own)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from redrive.alerts.errands import Unanswered
-from redrive.alerts.outside import read_number
+from redrive.alerts.outside import finite, read_number
 from redrive.alerts.picture import Figure
 from redrive.alerts.settings import ConditionSettings
 from redrive.store.database import Database
@@ -87,6 +87,6 @@ def _call(name: str, probe: Callable[[], object]) -> float | None:
     answer = probe()
     if answer is None:
         return None
-    if isinstance(answer, bool) or not isinstance(answer, int | float) or not math.isfinite(answer):
+    if isinstance(answer, bool) or not isinstance(answer, int | float | Decimal):
         raise ValueError(f"{name} must return a finite number or None, not {type(answer).__name__}")
-    return float(answer)
+    return finite(answer, name)

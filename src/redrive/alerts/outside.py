@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,24 +67,55 @@ def read_newest(url: str, name: str, column_name: str) -> Any:
 
 
 def read_number(url: str, query: str) -> float | None:
-    """Return the number that a query returns; None for no row and for NULL. Nothing can be written by it."""
+    """Return the number that a query returns; None for no row. Only one statement is taken, and it cannot write.
+
+    Raises:
+        ValueError: There is more than one number, or none that can be compared: NULL, NaN, infinity, a text.
+    """
     parsed = _parsed(url)
     if parsed.get_backend_name() == "duckdb":
-        return _number(_ask_duckdb(parsed, query))
+        return _number(_select_from_duckdb(parsed, query))
     with _connected(parsed, limit=_ASKING) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SET TRANSACTION READ ONLY"))
+        if connection.dialect.driver == "psycopg":
+            # The extended protocol takes one statement: `COMMIT; DROP …` would leave the read-only transaction.
+            cursor = connection.connection.cursor()
+            cursor.execute(query, binary=True)  # type: ignore[call-arg]
+            return _number(cursor.fetchmany(2))
+        if connection.dialect.name == "sqlite":
+            _confine(connection.connection.driver_connection)
         # As it is written: a colon or a percent sign is no placeholder.
-        rows = connection.execution_options(no_parameters=True).exec_driver_sql(query)
-        return _number(rows.fetchone())
+        return _number(connection.execution_options(no_parameters=True).exec_driver_sql(query).fetchmany(2))
 
 
-def _number(row: Any) -> float | None:
-    if row is None or row[0] is None:
+def _confine(connection: Any) -> None:
+    """Keep a query from other files than its own, which is read-only, and from running for ever."""
+    refused, until = (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH), time.monotonic() + _ASKING
+    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_DENY if action in refused else sqlite3.SQLITE_OK)
+    connection.set_progress_handler(lambda: time.monotonic() > until, 100_000)
+
+
+def _number(rows: Sequence[Any]) -> float | None:
+    if not rows:
         return None
-    if len(row) != 1 or isinstance(row[0], str | bytes):
-        raise ValueError("the query must return one number, in one column")
-    return float(row[0])
+    if len(rows) > 1 or len(rows[0]) != 1 or isinstance(rows[0][0], str | bytes):
+        raise ValueError("the query must return one number, in one row and one column")
+    return finite(rows[0][0], "the query")
+
+
+def finite(value: Any, source: str) -> float:
+    """Return a number as a float; ValueError for what cannot be compared with a limit."""
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        shown = "NULL" if value is None else type(value).__name__ if not isinstance(value, float) else str(value)
+        raise ValueError(f"{source} must return a finite number, not {shown}")
+    return number
 
 
 def slots_of(url: str) -> list[Slot]:
@@ -148,8 +181,24 @@ def _quoted(name: str) -> str:
 
 
 def _ask_duckdb(url: URL, query: str) -> Any:
+    with _duckdb(url) as connection:
+        return connection.execute(query).fetchone()
+
+
+def _select_from_duckdb(url: URL, query: str) -> list[Any]:
+    """Read-only is the file; other statements than SELECT could write other files."""
+    with _duckdb(url) as connection:
+        statements = connection.extract_statements(query)
+        if len(statements) != 1 or statements[0].type.name != "SELECT":
+            raise ValueError("the query must be one SELECT")
+        rows: list[Any] = connection.execute(statements[0]).fetchmany(2)
+        return rows
+
+
+@contextmanager
+def _duckdb(url: URL) -> Iterator[Any]:
     with needs("rows"):
         import duckdb
 
     with duckdb.connect(url.database or "", read_only=True) as connection:
-        return connection.execute(query).fetchone()
+        yield connection

@@ -289,7 +289,7 @@ class Figure:
 
     name: str
     value: float | None
-    """None where there is nothing to measure: no row, NULL, no sample."""
+    """None where there is nothing to measure: no row, no sample, a probe that returns None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
