@@ -1,5 +1,6 @@
 """Alerts that a program opens itself, on both databases."""
 
+import json
 import threading
 
 import pytest
@@ -64,6 +65,16 @@ class TestOpen:
         assert said(desk, alert) == [("team", What.OPENED)]
         assert desk.get(alert.id) == alert
         assert [one.id for one in desk.find(status="open", subject="nightly-export")] == [alert.id]
+
+    @pytest.mark.parametrize("facts", [{"n": -(10**5_000)}, Facts(measured={"n": float("inf"), "m": 10**5_000})])
+    def test_number_that_has_no_place_in_json_is_a_text(self, desk, facts):
+        alert = desk.open(**EXPORT, facts=facts)
+        shown = alert.facts.named or alert.facts.measured
+        assert set(shown.values()) <= {"-10^5000 or so", "10^5000 or so", "inf"}
+        assert json.loads(json.dumps(alert.document(), allow_nan=False))
+        desk.send_due()
+        desk.close()
+        assert desk.unsent() == []
 
     def test_same_key_counts_and_does_not_notify_again(self, desk):
         first = desk.open(**EXPORT)

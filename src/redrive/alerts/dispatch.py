@@ -6,6 +6,7 @@ up nobody else. It may still succeed, and then the message arrives twice: that i
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
@@ -179,14 +180,29 @@ class Dispatch:
 
     def _say(self, claim: Claim) -> None:
         from redrive.alerts import channels
-        from redrive.alerts.message import compose, compose_many
+
+        (self._deliver or channels.deliver)(claim.channel, self._message(claim))
+
+    def _message(self, claim: Claim) -> Message:
+        """Return what is told. What cannot be shown is not the channel's failure, and would never get there: it is
+        told of in plain words."""
+        from redrive.alerts.message import compose, compose_many, compose_plain
 
         kind = claim.group.kind
-        if kind == "one":
-            message = compose(*claim.told[0], self._settings)
-        else:
-            message = compose_many(kind, claim.told, self._settings)
-        (self._deliver or channels.deliver)(claim.channel, message)
+        try:
+            if kind == "one":
+                message = compose(*claim.told[0], self._settings)
+            else:
+                message = compose_many(kind, claim.told, self._settings)
+            json.dumps([message.document(), message.slack()], ensure_ascii=False).encode()
+            message.markdown(), message.plain()
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            number, reason = claim.told[0][1].id, safe_line(f"{type(error).__name__}: {error}", 300)
+            LOG.error("alert %s cannot be shown in full: %s", number, reason)
+            return compose_plain(kind, claim.told)
+        return message
 
     def _next_look(self, due: Due, now: datetime | None = None) -> float | None:
         waits: list[float] = []

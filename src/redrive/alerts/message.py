@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from redrive.alerts import message_slack, message_text
+from redrive.alerts.grouping import GroupKind
 from redrive.alerts.message_facts import Line, details, error_of, links_of, moment, of_pipeline, story, zone_of
 from redrive.alerts.safe_text import safe, safe_document, safe_line
 from redrive.alerts.settings import AlertSettings
@@ -186,6 +187,33 @@ def compose_many(
         commands=tuple(_commands(chosen)),
         parts=parts,
         alerts=tuple(safe_document(alert.document()) for _, alert in chosen[:_MOST_ALERTS]),
+    )
+
+
+def compose_plain(kind: GroupKind, items: Sequence[tuple[What, Alert]]) -> Message:
+    """What is told where the whole cannot be shown: that there is an alert, and where to look."""
+    what, alert = items[0]
+    if kind == "one":
+        headline = f"{_BEFORE_TITLE[what].format(urgency=alert.urgency)} {_title(alert)}"
+        subject, look = Subject(kind=alert.subject.kind, name=safe_line(alert.subject.name, 200)), f"show {alert.id}"
+        key, condition = safe_line(alert.key, 1_000), safe_line(alert.condition, 100)
+    else:
+        is_over = all(_is_over(_as_it_stands(*item)) for item in items)
+        what, subject, look = What.RESOLVED if is_over else What.OPENED, None, "ls"
+        headline, condition = f"{alert.urgency}, {len(items):,} messages about alerts", kind
+        numbers = [one.id for _, one in items]
+        key = f"{kind}:{min(numbers)}-{max(numbers)}"
+    return Message(
+        kind="alert" if kind == "one" else kind,
+        what=what,
+        urgency=min(one.urgency for _, one in items),
+        key=key,
+        subject=subject,
+        headline=headline,
+        condition=condition,
+        since=min(one.since for _, one in items),
+        lines=(Line("Details", "cannot be shown in a message"),),
+        commands=(f"redrive alerts {look}",),
     )
 
 

@@ -194,9 +194,9 @@ def _measured(figures: Mapping[str, float]) -> str:
     return ", ".join(f"{safe_line(name, 60)} {_figure(value)}" for name, value in named)
 
 
-def _figure(value: float) -> str:
-    if not math.isfinite(value):
-        return str(value)
+def _figure(value: float | str) -> str:
+    if isinstance(value, str) or not math.isfinite(value):  # the store has a text for what JSON has no number for
+        return safe_line(str(value), 60)
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1_000 else f"{value:.3g}"
 
 

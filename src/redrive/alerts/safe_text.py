@@ -11,6 +11,7 @@ from redrive.masking import cut_to_mask, mask
 
 LONGEST = 4_000
 _MOST_ENTRIES = 100
+_MOST_BITS = 1_023  # a float holds as much; readers of JSON, and Python itself, refuse the digits of far larger numbers
 
 # Looked at beyond what is shown, so that a secret at the cut is seen whole.
 _MARGIN = 5_000
@@ -59,6 +60,8 @@ def safe_document(value: Any) -> Any:
         return [safe_document(inner) for inner in value[:_MOST_ENTRIES]]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"{'-' if value < 0 else ''}10^{int(value.bit_length() * math.log10(2))} or so"
     return value
 
 

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.message import VERSION, compose, compose_many
+from redrive.alerts.message import VERSION, compose, compose_many, compose_plain
 from redrive.alerts.message_facts import moment
 from redrive.alerts.settings import AlertSettings
 from redrive.notices import AlertStatus, Facts, Subject, Urgency, What
@@ -384,3 +384,11 @@ def test_figures_that_json_has_no_word_for_are_told_as_text():
     document = compose(What.OPENED, an_alert(facts=odd), SETTINGS).document()
     json.dumps(document, allow_nan=False)
     assert document["alerts"][0]["facts"]["measured"] == {"lag": "inf"}
+
+
+@pytest.mark.parametrize("kind", ["summary", "digest"])
+def test_many_alerts_that_cannot_be_shown_are_counted(kind):
+    message = compose_plain(kind, [(What.OPENED, an_alert(id=1)), (What.RESOLVED, over(an_alert(id=2)))])
+    assert (message.kind, message.what, message.key) == (kind, What.OPENED, f"{kind}:1-2")
+    assert "2 messages about alerts" in message.plain()
+    assert message.commands == ("redrive alerts ls",)

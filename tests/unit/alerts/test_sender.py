@@ -17,7 +17,7 @@ from redrive.alerts.outbox import Outbox
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.errors import StoreError
-from redrive.notices import SendStatus, Urgency
+from redrive.notices import Facts, SendStatus, Urgency
 from redrive.store.database import Database
 from redrive.testing import Answer, FaultyServer
 from tests.support.alerts import Recorder, after, finding, judgement, many, raising, settings
@@ -441,3 +441,15 @@ class TestChannelThatCannotBeUsedHere:
         operator.acknowledge(alert.id, by="op")
         assert sender.send_due() == 0
         assert other.send_due() == 1
+
+
+def test_alert_that_cannot_be_shown_is_sent_in_plain_words(sending):
+    recorder = Recorder()
+    ledger, sender = sending(settings("hub"), deliver=recorder)
+    ledger.apply(judgement(finding(title="vendor has failed", facts=Facts(rows_done="many"))), now=after(0))
+    assert sender.send_due(now=after(0)) == 1
+    ((_, message),) = recorder.messages
+    assert (message.headline, message.key) == ("P1 vendor has failed", "run:vendor")
+    assert message.commands == ("redrive alerts show 1",)
+    assert "cannot be shown" in message.plain()
+    assert ledger.unsent() == []
