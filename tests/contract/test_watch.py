@@ -17,9 +17,10 @@ import redrive
 from redrive.alerts.desk import Desk
 from redrive.alerts.judging import RunName
 from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings, WatchedTable
+from redrive.alerts.settings import AlertSettings, PipelineSettings, WatchedTable
 from redrive.alerts.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
 from redrive.notices import AlertStatus, What
+from redrive.policy.daily import Daily
 from redrive.store import lease
 from redrive.store.schema import alert_sends, alerts, runs, service_minutes, service_rollups, task_runs
 from redrive.testing import FakeClock
@@ -269,6 +270,21 @@ def test_look_that_another_watch_overtook_is_not_recorded(store, post):
     watch.look()
     assert "lost the lead" in str(watch.failed[0])
     assert post.desk().find() == []
+
+
+def test_missed_deadline_is_closed_when_the_settings_name_it_no_more(post):
+    named = {"late": PipelineSettings(sla=Daily.of("sla", "06:30 UTC")), "also": PipelineSettings()}
+    post.settings = AlertSettings(pipelines=named)
+    post.watch().once()
+    post.clock.advance(24 * HOUR.total_seconds())
+    post.watch().once()
+    (missed,) = post.desk().find(status="open", condition="sla_missed")
+    post.watch().once()
+    assert not post.desk().get(missed.id).is_over
+    post.settings = AlertSettings()
+    post.watch().once()
+    assert "no longer configured" in post.desk().get(missed.id).resolution
+    assert post.told() == [("opened", "P1", "sla_missed"), ("resolved", "P1", "sla_missed")]
 
 
 def test_to_look_twice_at_the_same_changes_nothing(post):

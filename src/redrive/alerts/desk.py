@@ -365,6 +365,17 @@ class Desk:
             self._applied(withdraw(Subject(kind=kind, name=name), run_ids, params))
         return len(own)
 
+    def close_unwatched(self, picture: LevelPicture) -> list[Alert]:
+        """Close missed deadlines of pipelines that only the settings named, and that they name no more."""
+        if any(one == "due" or one.startswith("due:") for one in picture.unknown):
+            return []
+        watched = {*picture.given_up, *(one.subject.ident for one in picture.due)}
+        missed = self.find(status=OPEN, condition="sla_missed", limit=_MOST)
+        unwatched = [
+            one for one in missed if one.evidence == {f"sla:{one.subject.ident}"} and one.subject.ident not in watched
+        ]
+        return [self.resolve(one.id, by="redrive watch", note="no longer configured") for one in unwatched]
+
     def purge(self) -> int:
         """Forget alerts that have been over for longer than they are kept."""
         return self.ledger.purge(older_than=timedelta(days=self.settings.keep_days), now=self._now())

@@ -309,6 +309,7 @@ class Watch:
         for what in [one for one in self._standing if one.startswith(_MEASURE) and one not in measured]:
             self._is_over(what)
         self._desk.look(picture, only_if=self._still_leads)
+        self._desk.close_unwatched(picture)
 
     def _still_leads(self, connection: Connection) -> bool:
         """Who stood still for a while may have seen what is not so any more, and another one leads meanwhile."""

@@ -17,12 +17,15 @@ def show(session: Session) -> None:
     Settings that have their default are left out. Addresses of channels are not shown.
     """
     found, out = origins(), session.out
-    file = session.settings.file
+    file, problem = session.settings.file, session.problem()
     if out.json:
-        out.document({"file": None if file is None else str(file), "settings": [one._asdict() for one in found]})
-        return
-    out.table(_COLUMNS, [[one.name, _shown(one.value), one.source] for one in found])
-    out.say(f"read {file}" if file else f"no {FILE} was found; what is not listed has its default")
+        listed = [one._asdict() for one in found]
+        out.document({"file": None if file is None else str(file), "settings": listed, "problem": problem})
+    else:
+        out.table(_COLUMNS, [[one.name, _shown(one.value), one.source] for one in found])
+        out.say(f"read {file}" if file else f"no {FILE} was found; what is not listed has its default")
+    if problem is not None:
+        out.say(f"warning: other commands reject these settings: {problem}")
 
 
 _COLUMNS = (Column(title="setting"), Column(title="value", least=20, wrap=True), Column(title="source", least=20))

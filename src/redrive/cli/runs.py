@@ -364,13 +364,15 @@ def forget(
 
     with session.opened() as store:
         found = find_work(store.database, name)
+        still_set = name in store.alerts.settings.pipelines
+        if not found.kinds and (still_set or store.alerts.find(status="open", subject=name, limit=1)):
+            found = replace(found, kinds=("pipeline",))  # it never ran: only the settings have named it
         if not found.kinds:
             raise Refused(f"the store knows no pipeline or flow {name!r}; `redrive runs ls` lists runs")
         closed = 0
         if go:
             forget_work(store.database, name, files=session.results_of(store))
             closed = store.alerts.retire(name, found.kinds, by=actor(), run_ids=found.run_ids, params=found.params)
-        still_set = name in store.alerts.settings.pipelines
     out, what = session.out, " and ".join(found.kinds)
     if out.json:
         document = {"name": name, "kinds": list(found.kinds), "runs": found.runs, "unfinished": found.unfinished}

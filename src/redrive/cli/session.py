@@ -81,6 +81,17 @@ class Session:
             store.database.patience = PATIENCE if settings.patience is None else settings.patience
             yield store
 
+    def problem(self) -> str | None:
+        """Return why commands that open the store reject these settings; None where they do not."""
+        from redrive.alerts.reading import read
+
+        try:
+            _check_redaction(self.settings)
+            read(self.settings, may_lack_secrets=True)
+        except ConfigError as error:
+            return str(error)
+        return None
+
     @contextmanager
     def reopened(self, made: Any) -> Iterator[Store]:
         """The store in which a pipeline or a flow has just run."""

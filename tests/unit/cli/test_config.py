@@ -20,3 +20,13 @@ def test_settings_are_shown_with_their_source(run, here, monkeypatch):
 def test_directory_without_a_file_says_so(run, here, monkeypatch):
     monkeypatch.setenv("HOME", str(here))
     assert run("config").err == "no redrive.toml was found; what is not listed has its default\n"
+
+
+def test_settings_that_other_commands_reject_are_warned_of(run, here, store):
+    (here / "redrive.toml").write_text('[routes]\nP1 = "nobody"\n')
+    refused = run("alerts", "ls")
+    assert refused.code == 64
+    shown = run("config", "show")
+    assert shown.code == 0
+    assert f"warning: other commands reject these settings: {refused.sentence}" in shown.err
+    assert json.loads(run("config", "show", "--json").out)["problem"] == refused.sentence

@@ -312,6 +312,12 @@ class TestForget:
         assert answer.code == 64
         assert answer.sentence == "the store knows no pipeline or flow 'vendro'; `redrive runs ls` lists runs"
 
+    def test_pipeline_that_only_the_settings_name_is_forgotten(self, run, store, here):
+        (here / "redrive.toml").write_text('[pipelines.vendor]\nsla = "06:30 UTC"\n')
+        store.alerts.open(key="late", severity="P1", title="vendor is late", pipeline="vendor")
+        assert "forgot pipeline vendor with 0 runs; 1 alert closed" in run("runs", "forget", "vendor", "--go").err
+        assert store.alerts.find(status="open") == []
+
     def test_settings_that_still_name_it_are_mentioned(self, run, ran, here):
         ran("vendor", 10)
         (here / "redrive.toml").write_text('[pipelines.vendor]\nsla = "06:30 UTC"\n')
