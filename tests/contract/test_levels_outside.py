@@ -2,17 +2,18 @@
 
 import threading
 import time
-from datetime import UTC, datetime
 from functools import partial
 
 import psycopg
 import pytest
 from sqlalchemy import create_engine, select, text
 
+from redrive.alerts.desk import Desk
 from redrive.alerts.errands import Errands
 from redrive.alerts.lag import BadProbe, Lag, probes
-from redrive.alerts.settings import WatchedTable
+from redrive.alerts.settings import AlertSettings, WatchedTable
 from redrive.store.schema import gauges
+from redrive.testing import FakeClock
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, QUICK, Books, levels_of, statements
 
 
@@ -258,25 +259,26 @@ class TestFreshTable:
     @pytest.fixture
     def look(self, store, store_url):
         table = WatchedTable(name="Loads", url=store_url, time_column="loadedAt", fresh_within=3_600.0)
-        levels = levels_of(store, tables=(table,))
+        levels, clock = levels_of(store, tables=(table,)), FakeClock(MONDAY)
+        desk = Desk(store.database, AlertSettings(), clock=clock)
 
         def look(now):
-            picture = levels.picture(now)
-            store.alerts.look(picture)
-            found = store.alerts.find(status="open", condition="stale")
+            clock.advance((now - clock.now()).total_seconds())
+            desk.look(levels.picture(now))
+            found = desk.find(status="open", condition="stale")
             return [one.title for one in found if one.gone_since is None]
 
-        return look
+        yield look
+        desk.close()
 
     def test_it_is_stale_until_a_new_row_comes(self, look, loads):
-        begun = datetime.now(UTC).replace(microsecond=0)  # the store notes the real time at which it was seen
-        assert look(begun) == ["Loads has no rows; its newest loadedAt may be 60 min old"]
-        loads(begun)
-        assert look(begun + HOUR) == []
-        stale = f"Loads is stale since {begun:%Y-%m-%d %H:%M} UTC; its newest loadedAt may be 60 min old"
-        assert look(begun + HOUR + 7 * MINUTE) == [stale]
-        loads(begun + HOUR)
-        assert look(begun + HOUR + 14 * MINUTE) == []
+        assert look(MONDAY) == ["Loads has no rows; its newest loadedAt may be 60 min old"]
+        loads(MONDAY)
+        assert look(MONDAY + HOUR) == []
+        stale = "Loads is stale since 2026-11-16 06:30 UTC; its newest loadedAt may be 60 min old"
+        assert look(MONDAY + HOUR + 7 * MINUTE) == [stale]
+        loads(MONDAY + HOUR)
+        assert look(MONDAY + HOUR + 14 * MINUTE) == []
 
     def test_column_that_is_not_there_is_a_failed_monitor_and_no_all_clear(self, store, store_url, look, loads):
         assert len(look(MONDAY)) == 1
