@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import atexit
 import contextlib
+import fcntl
 import os
 import resource
 import signal
@@ -31,8 +32,11 @@ class Surroundings:
     Module variables are not part of it: they are how a task keeps something for the next one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *descriptors: int) -> None:
+        """descriptors  those that the worker needs itself, which must remain what they are"""
         self._directory = _open(".")
+        self._needed = (*descriptors, *(() if self._directory is None else (self._directory,)))
+        self._descriptors = self._identities()
         self._handlers = [_getsignal(number) for number in _SETTABLE]
         self._environ = self._variables()
         self._umask = os.umask(0o077)
@@ -45,8 +49,23 @@ class Surroundings:
     def _variables() -> dict[Any, Any]:
         return dict(os.environ._data)  # type: ignore[attr-defined] # as bytes: to decode all of them takes longer
 
+    def _identities(self) -> list[tuple[int, ...]]:
+        """Return which files the standard streams and the worker's own descriptors are, and how they are open."""
+        standard = [(fcntl.fcntl(number, fcntl.F_GETFL), fcntl.fcntl(number, fcntl.F_GETFD)) for number in (0, 1, 2)]
+        return standard + [_file_of(number) for number in (0, 1, 2, *self._needed)]
+
+    def _has_descriptors(self) -> bool:
+        # A descriptor that a task closed is what the next `open` returns, and prints would land in that file. It is not
+        # put back: a file that the task left open may have its number.
+        try:
+            return self._identities() == self._descriptors
+        except OSError:
+            return False
+
     def restore(self) -> bool:
         """Put everything back; False where something cannot be, so that the process must run no other task."""
+        if not self._has_descriptors():
+            return False
         for timer in _TIMERS:
             signal.setitimer(timer, 0)
         _pthread_sigmask(_signal.SIG_SETMASK, ())
@@ -76,6 +95,11 @@ class Surroundings:
         for name, value in self._environ.items():
             if now.get(name) != value:
                 os.environb[name] = value
+
+
+def _file_of(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _limits() -> list[tuple[int, int]]:

@@ -72,10 +72,11 @@ class Worker:
         self._attempts = 0
         self._output = self._redirect(output)
         self._streams = sys.stdout, sys.stderr
+        self._stdin = sys.stdin
         faulthandler.enable(self._output)
         self._take_signals()
         _fork_ordinary_processes()
-        self._surroundings = Surroundings()
+        self._surroundings = Surroundings(self._output)
         numpy: Any = sys.modules.get("numpy.random")
         if numpy is not None:
             numpy.seed()  # or all workers would draw the same numbers; Python's own see to that themselves
@@ -119,6 +120,7 @@ class Worker:
         if signal.getsignal(signal.SIGTERM) is not _end:
             self._take_signals()
         sys.stdout, sys.stderr = self._streams
+        sys.stdin = self._stdin
         if not self._surroundings.restore() or any(getattr(stream, "closed", False) for stream in self._streams):
             return False
         self._attempts += 1

@@ -216,6 +216,35 @@ def sleeps(seconds=0.0):
     return "slept"
 
 @flow.task
+def spoils_descriptors(how=""):
+    null = os.open(os.devnull, os.O_RDWR)
+    if how == "closed":
+        os.close(1), os.close(2)
+    elif how == "silenced":
+        os.dup2(null, 1), os.dup2(null, 2)
+    elif how == "non-blocking":
+        os.set_blocking(1, False)
+    elif how == "not inherited":
+        os.set_inheritable(1, False)
+    elif how == "stdin":
+        os.close(0)
+    elif how == "nothing":
+        before = os.dup(1)
+        os.dup2(null, 1), os.dup2(before, 1)
+        os.close(before)
+    os.close(null)
+    return os.getpid()
+
+@flow.task
+def writes_a_file(path=""):
+    with open(path, "w") as file:
+        file.write("id,amount\\n")
+        file.flush()
+        print("progress", flush=True)
+        subprocess.run(["echo", "child"], check=True)
+    return os.getpid()
+
+@flow.task
 def closes_stdout():
     sys.stdout.close()
 
@@ -295,6 +324,14 @@ def test_arguments_arrive_from_files(workshop, tmp_path):
     workshop.until(lambda: workshop.pool.idle)
     workshop.pool.give(Job(ticket=1_000_000, task="length", files={"text": str(path)}))
     assert decode(workshop.wait(1_000_000).result) == 1 << 20
+
+
+@pytest.mark.parametrize("how", ["closed", "silenced", "non-blocking", "not inherited", "stdin", "nothing"])
+def test_spoilt_standard_streams_do_not_reach_the_next_task(workshop, tmp_path, how):
+    spoiler = workshop.value("spoils_descriptors", how=how)
+    outcome = workshop.run("writes_a_file", path=str(tmp_path / "rows.csv"))
+    assert ((tmp_path / "rows.csv").read_text(), outcome.output) == ("id,amount\n", "progress\nchild\n")
+    assert (decode(outcome.result) == spoiler) is (how == "nothing")  # a worker that is as it was goes on
 
 
 def test_a_worker_leads_its_own_session(workshop):
