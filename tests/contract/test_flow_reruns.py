@@ -220,6 +220,37 @@ class TestChangedSource:
         assert flow.run(params=TODAY).run_id == run_id
         assert {len(keys) for keys in bank.keys.values()} == {2}  # of the dollars, and of the run
 
+    def test_new_parameter_with_a_default_keeps_the_keys_of_complete_work(self, store, bank):
+        paying(store, bank).run(params=TODAY)
+        flow = paying(store, bank, params={"day": "", "currency": "EUR"})
+        for _ in range(2):
+            with pytest.warns(redrive.PolicyWarning, match="'pay' of this run has the same idempotency keys"):
+                assert not flow.run(params=TODAY).resumed
+        assert {len(keys) for keys in bank.keys.values()} == {1}
+        flow.run(params={**TODAY, "currency": "USD"})
+        assert {len(keys) for keys in bank.keys.values()} == {2}
+
+    def test_other_default_has_other_keys_where_the_former_had_runs(self, store, bank):
+        paying(store, bank).run(params=TODAY)
+        with pytest.warns(redrive.PolicyWarning, match="the same idempotency keys"):
+            paying(store, bank, params={"day": "", "currency": "EUR"}).run(params=TODAY)
+        paying(store, bank, params={"day": "", "currency": "USD"}).run(params=TODAY)
+        assert {len(keys) for keys in bank.keys.values()} == {2}
+
+    def test_new_parameter_with_a_default_lets_the_run_be_restarted(self, store, bank):
+        flow = paying(store, bank)
+        bank.post = flow.stop
+        report = stopped(flow, params=TODAY).report
+        del bank.post
+        paying(store, bank, params={"day": "", "currency": "EUR"}).run(params=TODAY, restart=True)
+        assert (report.status, store.tasks.run(report.run_id).status) == (FlowStatus.STOPPED, FlowStatus.ABANDONED)
+        assert {len(keys) for keys in bank.keys.values()} == {1}
+
+    def test_parameters_added_to_a_flow_without_any_are_new_work(self, store, bank):
+        paying(store, bank, params=()).run()
+        paying(store, bank, params={"currency": "EUR"}).run()
+        assert {len(keys) for keys in bank.keys.values()} == {2}
+
 
 class TestOtherRuns:
     def test_new_run_leaves_the_earlier_one_as_it_is(self, store, bank):

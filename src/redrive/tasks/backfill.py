@@ -19,8 +19,8 @@ from redrive.model import Kind
 from redrive.opening import Store
 from redrive.policy import checks
 from redrive.stopping import Stopping
-from redrive.store.encoding import encode
 from redrive.store.schema import task_runs
+from redrive.tasks.same_work import NO_PARAMS, spellings, written
 
 if TYPE_CHECKING:
     from redrive.tasks.flow import Flow
@@ -97,20 +97,24 @@ class Backfill:
 
     def __init__(self, flow: Flow, params: Sequence[Mapping[str, Any]], *, parallel: int = 1) -> None:
         self._flow = flow
-        self.params = [flow._given(one) for one in params]
+        given = [flow._given(one) for one in params]
+        self.params = list({written(one): one for one in given}.values())
+        self.repeated = len(given) - len(self.params)
+        """Sets of parameters that were given once more than needed, and are run once."""
         self._parallel = checks.count("parallel", parallel, least=1)
         if not self.params:
             raise FlowError("a backfill needs at least one set of parameters")
 
     def complete(self, store: Store) -> set[str]:
-        """The parameters, as text, of which a run is complete."""
-        wanted = {written(one) for one in self.params}
+        """The parameters, as text, of which a run is complete, also one from before they had those at a default."""
+        wanted = {written(one): set(spellings(one, self._flow.params)) for one in self.params}
         done = select(task_runs.c.params).where(
             task_runs.c.flow_name == self._flow.name, task_runs.c.status == FlowStatus.COMPLETE
         )
 
         def work(connection: Connection) -> set[str]:
-            return wanted & set(connection.execute(done).scalars())
+            complete = set(connection.execute(done).scalars()) - {NO_PARAMS}
+            return {text for text, same in wanted.items() if same & complete}
 
         return store.database.read(work)
 
@@ -164,8 +168,3 @@ class Backfill:
             kind = getattr(error, "kind", Kind.PERMANENT)
             return Backfilled(params=params, status=FlowStatus.FAILED, error=str(error), kind=kind)
         return Backfilled(params=params, status=report.status, run_id=report.run_id)
-
-
-def written(params: Mapping[str, Any]) -> str:
-    """Parameters as the store has them."""
-    return encode(dict(sorted(params.items())))

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import NamedTuple
 from uuid import UUID
 
-_NO_PARAMS = "{}"
+from redrive.tasks.same_work import NO_PARAMS
+
 _LENGTH = 8  # bytes of a digest, which is written in twice as many characters
 
 
-def new_prefix(flow: str, params: str, run_id: UUID, before: tuple[UUID, str | None, bool] | None) -> str:
+class Before(NamedTuple):
+    """The last run of the same work."""
+
+    run_id: UUID
+    prefix: str | None
+    params: str
+    is_complete: bool
+
+
+def new_prefix(flow: str, params: str, run_id: UUID, before: Before | None, *, on_purpose: bool = False) -> str:
     """Return what the keys of a new run begin with: the flow and its parameters.
+
+    Where an earlier run of the same work lacked some parameter, the new run keeps that one's keys.
 
     Without parameters nothing tells a run from the next one of the same flow: its keys are its own. They are those of
     the run before it where that one was not finished, since the new run then does the rest of its work.
 
-    before  id and prefix of the last run of the same parameters, and whether it is complete; None where there is none,
-            or where the new run is to be another one on purpose
+    before      None where there is none
+    on_purpose  the new run is to be another one, whatever became of the one before
     """
-    if params != _NO_PARAMS:
-        return f"{flow}/{_digest(params)}"
-    if before is not None and not before[2]:
-        return before[1] or str(before[0])
-    return f"{flow}/{run_id}"
+    does_the_rest = before is not None and not before.is_complete and not on_purpose
+    if before is not None and before.params == NO_PARAMS and does_the_rest:
+        return before.prefix or str(before.run_id)
+    if params == NO_PARAMS:
+        return f"{flow}/{run_id}"
+    if before is not None and before.params != NO_PARAMS and before.prefix is not None:
+        return before.prefix
+    return f"{flow}/{_digest(params)}"
 
 
 def key_of(prefix: str, task: str, item: str | None, twin: int) -> str:

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import NoResultFound
 
 from redrive.dlq.change import actor, settle_within
@@ -32,8 +32,9 @@ from redrive.store.registry import note_start
 from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.task_log import anybody_at, report_of
 from redrive.tasks.graph import Shape
-from redrive.tasks.keys import new_prefix
+from redrive.tasks.keys import Before, new_prefix
 from redrive.tasks.place import Place
+from redrive.tasks.same_work import spellings
 from redrive.tasks.steady import SteadyTime
 
 T = TypeVar("T")
@@ -49,7 +50,6 @@ _BEAT = (
 ANEW = "begin anew with run(restart=True) or `redrive run --restart`"
 """What is left to do with a run that cannot go on."""
 _INSERTED_AT_ONCE = 1_000
-_LOOKED_AT = 100  # unfinished runs of a flow, of which one may lack a parameter that is new
 _UNDER_WAY = (FlowStatus.RUNNING, FlowStatus.STOPPED)
 _ENDED_BADLY = (FlowStatus.FAILED, FlowStatus.HELD)
 
@@ -116,7 +116,7 @@ class Ledger(Place):
         task_slas: Mapping[str, float] | None = None,
     ) -> Begun:
         """Begin a run, or resume the one that is not complete, beside others that work on it."""
-        written = encode(dict(sorted(params.items())))
+        same = spellings(params, self.defaults)
         asked = 0.0
 
         def work(connection: Connection) -> Begun:
@@ -124,19 +124,19 @@ class Ledger(Place):
             now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
             note_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
-            standing = self._standing(connection, run_id, written)
+            standing = self._standing(connection, run_id, same)
             if start is not Start.RESUME:
                 if standing is not None and run_id is not None:
                     option = start.value
                     raise FlowError(f"run {run_id} cannot begin anew under its own id: leave run_id out, or {option}")
                 if start is Start.RESTART:
-                    self._abandon(connection, written, now)
+                    self._abandon(connection, same, now)
                 standing = None
             if standing is None:
-                begun = self._anew(connection, run_id or uuid.uuid4(), written, sla, now, new_keys=start is Start.NEW)
+                begun = self._anew(connection, run_id or uuid.uuid4(), same, sla, now, new_keys=start is Start.NEW)
                 begun = replace(begun, task_slas=self._set_slas(connection, begun, task_slas or {}))
             else:
-                begun = self._again(connection, standing, written)
+                begun = self._again(connection, standing, same)
             asked = time.monotonic()  # a large graph takes its time to be written
             until = self.database.dialect.now(connection) + self.lease
             joined = insert(task_executors).values(run_id=begun.run_id, owner=self._owner, until=until, began_at=now)
@@ -149,47 +149,31 @@ class Ledger(Place):
         self.confirmed = asked
         return begun
 
-    def _standing(self, connection: Connection, run_id: uuid.UUID | None, params: str) -> Row[Any] | None:
+    def _standing(self, connection: Connection, run_id: uuid.UUID | None, same: Sequence[str]) -> Row[Any] | None:
         wanted = select(task_runs).with_for_update()
         if run_id is not None:
-            wanted = wanted.where(task_runs.c.run_id == run_id)
-        else:
-            # What failed, or is blocked, is resumed unless the same work has been completed since.
-            done = select(func.max(task_runs.c.updated_at)).where(
-                self._same_work(params), task_runs.c.status == FlowStatus.COMPLETE
-            )
-            done_at = connection.execute(done).scalar()
-            unfinished: ColumnElement[bool] = task_runs.c.status.in_(_UNDER_WAY)
-            ended_badly = task_runs.c.status.in_(_ENDED_BADLY)
-            unfinished |= ended_badly if done_at is None else ended_badly & (task_runs.c.updated_at > done_at)
-            latest = (task_runs.c.updated_at.desc(), task_runs.c.started_at.desc())
-            wanted = wanted.where(task_runs.c.flow_name == self.flow, unfinished).order_by(*latest)
-            exact = connection.execute(wanted.where(task_runs.c.params == params).limit(1)).first()
-            return exact or self._of_fewer_parameters(connection, wanted, params)
-        return connection.execute(wanted).first()
+            return connection.execute(wanted.where(task_runs.c.run_id == run_id)).first()
+        # What failed, or is blocked, is resumed unless the same work has been completed since.
+        done = select(func.max(task_runs.c.updated_at)).where(
+            self._same_work(same), task_runs.c.status == FlowStatus.COMPLETE
+        )
+        done_at = connection.execute(done).scalar()
+        unfinished: ColumnElement[bool] = task_runs.c.status.in_(_UNDER_WAY)
+        ended_badly = task_runs.c.status.in_(_ENDED_BADLY)
+        unfinished |= ended_badly if done_at is None else ended_badly & (task_runs.c.updated_at > done_at)
+        exact_first = (task_runs.c.params != same[0], task_runs.c.updated_at.desc(), task_runs.c.started_at.desc())
+        wanted = wanted.where(self._same_work(same), unfinished).order_by(*exact_first)
+        return connection.execute(wanted.limit(1)).first()
 
-    def _of_fewer_parameters(self, connection: Connection, wanted: Select[Any], params: str) -> Row[Any] | None:
-        """A run from before the flow had some parameter, which has its default now."""
-        if not self.defaults.keys() & decode(params).keys():
-            return None
-        rows = connection.execute(wanted.where(task_runs.c.params != params).limit(_LOOKED_AT))
-        return next((row for row in rows if self._lacks_only_defaults(row.params, params)), None)
+    def _same_work(self, same: Sequence[str]) -> ColumnElement[bool]:
+        return (task_runs.c.flow_name == self.flow) & task_runs.c.params.in_(same)
 
-    def _lacks_only_defaults(self, stored: str, given: str) -> bool:
-        before, now = decode(stored), decode(given)
-        added = now.keys() - before.keys()
-        same = {name: now[name] for name in now.keys() - added} == before
-        return same and all(name in self.defaults and self.defaults[name] == now[name] for name in added)
-
-    def _same_work(self, params: str) -> ColumnElement[bool]:
-        return (task_runs.c.flow_name == self.flow) & (task_runs.c.params == params)
-
-    def _again(self, connection: Connection, standing: Row[Any], params: str) -> Begun:
+    def _again(self, connection: Connection, standing: Row[Any], same: Sequence[str]) -> Begun:
         if standing.flow_name != self.flow:
             raise FlowError(f"run {standing.run_id} is of flow {standing.flow_name!r}, not of {self.flow!r}")
-        if standing.params != params and not self._lacks_only_defaults(standing.params, params):
+        if standing.params not in same:
             raise FlowError(
-                f"run {standing.run_id} has other parameters: {_differing(standing.params, params)}; give it those it "
+                f"run {standing.run_id} has other parameters: {_differing(standing.params, same[0])}; give it those it "
                 "began with, or leave its id out"
             )
         if standing.status == FlowStatus.ABANDONED:
@@ -228,10 +212,10 @@ class Ledger(Place):
             },
         )
 
-    def _abandon(self, connection: Connection, params: str, now: datetime) -> None:
+    def _abandon(self, connection: Connection, same: Sequence[str], now: datetime) -> None:
         abandoned = (
             update(task_runs)
-            .where(self._same_work(params), task_runs.c.status.in_(_UNDER_WAY))
+            .where(self._same_work(same), task_runs.c.status.in_(_UNDER_WAY))
             .values(status=FlowStatus.ABANDONED, ended_at=now, judged_at=now, reason="given up for a new run")
             .returning(task_runs.c.run_id)
         )
@@ -244,19 +228,17 @@ class Ledger(Place):
         self,
         connection: Connection,
         run_id: uuid.UUID,
-        params: str,
+        same: Sequence[str],
         sla: Daily | float | None,
         now: datetime,
         *,
         new_keys: bool,
     ) -> Begun:
         due = due_at(sla, now)
-        earlier = select(task_runs.c.run_id, task_runs.c.key_prefix, task_runs.c.status, task_runs.c.ended_at)
-        latest = earlier.where(self._same_work(params)).order_by(task_runs.c.started_at.desc()).limit(1)
-        last = connection.execute(latest).first()
+        last = self._last_of(connection, same)
         done = last is not None and last.status == FlowStatus.COMPLETE
-        before = None if last is None or new_keys else (last.run_id, last.key_prefix, done)
-        self.key_prefix = new_prefix(self.flow, params, run_id, before)
+        before = None if last is None else Before(last.run_id, last.key_prefix, last.params, is_complete=done)
+        self.key_prefix = new_prefix(self.flow, same[0], run_id, before, on_purpose=new_keys)
         connection.execute(
             insert(task_runs),
             {
@@ -264,7 +246,7 @@ class Ledger(Place):
                 "run_id": run_id,
                 "flow_name": self.flow,
                 "status": FlowStatus.RUNNING,
-                "params": params,
+                "params": same[0],
                 "shape": orjson.dumps(self.shape.document()).decode(),
                 "started_at": now,
                 "updated_at": now,
@@ -282,6 +264,21 @@ class Ledger(Place):
         same_keys = last is not None and done and last.key_prefix == self.key_prefix
         done_before = last.ended_at if last is not None and same_keys else None
         return Begun(run_id=run_id, started_at=now, resumed=False, sla=due, done_before=done_before)
+
+    def _last_of(self, connection: Connection, same: Sequence[str]) -> Row[Any] | None:
+        """Return the last run of the same work, one of exactly these parameters first."""
+        exact_first = (task_runs.c.params != same[0], task_runs.c.started_at.desc())
+        earlier = select(task_runs).where(self._same_work(same)).order_by(*exact_first).limit(1)
+        last: Row[Any] | None = connection.execute(earlier).first()
+        if last is None or last.params == same[0]:
+            return last
+        # Where the default was another one once, other work may have its keys since.
+        taken = select(task_runs.c.run_id).where(
+            task_runs.c.flow_name == self.flow,
+            task_runs.c.key_prefix == last.key_prefix,
+            task_runs.c.params.not_in(same),
+        )
+        return last if connection.execute(taken.limit(1)).first() is None else None
 
     def _set_slas(self, connection: Connection, begun: Begun, seconds: Mapping[str, float]) -> Mapping[str, datetime]:
         due = {name: begun.started_at + timedelta(seconds=after) for name, after in seconds.items()}

@@ -49,7 +49,7 @@ class Surroundings:
     def _variables() -> dict[Any, Any]:
         return dict(os.environ._data)  # type: ignore[attr-defined] # as bytes: to decode all of them takes longer
 
-    def _identities(self) -> list[tuple[int, ...]]:
+    def _identities(self) -> list[tuple[int, int]]:
         """Return which files the standard streams and the worker's own descriptors are, and how they are open."""
         standard = [(fcntl.fcntl(number, fcntl.F_GETFL), fcntl.fcntl(number, fcntl.F_GETFD)) for number in (0, 1, 2)]
         return standard + [_file_of(number) for number in (0, 1, 2, *self._needed)]

@@ -32,8 +32,8 @@ def work(day, region, idempotency_key):
 def days(here, run):
     (here / "days.py").write_text(FLOW)
 
-    def backfill(*words):
-        return run("tasks", "backfill", "days.py:flow", *words)
+    def backfill(*words, file="days.py"):
+        return run("tasks", "backfill", f"{file}:flow", *words)
 
     backfill.ran = lambda: [line.split() for line in (here / "ran").read_text().splitlines()]
     return backfill
@@ -65,6 +65,21 @@ class TestBackfill:
         assert days("--param", "day=1..3").code == 75
         (here / "broken-1").unlink()
         assert days("--param", "day=1..3").code == 70  # only the dead letter is left
+
+    def test_equal_values_are_run_once(self, days):
+        answer = days("--param", "day=7,7, 7", "--param", "region=eu,eu", "--parallel", "2")
+        assert (answer.code, [day for day, _ in days.ran()]) == (0, ["7"])
+        assert "5 duplicates left out: equal parameters are run once\n" in answer.err
+        assert answer.err.endswith("1 complete, 0 skipped because they were complete, 0 not complete, of 1 run\n")
+
+    def test_complete_days_are_skipped_after_a_parameter_is_added(self, days, here):
+        days("--param", "day=1..2")
+        new = FLOW.replace('"region": "eu"', '"region": "eu", "currency": "EUR", "fee": 0')
+        (here / "changed.py").write_text(new)
+        foreseen = days("--param", "day=1..3", "--param", "currency=EUR,USD", "--dry-run", file="changed.py")
+        assert foreseen.err.endswith("would make 4 runs, and skip 2 complete runs. Nothing was run.\n")
+        assert days("--param", "day=1..3", file="changed.py").code == 0
+        assert [day for day, _ in days.ran()] == ["1", "2", "3"]
 
     def test_dry_run_runs_nothing(self, days, here):
         answer = days("--param", "day=1..2", "--param", "region=eu,us", "--dry-run")

@@ -57,6 +57,8 @@ def backfill(
         if not is_flow(flow):
             raise Refused(f"{target} is not a flow: a backfill runs a flow for each value of a parameter")
         plan = Backfill(flow, values, parallel=parallel)
+        if plan.repeated:
+            session.out.say(f"{counted(plan.repeated, 'duplicate')} left out: equal parameters are run once")
         store: Store | None = None
         if session.url is not None:
             store = around.enter_context(session.opened(create=True, may_lack_secrets=False))
@@ -89,7 +91,7 @@ def _values(given: list[str]) -> list[dict[str, Any]]:
 
 
 def _foresee(session: Session, plan: Backfill, store: Store) -> None:
-    from redrive.tasks.backfill import written
+    from redrive.tasks.same_work import written
 
     done = plan.complete(store)
     for params in plan.params:
