@@ -166,7 +166,8 @@ class Executor:
         due = dict(begun.task_slas)
         if begun.sla is not None:
             due[WHOLE_RUN] = begun.sla
-        self._turn.slas = Slas(begun.started_at, due) if due else None
+        since = None if begun.resumed else begun.started_at
+        self._turn.slas = Slas(begun.started_at, due, since) if due else None
 
     def _work(self) -> None:
         while not self._finished():
@@ -174,7 +175,9 @@ class Executor:
 
     def _leave(self) -> bool:
         """Leave the run, unless a person has sent something back at the last moment."""
-        if self._turn.take(Order(leave=Leaving(None if self._over else self._stopping.reason() or ""))).left:
+        turned = self._turn.take(Order(leave=Leaving(None if self._over else self._stopping.reason() or "")))
+        self._news.late(turned.late)  # what was missed since the store was last looked at
+        if turned.left:
             return True
         self._over = False
         self._look_at = self._survey_at = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -19,16 +19,25 @@ class Slas:
     started_at: datetime
     due: Mapping[str, datetime]
     """By the names of tasks."""
+    since: datetime | None = None
+    """What was done before this moment was told by another executor; None for the moment of the first question."""
     _told: set[tuple[str, bool]] = field(default_factory=set)
 
-    def late(self, now: datetime, done: Collection[str]) -> list[tuple[str, bool]]:
-        """Return what is not done and may be late, or is (True), and was not told yet."""
+    def late(self, now: datetime, done: Mapping[str, datetime]) -> list[tuple[str, bool]]:
+        """Return what may be late, or is (True), and was not told yet.
+
+        done  when the tasks were done that are
+        """
+        self.since = self.since or now
         found = []
         for name, due in self.due.items():
-            if name in done or now < risk_begins(self.started_at, due):
+            ended = done.get(name)
+            if ended is not None and (ended < due or ended < self.since):
                 continue
-            late = (name, now >= due)
-            if late not in self._told:
-                self._told.add(late)
-                found.append(late)
+            missed = (ended or now) >= due
+            if not missed and now < risk_begins(self.started_at, due):
+                continue
+            if (name, missed) not in self._told:
+                self._told.add((name, missed))
+                found.append((name, missed))
         return found

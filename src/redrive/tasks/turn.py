@@ -167,6 +167,7 @@ class Turn:
             retry_failed(self._ledger, connection, now)
         if order.leave is not None:
             turned.left = self._leave(connection, now, order.leave)
+            turned.late = [one for one in self._late(connection, now) if one[2]]  # a risk is none any more
             return turned
         self._claim(order, connection, now, turned)
         if order.survey:
@@ -254,8 +255,9 @@ class Turn:
     def _late(self, connection: Connection, now: datetime) -> list[tuple[str, datetime, bool]]:
         if self.slas is None:
             return []
-        own = select(tasks.c.name).where(tasks.c.run_id == self._ledger.run_id, tasks.c.child == -1)
-        done = set(connection.execute(own.where(tasks.c.state.in_([State.SUCCESS, State.SKIPPED]))).scalars())
+        own = select(tasks.c.name, tasks.c.ended_at).where(tasks.c.run_id == self._ledger.run_id, tasks.c.child == -1)
+        ended = connection.execute(own.where(tasks.c.state.in_([State.SUCCESS, State.SKIPPED])))
+        done = {row.name: row.ended_at or now for row in ended}
         return [(name, self.slas.due[name], missed) for name, missed in self.slas.late(now, done)]
 
     def _due_in(self, plan: Plan, connection: Connection, now: datetime, exhausted: Collection[int]) -> float:

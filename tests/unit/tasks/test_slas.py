@@ -1,6 +1,7 @@
 """SLAs in seconds from the start of a run: what is told, and when."""
 
 import threading
+import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,6 +10,7 @@ import redrive
 from redrive.flows import SlaAtRisk
 from redrive.tasks.slas import WHOLE_RUN, Slas
 from tests.support.flows import PATIENCE, eventually
+from tests.support.worker_pool import importable
 
 START = datetime(2026, 11, 16, tzinfo=UTC)
 
@@ -20,14 +22,21 @@ def after(seconds):
 class TestSlas:
     def test_risk_and_miss_are_told_once_each(self):
         slas = Slas(START, {"load": after(100), WHOLE_RUN: after(1_000)})
-        assert slas.late(after(79), set()) == []
-        assert slas.late(after(80), set()) == [("load", False)]
-        assert slas.late(after(99), set()) == []
-        assert slas.late(after(100), set()) == [("load", True)]
-        assert slas.late(after(900), set()) == [(WHOLE_RUN, False)]
+        assert slas.late(after(79), {}) == []
+        assert slas.late(after(80), {}) == [("load", False)]
+        assert slas.late(after(99), {}) == []
+        assert slas.late(after(100), {}) == [("load", True)]
+        assert slas.late(after(900), {}) == [(WHOLE_RUN, False)]
 
     def test_nothing_is_told_of_what_is_done(self):
-        assert Slas(START, {"load": after(100)}).late(after(500), {"load"}) == []
+        assert Slas(START, {"load": after(100)}, START).late(after(500), {"load": after(99)}) == []
+
+    def test_what_was_done_too_late_is_told_once(self):
+        slas = Slas(START, {"load": after(100)}, START)
+        assert [slas.late(after(500), {"load": after(101)}) for _ in range(2)] == [[("load", True)], []]
+
+    def test_what_was_done_too_late_before_the_run_is_resumed_is_not_told(self):
+        assert Slas(START, {"load": after(100)}).late(after(500), {"load": after(101)}) == []
 
 
 class TestFlow:
@@ -49,6 +58,27 @@ class TestFlow:
             assert flow.result("slow") is True
             assert report.late
             assert report.sla - report.started_at == timedelta(milliseconds=1)
+
+    def test_miss_between_two_looks_is_announced_at_the_end(self, tmp_path):
+        """The only worker is busy, and a task waits for it: the store is looked at when both are done."""
+        announced = []
+        source = """
+        @flow.task(sla=0.2)
+        def slow():
+            time.sleep(0.3)
+
+        @flow.task
+        def waits():
+            pass
+        """
+        module = importable(tmp_path, source, workers=1, sla=0.2)
+        with redrive.connect(tmp_path / "redrive.db") as store, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            forget = redrive.on_event(announced.append)
+            assert module.flow.run(store=store).late
+            forget()
+        missed = [event.task for event in announced if isinstance(event, SlaAtRisk) and event.missed]
+        assert sorted(missed, key=str) == [None, "slow"]
 
     def test_missed_sla_of_a_run_is_an_alert_while_it_runs(self, tmp_path):
         with redrive.connect(tmp_path / "redrive.db") as store:
