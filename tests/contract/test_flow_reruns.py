@@ -290,6 +290,15 @@ class TestOtherRuns:
 
 
 class TestResult:
+    def test_run_just_run_is_found_in_another_store(self, store, tmp_path):
+        with redrive.connect(tmp_path / "own.db") as own:
+            flow = redrive.Flow("elsewhere", store=own)
+            flow.task(lambda: 17, name="number", in_thread=True)
+            run_id = flow.run(store=store).run_id
+            assert [flow.result("number", run=run) for run in (run_id, str(run_id), str(run_id)[:8])] == [17, 17, 17]
+            with pytest.raises(FlowError, match="there is no run of a flow 'another'"):
+                flow.result("number", run="another")
+
     def test_result_is_of_the_run_just_run(self, store):
         flow, down = redrive.Flow("report", params=["day"], store=store), {"mon"}
 

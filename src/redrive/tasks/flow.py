@@ -48,6 +48,7 @@ R = TypeVar("R")
 
 GRACE = 5.0
 RETRY = Retry(attempts=3, base=2.0, cap=600.0)
+_SHORT_ID = 8  # characters of a run's id that the commands show
 _BEYOND_THE_INTERVAL = 60.0  # seconds that asking a sensor may take beyond its interval
 
 defined: dict[tuple[str, int], Flow] = {}
@@ -412,9 +413,10 @@ class Flow(Decisions):
 
     def _run(self, run: UUID | str | None) -> tuple[Store, UUID | str]:
         """The run that is meant: the one that this thread has run last, then any thread, then the newest there is."""
-        if run is not None:
-            return self.store, run
         last: tuple[Store, UUID] | None = getattr(self._ran, "last", self._last)
+        if run is not None:
+            ran = [one for one in (last, self._last) if one is not None and _names(run, one[1])]
+            return (ran[0][0] if ran else self.store), run  # it may have been run in another store than the flow's own
         if last is not None:
             return last
         newest = self.store.tasks.runs(flow=self.name, limit=1)
@@ -430,3 +432,8 @@ class Flow(Decisions):
         if missing := sorted(self.param_names - set(values)):
             raise FlowError(f"flow {self.name!r} needs a value for its parameter {missing[0]!r}")
         return checked_values(self.name, values)
+
+
+def _names(run: UUID | str, run_id: UUID) -> bool:
+    """Return whether this is the id of the run, or its beginning."""
+    return len(str(run)) >= _SHORT_ID and str(run_id).startswith(str(run).lower())
