@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import threading
 from collections.abc import Container
-from types import CodeType
+from types import CodeType, FrameType
 
 # The signals by which programs limit, end or wake a job.
 _SIGNALS = tuple(
@@ -14,6 +15,35 @@ _SIGNALS = tuple(
     for name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
+
+
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Terminated(BaseException):
+    """The command was told to end, by SIGTERM or SIGHUP, where no run was under way that could stop in order."""
+
+
+_installed_in: list[int] = []
+
+
+def end_in_order() -> None:
+    """Let SIGTERM and SIGHUP raise `Terminated` from now on, until a run takes them as a request to stop.
+
+    What `nohup` has ignored stays ignored.
+    """
+    _installed_in[:] = [os.getpid()]
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, raise_terminated)
+
+
+def raise_terminated(number: int, frame: FrameType | None) -> None:
+    """Handle a signal; a process that the program has forked ends by it as any process does."""
+    if os.getpid() in _installed_in:
+        raise Terminated(signal.Signals(number).name)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def is_from_signal_handler(*errors: BaseException) -> bool:

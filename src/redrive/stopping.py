@@ -17,10 +17,10 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
+from redrive.interrupts import STOP_SIGNALS, raise_terminated
 from redrive.model import in_words
 
 _CANCEL_TIMEOUT = 3.0
-_STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Stopping:
@@ -60,14 +60,15 @@ class Stopping:
         A handler of the program's own stays in place, and so does what `nohup` has ignored.
         """
         main = threading.current_thread() is threading.main_thread()  # signals are the main thread's
-        heeded = [one for one in _STOP_SIGNALS if main and signal.getsignal(one) is signal.SIG_DFL]
+        before = {number: signal.getsignal(number) for number in STOP_SIGNALS if main}
+        heeded = [number for number, handler in before.items() if handler in (signal.SIG_DFL, raise_terminated)]
         for number in heeded:
             signal.signal(number, self._on_signal)
         try:
             yield
         finally:
             for number in heeded:
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, before[number])
 
     @contextmanager
     def heeding_sigint(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from redrive.cli import exits
+from redrive.cli import exits, say_interrupted
 from redrive.cli.command import root
 from redrive.cli.wording import in_a_line, one_line
 
@@ -84,7 +84,7 @@ class Program(TyperGroup):
         except Exception as error:
             code = _tell(error, debug="--debug" in words)
         if code == exits.INTERRUPTED:
-            _say("interrupted; what was done before is kept, and running the same again is safe")
+            say_interrupted(KeyboardInterrupt())
         sys.exit(code)
 
 

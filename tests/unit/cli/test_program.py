@@ -271,6 +271,31 @@ def test_an_interrupt_says_what_is_kept(put, here):
     ]
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("imported", ["typer", "flow_file"])
+@pytest.mark.parametrize(
+    ("name", "code", "how"),
+    [("SIGTERM", 75, "stopped by SIGTERM"), ("SIGHUP", 75, "stopped by SIGHUP"), ("SIGINT", 130, "interrupted")],
+)
+def test_signal_during_start_up_ends_the_command_in_one_sentence(here, imported, name, code, how):
+    """It arrives while a library of the program is imported, or the user's own module."""
+    (here / f"{imported}.py").write_text(
+        "import os, signal\n"
+        "if not os.fork():\n    signal.raise_signal(signal.SIGTERM)\n"  # its child ends as any process does
+        "assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGTERM\n"
+        f"signal.raise_signal(signal.{name})\n"
+    )
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell may have ignored it
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; from redrive.cli import main; main()", "run", "flow_file.py:flow"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    said = f"redrive: {how}; what was done before is kept, and running the same again is safe\n"
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+
+
 def test_a_character_the_terminal_lacks_is_shown_by_its_escape(put, spawn):
     put(1, error="Müller → 3")
     done = spawn("dlq", "ls", env={**os.environ, "PYTHONIOENCODING": "ascii"})
