@@ -120,12 +120,10 @@ class Records:
                 f"{self.name} is an iterator that was read before, to row {stream.taken:,}, and cannot begin again: "
                 "pass the function that makes it, without calling it, or a list"
             )
-        compares, size = self._declared is None, self._size()
-        seen = FirstItems() if compares else None
+        compares = self._declared is None
         if position is not None:
-            seen = stream.seen(size) if compares else None
             stream.skip_to(start, self.name, last=position.get("last") if compares else None)
-        return RecordsReading(stream, self.name, ours=self._only is None, total=size, seen=seen)
+        return RecordsReading(stream, self.name, ours=self._only is None, total=self._size(), compares=compares)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         return _record(raw)
@@ -171,11 +169,11 @@ class RecordsReading:
 
     columns: tuple[str, ...] | None = None
 
-    def __init__(self, stream: _Stream, name: str, *, ours: bool, total: int | None, seen: FirstItems | None) -> None:
+    def __init__(self, stream: _Stream, name: str, *, ours: bool, total: int | None, compares: bool) -> None:
         self._stream = stream
         self._name = name
         self._ours = ours
-        self._seen = seen  # the first items, where they are compared by a run that resumes
+        self._compares = compares  # whether a run that resumes compares the first items
         self.total = total
 
     def read(self, most: int) -> Batch | None:
@@ -186,12 +184,9 @@ class RecordsReading:
         rows, numbers, unreadable = _sorted_out(items, first)
         taken = self._stream.taken
         position: dict[str, Any] = {"row": taken}
-        if self._seen is not None:
-            for item in items:
-                if self._seen.is_enough:
-                    break
-                self._seen.add(_content(item))
-            position |= {"last": digest_of(_content(items[-1])), "first": self._seen.document(length=self.total)}
+        if self._compares:
+            first_items = self._stream.first_taken.document(length=self.total)
+            position |= {"last": digest_of(_content(items[-1])), "first": first_items}
         return Batch(
             Received(rows), lambda place: f"row {numbers[place]}", position, self._name, unreadable, done=taken
         )
@@ -207,6 +202,8 @@ class _Stream:
 
     def __init__(self, items: Iterator[Any]) -> None:
         self.taken = 0
+        self.first_taken = FirstItems()
+        """The first items that were handed out, also those that were skipped: each is counted once."""
         self.error: Exception | None = None
         self.has_failed = False
         """Whether the error was raised: nothing more will come."""
@@ -231,14 +228,14 @@ class _Stream:
 
     def first(self, length: int | None, marks: Collection[int] = ()) -> dict[str, Any]:
         """Return the digests of the first items, which are read ahead; also at the counts that `marks` has."""
-        found = self.seen(length)
+        found = self._read_ahead(length)
         if not found.has(marks) and not self.taken:
             count, found = found.count, FirstItems(marks)
             for item in self._ahead[:count]:
                 found.add(_content(item))
         return found.document(length=self._length)
 
-    def seen(self, length: int | None) -> FirstItems:
+    def _read_ahead(self, length: int | None) -> FirstItems:
         """Return the first items, which are read ahead; `length` is the number of all items, where it is known."""
         if self._seen is None:
             found, ends = FirstItems(), time.monotonic() + _MOST_SECONDS
@@ -264,6 +261,10 @@ class _Stream:
             raise self.error
         found, self._ahead = (self._ahead, []) if len(self._ahead) <= most else _parted(self._ahead, most)
         self.taken += len(found)
+        for item in found:
+            if self.first_taken.is_enough:
+                break
+            self.first_taken.add(_content(item))
         self.has_ended = not found
         return found
 

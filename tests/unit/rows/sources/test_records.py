@@ -261,6 +261,14 @@ class TestResumeOfOtherInput:
         assert (report.status, report.read, report.resumed, report.started_over) == ("complete", 1_000, True, None)
         assert len(table(tmp_path)) == 1_000
 
+    @pytest.mark.parametrize("form", ["list", "function", "generator"])
+    def test_run_stopped_twice_resumes(self, tmp_path, form):
+        given = {"list": lambda items: items, "function": lambda items: lambda: iter(items), "generator": iter}[form]
+        for _ in range(2):
+            stop_after_first_batch(tmp_path, given(day("Monday", 20)), batch=2)
+        report = load(tmp_path, given(day("Monday", 20)), batch=2).run()
+        assert (report.status, report.read, report.resumed, report.started_over) == ("complete", 20, True, None)
+
     def test_a_list_of_another_length_starts_over(self, tmp_path):
         stop_after_first_batch(tmp_path, day("Monday", 2_000))
         report = load(tmp_path, day("Monday", 1_999)).run()
@@ -374,7 +382,10 @@ def test_resuming_at_every_position_reads_what_reading_at_once_does(values, most
     whole = read_all(source(), most)
     for place, batch in enumerate(whole):
         position = json.loads(json.dumps(batch.next))
-        assert content(read_all(source(), afterwards, position)) == content(whole[place + 1 :])
+        rest = read_all(source(), afterwards, position)
+        assert content(rest) == content(whole[place + 1 :])
+        for later in rest:
+            assert source().changed({}, json.loads(json.dumps(later.next))) is None
 
 
 class TestFrames:
