@@ -114,17 +114,6 @@ def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
             yield place, change
 
 
-def apart(values: Sequence[Any], kind: Any) -> list[Any]:
-    """Return values with the texts among them taken apart, so that all of a column are lists, structs or maps."""
-    places = [place for place, value in enumerate(values) if type(value) is str]
-    made = list(values)
-    if places:
-        texts = pl.Series([values[place] for place in places], dtype=pl.String)
-        for place, value in zip(places, _taken_apart(texts, kind), strict=True):
-            made[place] = values[place] if value is None else value
-    return made
-
-
 def has_members(kind: Any, sorts: Collection[str] = ("union", "variant")) -> bool:
     """Return whether a type has a union or a variant in it."""
     inner = (one for _, one in kind.children if not isinstance(one, int)) if kind.id in _CONTAINERS else ()

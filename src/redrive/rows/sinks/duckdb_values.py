@@ -13,7 +13,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.frames import has_nanoseconds, values_of
 from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.duckdb_catalog import is_nested
-from redrive.rows.sinks.duckdb_nested import apart, changes_in_texts, fitted, has_members, is_same
+from redrive.rows.sinks.duckdb_nested import changes_in_texts, fitted, has_members, is_same
 from redrive.rows.sinks.duckdb_types import is_own, own_rules, text_rules, variant_rules
 from redrive.rows.sinks.exact import find_changes
 from redrive.rows.sinks.shape import quoted
@@ -58,7 +58,7 @@ def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> Framed:
         columns = zip(*rows.tuples, strict=True)
         made = [framing.of_values(*column) for column in zip(rows.columns, columns, types, strict=True)]
     frame = pl.DataFrame(made)
-    sources = {name: _source(name, frame, kind, framing.json) for name, kind in zip(frame.columns, types, strict=True)}
+    sources = {name: _source(name, frame, kind, framing) for name, kind in zip(frame.columns, types, strict=True)}
     return Framed(frame, framing.bad, sources)
 
 
@@ -70,6 +70,8 @@ class _Framing:
         self.bad: dict[int, str] = {}
         self.json: set[str] = set()
         """Columns of a nested type whose values are JSON."""
+        self.mixed: set[str] = set()
+        """Columns of a nested type whose values are JSON behind the letter "j", or a text of DuckDB behind a "t"."""
 
     def of_series(self, series: pl.Series, kind: str) -> pl.Series:
         """A column of a frame."""
@@ -110,25 +112,28 @@ class _Framing:
 
     def of_values(self, name: str, values: Sequence[Any], kind: str) -> pl.Series:
         """A column of values of whatever type."""
-        column = [values]
         if is_nested(kind):
             values = self._encodable(name, values)
-            column = [values]
             made_of = self._type_of(kind)
-            is_apart = any(isinstance(value, tuple(NESTED)) for value in values)
+            is_apart = any(_is_apart(value) for value in values)
             if (is_apart or _is_union(kind)) and not has_members(made_of, ("variant",)):
                 self.json.add(name)
             texts = [value if type(value) is str else None for value in values]
             if not _is_union(kind) and any(text is not None for text in texts):
-                if is_apart and not has_members(made_of):
-                    column = [apart(values, made_of)]
-                else:
-                    self._note(name, changes_in_texts(pl.Series(texts, dtype=pl.String), made_of))
+                self._note(name, changes_in_texts(pl.Series(texts, dtype=pl.String), made_of))
+            is_mixed = any(value is not None and not _is_apart(value) for value in values)
+            if is_mixed and name in self.json and not _is_union(kind):
+                self.mixed.add(name)
+        column = [values]
         for place, fault in adapt_columns(column, [_rules(kind, self._type_of, of_text=self._of_text)]).items():
             self.bad.setdefault(place, f"{name}: {fault}")
         capacity = Capacity.of(kind)
         self._note(name, find_changes(column[0], capacity))
-        return _series(name, column[0], kind, capacity, self.bad)
+        series = _series(name, column[0], kind, capacity, self.bad)
+        if name in self.mixed:
+            marks = ["j" if _is_apart(value) else "t" for value in values]
+            return pl.Series(name, marks, dtype=pl.String) + series
+        return series
 
     def _encodable(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         """The values without texts that hold half a character, which polars does not take."""
@@ -147,14 +152,23 @@ class _Framing:
             self.bad.setdefault(place, f"{name}: {change}")
 
 
+def _is_apart(value: Any) -> bool:
+    """Return whether a value is a list, a struct or a map, not the text of one."""
+    return isinstance(value, tuple(NESTED))
+
+
 def _is_union(kind: str) -> bool:
     return kind.startswith("UNION") and not kind.endswith("]")
 
 
-def _source(name: str, frame: pl.DataFrame, kind: str, json: set[str]) -> str:
+def _source(name: str, frame: pl.DataFrame, kind: str, framing: _Framing) -> str:
     if kind == "VARIANT":
         return f"CAST(CAST({quoted(name)} AS JSON) AS VARIANT)"
-    if name in json:
+    if name in framing.mixed:
+        # JSON and DuckDB read the same text differently: one takes "null" for no value, and the other rejects it.
+        mark, text = f"{quoted(name)}[1]", f"{quoted(name)}[2:]"
+        return f"CASE {mark} WHEN 'j' THEN CAST(CAST({text} AS JSON) AS {kind}) ELSE CAST({text} AS {kind}) END"
+    if name in framing.json:
         return f"CAST({quoted(name)} AS JSON)"
     return f"to_json({quoted(name)})" if kind == "VARCHAR" and frame.schema[name].is_nested() else quoted(name)
 

@@ -274,6 +274,11 @@ MIXED = {
     "STRUCT(u UNION(num INTEGER, str VARCHAR))": ([{"u": {"num": 1}}, {"u": "x"}], [{"u": 1}, "{'u': 1}"]),
     "VARIANT[]": ([None], [[1], [], "[1]", 1]),
     "STRUCT(a BLOB)": ([{"a": "x"}], [{"a": 1}, {"a": "\\x61"}]),
+    # A text is read as DuckDB writes lists and structs, never as JSON.
+    "INTEGER[]": ([[1], [], [None], None], ["null", " null ", "[x]", ["null"]]),
+    "STRUCT(a INTEGER)": ([{"a": 1}, {"a": None}, None], ["null", '{"a": 1, "b": 2}', {"a": "null"}]),
+    "STRUCT(a INTEGER)[]": ([[{"a": 1}], None], ["null", "['null']", "[1]"]),
+    "MAP(VARCHAR, VARCHAR)": ([{"k": "null"}, None], ["null", '{"k": null}']),
 }
 MEMBERS = ({"num": 1}, {"str": "1"})
 
@@ -308,6 +313,11 @@ class TestTypesOfSeveralKinds:
         if value == {"a": "x"}:
             return {"a": b"x"}
         return {"u": self._read(value["u"])} if isinstance(value, dict) and "u" in value else value
+
+
+def test_text_of_a_list_is_the_same_list_beside_other_lists(sql, sink):
+    assert stored(sql, sink, "JSON[]", ["[1, null]"]) == (["[1, null]"], [])
+    assert stored(sql, sink, "JSON[]", ["[1, null]", [{"a": 1}]]) == (["[1, null]", '[{"a":1}]'], [])
 
 
 def test_nanoseconds_and_bytes_in_lists_of_a_frame_are_kept_or_rejected_in_json(sql, sink):
