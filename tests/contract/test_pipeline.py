@@ -7,6 +7,7 @@ with a sink of its own, where they follow each other.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -448,6 +449,33 @@ def test_an_interrupt_keeps_what_was_written(kit):
     (run,) = kit.store.runs.find()
     assert (run.status, run.reason) == ("stopped", "interrupted")
     assert pipeline.run().written == 1_000
+
+
+def test_exit_of_a_validator_is_recorded_as_a_stop(kit):
+    def validate(row: Any) -> Any:
+        if not is_fixed and row["id"] == "D-00250":
+            sys.exit()
+        return row
+
+    is_fixed = False
+    pipeline = kit.pipeline(rows(1_000), validate=validate)
+    with pytest.raises(SystemExit):
+        pipeline.run()
+    (run,) = kit.store.runs.find()
+    assert (run.status, run.reason) == ("stopped", "interrupted: code of the pipeline called sys.exit()")
+    is_fixed = True
+    assert pipeline.run().written == 1_000
+
+
+def test_exit_of_a_source_is_recorded_before_its_first_batch(kit):
+    def items() -> Any:
+        yield from rows(10)()
+        sys.exit("no more")
+
+    with pytest.raises(SystemExit):
+        kit.pipeline(items).run()
+    (run,) = kit.store.runs.find()
+    assert (run.status, run.reason) == ("stopped", "interrupted: code of the pipeline called sys.exit('no more')")
 
 
 def test_restarting_gives_the_unfinished_run_up(kit):

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 import redrive
-from redrive.cli.exits import on_broken_pipe
+from redrive.cli.exits import CodeExited, on_broken_pipe
 from redrive.cli.selecting import Selection
 from redrive.cli.session import Common, Session
 
@@ -127,6 +127,8 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
                 sys.stdout.flush()
             except BrokenPipeError:
                 raise typer.Exit(on_broken_pipe()) from None
+            except SystemExit as ended:  # its code, which may be 0, is not ours
+                raise CodeExited(ended) from ended
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         app.command(name or function.__name__.rstrip("_"), cls=_Command)(

@@ -45,6 +45,17 @@ class BrokenModule(RedriveError):
     """A module of the user's raised while it was imported."""
 
 
+class CodeExited(RedriveError):
+    """Code of the user's ended the program in the middle of a command."""
+
+    def __init__(self, ended: SystemExit) -> None:
+        code = "" if ended.code is None else repr(ended.code)
+        super().__init__(
+            f"your code called sys.exit({code}) before the command was done: what was written is kept, and running the "
+            "same command again resumes. Let the code return, or raise an exception that says what is wrong"
+        )
+
+
 class Refused(RedriveError):
     """The command will not do this without a further word from the user."""
 

@@ -75,6 +75,14 @@ def _text(error: BaseException) -> str:
     return str(error) if isinstance(error, RedriveError) else error_text(error)
 
 
+def stop_reason(error: BaseException) -> str:
+    """Return why a run was stopped by what is no failure: an interrupt, or code of the pipeline that ends the program."""
+    if not isinstance(error, SystemExit):
+        return "interrupted"
+    code = "" if error.code is None else mask(cut_to_mask(repr(error.code), LONGEST))
+    return storable(f"interrupted: code of the pipeline called sys.exit({code})")
+
+
 def sentence(error: BaseException) -> str:
     """What a person is told, as a text that can be stored; our own errors are sentences already."""
     text = _text(error)

@@ -197,6 +197,9 @@ class Pipeline:
             )
         except (RunStopped, StoreError):
             raise  # another process has it in hand, or nothing can be noted
+        except SystemExit as error:
+            tell_of_refusal(job, ledger, sla=self._sla, error=error)
+            raise
         except Exception as error:
             if is_interrupt(error):
                 raise

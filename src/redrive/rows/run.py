@@ -20,7 +20,7 @@ from redrive.policy.daily import Daily
 from redrive.rows.batch import Batch
 from redrive.rows.checks.check import unmet
 from redrive.rows.columns import Columns
-from redrive.rows.faults import Fault, kind_of, sentence
+from redrive.rows.faults import Fault, kind_of, sentence, stop_reason
 from redrive.rows.job import Job
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Prepared, reason_of
@@ -106,7 +106,7 @@ class Run:
                 raise self._ended(RunStatus.FAILED, error) from error
             if type(error).__name__ == "PanicException":  # what polars raises for a fault of its own is no interrupt
                 raise self._ended(RunStatus.FAILED, RuntimeError(str(error))) from error
-            self._end(RunStatus.STOPPED, "interrupted", None)  # what was written is saved
+            self._end(RunStatus.STOPPED, stop_reason(error), None)  # what was written is saved
             raise
         finally:
             self._close()
@@ -404,12 +404,13 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | SystemExit)
 
 
-def tell_of_refusal(job: Job, ledger: Ledger, *, sla: Daily | float | None, error: Exception) -> None:
+def tell_of_refusal(job: Job, ledger: Ledger, *, sla: Daily | float | None, error: BaseException) -> None:
     """Note and announce that a run could not begin: its file is not there, its checkpoint is of another source.
 
     Nobody would hear of it otherwise but who has started it, which may be a scheduler.
     """
-    fault, reason = Fault.of(error), sentence(error)
+    fault = Fault.of(error)
+    reason = stop_reason(error) if isinstance(error, SystemExit) else sentence(error)
     try:
         refusal = ledger.refuse(job.source, sink=job.sink.name, sla=sla, reason=reason, fault=fault)
     except StoreError:

@@ -527,3 +527,17 @@ def test_every_exit_code_is_on_the_page():
     told = set(re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE))
     codes = {str(code) for code in vars(exits).values() if isinstance(code, int)}
     assert codes - told == {str(exits.BROKEN_PIPE)}
+
+
+@pytest.mark.parametrize("code", ["", "0", "3"])
+def test_exit_of_user_code_is_a_failure_of_the_command(here, run, code):
+    """Whatever code it has: 0 would tell a scheduler that the run is complete."""
+    Path("leaves.py").write_text(
+        "import redrive, sys\n"
+        "pipeline = redrive.Pipeline('leaves', source=redrive.rows.records([{'id': 1}]), "
+        f"validate=lambda row: sys.exit({code}), "
+        "sink=redrive.rows.table('sqlite:///warehouse.db', 'deliveries', key='id', create=True))\n"
+    )
+    answer = run("run", "leaves.py")
+    assert (answer.code, answer.out) == (70, "")
+    assert f"your code called sys.exit({code}) before the command was done" in answer.err
