@@ -378,7 +378,8 @@ class Replay:
                 schedule=self._plan.schedule,
                 note=self._plan.note,
                 now=self._database.dialect.now(connection),
-                pipeline=self._target.pipeline,
+                target=self._target,
+                dialect=self._database.dialect,
                 stored_texts=self._stored_texts,
             )
         )

@@ -11,9 +11,11 @@ from sqlalchemy import Connection, case, update
 
 from redrive.dlq.change import actor
 from redrive.dlq.due import Schedule
+from redrive.dlq.replayed_rows import note_replayed
 from redrive.dlq.siblings import StoredTexts, remember_keys, supersede
-from redrive.dlq.target import Answer, Became
+from redrive.dlq.target import Answer, Became, Target
 from redrive.letters import OPEN, Letter, Status
+from redrive.store.dialect import Dialect
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
@@ -34,7 +36,8 @@ def mark(
     schedule: Schedule | None,
     note: str | None,
     now: datetime,
-    pipeline: str | None,
+    target: Target,
+    dialect: Dialect,
     stored_texts: StoredTexts,
 ) -> list[Answered]:
     """Mark letters by what became of them; return those that did not fail, and whose record failed anew meanwhile.
@@ -42,7 +45,7 @@ def mark(
     A letter that another replay took over is left to it.
 
     Args:
-        pipeline: the pipeline of the target, where it has one.
+        target: what they were sent to.
         stored_texts: how a key may be stored.
     """
     mine = [(letter, answer) for letter, answer in answers if letter.id in ours]
@@ -67,7 +70,8 @@ def mark(
     written = [pair for pair in mine if pair[1].became is Became.REPROCESSED]
     # Of a record that became several rows, some may be in the sink although it failed.
     in_part = [(letter, answer) for letter, answer in mine if answer.became is Became.FAILED and answer.keys]
-    supersede(connection, [*written, *in_part], pipeline=pipeline, stored_texts=stored_texts, now=now)
+    note_replayed(connection, dialect, [*written, *in_part], pipeline=target.pipeline, sink=target.sink)
+    supersede(connection, [*written, *in_part], pipeline=target.pipeline, stored_texts=stored_texts, now=now)
     remember_keys(connection, written, stored_texts=stored_texts, now=now)
     entries += _fail(connection, failed, schedule, now)
     if entries:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, or_, select
 
 from redrive.dlq.edited_keys import StoredTexts
 from redrive.dlq.prepare import as_key
@@ -13,23 +13,23 @@ from redrive.dlq.target import Answer, Target
 from redrive.letters import Letter
 from redrive.runs import RunStatus
 from redrive.store.listed import among
-from redrive.store.schema import letters, runs
-
-_NEVER = datetime.min.replace(tzinfo=UTC)
+from redrive.store.schema import letters, replayed_rows, runs
 
 
 class UnknownKeys:
     """Counts the letters of a replay that may overwrite newer rows.
 
     Runs mark the letters whose key they write. They cannot where the key is not known, where it came later than the
-    run (by an import or an edit), where the sink had another key then, and where another pipeline
-    wrote the row. Of a record that becomes several rows, a letter has the key of one.
+    run (by an import or an edit), where the sink had another key then, and where another pipeline wrote the row. The
+    same goes for the rows of newer letters that a replay has written. Of a record that becomes several rows, a letter
+    has the key of one.
     """
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._ids: set[int] = set()
         self._latest: dict[str, datetime] = {}
+        self._replayed: datetime | None = None
 
     @property
     def count(self) -> int:
@@ -40,12 +40,17 @@ class UnknownKeys:
         """Find those of the selected letters of which the store can tell."""
         if not self._target.overwrites:
             return
-        found = select(letters.c.id).where(or_(_is_unknown(), *self._of_others(connection)), *conditions)
+        late = [_is_unknown(), self._is_before_replayed(), self._is_before_others(connection)]
+        found = select(letters.c.id).where(or_(*late), *conditions)
         self._ids = set(connection.execute(found).scalars())
+        pipelines = select(letters.c.pipeline_name).where(*conditions).distinct()
         column = runs.c
-        started = select(column.pipeline_name, func.max(column.started_at)).where(_wrote())
-        own = started.where(column.pipeline_name.in_(select(letters.c.pipeline_name).where(*conditions).distinct()))
-        self._latest = {row[0]: row[1] for row in connection.execute(own.group_by(column.pipeline_name))}
+        wrote = select(column.pipeline_name, func.max(_last_written())).where(_wrote())
+        own = wrote.where(column.pipeline_name.in_(pipelines)).group_by(column.pipeline_name)
+        self._latest = {row[0]: row[1] for row in connection.execute(own)}
+        self._replayed = connection.execute(
+            select(func.max(replayed_rows.c.newest_letter)).where(self._is_into_sink())
+        ).scalar()
 
     def add(
         self, connection: Connection, answered: Sequence[tuple[Letter, Answer]], *, stored_texts: StoredTexts
@@ -58,7 +63,7 @@ class UnknownKeys:
         late = {
             letter.id: (letter, answer.keys)
             for letter, answer in answered
-            if answer.keys and self._latest.get(letter.pipeline, _NEVER) > letter.last_seen
+            if answer.keys and self._is_written_since(letter)
         }
         if not late:
             return
@@ -70,29 +75,73 @@ class UnknownKeys:
             if len(keys) > 1 or is_other:
                 self._ids.add(letter.id)
 
-    def _of_others(self, connection: Connection) -> Collection[ColumnElement[bool]]:
-        """Return conditions of the letters after which another pipeline has written to the sink of the target."""
-        column, target = runs.c, self._target
+    def _is_written_since(self, letter: Letter) -> bool:
+        """Whether rows were written after a letter, by its pipeline or a replay of newer letters."""
+        latest = (self._latest.get(letter.pipeline), self._replayed)
+        return any(moment is not None and moment >= letter.last_seen for moment in latest)
+
+    def _is_into_sink(self) -> ColumnElement[bool]:
+        """Whether a replay has written to the sink of the target, or rows of the pipeline of the target."""
+        column, target = replayed_rows.c, self._target
+        return or_(
+            column.pipeline_name == target.pipeline, column.letters_of == target.pipeline, column.sink == target.sink
+        )
+
+    def _is_before_replayed(self) -> ColumnElement[bool]:
+        """Whether the key of a letter was not known when a replay wrote rows of newer letters."""
+        column, replayed = letters.c, replayed_rows.c
+        newer = select(replayed.sink).where(self._is_into_sink(), replayed.newest_letter >= column.last_seen)
+        return or_(
+            and_(column.sink_key.is_(None), newer.exists()),
+            newer.where(replayed.written_at <= column.key_since).exists(),
+        )
+
+    def _is_before_others(self, connection: Connection) -> ColumnElement[bool]:
+        """Whether another pipeline, or a replay of its letters, has written to the sink of the target since."""
+        column, target, replayed = runs.c, self._target, replayed_rows.c
         same = or_(column.pipeline_name == target.pipeline, column.sink == target.sink)
-        wrote = select(column.pipeline_name, func.max(column.updated_at)).where(same, _wrote())
-        return [
-            and_(letters.c.pipeline_name != row[0], letters.c.last_seen < row[1])
+        wrote = select(column.pipeline_name, func.max(_last_written())).where(same, _wrote())
+        of_runs = [
+            and_(letters.c.pipeline_name != row[0], letters.c.last_seen <= row[1])
             for row in connection.execute(wrote.group_by(column.pipeline_name))
         ]
+        by_replay = select(replayed.sink).where(
+            self._is_into_sink(),
+            replayed.letters_of != letters.c.pipeline_name,
+            replayed.pipeline_name != letters.c.pipeline_name,
+            replayed.written_at >= letters.c.last_seen,
+        )
+        return or_(*of_runs, by_replay.exists())
 
 
 def _is_unknown() -> ColumnElement[bool]:
     """Whether the pipeline of a letter has written rows after it and before its key was known."""
     column, run = letters.c, runs.c
-    later = select(run.run_id).where(run.pipeline_name == column.pipeline_name, _wrote())
-    without_key = and_(column.sink_key.is_(None), later.where(run.started_at > column.last_seen).exists())
-    before = later.where(run.started_at <= column.key_since, run.updated_at > column.last_seen)
+    is_later = or_(_last_written() >= column.last_seen, and_(run.run_id == column.run_id, _is_unsaved()))
+    wrote = select(run.run_id).where(run.pipeline_name == column.pipeline_name, _wrote())
+    later = wrote.where(is_later)
+    # Of the run of an edited letter, rows that came before it as well: its new key may be that of one of them.
+    before = wrote.where(run.started_at <= column.key_since, or_(is_later, run.updated_at > column.last_seen))
     # A run by another key of the sink has written the row, and could not know the letter by it.
     own = select(run.key_fields).where(run.run_id == column.run_id).scalar_subquery()
-    by_other_key = later.where(run.started_at > column.last_seen, run.key_fields != own.correlate(letters))
-    return or_(without_key, and_(column.key_since.is_not(None), before.exists()), by_other_key.exists())
+    by_other_key = later.where(run.key_fields != own.correlate(letters))
+    return or_(and_(column.sink_key.is_(None), later.exists()), before.exists(), by_other_key.exists())
+
+
+def _last_written() -> ColumnElement[datetime]:
+    """When a run last wrote rows, or may have done so."""
+    column = runs.c
+    return case(
+        (column.status == RunStatus.RUNNING, literal(datetime.now(UTC), column.updated_at.type)),
+        (column.status == RunStatus.ABANDONED, func.coalesce(column.ended_at, column.updated_at)),
+        else_=func.coalesce(column.written_at, column.updated_at),
+    )
 
 
 def _wrote() -> ColumnElement[bool]:
-    # A run that was killed may have written a batch that it did not count.
-    return or_(runs.c.rows_written > 0, runs.c.status == RunStatus.ABANDONED)
+    return or_(runs.c.rows_written > 0, runs.c.written_at.is_not(None), _is_unsaved())
+
+
+def _is_unsaved() -> ColumnElement[bool]:
+    """Whether a run is under way, or was killed: it may have written a batch that it did not count."""
+    return runs.c.status.in_((RunStatus.RUNNING, RunStatus.ABANDONED))

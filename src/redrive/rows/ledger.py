@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, null, select, update
@@ -221,12 +221,14 @@ class Ledger:
         total: int | None,
         seconds: float,
         tier: Tier,
+        written_at: datetime | None = None,
     ) -> None:
         """Move the checkpoint, in the transaction that holds the rows' letters.
 
         Args:
             added: the rows of this batch, which `counts` includes.
             done: how much of the source's `total` is behind the checkpoint.
+            written_at: when its rows were written, by the clock of its letters; None where none were.
         """
         now = self._database.dialect.now(connection)
         until = now + self._lease
@@ -241,6 +243,7 @@ class Ledger:
                 source_done=done,
                 source_total=total,
                 **columns_of(counts),
+                **({} if written_at is None else {"written_at": written_at}),
             )
         )
         count_rows(connection, self._pipeline, added)
@@ -297,6 +300,8 @@ class Ledger:
                     seconds=seconds,
                     tier=str(tier),
                     **columns_of(counts),
+                    # Rows of a batch that was not saved may be in the sink.
+                    **({"written_at": datetime.now(UTC)} if keep_claims else {}),
                 )
             )
             if status is RunStatus.COMPLETE:

@@ -12,7 +12,9 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 
 from sqlalchemy import Connection
 
@@ -61,6 +63,10 @@ class _Outcome:
     """Of the keys that were written, where none may come twice."""
     hashes: tuple[Hashes, ...] = ()
     """Of the keys that were written, where a later batch may overwrite them."""
+    places: tuple[Order | None, ...] = ()
+    """Of the letters; None where a letter is not that of one row."""
+    last_written: Order | None = None
+    """The place of the last row that was written."""
     superseded: Mapping[str, Order] = field(default_factory=dict)
     """Keys that were written and have a letter of an earlier batch or run, with the place of their last row."""
     rejected: Mapping[Place, Order] = field(default_factory=dict)
@@ -74,6 +80,8 @@ class _Outcome:
             self.letters + other.letters,
             self.digests + other.digests,
             self.hashes + other.hashes,
+            self.places + other.places,
+            max((one for one in (self.last_written, other.last_written) if one is not None), default=None),
             {**self.superseded, **other.superseded},
             {**self.rejected, **other.rejected},
             self.superseded_here | other.superseded_here,
@@ -115,6 +123,11 @@ class _Letters:
                 self._letters.append(letter)
                 self.rejected += 1
         return self._letters[before:]
+
+    def places(self, piece: int) -> tuple[Order | None, ...]:
+        """Return the places of all letters, in a piece of the batch; None where a letter is not that of one row."""
+        of_letters = {id(letter): (piece, place) for place, letter in self.of_rows.items()}
+        return tuple(of_letters.get(id(letter)) for letter in self._letters)
 
     @property
     def all(self) -> tuple[NewLetter, ...]:
@@ -354,7 +367,14 @@ class Writer:
         counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(left))
         counts += Counts(written=-suppressed - ignored, discarded=suppressed, duplicates=ignored)
         counts += Counts(written=-removed, duplicates=removed)
-        outcome = _Outcome(prepared.counts + counts, letters.all, tuple(digests), tuple(hashes))
+        outcome = _Outcome(
+            prepared.counts + counts,
+            letters.all,
+            tuple(digests),
+            tuple(hashes),
+            letters.places(len(self._held)),
+            max(((len(self._held), max(some.origin)) for some in written if len(some)), default=None),
+        )
         if self._open_letters is None:
             return outcome
         here = [place_of(letter) for letter in copies]
@@ -438,20 +458,10 @@ class Writer:
             self._ledger.hold(connection)
             return outcome
         whole = sum(self._held, outcome)
-        run_id = self._begun.run_id
-        job, now = self._job, self._store.database.dialect.now(connection)
+        now = self._store.database.dialect.now(connection)
         if self._open_letters is not None and whole.superseded:
             self._open_letters.mark(connection, whole.superseded, now)
-        in_order = sorted(whole.letters, key=_first_number)
-        self._store.dlq.put_within(
-            connection,
-            in_order,
-            pipeline=job.pipeline,
-            run_id=run_id,
-            target=job.target,
-            by_run=not job.sink.key,
-            counts=self._row_that_counts,
-        )
+        written_at = self._put_letters(connection, whole)
         if self._open_letters is not None:
             self._open_letters.mark_here(connection, whole.superseded_here, now)
             self._open_letters.mark_edited(connection, whole.superseded, whole.rejected, now)
@@ -473,8 +483,37 @@ class Writer:
             total=self.source_total,
             seconds=self.seconds,
             tier=self._job.gate.judge(judged.rejected, judged.read),
+            written_at=written_at,
         )
         return whole
+
+    def _put_letters(self, connection: Connection, outcome: _Outcome) -> datetime | None:
+        """Put the letters of a batch; return when its rows were written, None where none were.
+
+        Letters that a row may follow are put before that moment, the others after it: a replay goes by this.
+        """
+        job = self._job
+        paired = zip(outcome.letters, outcome.places, strict=True)
+        in_order = sorted(paired, key=lambda pair: _first_number(pair[0]))
+        followed, last = 0, outcome.last_written
+        if job.on_duplicate != "last" and (last is not None or self.counts.written):
+            followed, last = len(in_order), (0, 0)  # no row of the run is overwritten, those before the letter included
+        elif last is not None:
+            behind = takewhile(lambda pair: pair[1] is not None and pair[1] >= last, reversed(in_order))
+            followed = len(in_order) - sum(1 for _ in behind)
+        put = partial(
+            self._store.dlq.put_within,
+            connection,
+            pipeline=job.pipeline,
+            run_id=self._begun.run_id,
+            target=job.target,
+            by_run=not job.sink.key,
+            counts=self._row_that_counts,
+        )
+        put([letter for letter, _ in in_order[:followed]])
+        written_at = None if last is None else datetime.now(UTC)
+        put([letter for letter, _ in in_order[followed:]])
+        return written_at
 
     def _without_overwritten(self, connection: Connection, outcome: _Outcome, distinct: DistinctKeys) -> _Outcome:
         """The outcome, in which rows that overwrite one of an earlier batch, or piece, count as duplicates."""

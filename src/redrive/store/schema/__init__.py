@@ -21,6 +21,7 @@ from redrive.store.schema.letter_tables import (
     letter_claims,
     letter_salt,
     letters,
+    replayed_rows,
 )
 from redrive.store.schema.run_tables import checkpoints, pipelines, run_key_blocks, run_keys, runs
 from redrive.store.schema.service_tables import (
@@ -58,6 +59,7 @@ __all__ = [
     "letters",
     "metadata",
     "pipelines",
+    "replayed_rows",
     "run_key_blocks",
     "run_keys",
     "runs",

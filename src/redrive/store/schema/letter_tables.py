@@ -148,3 +148,18 @@ letter_claims = Table(
     Column("owner", Text, nullable=False),
     Column("until", Moment, nullable=False),
 )
+
+# When replays last wrote rows of a pipeline's letters: by which pipeline (their own, where the target has none), to
+# which sink ('' where the target has none), and the last sighting of the newest of these letters, or when it was
+# written where it was edited.
+replayed_rows = Table(
+    "replayed_rows",
+    metadata,
+    Column("letters_of", Text, nullable=False),
+    Column("pipeline_name", Text, nullable=False),
+    Column("sink", Text, nullable=False),
+    Column("written_at", Moment, nullable=False),
+    Column("newest_letter", Moment, nullable=False),
+    PrimaryKeyConstraint("letters_of", "pipeline_name", "sink"),
+    sqlite_with_rowid=False,
+)

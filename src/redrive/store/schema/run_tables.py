@@ -50,6 +50,8 @@ runs = Table(
     Column("detail", Text),
     Column("environment", Value),
     Column("trace_id", Text),  # of OpenTelemetry
+    # When rows were last written, by the clock of its letters: an earlier letter may overwrite one of them.
+    Column("written_at", Moment),
     Index("runs_pipeline_name", "pipeline_name", "started_at"),
     Index("runs_started_at", "started_at"),
 )

@@ -39,6 +39,7 @@ def upgrade() -> None:
             postgresql_where=is_set,
         )
     op.add_column("runs", sa.Column("target", sa.Text), schema=schema)
+    op.add_column("runs", sa.Column("written_at", Moment), schema=schema)
     op.add_column("task_runs", sa.Column("key_prefix", sa.Text), schema=schema)
     for name in ("twin", "lost"):
         zero = sa.Column(name, sa.Integer, nullable=False, server_default=sa.text("0"))
@@ -75,6 +76,7 @@ def upgrade() -> None:
     _add_endpoints(schema)
     _add_silences(schema)
     _add_salt(schema)
+    _add_replayed_rows(schema)
     _index_open_letters(schema, on_postgres)
     if on_postgres:
         _count_truncate()
@@ -135,6 +137,19 @@ def _add_salt(schema: str | None) -> None:
         schema=schema,
     )
     op.bulk_insert(salt, [{"id": 1, "salt": secrets.token_bytes(32)}])
+
+
+def _add_replayed_rows(schema: str | None) -> None:
+    """Keep when replays last wrote rows, and of which letters."""
+    names = ("letters_of", "pipeline_name", "sink")
+    op.create_table(
+        "replayed_rows",
+        *(sa.Column(name, sa.Text, nullable=False) for name in names),
+        *(sa.Column(name, Moment, nullable=False) for name in ("written_at", "newest_letter")),
+        sa.PrimaryKeyConstraint(*names),
+        schema=schema,
+        sqlite_with_rowid=False,
+    )
 
 
 def _count_truncate() -> None:
