@@ -12,6 +12,7 @@ from redrive.calls.target import endpoint_of
 from redrive.testing import Answer, FaultyServer
 
 ONCE = redrive.Retry(attempts=1)
+UNAUTHORIZED = httpx.HTTPStatusError("401", request=httpx.Request("GET", "http://bank"), response=httpx.Response(401))
 
 
 @pytest.fixture
@@ -52,10 +53,10 @@ class TestFunctions:
         }
         assert (letter.error_type, letter.seen) == ("call", 2)
         target = bank.replay_target(pay)
-        report = store.dlq.replay(target, dry_run=False)
-        assert (report.reprocessed, report.failed_again) == (0, 1)
+        with pytest.raises(redrive.ReplayStopped, match="peer went away"):
+            store.dlq.replay(target, dry_run=False)
         fixed.append("yes")
-        report = store.dlq.replay(target, dry_run=False, status="any")
+        report = store.dlq.replay(target, dry_run=False)
         assert report.reprocessed == 1
         assert fixed == ["yes", ("DE-17", 5)]
         fixed.clear()
@@ -121,7 +122,66 @@ class TestFunctions:
         assert "cannot store the dead letter" not in caplog.text
 
 
+class TestReplayDuringAnOutage:
+    """The service fails for a reason that is not the call's: what was not sent stays pending."""
+
+    @pytest.fixture
+    def calls(self, store):
+        service = redrive.Service("bank", retry=ONCE, dead_letters=store, pipeline="payments")
+        outage, sent = [ConnectionRefusedError("down"), 0], []  # with the first call that fails
+
+        @service
+        def pay(number):
+            if outage and number >= outage[1]:
+                raise outage[0]
+            sent.append(number)
+
+        for number in range(30):
+            with pytest.raises((ConnectionRefusedError, redrive.CircuitOpen)):
+                pay(number)
+        return service.replay_target(pay), service, outage, sent
+
+    @pytest.mark.parametrize("due", [None, redrive.Schedule(tries=1, first=0.000001, factor=1)])
+    def test_open_circuit_stops_the_replay(self, store, calls, due):
+        with pytest.raises(redrive.ReplayStopped, match="circuit is open") as stopped:
+            store.dlq.replay(calls[0], dry_run=False, due=due)
+        assert stopped.value.report.failed_again == 0
+        assert store.dlq.count_by_status() == {"pending": 30}
+
+    @pytest.mark.parametrize("error", [ConnectionRefusedError("down"), UNAUTHORIZED, redrive.RateLimited("slow down")])
+    def test_calls_before_the_outage_are_made_once(self, store, calls, error):
+        target, service, outage, sent = calls
+        service.reset()
+        outage[:] = [error, 7]
+        with pytest.raises(redrive.ReplayStopped) as stopped:
+            store.dlq.replay(target, dry_run=False, canary=0)
+        assert stopped.value.report.reprocessed == 7
+        assert store.dlq.count_by_status() == {"pending": 23, "reprocessed": 7}
+        service.reset()
+        outage.clear()
+        assert store.dlq.replay(target, dry_run=False).reprocessed == 23
+        assert sorted(sent) == list(range(30))
+
+    def test_call_that_is_at_fault_escalates_alone(self, store, calls):
+        target, service, outage, _ = calls
+        service.reset()
+        outage[:] = [ValueError("no such account"), 29]
+        report = store.dlq.replay(target, dry_run=False)
+        assert (report.reprocessed, report.failed_again) == (29, 1)
+
+
 class TestRequests:
+    def test_response_that_is_a_failure_again_is_not_reprocessed(self, store, bank, server):
+        @bank
+        def order(number):
+            return httpx.get(f"{server.url}/orders/{number}")
+
+        assert order(1).status_code == 422
+        report = store.dlq.replay(bank.replay_target(order), dry_run=False)
+        assert (report.reprocessed, report.failed_again) == (0, 1)
+        [letter] = letters(store)
+        assert (letter.status, "fee: not a number" in letter.note) == ("escalated", True)
+
     def test_response_text_reaches_letters_and_ids_make_one_cause(self, store, bank, server):
         def order(number):
             httpx.get(f"{server.url}/orders/{number}").raise_for_status()

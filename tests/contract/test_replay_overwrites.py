@@ -1,4 +1,4 @@
-"""A replay that may overwrite a newer row counts the letter: rows of the same run and of replays are newer rows, too."""
+"""A replay that may overwrite a newer row counts the letter: later rows of its run and rows of replays are newer."""
 
 from __future__ import annotations
 

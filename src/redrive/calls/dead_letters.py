@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive.calls.announce import EVENTS
@@ -12,12 +13,17 @@ from redrive.calls.steps import Outcome, Raised
 from redrive.calls.target import Target, endpoint_of, is_async
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
+from redrive.errors import CallError, CircuitOpen, TargetStopped
 from redrive.letters import ErrorType, NewLetter
 from redrive.masking import mask
-from redrive.model import Failure, Kind
+from redrive.model import Failure, Kind, Verdict
 
 if TYPE_CHECKING:
     from redrive.calls.service import Service
+
+
+# A call that fails so has failed by itself: the next one may succeed.
+_OF_THE_CALL = {Kind.PERMANENT, Kind.AMBIGUOUS, Kind.ROW, Kind.DISCARD}
 
 
 class Queue(Protocol):
@@ -56,7 +62,7 @@ class LetterBox:
         story = story_of(carrier)
         letter = NewLetter(
             record=_request(args[0]) if target.returns_responses else _call(target, args, kwargs),
-            error=carrier if isinstance(outcome, Raised) else _said(target, story),
+            error=carrier if isinstance(outcome, Raised) else _said(target.endpoint, story),
             source=target.endpoint,
             error_type=ErrorType.CALL,
             attempts=max(1, len(story.attempts)) if story is not None else 1,
@@ -89,11 +95,21 @@ def _request(request: Any) -> dict[str, Any]:
     }
 
 
-def _said(target: Target, story: Failure | None) -> str:
+def _said(endpoint: str, story: Failure | None) -> str:
     if story is None:
-        return f"{target.endpoint} failed"
+        return f"{endpoint} failed"
     detail = f": {story.verdict.detail}" if story.verdict.detail else ""
-    return f"{target.endpoint}: {story.verdict.reason}{detail}"
+    return f"{endpoint}: {story.verdict.reason}{detail}"
+
+
+def _verdict(error: Exception) -> Verdict | None:
+    """Return what the service made of an error; None where it has not seen it."""
+    story = story_of(error)
+    if story is None:
+        return None
+    if isinstance(error, CircuitOpen) and story.verdict.kind in _OF_THE_CALL:
+        return replace(story.verdict, kind=Kind.TRANSIENT)  # of the call that opened it
+    return story.verdict
 
 
 class CallTarget:
@@ -106,10 +122,22 @@ class CallTarget:
         self.letters_pipeline = pipeline
 
     def reprocess(self, records: Sequence[Any]) -> list[BaseException | None]:
-        """Call the function with the arguments of each record; the errors of those that failed, None for the others."""
-        return [self._again(record) for record in records]
+        """Call the function with the arguments of each record; the errors of those that failed, None for the others.
 
-    def _again(self, record: Any) -> BaseException | None:
+        Raises:
+            TargetStopped: the service is down or lets no call through; the record is not to blame, and the next call
+                would fail, too.
+        """
+        outcomes: list[BaseException | None] = []
+        for record in records:
+            error = self._again(record)
+            verdict = None if error is None else _verdict(error)
+            if error is not None and verdict is not None and verdict.kind not in _OF_THE_CALL:
+                raise TargetStopped(error, verdict, outcomes) from error
+            outcomes.append(error)
+        return outcomes
+
+    def _again(self, record: Any) -> Exception | None:
         if not isinstance(record, Mapping) or record.get("function") != self._name:
             was = record.get("function") if isinstance(record, Mapping) else None
             return ValueError(f"it is a call of {was or 'another kind'}, not of {self._name}")
@@ -118,11 +146,14 @@ class CallTarget:
             if is_async(self._function):
                 import asyncio
 
-                asyncio.run(self._service.acall(self._function, *args, **kwargs))
+                value = asyncio.run(self._service.acall(self._function, *args, **kwargs))
             else:
-                self._service.call(self._function, *args, **kwargs)
+                value = self._service.call(self._function, *args, **kwargs)
         except Exception as error:
             if is_interrupt(error):
                 raise
             return error
+        story = attribute(value, "redrive")
+        if isinstance(story, Failure) and story.verdict.kind is not Kind.DISCARD:
+            return CallError(_said(self._name, story), redrive=story)  # a response that is a failure, such as a 422
         return None

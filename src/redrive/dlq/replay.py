@@ -369,7 +369,16 @@ class Replay:
     # ── what becomes of it ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _send(self, batch: list[Letter]) -> None:
-        answers = self._note_outcomes(batch, self._try(batch))
+        try:
+            answers = self._try(batch)
+        except TargetFailed as failed:
+            if failed.answered:
+                self._mark([letter for letter, _ in failed.answered], [answer for _, answer in failed.answered])
+            raise
+        self._mark(batch, answers)
+
+    def _mark(self, batch: Sequence[Letter], given: Sequence[Answer]) -> None:
+        answers = self._note_outcomes(batch, given)
         missed = self._database.write(
             lambda connection: mark(
                 connection,

@@ -13,7 +13,7 @@ from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.edited_keys import KeysOf
 from redrive.dlq.prepare import error_text
-from redrive.errors import Discard, LetterError, RedriveError, Superseded
+from redrive.errors import Discard, LetterError, RedriveError, Superseded, TargetStopped
 from redrive.letters import Letter
 from redrive.model import Kind, Verdict
 
@@ -92,6 +92,8 @@ class TargetFailed(RedriveError):
         super().__init__(f"the target failed: {error_text(error)}")
         self.error = error
         self.verdict = verdict
+        self.answered: list[tuple[Letter, Answer]] = []
+        """What it answered before that: these letters were sent, and must not be sent again."""
 
 
 class WrongAnswer(LetterError):
@@ -152,6 +154,11 @@ class Target:
             return self._call(letters, dry_run=dry_run)
         except WrongAnswer:
             raise
+        except TargetStopped as stopped:
+            failed = TargetFailed(stopped.error, stopped.verdict)
+            done = len(stopped.outcomes)
+            failed.answered = list(zip(letters[:done], self._heard(stopped.outcomes, done), strict=True))
+            raise failed from stopped.error
         except Exception as error:
             if is_interrupt(error):
                 raise
@@ -161,7 +168,12 @@ class Target:
             if len(letters) == 1:
                 return [_answer(error)]
         middle = len(letters) // 2
-        return self.try_all(letters[:middle], dry_run=dry_run) + self.try_all(letters[middle:], dry_run=dry_run)
+        first = self.try_all(letters[:middle], dry_run=dry_run)
+        try:
+            return first + self.try_all(letters[middle:], dry_run=dry_run)
+        except TargetFailed as failed:
+            failed.answered = [*zip(letters[:middle], first, strict=True), *failed.answered]
+            raise
 
     def _call(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:
         given: dict[str, Any] = {}
