@@ -11,11 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
 from redrive import config
 from redrive.calls.announce import Hook
+from redrive.database_url import STORE_FORMS, parse_url, wrong_path
 from redrive.dlq.filters import moment
 from redrive.dlq.queue import DeadLetters
 from redrive.errors import LetterError, UnknownStore
@@ -235,9 +233,9 @@ def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
     if not isinstance(url, str) or "://" not in url:
         return SqliteDialect(_file(url), patience=patience)
     try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise UnknownStore(f"the store's URL cannot be read; write {_FORMS}") from None
+        parsed = parse_url(url, "the store's URL", STORE_FORMS)
+    except ValueError as error:
+        raise UnknownStore(str(error)) from None
     backend = parsed.get_backend_name()
     if backend == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
@@ -247,14 +245,13 @@ def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
         from redrive.store.postgres import PostgresDialect
 
         return PostgresDialect(parsed)
-    raise UnknownStore(f"a store is SQLite or PostgreSQL, not {backend}; write {_FORMS}")
+    raise UnknownStore(f"a store is SQLite or PostgreSQL, not {backend}; write {STORE_FORMS}")
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
+    if wrong := wrong_path(path, STORE_FORMS):
+        raise UnknownStore(f"the store cannot be opened: {wrong}")
     try:
         return Path(local_path(path, "the file of a store"))
     except ValueError as error:
         raise UnknownStore(str(error)) from None
-
-
-_FORMS = "sqlite:///path/to/file.db or postgresql://user:password@host/database"

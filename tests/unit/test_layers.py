@@ -19,6 +19,7 @@ LAYERS = [
         "errors",
         "clock",
         "config",
+        "database_url",
         "masking",
         "numbers",
         "paths",

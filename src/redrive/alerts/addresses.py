@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from redrive.config.kinds import text
 from redrive.config.loading import beside
 from redrive.config.located import Located, listed, nearest, shown
+from redrive.database_url import parse_url, wrong_password, wrong_path
 from redrive.notices import FACTS_IN_LINKS
 
 PLACEHOLDERS = ("pipeline", "run_id", "alert", "service", "condition", "severity", *FACTS_IN_LINKS)
@@ -111,7 +112,7 @@ def command(at: Located) -> tuple[str, ...]:
 
 def server(at: Located) -> str:
     """The URL of a PostgreSQL server."""
-    url = text(at)
+    url = _whole(text(at), at)
     if not url.startswith(("postgresql://", "postgres://", "postgresql+psycopg://")) or not _is_database(url):
         raise at.wrong(f"must be a URL such as postgresql://user@host/database; {_HIDDEN}")
     return url
@@ -120,12 +121,21 @@ def server(at: Located) -> str:
 def database(at: Located) -> str:
     """The URL of a database; a path is one of SQLite's, and relative to the file."""
     url = text(at)
+    if wrong := wrong_path(url, _DATABASES):
+        raise at.wrong(f"is not complete: {wrong}")
+    url = _whole(url, at)
     if at.source is not None:
         url = beside(at.source.file, url)
     if "://" not in url:
         url = f"sqlite:///{url}"
     if not _is_database(url):
         raise at.wrong(f"must be a URL such as {_DATABASES}; {_HIDDEN}")
+    return url
+
+
+def _whole(url: str, at: Located) -> str:
+    if wrong := wrong_password(url):
+        raise at.wrong(f"cannot be used: {wrong}")
     return url
 
 
@@ -186,11 +196,10 @@ def _is_web(url: str) -> bool:
 
 
 def _is_database(url: str) -> bool:
-    from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
-        found = make_url(url)
+        found = parse_url(url, "the URL", _DATABASES)
         if found.drivername not in {"postgres", "duckdb"}:  # names that SQLAlchemy does not know by itself
             found.get_dialect()
     except (ArgumentError, ValueError, ImportError):

@@ -18,15 +18,14 @@ from sqlalchemy import (
     column,
     create_engine,
     func,
-    make_url,
     select,
     table,
     text,
 )
-from sqlalchemy.exc import ArgumentError
 from sqlalchemy.sql import quoted_name
 
 from redrive.alerts.picture import Slot
+from redrive.database_url import parse_url
 from redrive.extras import needs
 
 _POSTGRES = ("postgresql", "postgres")
@@ -140,10 +139,7 @@ def server_of(url: str) -> str:
 
 
 def _parsed(url: str) -> URL:
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        raise ValueError("its URL cannot be read") from None  # the URL itself may hold a password
+    return parse_url(url, "its URL", "postgresql://user@host/database")
 
 
 @contextmanager

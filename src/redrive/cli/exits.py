@@ -93,7 +93,7 @@ def sentence(error: BaseException) -> str:
     said = mask(str(error)).strip().splitlines()
     name = type(error).__name__
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        return mask(f"{error.filename}: {error.strerror}")
     return f"internal error: {name}{': ' + said[0] if said else ''}; run with --debug to see where"
 
 

@@ -144,11 +144,14 @@ def _check_redaction(settings: Settings) -> None:
 
 
 def _must_exist(url: str | None) -> None:
+    from redrive.database_url import STORE_FORMS, wrong_path
     from redrive.opening import DEFAULT
 
     path = Path(DEFAULT) if not url else _sqlite_path(url)
     if path is None or path.exists():
         return
+    if wrong := wrong_path(path, STORE_FORMS):
+        raise Refused(f"the store cannot be opened: {wrong}")
     here = Path.cwd()
     near = (
         next((place / DEFAULT for place in here.parents if os.path.exists(place / DEFAULT)), None) if not url else None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from redrive.config import kinds
 from redrive.config.finding import find
 from redrive.config.located import ConfigError, Located, Source, dotted, listed
+from redrive.database_url import STORE_FORMS, wrong_path
 
 ALERTS = ("alerts", "channels", "routes", "pipelines", "tables", "conditions", "maintenance", "services")
 """The tables about alerts."""
@@ -179,10 +180,18 @@ def _from_file(file: Path, environ: Mapping[str, str], *, overruled: Mapping[str
             found[keys[name].field] = keys[name].check(one)
     if "store" in found and "store" not in overruled:
         # Only now: a variable that it names may well be missing where another store is given.
-        found["store"] = beside(file, kinds.text(tables["store"].at("url").filled()))
+        found["store"] = _store(file, tables["store"].at("url").filled())
     if "result_files" in found:
         found["result_files"] = str(file.parent / found["result_files"])
     return {**found, "alerts": {name: tables[name] for name in ALERTS if name in tables}}
+
+
+def _store(file: Path, at: Located) -> str:
+    url = kinds.text(at)
+    whole = beside(file, url)
+    if (wrong := wrong_path(url, STORE_FORMS)) and not os.path.exists(whole):
+        raise at.wrong(f"is not complete: {wrong}")
+    return whole
 
 
 def _parsed(file: Path, environ: Mapping[str, str]) -> Located:

@@ -308,6 +308,15 @@ REFUSED = {
         "line 4: alerts.slots[1] must be a URL such as postgresql://user@host/database"
     ),
     "[alerts]\nslots = ['postgresql://u:hunter2@h:port/d']": "line 2: alerts.slots[0] must be a URL such as",
+    "[alerts]\nslots = ['postgresql://u:a@hunter2@h/d']": (
+        "line 2: alerts.slots[0] cannot be used: the password in the URL has an unencoded '@'; write %40"
+    ),
+    "[[tables]]\nname = 'a'\nurl = 'postgresql://u:a@hunter2@h/d'\n": (
+        "line 3: tables[0].url cannot be used: the password in the URL has an unencoded '@'; write %40"
+    ),
+    "[[tables]]\nname = 'a'\nurl = 'postgresql:/u:hunter2@h/d'\n": (
+        "line 3: tables[0].url is not complete: it looks like a URL without its '://'"
+    ),
     "[alerts]\nlags = ['probes.py']\n": (
         "line 2: alerts.lags[0] must be FILE:NAME or MODULE:NAME, such as \"probes.py:billing\", not 'probes.py'"
     ),

@@ -214,6 +214,35 @@ def test_a_url_that_is_no_stores_is_refused(run, url, words):
     assert answer.sentence.startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://etl:Pa55@secretA7@127.0.0.1:1/dw", "the password in the URL has an unencoded '@'; write %40"),
+        ("postgresql:/etl:secretA7@127.0.0.1/dw", "the store cannot be opened: it looks like a URL without its '://'"),
+        ("etl:secretA7@127.0.0.1/dw", "the store cannot be opened: it looks like a URL without its '://'"),
+    ],
+)
+@pytest.mark.parametrize("command", [["dlq", "ls"], ["store", "migrate"]], ids=" ".join)
+def test_url_with_a_password_in_the_wrong_place_is_refused(run, here, command, url, words):
+    answer = run(*command, "--store", url)
+    assert answer.code == 64
+    assert answer.sentence.startswith(words)
+    assert "secretA7" not in answer.out + answer.err
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://etl:Pa55@secretA7@127.0.0.1:1/dw", "postgresql:/etl:secretA7@h/dw", "etl:secretA7@127.0.0.1/dw"],
+)
+def test_setting_with_a_password_in_the_wrong_place_is_refused(run, here, url):
+    (here / "redrive.toml").write_text(f'[store]\nurl = "{url}"\n')
+    answer = run("dlq", "ls")
+    assert answer.code == 64
+    assert "unencoded '@'" in answer.sentence or "'://'" in answer.sentence
+    assert "secretA7" not in answer.out + answer.err
+
+
 # ── a store that is not as it should be ───────────────────────────────────────────────────────────────────────────────
 
 

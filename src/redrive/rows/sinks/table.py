@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import URL
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
+from redrive.database_url import parse_url
 from redrive.paths import local_path
 from redrive.rows.sinks.mode import DeleteWhen, Mode, OnConflict
 from redrive.rows.sinks.shape import TableName
@@ -85,10 +84,7 @@ def table(
 def _read(url: str | URL) -> URL:
     if not isinstance(url, str | URL):
         raise TypeError(f"the table's URL is a text, not {type(url).__name__}; write {_FORMS}")
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        raise ValueError(f"the table's URL cannot be read; write {_FORMS}") from None
+    return parse_url(url, "the table's URL", _FORMS)
 
 
 def _file(url: URL) -> Path:

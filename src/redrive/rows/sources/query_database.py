@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import URL, CursorResult, Executable, create_engine, event
-from sqlalchemy.engine import make_url
 from sqlalchemy.engine.default import DefaultDialect
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.sql import ClauseElement
 
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
+from redrive.database_url import parse_url
 from redrive.errors import SourceError, Transient
 from redrive.extras import needs
 from redrive.masking import mask
@@ -58,10 +58,7 @@ class Database(Protocol):
 
 def parsed(url: str | URL) -> URL:
     """The URL of a database that can be read from; ValueError where it is none."""
-    try:
-        found = make_url(url)
-    except (ArgumentError, ValueError):
-        raise ValueError("the database's URL cannot be read; write postgresql://… or sqlite:///orders.db") from None
+    found = parse_url(url, "the database's URL", "postgresql://… or sqlite:///orders.db")
     if found.drivername in {"postgres", "postgresql"}:
         return found.set(drivername="postgresql+psycopg")
     if found.get_backend_name() != "duckdb":
