@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.cli.output import Column, Output
 from redrive.cli.wording import at, counted, in_a_line
 from redrive.flows import FlowStatus, State
-from redrive.masking import mask, mask_all
+from redrive.masking import MASK, mask, mask_all
 from redrive.model import Kind, in_words
 
 if TYPE_CHECKING:
@@ -164,7 +164,9 @@ def _passes(cause: dict[str, Any]) -> bool:
 def in_words_again(report: FlowReport) -> str:
     """How a run is gone on with, where the command is not known by which it was begun."""
     given = " ".join(f"--param {shlex.quote(one)}" for one in _given(report))
-    same = given if len(given) <= _LONGEST_PARAMS else "the same parameters"
+    # With a mask in the place of a value, it would be another run.
+    can_be_shown = len(given) <= _LONGEST_PARAMS and MASK not in given
+    same = given if can_be_shown else "the same parameters"
     return f"run flow {report.flow!r} again" + (f" with {same}" if same else "")
 
 

@@ -117,21 +117,37 @@ class Session:
         return store.results if self.settings.result_files is None else Path(self.settings.result_files)
 
     def again_without(self, *options: str) -> str:
-        """The command as it was typed, without some of its flags; fit to be copied, but for a password."""
-        from redrive.masking import mask
-
-        return mask(shlex.join(["redrive", *(word for word in self.words if word not in options)]))
+        """Return the command as it was typed, without some of its flags; see `again_with`."""
+        left_out = [word for word in self.words if word in options]
+        words = [word for word in self.words if word not in options]
+        return _shown(words) or f"run the same command{' without ' if left_out else ' again'}{' '.join(left_out)}"
 
     def again_with(self, option: str, value: object = None) -> str:
-        """The command as it was typed, with one more option; fit to be copied, but for a password."""
-        from redrive.masking import mask
+        """Return the command as it was typed, with one more option.
 
+        One with a secret in it is not shown but described: with a mask in its place, it would do something else.
+        """
         words = [*self.words]
         while option in words:
             place = words.index(option)
             del words[place : place + (1 if value is None else 2)]
         words = [word for word in words if not word.startswith(f"{option}=")]
-        return mask(shlex.join(["redrive", *words, option, *([] if value is None else [str(value)])]))
+        added = [option, *([] if value is None else [str(value)])]
+        return _shown([*words, *added]) or in_words(*added)
+
+
+def in_words(*added: str) -> str:
+    """Describe a command that cannot be shown: the one that was typed, with these words added."""
+    return f"run the same command with {shlex.join(added)}"
+
+
+def _shown(words: list[str]) -> str | None:
+    """Return the command of these words, as a shell takes it; None if part of it would be masked."""
+    from redrive.masking import mask
+
+    command = shlex.join(["redrive", *words])
+    # Word by word, too: quotes of the shell may hide a secret's shape, or make one.
+    return command if mask(command) == command and all(mask(word) == word for word in words) else None
 
 
 def _check_redaction(settings: Settings) -> None:

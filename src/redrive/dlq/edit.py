@@ -17,6 +17,7 @@ from redrive.dlq.prepare import error_text
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.letters import OPEN, Edit, EditReport, Letter
+from redrive.masking import MASK
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
@@ -84,7 +85,7 @@ def edit_one(
         if held_letters(connection, [letter_id], database.dialect.now(connection)):
             raise LetterError(f"letter {letter_id} is in the hands of a replay or run; try again when that is done")
         try:
-            made = _edit(letter, change)
+            made = _edit(letter, change, redactor)
         except Exception as error:
             said = redactor.text(error_text(error), letter.payload)
             raise LetterError(f"letter {letter_id} cannot be edited so: {said}; nothing was changed") from error
@@ -158,7 +159,7 @@ def _batch(
     unchanged = 0
     for letter in fetch(connection, [one for one in there if one not in held]):
         try:
-            edit = _edit(letter, change)
+            edit = _edit(letter, change, redactor)
         except Exception as error:
             failures.append((letter.id, redactor.text(error_text(error), letter.payload)))
             continue
@@ -180,11 +181,18 @@ def _batch(
     )
 
 
-def _edit(letter: Letter, change: Change | None) -> Edit:
+def refuse_mask(redactor: Redactor, before: Any, after: Any) -> None:
+    """Raise LetterError if an edit would put the mask, as people see it, in the place of a value that is not shown."""
+    if redactor.has_masked_field(after) and not redactor.has_masked_field(before):
+        raise LetterError(f"it would set a redacted field to its mask, {MASK!r}; give the value itself")
+
+
+def _edit(letter: Letter, change: Change | None, redactor: Redactor) -> Edit:
     if change is None:
         before, after = letter.payload, letter.record
     else:
         before, after = letter.record, change(letter.payload)
+        refuse_mask(redactor, letter.payload, after)
     return Edit(id=letter.id, before=before, after=after, changes=tuple(diff(before, after)))
 
 

@@ -34,6 +34,8 @@ _SCALARS = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUI
 # A value that pydantic cut short cannot be recognised: what is left of it may be the secret.
 _CUT_SHORT = re.compile(r"input_value=(?:(?!, input_type=)[^\n]){0,100}?\.\.\.(?:(?!, input_type=)[^\n]){0,100}")
 
+_IS_MASK = re.compile(rf"{re.escape(MASK)}(?: \([0-9]{{1,20}} (?:characters|bytes)\))?")
+
 
 class Redactor:
     """Masks the named fields of records, and their values in messages."""
@@ -89,6 +91,10 @@ class Redactor:
         if not secrets.isdisjoint({text, plain, *text.split("|")}):
             return True
         return any(self._is_named(part.partition(" ")[0]) for part in text.split(", ") if " " in part)
+
+    def has_masked_field(self, record: Any) -> bool:
+        """Return whether a named field, or a record without names, holds the mask instead of its value."""
+        return bool(self.fields) and any(map(_IS_MASK.fullmatch, self._secrets(record) or ()))
 
     def _secrets(self, record: Any) -> set[str] | None:
         """Return what the named fields of a record hold; None for one that cannot be looked into."""

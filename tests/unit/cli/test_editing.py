@@ -239,5 +239,28 @@ def test_preview_does_not_repeat_a_redacted_value(run, store, here, how, which):
     store.dlq.put({"p": {"ssn": "1"}}, "bad", pipeline="vendor")
     answer = run("dlq", "edit", *which, *how)
     assert answer.code == 0
-    assert "to do it: redrive dlq edit" in answer.err
+    assert "a preview: nothing was changed; to do it: run the same command with --go\n" in answer.err
     assert "078-05-1120" not in answer.out + answer.err
+
+
+@pytest.mark.parametrize(
+    "how",
+    [["--set", "card=***"], ["--patch", '{"card": "***"}'], ["--expr", "{**record, 'card': '***'}"], ["--record", "-"]],
+    ids=lambda how: how[0],
+)
+@pytest.mark.parametrize("go", [["--go"], []], ids=["go", "preview"])
+def test_redacted_field_is_not_set_to_its_mask(run, store, here, how, go):
+    (here / "redrive.toml").write_text('[letters]\nredact = ["card"]\n')
+    store.dlq.put({"card": "4111-TYPO", "v": 1}, "bad", pipeline="vendor")
+    answer = run("dlq", "edit", 1, *how, *go, input='{"card": "***", "v": 2}')
+    assert answer.code != 0
+    assert "it would set a redacted field to its mask, '***'; give the value itself" in answer.err
+    assert not store.dlq.get(1).edited
+    assert run("dlq", "edit", 1, "--set", "note=***", "--go").code == 0
+
+
+def test_record_that_was_stored_masked_can_be_edited(run, store, here):
+    (here / "redrive.toml").write_text('[letters]\nredact = ["card"]\n')
+    store.dlq.put({"card": "***", "v": 1}, "bad", pipeline="vendor")
+    assert run("dlq", "edit", 1, "--set", "v=2", "--go").code == 0
+    assert store.dlq.get(1).payload == {"card": "***", "v": 2}

@@ -127,12 +127,23 @@ def test_ls_pages_from_one_letter_to_the_next_and_says_how(run, put):
     assert [row[0] for row in run("dlq", "ls", "--oldest-first", "--limit", 1, "--after", 1).rows] == ["2"]
 
 
-def test_the_hint_for_the_next_page_is_fit_to_be_copied_but_for_a_password():
-    words = ("dlq", "ls", "--text", "not a number", "--store", "postgresql://u:hunter2@h/d", "--after", "9")
+def test_the_hint_for_the_next_page_is_fit_to_be_copied():
+    words = ("dlq", "ls", "--text", "not a number", "--store", "postgresql://u@h/d", "--after", "9")
     session = Session(url=None, out=Output(), words=words)
     assert session.again_with("--after", 4) == (
-        "redrive dlq ls --text 'not a number' --store postgresql://u:***@h/d --after 4"
+        "redrive dlq ls --text 'not a number' --store postgresql://u@h/d --after 4"
     )
+
+
+@pytest.mark.parametrize(
+    "secret", [["--store", "postgresql://u:hunter2@h/d"], ["--param", "token=hunter2"], ["--text", "password='a b'"]]
+)
+def test_command_with_a_secret_is_described_not_shown(secret):
+    session = Session(url=None, out=Output(), words=("dlq", "ls", *secret, "--restart"))
+    assert session.again_with("--go") == "run the same command with --go"
+    assert session.again_with("--after", 4) == "run the same command with --after 4"
+    assert session.again_without("--restart", "--new-run") == "run the same command without --restart"
+    assert session.again_without("--new-run") == "run the same command again"
 
 
 def test_ls_in_json_is_an_array_of_whole_letters(run, store):

@@ -283,7 +283,7 @@ def test_one_run_of_a_flow_is_shown_with_what_went_wrong(terminal, flown):
         f"the tasks: redrive tasks ls --run {run_id}",
         f"one of them in full: redrive tasks show 'work[0]' --run {run_id}",
         shown[10],
-        "and then, to go on from there: run flow 'settlement' again with --param day=2026-11-15 --param 'password=***'",
+        "and then, to go on from there: run flow 'settlement' again with the same parameters",
     ]
     assert shown[10].startswith("when that is mended: redrive tasks retry --cause redrive.errors.Permanent@")
 

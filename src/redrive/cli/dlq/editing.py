@@ -14,7 +14,7 @@ from redrive.cli.dlq.noun import app
 from redrive.cli.exits import FAILED, TEMPORARY, Refused
 from redrive.cli.output import Column
 from redrive.cli.selecting import OPEN, Selection
-from redrive.cli.session import Session
+from redrive.cli.session import Session, in_words
 from redrive.cli.wording import counted
 from redrive.errors import LetterError
 
@@ -151,12 +151,14 @@ def _the_one(store: Store, selection: Selection, said: list[str]) -> Letter:
 
 def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go: bool, note: str | None) -> None:
     from redrive.cli.letter_view import LetterView
+    from redrive.dlq.edit import refuse_mask
 
     out, by_hand = session.out, new is MISSING
     if by_hand and not out.attended:
         raise LetterError("say how to edit: --set, --unset, --patch, --expr, --record, --line or --undo")
     if by_hand:
         new = edited_by_hand(letter)
+    refuse_mask(store.dlq.redactor, letter.payload, new)
     changes = LetterView(store.dlq.redactor).changes(letter.payload, new)
     if out.json:
         listed = [{"path": path, "before": old, "after": after} for path, old, after in changes]
@@ -175,7 +177,7 @@ def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go:
         out.say(
             "nothing was changed"
             if by_hand
-            else f"a preview: nothing was changed; to do it: {_again(session, store, [new])}"
+            else f"a preview: nothing was changed; to do it: {_again(session, store, [letter.payload, new])}"
         )
 
 
@@ -243,16 +245,14 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
     for reason in dict.fromkeys(reason for _, reason in failures):
         out.say(f"  {reason} (letter {', '.join(str(one) for one, its in failures if its == reason)})")
     if report.dry_run and report.changed:
-        again = _again(session, store, [one.after for one in report.previews])
+        again = _again(session, store, [record for one in report.previews for record in (one.before, one.after)])
         out.say(f"a preview: nothing was changed; to do it: {again}")
 
 
 def _again(session: Session, store: Store, edited: list[Any]) -> str:
-    """Return the command that does it, without values that are to be masked in these records."""
-    again = session.again_with("--go")
-    for record in edited:
-        again = store.dlq.redactor.text(again, record)
-    return again
+    """Return the command that does it; one with a value that is masked in these records is described instead."""
+    again, redactor = session.again_with("--go"), store.dlq.redactor
+    return again if all(redactor.text(again, record) == again for record in edited) else in_words("--go")
 
 
 def _in_words(report: EditReport, *, undo: bool) -> list[str]:
