@@ -15,7 +15,7 @@ MASK = "***"
 _TELLING = (
     r"(?:(?:[\w-]{1,40}[-_])?(?:"
     r"(?:api|access|account|auth|client|encryption|private|secret|shared[-_]?access|storage|subscription)[-_]?key|"
-    r"token|secret|passwd|password|passphrase|pwd|credentials?|signature)|"
+    r"token|secret|passwd|password|passphrase|passcode|pwd|credentials?|signature)|"
     r"\w{0,20}(?:apikey|token|secret|password|signature)|"
     r"(?:admin|db|database|ftp|mail|pg|root|smtp|ssh|user)[-_]?pass|"
     r"(?:proxy-)?authorization|cookie|set-cookie|x-amz-[a-z-]+)"
@@ -56,7 +56,7 @@ def _web_token(found: re.Match[str]) -> str:
 _SECRET_WORDS = ("key", "token", "secret", "pass", "pwd", "cred", "sig", "auth", "cookie", "x-amz")
 # Every name that _NAMES takes ends so, but Amazon's.
 _NAME_ENDS = (
-    *("key", "token", "secret", "passwd", "password", "passphrase", "pwd", "credential", "credentials"),
+    *("key", "token", "secret", "passwd", "password", "passphrase", "passcode", "pwd", "credential", "credentials"),
     *("signature", "sig", "auth", "authorization", "cookie", "pass"),
 )
 _BEHIND_A_NAME = frozenset({"=", ": "})
@@ -122,22 +122,72 @@ _PATTERNS: tuple[
         ),
         rf"\1{MASK}",
     ),
-    # Authorization: Bearer abc / Basic abc
+    # Proxy-Authorization: Digest username="bob", …, response="abc"
     (
-        (("bearer", "basic", "digest", "apikey"),),
-        LazyPattern(rf"\b(bearer|basic|digest|apikey)\s+{_NO_NAME}[A-Za-z0-9._~+/=:-]{{4,}}", re.IGNORECASE),
-        rf"\1 {MASK}",
+        (("digest",), ("=",)),
+        LazyPattern(
+            r"\b(digest[ \t]{1,20})(?=(?:username|realm|nonce|uri|qop|nc|cnonce|response|opaque|algorithm)=)[^\r\n]++",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
     ),
-    # scheme://user:password@host, and scheme://token@host
+    # scheme://user:password@host, where the user may be one of Azure's, user@server; and scheme://token@host
     (
         (("://",), ("@",)),
-        LazyPattern(r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]{0,200}):[^\s/'\"]{1,500}@", re.IGNORECASE),
+        LazyPattern(r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:'\"]{0,200}):[^\s/'\"]{1,500}@", re.IGNORECASE),
         rf"\1:{MASK}@",
+    ),
+    # scheme://user:pass/word@host, scheme://user:p@ss/word@host, which are not encoded. Digits and a slash are a port.
+    (
+        (("://",), ("@",)),
+        LazyPattern(
+            r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]{0,200}):(?![0-9]{0,5}[/?#])"
+            r"[^\s@'\"]{1,500}@(?:[^\s@'\"?=&,]{1,500}@)*+",
+            re.IGNORECASE,
+        ),
+        rf"\1:{MASK}@",
+    ),
+    # //user:password@host, and postgresql:/user:password@host, which lacks a slash
+    (
+        (("/",), ("@",), (":",)),
+        LazyPattern(
+            r"(?<![\w/:.@-])((?:[a-z][a-z0-9+]{0,30}:/|//)[^\s/:@'\"]{0,100}:)(?:[^\s/@'\"]{1,200}@)++", re.IGNORECASE
+        ),
+        rf"\1{MASK}@",
+    ),
+    # user:password@host:5432/database; without the path, it may be "mail:bob@example.com"
+    (
+        (("@",), (":",), ("/",)),
+        LazyPattern(
+            r"(?<![\w/:.@+-])(?!mailto:|sips?:)([a-z_][\w.+-]{0,60}:)[^\s/:@'\"]{1,200}@"
+            r"(?=[a-z0-9][\w.-]{0,100}(?::[0-9]{1,5})?/\w)",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}@",
     ),
     (
         (("://",), ("@",)),
         LazyPattern(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@'\"]{16,500}@", re.IGNORECASE),
         rf"\1{MASK}@",
+    ),
+    # ALTER ROLE bob PASSWORD 'abc', IDENTIFIED BY 'abc', wrong password 'abc', password is 'abc', PASSWORD = N'abc';
+    # "identified by 'id'" is part of a sentence
+    (
+        (("pass", "pwd", "identified", "secret"), ("'", '"')),
+        LazyPattern(
+            r"(?<![\w-])((?:(?:\w{1,20}_)?(?:password|passwd|passphrase|passcode|pwd)|(?-i:SECRET)"
+            r"|(?:(?-i:IDENTIFIED)|identified(?=[^'\"\n]{1,60}['\"][^'\"\n]{6}))(?:\s{1,5}with\s{1,5}\w{1,40})?\s{1,5}by)"
+            r"(?:\s{1,5}(?:is|was)\s{1,5}|\s{0,5}=\s{0,5}|\s{1,5})[en]?)"
+            r"""(['"])(?=[^\n])(?!\2)(?:\\.|\2\2|(?!\2)[^\\\n])*+(?:\2|\\?(?=\n|\Z))""",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}\2",
+    ),
+    # Authorization: Bearer abc / Basic abc
+    (
+        (("bearer", "basic", "digest", "apikey"),),
+        LazyPattern(rf"\b(bearer|basic|digest|apikey)\s+{_NO_NAME}[A-Za-z0-9._~+/=:-]{{4,}}", re.IGNORECASE),
+        rf"\1 {MASK}",
     ),
     # jdbc:oracle:thin:user/password@host
     (
@@ -278,7 +328,7 @@ _PATTERNS: tuple[
 _ANY = (
     *_SECRET_WORDS,
     *("private-lines", "/soap/v3", "aws", "bearer", "basic", "digest", "://", "/services/t", "webhook", "eyj"),
-    *("oracle", "curl", *_SHAPES),
+    *("oracle", "curl", "@", "identified", *_SHAPES),
 )
 
 
