@@ -214,6 +214,9 @@ def test_find_filters_by_every_column(dlq):
         ({"ids": [0]}, "id is a number"),
         ({"ids": ["17"]}, "id is a number"),
         ({"min_seen": "3"}, "whole number"),
+        ({"min_seen": 1 << 63}, "min_seen must be at most"),
+        ({"text": ""}, "text is empty, and would match every letter"),
+        ({"note": " "}, "note is empty, and would match every letter"),
         ({"limit": 0}, "limit must be"),
     ],
 )

@@ -71,6 +71,7 @@ SHAPES = [
     "CREATE USER 'bob' IDENTIFIED WITH caching_sha2_password BY '{}'",
     "COPY t FROM 's3://bucket' SECRET '{}'",
     "ALTER ROLE bob PASSWORD 'it''s {}'",
+    "ALTER ROLE bob PASSWORD '''{}'",
     "wrong password '{}' for bob",
     'password is "{}"',
     "postgresql://etl:Zq9/{}@db/lake",

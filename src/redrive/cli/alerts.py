@@ -16,7 +16,7 @@ import typer
 from redrive.cli.command import command, noun
 from redrive.cli.exits import UNAVAILABLE, Refused
 from redrive.cli.output import Column, Output, iso
-from redrive.cli.session import Session
+from redrive.cli.session import Limit, Session
 from redrive.cli.wording import ago, at, in_a_line
 from redrive.notices import Alert, AlertStatus, Send, SendStatus, Urgency, What
 
@@ -68,7 +68,7 @@ def ls(
     subject: Annotated[
         str | None, typer.Option(metavar="NAME", help="About this pipeline, flow, service, table, slot or consumer.")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1, max=1_000_000)] = 50,
+    limit: Limit = 50,
 ) -> None:
     """Alerts that are not over, the most urgent first; and those with messages that could not be delivered."""
     tier = None if urgency is None else _urgency(urgency)

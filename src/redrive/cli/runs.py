@@ -14,7 +14,7 @@ import typer
 from redrive.cli.command import command, noun
 from redrive.cli.exits import Refused
 from redrive.cli.output import Column, Output
-from redrive.cli.session import Session
+from redrive.cli.session import Limit, Session
 from redrive.cli.wording import ago, at, counted, in_a_line
 from redrive.errors import PipelineError
 from redrive.flows import FlowReport, FlowStatus, State
@@ -50,7 +50,7 @@ def ls(
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Started since: 2d, 36h, 90min ago, a date, or today.")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 20,
+    limit: Limit = 20,
 ) -> None:
     """Runs of pipelines and flows, newest first."""
     from redrive.dlq.filters import moment

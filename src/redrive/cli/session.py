@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 # Who waits at a terminal for a server that is down wants to know soon; work that is under way has more patience.
 _PATIENCE_TO_CONNECT = 5.0
 
+LARGEST_ID = (1 << 63) - 1
+"""The greatest id that a database has."""
+MOST = 1_000_000_000
+"""The greatest number that options for a number of things take."""
+Limit = Annotated[int, typer.Option(metavar="N", help="Maximum number of results.", min=1, max=MOST)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:

@@ -10,7 +10,7 @@ import typer
 from redrive.cli.alerts import _LARGEST, _in_a_sentence, app
 from redrive.cli.command import command
 from redrive.cli.output import Column
-from redrive.cli.session import Session
+from redrive.cli.session import Limit, Session
 from redrive.cli.spans import seconds
 from redrive.cli.wording import ago, at
 
@@ -72,7 +72,7 @@ def silences(
     session: Session,
     *,
     all_: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of results.", min=1, max=1_000_000)] = 50,
+    limit: Limit = 50,
 ) -> None:
     """List silences, the newest first. Maintenance windows are in redrive.toml."""
     with session.opened() as store:

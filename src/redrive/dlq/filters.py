@@ -220,6 +220,8 @@ def _several(value: Any) -> Sequence[str]:
 def _number(value: Any, now: datetime, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise LetterError(f"{name} must be a whole number, not {value!r}")
+    if value >= 1 << 63:  # databases have no greater numbers
+        raise LetterError(f"{name} must be at most {(1 << 63) - 1}, not {value}")
     return value
 
 
@@ -240,6 +242,13 @@ def _words(value: Any, now: datetime, name: str) -> str:
     return storable(str(value))
 
 
+def _contained(value: Any, now: datetime, name: str) -> str:
+    words = storable(str(value))
+    if not words.strip():  # every message has it; often a variable of a script that is not set
+        raise LetterError(f"{name} is empty, and would match every letter; leave it out for all of them")
+    return words
+
+
 # How each condition is checked, and made what the database compares with.
 _CHECKS: dict[str, Callable[[Any, datetime, str], Any]] = {
     "ids": lambda value, now, name: _ids(value),
@@ -252,6 +261,7 @@ _CHECKS: dict[str, Callable[[Any, datetime, str], Any]] = {
     "edited": lambda value, now, name: bool(value),
     "superseded": lambda value, now, name: bool(value),
     **dict.fromkeys(("since", "until", "seen_since", "reprocessed_since"), moment),
-    **dict.fromkeys(("source", "position", "text", "note", "rejected_by"), _words),
+    **dict.fromkeys(("source", "position", "rejected_by"), _words),
+    **dict.fromkeys(("text", "note"), _contained),
     **dict.fromkeys(("min_seen", "attempts", "reprocess_count"), _number),
 }

@@ -41,7 +41,8 @@ def test_what_must_be_typed_stands_bare_and_what_may_be_left_out_in_brackets(hel
 
 
 def test_limits_are_said_in_words(helped):
-    assert "[default: 20; 1 or more]" in helped("runs", "ls")
+    assert "[default: 20; 1 to 1,000,000,000]" in helped("runs", "ls")
+    assert "[default: 1; 1 or more]" in helped("tasks", "backfill")
     assert "[default: 180000; 1,000 to 10,000,000]" in helped("demo")
 
 

@@ -479,3 +479,35 @@ def test_causes_count_the_letters_that_ls_lists(run, put, store, status):
             name: count for name, count in cause["by_status"].items() if name in shown
         }
         assert sum(int(shown.get(name) or 0) for name in cause["by_status"]) == cause["count"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dlq", "ls", "--limit"],
+        ["dlq", "ls", "--after"],
+        ["dlq", "ls", "--min-seen"],
+        ["dlq", "causes", "--limit"],
+        ["dlq", "replay", "--pipeline", "vendor", "--limit"],
+        ["dlq", "replay", "--pipeline", "vendor", "--batch"],
+        ["runs", "ls", "--limit"],
+        ["tasks", "ls", "--limit"],
+        ["alerts", "ls", "--limit"],
+        ["alerts", "silences", "--limit"],
+    ],
+    ids=" ".join,
+)
+def test_number_that_no_database_has_is_refused(run, put, words):
+    put(1)
+    answer = run(*words, "99999999999999999999")
+    assert answer.code == 64, answer
+    assert "internal error" not in answer.err
+    assert "less than or equal to" in answer.sentence or "at most" in answer.sentence
+
+
+@pytest.mark.parametrize("words", [["ls"], ["discard", "--note", "x", "--yes"], ["replay"]], ids=lambda words: words[0])
+def test_empty_text_selects_nothing(run, put, store, words):
+    put(2)
+    answer = run("dlq", *words, "--text", "")
+    assert answer.code == 64
+    assert store.dlq.count(status="pending") == 2

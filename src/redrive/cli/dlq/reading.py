@@ -12,7 +12,7 @@ from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.output import Column
 from redrive.cli.selecting import OPEN, Selection, statuses_of, what_is_there
-from redrive.cli.session import Session
+from redrive.cli.session import LARGEST_ID, Limit, Session
 from redrive.cli.wording import ago, bars, counted, in_a_line
 from redrive.masking import mask
 
@@ -47,7 +47,7 @@ _LETTER_COLUMNS = (
 def causes(
     session: Session,
     selection: Selection,
-    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 20,
+    limit: Limit = 20,
 ) -> None:
     """Letters by what is wrong with them, most frequent first.
 
@@ -134,8 +134,10 @@ def ls(
     session: Session,
     selection: Selection,
     *,
-    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 20,
-    after: Annotated[int | None, typer.Option(metavar="ID", help="The page after this letter.")] = None,
+    limit: Limit = 20,
+    after: Annotated[
+        int | None, typer.Option(metavar="ID", help="The page after this letter.", min=0, max=LARGEST_ID)
+    ] = None,
     oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Oldest first.")] = False,
     cursor: Annotated[
         bool,

@@ -17,7 +17,7 @@ from redrive.cli.dlq.noun import app
 from redrive.cli.exits import FAILED, BrokenModule, NotThere, exit_code
 from redrive.cli.output import Column
 from redrive.cli.selecting import OPEN, Selection, what_is_there
-from redrive.cli.session import Session
+from redrive.cli.session import MOST, Session
 from redrive.cli.wording import counted
 from redrive.errors import LetterError, RedriveError, ReplayStopped
 from redrive.masking import mask
@@ -60,9 +60,11 @@ def replay(
     ] = None,
     no_canary: Annotated[bool, typer.Option("--no-canary", help="Send all of them without a canary.")] = False,
     rate: Annotated[float | None, typer.Option(metavar="N", help="Maximum number of letters per second.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of letters in all.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=MOST, help="Maximum number of letters in all.")
+    ] = None,
     batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="So many records per call of the target.")
+        int | None, typer.Option(metavar="N", min=1, max=MOST, help="So many records per call of the target.")
     ] = None,
     due: Annotated[bool, typer.Option("--due", help="Only letters whose next try is due by the schedule.")] = False,
     tries: Annotated[int | None, typer.Option(metavar="N", help="With --due: so many tries, then escalate.")] = None,

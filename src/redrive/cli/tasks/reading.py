@@ -11,7 +11,7 @@ from redrive.cli.command import command
 from redrive.cli.exits import Refused
 from redrive.cli.flow_report import did, document, in_words_again, say_how_to_decide, to_resume, where_it_is
 from redrive.cli.output import Column
-from redrive.cli.session import Session
+from redrive.cli.session import Limit, Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.cli.wording import ago, in_a_line
 from redrive.flows import FlowStatus, State
@@ -74,7 +74,7 @@ def ls(
         str | None, typer.Option(metavar="NAME", help="This task, of a fan-out with its children, or one child.")
     ] = None,
     children: Annotated[bool, typer.Option("--children", help="The children of all fan-outs, too.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="No more than so many.", min=1)] = 50,
+    limit: Limit = 50,
 ) -> None:
     """Tasks of a run, in the order of the flow; what went wrong comes first, by its cause.
 
