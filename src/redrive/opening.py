@@ -231,6 +231,8 @@ def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
     if str(url) == ":memory:":
         url = "sqlite://"
     if not isinstance(url, str) or "://" not in url:
+        if wrong := wrong_path(url, STORE_FORMS):
+            raise UnknownStore(f"the store cannot be opened: {wrong}")
         return SqliteDialect(_file(url), patience=patience)
     try:
         parsed = parse_url(url, "the store's URL", STORE_FORMS)
@@ -249,8 +251,6 @@ def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
-    if wrong := wrong_path(path, STORE_FORMS):
-        raise UnknownStore(f"the store cannot be opened: {wrong}")
     try:
         return Path(local_path(path, "the file of a store"))
     except ValueError as error:

@@ -172,7 +172,7 @@ def _must_exist(url: str | None) -> None:
     path = Path(DEFAULT) if not url else _sqlite_path(url)
     if path is None or path.exists():
         return
-    if wrong := wrong_path(path, STORE_FORMS):
+    if url and (wrong := wrong_path(url, STORE_FORMS)):
         raise Refused(f"the store cannot be opened: {wrong}")
     here = Path.cwd()
     near = (

@@ -231,6 +231,12 @@ def test_url_with_a_password_in_the_wrong_place_is_refused(run, here, command, u
     assert list(here.iterdir()) == []
 
 
+def test_password_in_a_path_is_masked(run, here):
+    answer = run("dlq", "ls", "--store", "sqlite:///etl:secretA7@127.0.0.1/dw")
+    assert answer.code == 64
+    assert answer.sentence.startswith("there is no store at etl:***@127.0.0.1/dw yet")
+
+
 @pytest.mark.parametrize(
     "url",
     ["postgresql://etl:Pa55@secretA7@127.0.0.1:1/dw", "postgresql:/etl:secretA7@h/dw", "etl:secretA7@127.0.0.1/dw"],
