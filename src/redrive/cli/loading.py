@@ -60,9 +60,17 @@ def load(wanted: str) -> Any:
 def _loaded(where: str) -> ModuleType:
     if not where:
         raise NotThere(f"'' does not say what to load; {_FORMS}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    _import_from(os.getcwd())
     return _file(Path(where)) if _is_file(where) else _module(where)
+
+
+def _import_from(directory: str) -> None:
+    """Import from a directory, too; a file there never takes the place of a module of Python, such as queue."""
+    if directory not in sys.path:
+        library = os.path.dirname(os.__file__)
+        own = {library, os.path.join(library, "lib-dynload")}
+        places = [place for place, path in enumerate(sys.path, 1) if path in own]
+        sys.path.insert(max(places, default=0), directory)
 
 
 def _is_file(where: str) -> bool:
@@ -112,13 +120,13 @@ def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise NotThere(f"there is no file {path}{_from_here(path)}")
     root, name = _place(path.resolve())
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
-        return known
-    if known is not None or name in sys.stdlib_module_names:
-        name = f"redrive_target_{name}"  # a user's json.py must not become everybody's json
+    _import_from(str(root))
+    own = f"redrive_target_{name}"  # a user's json.py must not become everybody's json
+    for known in (sys.modules.get(name), sys.modules.get(own)):
+        if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+            return known
+    if name in sys.modules or name in sys.stdlib_module_names:
+        name = own
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise NotThere(f"{path} is no Python file; {_FORMS}")

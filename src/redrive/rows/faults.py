@@ -76,7 +76,7 @@ def _text(error: BaseException) -> str:
 
 
 def stop_reason(error: BaseException) -> str:
-    """Return why a run was stopped by what is no failure: an interrupt, or code of the pipeline that ends the program."""
+    """Return why a run was stopped by what is no failure: an interrupt, or code that ends the program."""
     if not isinstance(error, SystemExit):
         return "interrupted"
     code = "" if error.code is None else mask(cut_to_mask(repr(error.code), LONGEST))

@@ -59,6 +59,13 @@ def test_a_file_named_like_a_module_of_python_does_not_take_its_place(write):
     assert sys.modules["json"] is json
 
 
+def test_a_module_of_python_is_imported_where_a_file_has_its_name(write):
+    write("sched.py", "import sched\npipeline = sched.scheduler\n")
+    assert "sched" not in sys.modules
+    assert load("sched.py:pipeline").__module__ == "sched"
+    assert load("sched.py:pipeline") is sys.modules["redrive_target_sched"].pipeline
+
+
 @pytest.mark.parametrize("wanted", ["vendor.py", "vendor", ":pipeline", "vendor.py:", "vendor.py:a b", "a:b/c.py"])
 def test_what_names_nothing_is_refused_with_the_two_forms(here, wanted):
     with pytest.raises(NotThere, match=r"write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline"):

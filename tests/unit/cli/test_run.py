@@ -541,3 +541,14 @@ def test_exit_of_user_code_is_a_failure_of_the_command(here, run, code):
     answer = run("run", "leaves.py")
     assert (answer.code, answer.out) == (70, "")
     assert f"your code called sys.exit({code}) before the command was done" in answer.err
+
+
+@pytest.mark.parametrize("name", ["calendar", "queue", "statistics"])
+def test_file_named_like_a_module_of_python_runs(here, run, name):
+    Path(f"{name}.py").write_text(
+        "import redrive\n"
+        "pipeline = redrive.Pipeline('named', source=redrive.rows.records([{'id': 1}]), "
+        "sink=redrive.rows.table('sqlite:///warehouse.db', 'deliveries', key='id', create=True))\n"
+    )
+    answer = run("run", f"{name}.py")
+    assert (answer.code, answer.err) == (0, "")
