@@ -202,3 +202,22 @@ def test_checkpoint_of_an_earlier_version_is_refused(place, database, kind, wate
     source = source_of(s)
     with pytest.raises(SourceError, match=r"the checkpoint of s is at mark .*restart"):
         read_all(source, source.start_of_next_run({"watermark": watermark, "key": [2]}))
+
+
+def test_null_watermark_of_a_stopped_run_is_read_by_the_next(tmp_path):
+    url = f"sqlite:///{tmp_path}/orders.db"
+    pipeline = redrive.Pipeline(
+        "orders",
+        source=query(url, "SELECT * FROM orders", watermark="at", key="id"),
+        sink=redrive.rows.table(f"sqlite:///{tmp_path}/sink.db", "t", key="id", create=True),
+        batch=2,
+        store=tmp_path / "store.db",
+    )
+    with contextlib.closing(sqlite3.connect(tmp_path / "orders.db", isolation_level=None)) as orders:
+        orders.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, at INTEGER)")
+        orders.executemany("INSERT INTO orders VALUES (?, ?)", [(1, None), *((n, n) for n in range(2, 20))])
+        with pytest.raises(redrive.RunStopped):
+            pipeline.run(watch=lambda progress: progress.counts.read > 1 and pipeline.stop())
+        orders.execute("INSERT INTO orders VALUES (20, NULL)")
+    assert pipeline.run().read == 19
+    assert pipeline.run().read == 2
