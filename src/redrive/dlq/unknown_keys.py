@@ -40,9 +40,6 @@ class UnknownKeys:
         """Find those of the selected letters of which the store can tell."""
         if not self._target.overwrites:
             return
-        late = [_is_unknown(), self._is_before_replayed(), self._is_before_others(connection)]
-        found = select(letters.c.id).where(or_(*late), *conditions)
-        self._ids = set(connection.execute(found).scalars())
         pipelines = select(letters.c.pipeline_name).where(*conditions).distinct()
         column = runs.c
         wrote = select(column.pipeline_name, func.max(_last_written())).where(_wrote())
@@ -51,6 +48,9 @@ class UnknownKeys:
         self._replayed = connection.execute(
             select(func.max(replayed_rows.c.newest_letter)).where(self._is_into_sink())
         ).scalar()
+        late = [self._is_unknown(), self._is_before_replayed(), self._is_before_others(connection)]
+        found = select(letters.c.id).where(or_(*late), *conditions)
+        self._ids = set(connection.execute(found).scalars())
 
     def add(
         self, connection: Connection, answered: Sequence[tuple[Letter, Answer]], *, stored_texts: StoredTexts
@@ -79,6 +79,21 @@ class UnknownKeys:
         """Whether rows were written after a letter, by its pipeline or a replay of newer letters."""
         latest = (self._latest.get(letter.pipeline), self._replayed)
         return any(moment is not None and moment >= letter.last_seen for moment in latest)
+
+    def _is_unknown(self) -> ColumnElement[bool]:
+        """Whether the pipeline of a letter has written rows after it and before its key was known."""
+        column, run = letters.c, runs.c
+        abandoned = select(run.run_id).where(run.status == RunStatus.ABANDONED)
+        later = [and_(column.pipeline_name == name, column.last_seen <= at) for name, at in self._latest.items()]
+        without_key = and_(column.sink_key.is_(None), or_(*later, column.run_id.in_(abandoned)))
+        wrote = select(run.run_id).where(run.pipeline_name == column.pipeline_name, _wrote())
+        # Of the run of an edited letter, rows that came before it as well: its new key may be that of one of them.
+        since = or_(_last_written() >= column.last_seen, run.updated_at > column.last_seen)
+        before = and_(column.key_since.is_not(None), wrote.where(run.started_at <= column.key_since, since).exists())
+        # A run by another key of the sink has written the row, and could not know the letter by it.
+        own = select(run.key_fields).where(run.run_id == column.run_id).scalar_subquery()
+        by_other_key = wrote.where(run.started_at > column.last_seen, run.key_fields != own.correlate(letters))
+        return or_(without_key, before, by_other_key.exists())
 
     def _is_into_sink(self) -> ColumnElement[bool]:
         """Whether a replay has written to the sink of the target, or rows of the pipeline of the target."""
@@ -112,20 +127,6 @@ class UnknownKeys:
             replayed.written_at >= letters.c.last_seen,
         )
         return or_(*of_runs, by_replay.exists())
-
-
-def _is_unknown() -> ColumnElement[bool]:
-    """Whether the pipeline of a letter has written rows after it and before its key was known."""
-    column, run = letters.c, runs.c
-    is_later = or_(_last_written() >= column.last_seen, and_(run.run_id == column.run_id, _is_unsaved()))
-    wrote = select(run.run_id).where(run.pipeline_name == column.pipeline_name, _wrote())
-    later = wrote.where(is_later)
-    # Of the run of an edited letter, rows that came before it as well: its new key may be that of one of them.
-    before = wrote.where(run.started_at <= column.key_since, or_(is_later, run.updated_at > column.last_seen))
-    # A run by another key of the sink has written the row, and could not know the letter by it.
-    own = select(run.key_fields).where(run.run_id == column.run_id).scalar_subquery()
-    by_other_key = later.where(run.key_fields != own.correlate(letters))
-    return or_(and_(column.sink_key.is_(None), later.exists()), before.exists(), by_other_key.exists())
 
 
 def _last_written() -> ColumnElement[datetime]:
