@@ -39,7 +39,7 @@ from datetime import datetime
 from sys import float_info
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from redrive.model import Failure, Kind, Verdict
+from redrive.model import Failure, Kind
 
 if TYPE_CHECKING:
     from redrive.flows import FlowReport
@@ -104,19 +104,6 @@ class Skip(Discard):
 
 class Superseded(RedriveError):
     """A record was not written, because the sink has another row of its key that counts."""
-
-
-class TargetStopped(RedriveError):
-    """A target of a replay cannot continue, for a reason that is not a record's.
-
-    `error` is what stopped it, `verdict` what that is, and `outcomes` are those of the records before.
-    """
-
-    def __init__(self, error: Exception, verdict: Verdict, outcomes: Sequence[BaseException | None]) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
-        self.error = error
-        self.verdict = verdict
-        self.outcomes = outcomes
 
 
 class CallError(RedriveError):

@@ -13,7 +13,7 @@ from redrive.calls.steps import Outcome, Raised
 from redrive.calls.target import Target, endpoint_of, is_async
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
-from redrive.errors import CallError, CircuitOpen, TargetStopped
+from redrive.errors import CallError, CircuitOpen
 from redrive.letters import ErrorType, NewLetter
 from redrive.masking import mask
 from redrive.model import Failure, Kind, Verdict
@@ -24,6 +24,19 @@ if TYPE_CHECKING:
 
 # A call that fails so has failed by itself: the next one may succeed.
 _OF_THE_CALL = {Kind.PERMANENT, Kind.AMBIGUOUS, Kind.ROW, Kind.DISCARD}
+
+
+class TargetStopped(Exception):
+    """A target of a replay cannot continue, for a reason that is not a record's.
+
+    `error` is what stopped it, `verdict` what that is, and `outcomes` are those of the records before.
+    """
+
+    def __init__(self, error: Exception, verdict: Verdict, outcomes: Sequence[BaseException | None]) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+        self.verdict = verdict
+        self.outcomes = outcomes
 
 
 class Queue(Protocol):

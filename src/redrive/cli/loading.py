@@ -65,12 +65,21 @@ def _loaded(where: str) -> ModuleType:
 
 
 def _import_from(directory: str) -> None:
-    """Import from a directory, too; a file there never takes the place of a module of Python, such as queue."""
-    if directory not in sys.path:
-        library = os.path.dirname(os.__file__)
-        own = {library, os.path.join(library, "lib-dynload")}
-        places = [place for place, path in enumerate(sys.path, 1) if path in own]
-        sys.path.insert(max(places, default=0), directory)
+    """Import from a directory first; behind Python's own modules where a file there has the name of one of them."""
+    if directory in sys.path:
+        return
+    library = os.path.dirname(os.__file__)
+    own = {library, os.path.join(library, "lib-dynload")}
+    places = [place for place, path in enumerate(sys.path, 1) if path in own] if _shadows_python(directory) else []
+    sys.path.insert(max(places, default=0), directory)
+
+
+def _shadows_python(directory: str) -> bool:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return False
+    return any(name.partition(".")[0] in sys.stdlib_module_names for name in names)
 
 
 def _is_file(where: str) -> bool:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Protocol
 
+from redrive.calls.dead_letters import TargetStopped
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.edited_keys import KeysOf
 from redrive.dlq.prepare import error_text
-from redrive.errors import Discard, LetterError, RedriveError, Superseded, TargetStopped
+from redrive.errors import Discard, LetterError, RedriveError, Superseded
 from redrive.letters import Letter
 from redrive.model import Kind, Verdict
 
