@@ -149,7 +149,7 @@ def commands(found):
         (["alerts", "show", alerts["torn"]], ["a body", "a source"]),
         (["alerts", "show", alerts["settlement"]], ["settlement"]),
         (["alerts", "show", alerts["framed"]], ["a frame", "an acknowledgement"]),
-        (["alerts", "test", "P1"], ["a body", "lamp"]),
+        (["alerts", "test", "P1", "--no-wait"], ["a body", "lamp"]),
         (["services", "ls"], ["partner", "bank"]),
         (["services", "show", "partner"], ["partner"]),
         (["store", "info"], ["postgresql://keeper:***@"]),
