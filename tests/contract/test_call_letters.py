@@ -148,6 +148,19 @@ class TestReplayDuringAnOutage:
         assert stopped.value.report.failed_again == 0
         assert store.dlq.count_by_status() == {"pending": 30}
 
+    def test_answer_of_a_fallback_closes_no_letter(self, store):
+        service = redrive.Service("payer", retry=ONCE, dead_letters=store, fallback="queued")
+        errors = iter([ValueError("bad amount"), ConnectionRefusedError("down")])
+
+        def pay(number):
+            raise next(errors)
+
+        with pytest.raises(ValueError, match="bad amount"):
+            service.call(pay, 1)
+        with pytest.raises(redrive.ReplayStopped, match="down"):
+            store.dlq.replay(service.replay_target(pay), dry_run=False)
+        assert store.dlq.count_by_status() == {"pending": 1}
+
     @pytest.mark.parametrize("error", [ConnectionRefusedError("down"), UNAUTHORIZED, redrive.RateLimited("slow down")])
     def test_calls_before_the_outage_are_made_once(self, store, calls, error):
         target, service, outage, sent = calls

@@ -57,6 +57,10 @@ class TestAcknowledgeByKey:
 
 
 class TestOpen:
+    def test_fact_under_the_name_of_a_secret_is_masked(self, store):
+        alert = store.alerts.open(key="k", severity="P2", title="t", facts={"password": "S3cretFACT", "host": "db-1"})
+        assert alert.facts.named == {"password": "***", "host": "db-1"}
+
     def test_opens_an_alert_and_notifies_its_route(self, desk):
         alert = desk.open(**EXPORT, facts={"rows": 0, "file": "export.csv"})
         assert (alert.status, alert.urgency, alert.condition) == (AlertStatus.OPEN, Urgency.P2, "custom")

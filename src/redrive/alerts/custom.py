@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.sentences import TITLE_LENGTH
+from redrive.masking import mask_all
 from redrive.notices import Facts, Finding, Subject, Urgency
 from redrive.tracing import trace_id
 
@@ -75,6 +76,9 @@ def _name(name: object) -> str:
 
 
 def _value(name: str, value: object) -> Fact:
-    if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, str):
+        masked: Fact = mask_all({name: value})[name]  # by its name, too
+        return masked
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ValueError(f"facts[{name!r}] must be a text, a finite number or a bool, not {type(value).__name__}")

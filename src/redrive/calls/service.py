@@ -339,7 +339,8 @@ class Service:
         """
         refuse_unless_callable(function)
         view = copy.copy(self)
-        view._use(self._core, replace(self._options, keeps_letters=False))
+        # A fallback's answer is no call: the letter would be closed for nothing.
+        view._use(self._core, replace(self._options, keeps_letters=False, fallback=MISSING))
         inner = getattr(function, "__wrapped__", function)  # what this service has decorated is guarded by the view
         return CallTarget(view, inner, self._letters_pipeline)
 

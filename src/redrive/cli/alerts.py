@@ -18,6 +18,7 @@ from redrive.cli.exits import UNAVAILABLE, Refused
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Limit, Session
 from redrive.cli.wording import ago, at, in_a_line
+from redrive.masking import mask
 from redrive.notices import Alert, AlertStatus, Send, SendStatus, Urgency, What
 
 if TYPE_CHECKING:
@@ -404,7 +405,7 @@ def _rule_row(condition: Condition, settings: AlertSettings) -> list[Any]:
 
 def _defined_rule(name: str, own: ConditionSettings) -> dict[str, Any]:
     limits = {limit: getattr(own, limit) for limit in ("above", "below") if getattr(own, limit) is not None}
-    when = own.title or f"a number of your own: {own.metric or own.query or own.probe}"
+    when = mask(own.title or f"a number of your own: {own.metric or own.query or own.probe}")
     return {
         "condition": name,
         "urgency": str(own.severity),

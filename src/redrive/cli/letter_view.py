@@ -72,7 +72,9 @@ class LetterView:
         """What an edit changed: the path, and the value before and after as short JSON."""
         from redrive.dlq.edits import diff
 
-        hidden = self._redactor.record
+        def hidden(record: Any) -> Any:
+            return mask_all(self._redactor.record(record))
+
         shown = {one.path: one for one in diff(hidden(before), hidden(after))}
         found = []
         for change in diff(before, after):

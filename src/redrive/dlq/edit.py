@@ -17,7 +17,7 @@ from redrive.dlq.prepare import error_text
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.letters import OPEN, Edit, EditReport, Letter
-from redrive.masking import MASK
+from redrive.masking import MASK, mask_all
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
@@ -185,6 +185,10 @@ def refuse_mask(redactor: Redactor, before: Any, after: Any) -> None:
     """Raise LetterError if an edit would put the mask, as people see it, in the place of a value that is not shown."""
     if redactor.has_masked_field(after) and not redactor.has_masked_field(before):
         raise LetterError(f"it would set a redacted field to its mask, {MASK!r}; give the value itself")
+    shown = {one.path: one.after for one in diff(before, mask_all(before))}
+    for change in diff(before, after):
+        if change.path in shown and change.after == shown[change.path]:
+            raise LetterError(f"it would set {change.path!r} to what is shown of its value; give the value itself")
 
 
 def _edit(letter: Letter, change: Change | None, redactor: Redactor) -> Edit:

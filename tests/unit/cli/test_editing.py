@@ -264,3 +264,25 @@ def test_record_that_was_stored_masked_can_be_edited(run, store, here):
     store.dlq.put({"card": "***", "v": 1}, "bad", pipeline="vendor")
     assert run("dlq", "edit", 1, "--set", "v=2", "--go").code == 0
     assert store.dlq.get(1).payload == {"card": "***", "v": 2}
+
+
+class TestRecordWithCredentials:
+    """No field is redacted by a setting; what looks like a credential is masked where a record is shown."""
+
+    @pytest.fixture
+    def letter(self, store):
+        store.dlq.put({"password": "S3cretREC", "db": {"api_key": "S3cretNEST"}, "v": 1}, "bad", pipeline="vendor")
+
+    @pytest.mark.parametrize("how", [("--unset", "password"), ("--set", "password=another"), ("--set", "db.api_key=o")])
+    @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+    def test_preview_shows_no_credential(self, run, letter, how, form):
+        answer = run("dlq", "edit", 1, *how, *form)
+        assert answer.code == 0
+        assert "S3cret" not in answer.out + answer.err
+
+    def test_record_as_it_is_shown_is_refused(self, run, store, letter):
+        shown = json.loads(run("dlq", "show", 1, "--json").out)["record"]
+        answer = run("dlq", "edit", 1, "--record", "-", "--go", input=json.dumps({**shown, "v": 2}))
+        assert answer.code != 0
+        assert "to what is shown of its value; give the value itself" in answer.err
+        assert not store.dlq.get(1).edited

@@ -59,6 +59,7 @@ class TestFlow:
             assert report.late
             assert report.sla - report.started_at == timedelta(milliseconds=1)
 
+    @pytest.mark.process
     def test_miss_between_two_looks_is_announced_at_the_end(self, tmp_path):
         """The only worker is busy, and a task waits for it: the store is looked at when both are done."""
         announced = []

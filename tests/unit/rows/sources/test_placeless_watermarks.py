@@ -16,6 +16,8 @@ import redrive
 from redrive.errors import SourceError
 from redrive.rows import query
 
+pytestmark = pytest.mark.process  # most need a PostgreSQL
+
 _serial = itertools.count()
 # A database, the type of a watermark, and a value without a place.
 NUMBERS = [
