@@ -160,5 +160,5 @@ def _missed(cause: Cause, messages: Sequence[Message], until: datetime) -> list[
 
 
 def hours(count: float) -> timedelta:
-    """Return so many hours."""
+    """Return this number of hours."""
     return timedelta(hours=count)

@@ -184,7 +184,7 @@ def _cause(
     channel: str = "platform",
     over: float = 1.5,
 ) -> Cause:
-    """A cause between two hours, of which the on-call must know so many hours after its begin and after its end.
+    """A cause between two hours, which the on-call must know of within a number of hours of its start and end.
 
     A level is seen by two looks. What falls due while the channel is down must arrive once it is back.
     """

@@ -272,7 +272,7 @@ class World:
     def traffic(
         self, name: str, per_hour: float, fails: Callable[[], float], *, begins: datetime, ends: datetime
     ) -> None:
-        """Call a service at random times. A call may fail; the program goes on."""
+        """Call a service at random times. A call may fail; the program continues."""
         service = redrive.Service(name, store=self.store, clock=self.clock, random=self.chance)
         self._services[name] = service
 

@@ -63,7 +63,7 @@ class Pace:
     before: int
     calm: timedelta
     close: timedelta
-    """While something is about to be told, or to be over."""
+    """While an alert is about to open or to resolve."""
 
 
 WHOLE = Pace(before=7, calm=timedelta(hours=1), close=timedelta(minutes=1))
@@ -152,7 +152,7 @@ class World:
             while self.clock.now() < ends:
                 pause = (self.pace.close if troubled else self.pace.calm) if self.counts else WARM_UP
                 due = bool(self._agenda) and self._agenda[0][0] <= self.clock.now()
-                # A run that fails is given time to recover only where a watch has looked of late.
+                # A run that fails is given time to recover only where a watch has looked recently.
                 if looked is None or self.clock.now() - looked >= pause or (due and self.counts):
                     self._look()
                     looked, troubled = self.clock.now(), self._is_troubled()
@@ -175,7 +175,7 @@ class World:
         self.week.looks += 1
 
     def _is_troubled(self) -> bool:
-        """Whether something is about to be told, or to be over."""
+        """Whether an alert is about to open or to resolve."""
         return any(
             alert.status is not AlertStatus.ACKNOWLEDGED and alert.urgency is not Urgency.P3
             for alert in self.desk.find(status="open")

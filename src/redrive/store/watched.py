@@ -19,7 +19,7 @@ _LONGEST = timedelta(minutes=20)  # interval of one that comes back in time for 
 
 
 def is_watched(connection: Connection, dialect: Dialect, *, now: datetime) -> bool:
-    """Return whether a watch leads, or a scheduled one has looked of late.
+    """Return whether a watch leads, or a scheduled one has looked recently.
 
     A watch that was killed on this machine does not come back, although its lease is still valid.
     """
