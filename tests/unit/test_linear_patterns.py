@@ -102,6 +102,13 @@ TEXTS = [
     repeated("\x1b[0"),
     repeated("-----BEGIN PRIVATE KEY-----"),
     repeated("password = password => "),
+    repeated("password $$"),
+    repeated("user identified "),
+    repeated("set password for "),
+    repeated("pwd={}}"),
+    repeated("mysql -p"),
+    repeated("mysql '\""),
+    repeated("'mysql', '-p"),
 ]
 
 

@@ -8,10 +8,14 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from redrive.masking.cards import cards_in, may_hold_cards, replace_cards
+from redrive.masking.commands import mask_commands
+from redrive.masking.controls import without_controls
 from redrive.masking.credentials import MASK as MASK
 from redrive.masking.credentials import SECRET_FIELD, mask_credentials
+from redrive.masking.excerpts import MARGIN as MARGIN
+from redrive.masking.excerpts import MaskedStream, end_of, start_of
 
-__all__ = ["MASK", "cut_to_mask", "last_four", "mask", "mask_all", "remember"]
+__all__ = ["MARGIN", "MASK", "last_four", "mask", "mask_all", "mask_end", "mask_start", "mask_stream", "remember"]
 
 # Keys and tokens in use, which may look like anything, in the forms in which a text may have them; the longest first.
 _known: dict[str, None] = {}
@@ -23,7 +27,6 @@ _PASSES = 3
 
 # Masking takes time, and no signal or timeout ends a search: about 0.3 s for this many characters of the worst kind.
 _LONGEST = 200_000
-_LONGEST_WORD = 500
 
 
 def remember(secret: str) -> None:
@@ -53,15 +56,19 @@ def _forms(secret: str) -> Iterator[str]:
 def mask(text: str) -> str:
     """The text without what looks like a credential, without known ones, and of payment cards only their last four.
 
-    Of a text beyond 200,000 characters the beginning is shown.
+    Colours and other sequences for terminals are left out. Of a text beyond 200,000 characters the beginning is shown.
     """
     if len(text) > _LONGEST:
-        start = cut_to_mask(text, _LONGEST)
-        return f"{mask(start)} ... ({len(text) - len(start):,} more characters)"
+        return f"{start_of(text, _LONGEST, _mask)} ... ({len(text) - _LONGEST:,} more characters)"
+    return _mask(text)
+
+
+def _mask(text: str) -> str:
+    text = without_controls(text)
     for form, shown in _known_forms:
         if form in text:
             text = text.replace(form, shown)
-    return _mask_cards(text) if may_hold_cards(text) else mask_credentials(text)
+    return _mask_cards(text) if may_hold_cards(text) else _mask_words(text)
 
 
 def _mask_cards(text: str) -> str:
@@ -70,22 +77,28 @@ def _mask_cards(text: str) -> str:
         cards = cards_in(text)
         if not cards:
             break
-        text = mask_credentials(replace_cards(text, cards, str))
+        text = _mask_words(replace_cards(text, cards, str))
         text = replace_cards(text, cards_in(text), lambda digits: MASK + last_four(digits))
-    return mask_credentials(text)
+    return _mask_words(text)
 
 
-def cut_to_mask(text: str, most: int) -> str:
-    """The beginning of a text that is too long to be masked whole, without a secret that is cut in half and missed.
+def _mask_words(text: str) -> str:
+    return mask_credentials(mask_commands(text))
 
-    A word at the cut is left out, and a quoted text that the cut leaves open is masked to its end.
-    """
-    if len(text) <= most:
-        return text
-    at = max(0, most - _LONGEST_WORD)
-    start, end = text[:at], text[at:most]
-    words = end.rsplit(maxsplit=1)
-    return start + words[0] if start and len(words) == 2 else start + end
+
+def mask_start(text: str, length: int) -> str:
+    """Return no more than the first characters of a text, masked, without a secret that lies across the cut."""
+    return start_of(text, length, mask)
+
+
+def mask_end(text: str, length: int) -> str:
+    """Return no more than the last characters of a text, masked, without a secret that lies across the cut."""
+    return end_of(text, length, mask)
+
+
+def mask_stream() -> MaskedStream:
+    """Return what masks a text that comes in pieces."""
+    return MaskedStream(mask)
 
 
 def mask_all(value: Any) -> Any:

@@ -20,9 +20,9 @@ _TELLING = (
     r"(?:admin|db|database|ftp|mail|pg|root|smtp|ssh|user)[-_]?pass|"
     r"(?:proxy-)?authorization|cookie|set-cookie|x-amz-[a-z-]+)"
 )
-# `key` alone is Google's query parameter; a `sort_key` or `source_key` is no secret.
-_NAMES = rf"(?:key|sig|auth|{_TELLING})"
-SECRET_FIELD = re.compile(rf"sig|auth|{_TELLING}", re.IGNORECASE)
+# `key` alone is Google's query parameter; a `sort_key` or `source_key` is no secret. Neither is a `second_pass`.
+_NAMES = rf"(?:key|sig|auth|pass|(?-i:[A-Z0-9_]{{1,40}}_PASS)|{_TELLING})"
+SECRET_FIELD = re.compile(rf"sig|auth|pass|{_TELLING}", re.IGNORECASE)
 
 # What follows is not itself a name whose secret is still to come, as in "bearer\nX-Api-Key: abc": to take the name for
 # the secret would leave the secret standing.
@@ -41,6 +41,10 @@ _APART = r"(?:[ \t]{1,20}=>?[ \t]{0,20}|=[ \t]{1,20}|=>[ \t]{0,20})"
 def _quoted(group: int, closed_by: str = "") -> str:
     """The rest of a quoted text whose quote is that group; one that is not closed goes to the end of the line."""
     return rf"(?:\\.|(?!\{group})[^\\\n])*+(?:\{group}{closed_by}|\\?(?=\n|\Z))"
+
+
+# The rest of an SQL text whose quote is group 2: a doubled quote does not end it.
+_SQL_QUOTED = r"(?:\\.|\2\2|(?!\2)[^\\\n])*+(?:\2|\\?(?=\n|\Z))"
 
 
 def _cookies(found: re.Match[str]) -> str:
@@ -170,6 +174,17 @@ _PATTERNS: tuple[
         LazyPattern(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@'\"]{16,500}@", re.IGNORECASE),
         rf"\1{MASK}@",
     ),
+    # ALTER ROLE bob PASSWORD $$abc$$, $tag$abc$tag$
+    (
+        (("pass", "pwd", "secret"), ("$",)),
+        LazyPattern(
+            r"(?<![\w-])((?:(?:\w{1,20}_)?(?:password|passwd|passphrase|passcode|pwd)|(?-i:SECRET))"
+            r"(?:\s{1,5}(?:is|was)\s{1,5}|\s{0,5}=\s{0,5}|\s{1,5}))(\$(?:[a-z_]\w{0,62})?\$)"
+            r"(?:(?!\2)[^\n])*+(?:\2|(?=\n|\Z))",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}\2",
+    ),
     # ALTER ROLE bob PASSWORD 'abc', IDENTIFIED BY 'abc', wrong password 'abc', password is 'abc', PASSWORD = N'abc';
     # "identified by 'id'" is part of a sentence
     (
@@ -177,11 +192,60 @@ _PATTERNS: tuple[
         LazyPattern(
             r"(?<![\w-])((?:(?:\w{1,20}_)?(?:password|passwd|passphrase|passcode|pwd)|(?-i:SECRET)"
             r"|(?:(?-i:IDENTIFIED)|identified(?=[^'\"\n]{1,60}['\"][^'\"\n]{6}))(?:\s{1,5}with\s{1,5}\w{1,40})?\s{1,5}by)"
-            r"(?:\s{1,5}(?:is|was)\s{1,5}|\s{0,5}=\s{0,5}|\s{1,5})[en]?)"
-            r"""(['"])(?!\2(?!\2))(?:\\.|\2\2|(?!\2)[^\\\n])*+(?:\2|\\?(?=\n|\Z))""",
+            r"(?:\s{1,5}(?:is|was)\s{1,5}|\s{0,5}=\s{0,5}|\s{1,5})(?:[en]|u&)?)"
+            rf"""(['"])(?!\2(?!\2)){_SQL_QUOTED}""",
             re.IGNORECASE,
         ),
         rf"\1\2{MASK}\2",
+    ),
+    # SET PASSWORD FOR 'bob'@'%' = 'abc', and PASSWORD('abc') as its value
+    (
+        (("password",), ("'", '"')),
+        LazyPattern(
+            r"(?<![\w-])((?:set\s{1,5}password\s{1,5}for\s{1,5}[^=\n]{1,200}+=\s{0,5}"
+            rf"""|(?:old_)?password\s{{0,2}}\(\s{{0,2}}))(['"])(?!\2(?!\2)){_SQL_QUOTED}""",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}\2",
+    ),
+    # create user bob identified by 'abc', IDENTIFIED WITH 'plugin' AS 'abc', IDENTIFIED VIA plugin USING 'abc'
+    (
+        (("identified",), ("'", '"')),
+        LazyPattern(
+            r"(?<![\w-])((?:(?-i:IDENTIFIED)|user\s{1,5}[^\n]{1,150}?\sidentified)\s{1,5}"
+            r"(?:by(?:\s{1,5}values)?|(?:with|via)\s{1,5}['\"]?\w{1,40}['\"]?\s{1,5}(?:by|as|using))\s{1,5})"
+            rf"""(['"])(?!\2(?!\2)){_SQL_QUOTED}""",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}\2",
+    ),
+    # CREATE USER bob IDENTIFIED BY abc, as Oracle has it
+    (
+        (("identified",),),
+        LazyPattern(
+            r"(?<![\w-])((?:(?-i:IDENTIFIED)|user\s{1,5}[^\n]{1,150}?\sidentified)\s{1,5}by\s{1,5})"
+            r"(?!(?:password|random|values)\b)[^\s'\";,*]++",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # IDENTIFIED BY '***' REPLACE 'abc', the password until now
+    (
+        (("replace",), ("'", '"')),
+        LazyPattern(rf"""(\*{{3}}['"]\s{{1,5}}replace\s{{1,5}})(['"]){_SQL_QUOTED}""", re.IGNORECASE),
+        rf"\1\2{MASK}\2",
+    ),
+    # PWD={a;b}, as ODBC quotes: }} stands for a brace
+    (
+        (("=",), _SECRET_WORDS),
+        LazyPattern(rf"(?<![\w-])({_NAMES}\s?=\s?)\{{(?:\}}\}}|[^}}\n])++(?:\}}|(?=\n|\Z))", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
+    # openssl … -passin pass:abc
+    (
+        (("pass:",),),
+        LazyPattern(r"(?<![\w-])(-pass(?:in|out)?\s{1,5}pass:)[^\s'\"]++"),
+        rf"\1{MASK}",
     ),
     # Authorization: Bearer abc / Basic abc
     (
@@ -296,10 +360,11 @@ _PATTERNS: tuple[
         ),
         rf"\1{MASK}",
     ),
-    # A JSON Web Token has three parts. What begins like one is taken whole, so that nothing of it is looked at again.
+    # A JSON Web Token has three parts, unless the end of the text has cut it. What begins like one is taken whole, so
+    # that nothing of it is looked at again.
     (
         (("eyj",),),
-        LazyPattern(r"\beyJ[\w-]{8,}+(\.[\w-]{8,}+\.[\w-]*+)?"),
+        LazyPattern(r"\beyJ[\w-]{8,}+(\.[\w-]{8,}+(?:\.[\w-]*+|\Z))?"),
         _web_token,
     ),
     # Tokens that show by their shape what they are.
