@@ -12,6 +12,7 @@ from redrive.calls.target import endpoint_of
 from redrive.testing import Answer, FaultyServer
 
 ONCE = redrive.Retry(attempts=1)
+UNAVAILABLE = httpx.HTTPStatusError("503", request=httpx.Request("GET", "http://bank"), response=httpx.Response(503))
 UNAUTHORIZED = httpx.HTTPStatusError("401", request=httpx.Request("GET", "http://bank"), response=httpx.Response(401))
 
 
@@ -122,17 +123,156 @@ class TestFunctions:
         assert "cannot store the dead letter" not in caplog.text
 
 
+class TestEqualCalls:
+    """The same function and arguments are one open letter, whatever the calls fail for."""
+
+    @pytest.fixture
+    def service(self, store):
+        breaker = redrive.Breaker(failures=1, minimum=1)
+        return redrive.Service("bank", retry=ONCE, breaker=breaker, dead_letters=store, pipeline="payments")
+
+    @pytest.mark.parametrize("circuit_first", [False, True])
+    def test_open_circuit_joins_the_letter_of_the_outage(self, store, service, circuit_first):
+        outage, sent = [ConnectionRefusedError("down")], []
+
+        def pay(account, *, amount):
+            if outage:
+                raise outage[0]
+            sent.append((account, amount))
+
+        if circuit_first:
+            with pytest.raises(ConnectionRefusedError):
+                service.call(pay, "another account", amount=1)
+        for _ in range(2):
+            with pytest.raises((ConnectionRefusedError, redrive.CircuitOpen)):
+                service.call(pay, "DE-17", amount=5)
+        service.reset()
+        with pytest.raises(ConnectionRefusedError):
+            service.call(pay, "DE-17", amount=5)
+        letter = next(one for one in letters(store) if one.record["args"] == ["DE-17"])
+        assert (letter.seen, letter.attempts, letter.error_message) == (3, 1, "ConnectionRefusedError: down")
+        [cause] = store.dlq.causes(pipeline="payments", status="pending")
+        assert (cause.message, cause.fingerprint) == ("ConnectionRefusedError: down", letter.fingerprint)
+        assert cause.count == store.dlq.count(pipeline="payments") == 1 + circuit_first
+        service.reset()
+        outage.clear()
+        store.dlq.replay(service.replay_target(pay), dry_run=False)
+        assert sent.count(("DE-17", 5)) == 1
+
+    def test_open_circuit_keeps_an_error_that_may_have_reached_the_service(self, store, service):
+        def pay(account):
+            raise TimeoutError("no answer")
+
+        for _ in range(2):
+            with pytest.raises((TimeoutError, redrive.CircuitOpen)):
+                service.call(pay, "DE-17")
+        [letter] = letters(store)
+        assert (letter.seen, letter.attempts, letter.error_message) == (2, 1, "TimeoutError: no answer")
+
+    def test_order_of_keywords_does_not_count(self, store, service):
+        def pay(**order):
+            raise ValueError("closed")
+
+        for order in ({"account": 1, "amount": 5}, {"amount": 5, "account": 1}):
+            with pytest.raises(ValueError, match="closed"):
+                service.call(pay, **order)
+        assert [letter.seen for letter in letters(store)] == [2]
+
+    def test_calls_of_two_idempotency_keys_are_two_letters(self, store, service):
+        closed, sent = [True], []
+
+        def pay(account, idempotency_key=None):
+            if closed:
+                raise ValueError("closed")
+            sent.append(idempotency_key)
+
+        for key in ("invoice-1", "invoice-2"):
+            with pytest.raises(ValueError, match="closed"):
+                service.with_options(idempotency_key=key).call(pay, "DE-17")
+        closed.clear()
+        assert store.dlq.replay(service.replay_target(pay), dry_run=False).reprocessed == 2
+        assert sorted(sent) == ["invoice-1", "invoice-2"]
+
+    def test_requests_of_two_idempotency_keys_are_two_letters(self, store, bank, server):
+        with httpx.Client(transport=bank.httpx_transport(), base_url=server.url) as client:
+            for key in ("invoice-1", "invoice-2", "invoice-2"):
+                client.post("/orders/1", json={"fee": "N/A"}, headers={"Idempotency-Key": key})
+        assert {one.record["idempotency_key"]: one.seen for one in letters(store)} == {"invoice-1": 1, "invoice-2": 2}
+
+
+class TestGeneratedKeys:
+    """The answer to a call was lost: its replay sends the key again that redrive had made for it."""
+
+    @pytest.fixture
+    def payments(self):
+        keys = []
+
+        def answer(request):
+            keys.append(request.headers.get("idempotency-key"))
+            return httpx.Response(503 if len(keys) == 1 else 200)
+
+        return keys, httpx.MockTransport(answer)
+
+    def test_replay_sends_the_key_that_a_function_was_given(self, store, bank):
+        sent = []
+
+        @bank
+        def pay(account, *, idempotency_key):
+            sent.append(idempotency_key)
+            if len(sent) == 1:
+                raise TimeoutError("no answer")
+
+        with pytest.raises(TimeoutError):
+            pay("DE-17")
+        assert store.dlq.replay(bank.replay_target(pay), dry_run=False).reprocessed == 1
+        assert sent == [sent[0]] * 2
+
+    def test_replay_sends_the_keys_of_requests_in_a_function(self, store, payments):
+        keys, transport = payments
+        bank = redrive.Service(
+            "bank", retry=ONCE, breaker=None, idempotent="key", dead_letters=store, pipeline="payments"
+        )
+        with httpx.Client(transport=bank.httpx_transport(transport)) as client:
+
+            @bank
+            def pay(account):
+                client.post("http://bank/payments", json={"account": account}).raise_for_status()
+
+            with pytest.raises(httpx.HTTPStatusError):
+                pay("DE-17")
+            assert store.dlq.replay(bank.replay_target(pay), dry_run=False).reprocessed == 1
+        assert keys == [keys[0]] * 2
+        assert keys[0] is not None
+
+    @pytest.mark.parametrize("fields", [(), ("account",)])
+    def test_equal_calls_are_one_letter_with_the_newest_key(self, store_url, fields):
+        keys = []
+        with redrive.connect(store_url, redact=fields, store_redacted=bool(fields)) as store:
+            bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
+
+            @bank
+            def pay(*, account, idempotency_key):
+                keys.append(idempotency_key)
+                raise TimeoutError("no answer")
+
+            for account in ("DE-17", "DE-17", "DE-18"):
+                with pytest.raises(TimeoutError):
+                    pay(account=account)
+            found = {letter.record["generated_key"]: letter.seen for letter in letters(store)}
+        assert found == {keys[1]: 2, keys[2]: 1}
+
+
 class TestReplayDuringAnOutage:
     """The service fails for a reason that is not the call's: what was not sent stays pending."""
 
     @pytest.fixture
     def calls(self, store):
         service = redrive.Service("bank", retry=ONCE, dead_letters=store, pipeline="payments")
-        outage, sent = [ConnectionRefusedError("down"), 0], []  # with the first call that fails
+        outage, sent = [ConnectionRefusedError("down"), 0, 30], []  # with the first and last call that fail
 
         @service
         def pay(number):
-            if outage and number >= outage[1]:
+            if outage and outage[1] <= number <= outage[2]:
                 raise outage[0]
             sent.append(number)
 
@@ -165,7 +305,7 @@ class TestReplayDuringAnOutage:
     def test_calls_before_the_outage_are_made_once(self, store, calls, error):
         target, service, outage, sent = calls
         service.reset()
-        outage[:] = [error, 7]
+        outage[:] = [error, 7, 30]
         with pytest.raises(redrive.ReplayStopped) as stopped:
             store.dlq.replay(target, dry_run=False, canary=0)
         assert stopped.value.report.reprocessed == 7
@@ -175,10 +315,36 @@ class TestReplayDuringAnOutage:
         assert store.dlq.replay(target, dry_run=False).reprocessed == 23
         assert sorted(sent) == list(range(30))
 
+    @pytest.mark.parametrize("bad", [0, 7, 29])
+    def test_call_that_always_ends_in_503_escalates_alone(self, store, calls, bad):
+        target, service, outage, sent = calls
+        service.reset()
+        outage[:] = [UNAVAILABLE, bad, bad]
+        report = store.dlq.replay(target, dry_run=False)
+        assert (report.reprocessed, report.failed_again) == (29, 1)
+        assert sorted(sent) == [number for number in range(30) if number != bad]
+        assert store.dlq.count_by_status() == {"reprocessed": 29, "escalated": 1}
+
+    def test_outage_without_a_breaker_stops_the_replay(self, store, bank):
+        outage, made = [True], []
+
+        def pay(number):
+            made.append(number)
+            if outage:
+                raise ConnectionRefusedError("down")
+
+        for number in range(30):
+            with pytest.raises(ConnectionRefusedError):
+                bank.call(pay, number)
+        made.clear()
+        with pytest.raises(redrive.ReplayStopped, match="down"):
+            store.dlq.replay(bank.replay_target(pay), dry_run=False)
+        assert (len(made), store.dlq.count_by_status()) == (5, {"pending": 30})
+
     def test_call_that_is_at_fault_escalates_alone(self, store, calls):
         target, service, outage, _ = calls
         service.reset()
-        outage[:] = [ValueError("no such account"), 29]
+        outage[:] = [ValueError("no such account"), 29, 29]
         report = store.dlq.replay(target, dry_run=False)
         assert (report.reprocessed, report.failed_again) == (29, 1)
 

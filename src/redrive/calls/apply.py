@@ -9,9 +9,10 @@ from urllib.parse import parse_qsl, quote, quote_plus, urlencode, urlsplit
 
 from redrive.classify.look_through import look_through
 from redrive.classify.responses import header
-from redrive.masking import MASK
+from redrive.masking import MASK, last_four
 
 _PORTS = {"http": 80, "https": 443}
+_SENDABLE = re.compile(r"[\x20-\x7e]*")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -39,7 +40,16 @@ class Apply:
 
     def headers(self, credential: str) -> dict[str, str]:
         """The header to send."""
-        return {} if self.header is None else {self.header: self.prefix + credential}
+        if self.header is None:
+            return {}
+        if not _SENDABLE.fullmatch(credential):
+            # The library would refuse it, too, with an error that shows all of it.
+            raise ValueError(
+                f"the credential …{last_four(credential)} cannot be sent in the header {self.header}: it has a "
+                "character that is not printable ASCII, such as a dash that was copied from a document. Check "
+                "the key"
+            )
+        return {self.header: self.prefix + credential}
 
     def with_query(self, query: str, credential: str) -> str:
         """The query to send; what the caller wrote stays as he wrote it."""

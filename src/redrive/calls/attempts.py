@@ -7,12 +7,15 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from redrive.calls.context import attempt_of, enclosing, innermost, inside, new_key
+from redrive.calls.context import Inside, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, aperform, perform, unwrap
 from redrive.calls.flow import Call, Steps, Trial
+from redrive.calls.http import disown
+from redrive.calls.in_flight import left_in_flight
+from redrive.calls.keys import Keys
 from redrive.calls.runner import Passage, Runner
 from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
 from redrive.calls.target import Target
@@ -45,14 +48,17 @@ class Block:
     timeout          seconds that the attempt may take, where that is set
     """
 
-    __slots__ = ("_blocks", "_entered", "_mark", "credential", "number", "timeout")
+    __slots__ = ("_blocks", "_entered", "_mark", "_since", "credential", "number", "timeout")
 
     def __init__(self, blocks: _Blocks, number: int, grant: Grant | None, timeout: float | None) -> None:
         self.number = number
         self.credential = None if grant is None else grant.value
         self.timeout = timeout
-        self._mark = attempt_of(blocks.runner.core, grant, blocks.outer, blocks.key)
+        if blocks.keys is not None and not blocks.is_nested:
+            blocks.keys.begin()
+        self._mark = attempt_of(blocks.runner.core, grant, blocks.outer, blocks.key, blocks.keys)
         self._blocks = blocks
+        blocks.last = self._mark
 
     @property
     def idempotency_key(self) -> str | None:
@@ -68,6 +74,7 @@ class Block:
         caller = sys._getframe(1)
         if caller.f_code.co_flags & _GENERATOR:
             self._mark.frame = caller
+        self._since = caller.f_lasti
         self._entered = inside.set(self._mark)
         return self
 
@@ -80,7 +87,7 @@ class Block:
         if error is not None and (not isinstance(error, Exception) or is_interrupt(error)):
             self._blocks.abandon()
             return False
-        final = self._blocks.ended(Returned(None) if error is None else Raised(error))
+        final = self._blocks.ended(Returned(None) if error is None else Raised(error, self._since))
         try:
             if isinstance(final, Raised) and final.error is not error:
                 unwrap(final)
@@ -95,12 +102,14 @@ class _Blocks:
     The first block takes the straight way where that is open, and there is no flow until it fails.
     """
 
-    _is_nested = False
+    is_nested = False
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.outer = innermost()
         self.key: str | None = None
+        self.keys: Keys | None = None
+        self.last: Inside | None = None
         self._in_block = False
         self._steps: Steps | None = None
         self._next: Step | None = None
@@ -110,7 +119,7 @@ class _Blocks:
 
     def make_key(self) -> str | None:
         """Return the key of the call, made when it is first asked for: most blocks need none."""
-        if self.key is None and not self._is_nested:
+        if self.key is None and not self.is_nested:
             self.key = new_key()
         return self.key
 
@@ -118,10 +127,12 @@ class _Blocks:
         core, options = self.runner.core, self.runner.options
         nested = enclosing(core)
         if nested is not None:
-            self._is_nested = True
+            self.is_nested = True
+            self.keys = nested.keys
             self._steps = self._once(nested.grant)
         else:
             self.key = options.idempotency_key or (new_key() if self.runner.keyed else None)
+            self.keys = None if self.key is None else Keys()
             self._steps = self._flow(core.clock.monotonic(), None)
         self._go_on(None)
 
@@ -135,6 +146,8 @@ class _Blocks:
             returns_responses=True,
             idempotent=self.runner.core.idempotent is True,
             has_fallback=False,
+            keys=self.keys,
+            beside=self._beside,
         )
         return call.run(first)
 
@@ -188,6 +201,12 @@ class _Blocks:
 
     def ended(self, outcome: Outcome) -> Outcome | None:
         """Take in how a block ended; the answer is the call's outcome where the call is over."""
+        final = self._final(outcome)
+        if isinstance(final, Raised) and self.key is not None and self.runner.options.idempotency_key is None:
+            disown(final.error, self.key, self.keys)
+        return final
+
+    def _final(self, outcome: Outcome) -> Outcome | None:
         self._in_block = False
         if self._passage is None:
             return self._send(outcome)
@@ -196,6 +215,10 @@ class _Blocks:
             return outcome
         self._steps = self._flow(passage.began, self.runner.trial(outcome, passage))
         return self._send(None)
+
+    def _beside(self) -> list[Any]:
+        """The requests that the last block has left under way."""
+        return [] if self.last is None else left_in_flight(self.last)
 
     def abandon(self) -> None:
         """Give back what the flow holds."""

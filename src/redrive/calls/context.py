@@ -11,6 +11,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 if TYPE_CHECKING:
     from redrive.calls.core import Core
     from redrive.calls.credentials import Grant
+    from redrive.calls.keys import Keys
 
 
 class Inside:
@@ -24,6 +25,10 @@ class Inside:
     """The credential of the attempt: what is sent inside is sent with it, and blamed on it."""
     outer: Inside | None = None
     key: str | None = None
+    keys: Keys | None = None
+    """Of the logical call that the attempt belongs to, or of the outermost one of the same service."""
+    sent: str | None = None
+    """The key of the request that is sent in this very attempt."""
     over = False
     """A task that outlives the attempt it was started in is not inside of it any more."""
     frame: FrameType | None = None
@@ -43,16 +48,28 @@ class Inside:
         if self.key is None:
             outer = self.outer
             return outer.next_key(request) if outer is not None and _are_kin(outer.core, self.core) else None
+        derived_from = hash((self.key, request))
+        if self.keys is not None and (key := self.keys.turned_away(derived_from)) is not None:
+            return key
         if self._requests is None:
             self._requests = Counter()
         self._requests[request] += 1
-        return str(uuid5(NAMESPACE_URL, f"{self.key} {request} {self._requests[request]}"))
+        key = str(uuid5(NAMESPACE_URL, f"{self.key} {request} {self._requests[request]}"))
+        if self.keys is not None:
+            self.keys.issued(key, derived_from)
+        return key
+
+    def send(self, key: str, what: str) -> None:
+        """Note that a request which is not idempotent is about to be sent with this key."""
+        if self.keys is not None:
+            self.keys.send(key, what)
+            self.sent = key
 
 
-def attempt_of(core: Core, grant: Grant | None, outer: Inside | None, key: str | None) -> Inside:
+def attempt_of(core: Core, grant: Grant | None, outer: Inside | None, key: str | None, keys: Keys | None) -> Inside:
     """The mark of an attempt about to be made."""
     mark = Inside()
-    mark.core, mark.grant, mark.outer, mark.key = core, grant, outer, key
+    mark.core, mark.grant, mark.outer, mark.key, mark.keys = core, grant, outer, key, keys
     return mark
 
 

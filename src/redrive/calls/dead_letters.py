@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive.calls.announce import EVENTS
 from redrive.calls.blame import story_of
+from redrive.calls.in_flight import idempotency_key
 from redrive.calls.steps import Outcome, Raised
 from redrive.calls.target import Target, endpoint_of, is_async
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
-from redrive.errors import CallError, CircuitOpen
-from redrive.letters import ErrorType, NewLetter
+from redrive.errors import CallError, CircuitOpen, QuotaExhausted
+from redrive.letters import GENERATED_KEY, ErrorType, NewLetter
 from redrive.masking import mask
 from redrive.model import Failure, Kind, Verdict
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 # A call that fails so has failed by itself: the next one may succeed.
 _OF_THE_CALL = {Kind.PERMANENT, Kind.AMBIGUOUS, Kind.ROW, Kind.DISCARD}
+
+
+# These may be the call's own fault, such as a request on which the service fails each time: the next calls tell.
+_OF_EITHER = {Kind.TRANSIENT, Kind.RETRY_NOW}
+_MOST_DOWN = 5  # calls in a row that fail so, and none answered: the service is down, also where it has no breaker
 
 
 class TargetStopped(Exception):
@@ -69,16 +75,33 @@ class LetterBox:
             return story.verdict.kind is not Kind.DISCARD
         return isinstance(outcome, Raised)
 
-    def keep(self, target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], outcome: Outcome) -> None:
-        """Quarantine a call. Where that cannot be done, the call still ends with its own error."""
+    def keep(
+        self,
+        target: Target,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        outcome: Outcome,
+        *,
+        key: str | None,
+        generated_key: str | None,
+    ) -> None:
+        """Quarantine a call. Where that cannot be done, the call still ends with its own error.
+
+        Args:
+            key: the idempotency key that the caller chose: calls with two keys are two calls.
+            generated_key: the key that redrive made, which a replay sends again; equal calls are one letter still.
+        """
         carrier = outcome.error if isinstance(outcome, Raised) else outcome.value
         story = story_of(carrier)
+        record = _request(args[0], key) if target.returns_responses else _call(target, args, kwargs, key)
+        if generated_key is not None and "idempotency_key" not in record:
+            record[GENERATED_KEY] = generated_key
         letter = NewLetter(
-            record=_request(args[0]) if target.returns_responses else _call(target, args, kwargs),
+            record=record,
             error=carrier if isinstance(outcome, Raised) else _said(target.endpoint, story),
             source=target.endpoint,
             error_type=ErrorType.CALL,
-            attempts=max(1, len(story.attempts)) if story is not None else 1,
+            attempts=_attempts(carrier, story),
         )
         try:
             self._queue.put_many([letter], pipeline=self._pipeline)
@@ -89,23 +112,33 @@ class LetterBox:
             EVENTS.error("cannot store the dead letter of a call of %s: %s", target.endpoint, told)
 
 
-def _call(target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"function": target.endpoint, "args": list(args), "kwargs": dict(kwargs)}
+def _attempts(carrier: Any, story: Failure | None) -> int:
+    """Return how often a call was sent: not at all where the circuit was open, or no key left, from the start."""
+    made = 0 if story is None else len(story.attempts)
+    return made if isinstance(carrier, CircuitOpen | QuotaExhausted) else max(1, made)
 
 
-def _request(request: Any) -> dict[str, Any]:
+def _call(target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+    # Sorted: equal calls are one letter, in whatever order their keywords are written.
+    call = {"function": target.endpoint, "args": list(args), "kwargs": dict(sorted(kwargs.items()))}
+    return call if key is None else {**call, "idempotency_key": key}
+
+
+def _request(request: Any, key: str | None) -> dict[str, Any]:
     """A request of httpx or requests, without headers and the secrets in its URL; a body only where it is in memory."""
     body = attribute(request, "content") if hasattr(request, "stream") else attribute(request, "body")
     if isinstance(body, bytes):
         with suppress(UnicodeDecodeError):  # it is stored as bytes
             body = body.decode()
     headers = attribute(request, "headers")
-    return {
+    key = idempotency_key(request) or key
+    record = {
         "method": str(attribute(request, "method")),
         "url": mask(str(attribute(request, "url"))),
         "content_type": None if headers is None else headers.get("content-type"),
         "body": body if isinstance(body, str | bytes | None) else None,
     }
+    return record if key is None else {**record, "idempotency_key": key}
 
 
 def _said(endpoint: str, story: Failure | None) -> str:
@@ -125,6 +158,11 @@ def _verdict(error: Exception) -> Verdict | None:
     return story.verdict
 
 
+def _is_outage(error: Exception, verdict: Verdict) -> bool:
+    """Whether an error says that the next call would fail, too: no call is let through, or the key is not."""
+    return isinstance(error, CircuitOpen) or verdict.kind not in _OF_EITHER
+
+
 class CallTarget:
     """Makes the calls of dead letters again, through the service; what fails again does not become another letter."""
 
@@ -133,22 +171,41 @@ class CallTarget:
         self._function = function
         self._name = endpoint_of(function)
         self.letters_pipeline = pipeline
+        self._answered = False  # whether the service has answered a call since the last outage
 
     def reprocess(self, records: Sequence[Any]) -> list[BaseException | None]:
         """Call the function with the arguments of each record; the errors of those that failed, None for the others.
+
+        A transient error is its record's own where the service answers other calls.
 
         Raises:
             TargetStopped: the service is down or lets no call through; the record is not to blame, and the next call
                 would fail, too.
         """
         outcomes: list[BaseException | None] = []
+        failures: list[tuple[Exception, Verdict]] = []  # transient ones in a row
+        certain = 0  # outcomes that are not to be blamed on an outage
         for record in records:
             error = self._again(record)
             verdict = None if error is None else _verdict(error)
             if error is not None and verdict is not None and verdict.kind not in _OF_THE_CALL:
-                raise TargetStopped(error, verdict, outcomes) from error
+                failures.append((error, verdict))
+                if _is_outage(error, verdict) or len(failures) == _MOST_DOWN:
+                    raise self._stopped(error, verdict, outcomes[:certain]) from error
+            elif error is None or (verdict is not None and verdict.status is not None):
+                self._answered = True
+                failures.clear()
             outcomes.append(error)
+            if not failures:
+                certain = len(outcomes)
+        if failures and not self._answered:
+            error, verdict = failures[-1]
+            raise self._stopped(error, verdict, outcomes[:certain]) from error
         return outcomes
+
+    def _stopped(self, error: Exception, verdict: Verdict, outcomes: Sequence[BaseException | None]) -> TargetStopped:
+        self._answered = False
+        return TargetStopped(error, verdict, outcomes)
 
     def _again(self, record: Any) -> Exception | None:
         if not isinstance(record, Mapping) or record.get("function") != self._name:
@@ -156,12 +213,14 @@ class CallTarget:
             return ValueError(f"it is a call of {was or 'another kind'}, not of {self._name}")
         args, kwargs = record.get("args", ()), record.get("kwargs", {})
         try:
+            key = record.get("idempotency_key") or record.get(GENERATED_KEY)
+            service = self._service.with_options(idempotency_key=key)
             if is_async(self._function):
                 import asyncio
 
-                value = asyncio.run(self._service.acall(self._function, *args, **kwargs))
+                value = asyncio.run(service.acall(self._function, *args, **kwargs))
             else:
-                value = self._service.call(self._function, *args, **kwargs)
+                value = service.call(self._function, *args, **kwargs)
         except Exception as error:
             if is_interrupt(error):
                 raise

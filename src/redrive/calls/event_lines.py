@@ -20,7 +20,7 @@ from redrive.flows import (
     TasksDead,
 )
 from redrive.letters import LetterEvent, LettersChanged, LettersPurged, LettersPut, LettersReplayed
-from redrive.masking import cut_to_mask, mask
+from redrive.masking import mask, mask_start
 from redrive.model import (
     QUOTA_USED_UP,
     BreakerChanged,
@@ -227,7 +227,7 @@ def _rows(counts: Counts, suffix: str = "") -> dict[str, int]:
 
 def _checkpoint(position: Any) -> str:
     """Return a checkpoint as text, so that the line stays flat; that of many files is long."""
-    text = mask(cut_to_mask(json.dumps(position, ensure_ascii=False, default=str), 10 * _LONGEST_CHECKPOINT))
+    text = mask_start(json.dumps(position, ensure_ascii=False, default=str), 10 * _LONGEST_CHECKPOINT)
     return text if len(text) <= _LONGEST_CHECKPOINT else f"{text[:_LONGEST_CHECKPOINT]}…"
 
 

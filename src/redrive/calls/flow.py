@@ -8,7 +8,7 @@ outermost first: total time, retry, breaker, time of one attempt.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,8 +20,10 @@ from redrive.calls.blame import story_of
 from redrive.calls.core import Core
 from redrive.calls.credentials import Credentials, Grant
 from redrive.calls.http import why_not_again
+from redrive.calls.keys import Keys
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
 from redrive.calls.tokens import TokenKeeper
+from redrive.classify.ours import NO_LIST
 from redrive.classify.responses import is_response, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
@@ -32,8 +34,8 @@ Steps = Generator[Step, Any, Outcome]
 
 # Kinds whose blame is the service's; all others are the request's, the key's or ours.
 _SERVICE_FAULTS = frozenset({Kind.TRANSIENT, Kind.AMBIGUOUS})
-# A queue within the program, full or empty, says nothing of a service.
-_LOCAL_QUEUES = frozenset({"type.queue.Empty", "type.queue.Full", "type.asyncio.QueueFull"})
+# A queue within the program, full or empty, says nothing of a service. A page without a list is an answer.
+_NO_FAULTS = frozenset({"type.queue.Empty", "type.queue.Full", "type.asyncio.QueueFull", NO_LIST})
 # 5xx that say what the request is, not how the service is: not implemented, version not supported.
 _REQUEST_FAULTS = frozenset({501, 505})
 # Answers 4xx that do not say that something is wrong with the request, by their number or by what they mean.
@@ -94,11 +96,15 @@ class Call:
         counted: bool = False,
         request: str | None = None,
         server: str | None = None,
+        keys: Keys | None = None,
+        beside: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
         self._core = core
         self._endpoint = endpoint
         self._request = request
         self._server = server
+        self._keys = keys
+        self._beside = beside
         self._began = began
         self._timeout = timeout
         self._returns_responses = returns_responses
@@ -247,7 +253,15 @@ class Call:
         decision = free or self._retry_decision(verdict)
         if isinstance(decision, Stop):
             return decision
-        if refusal := why_not_again(trial.failure, verdict, sender=self._core.family, idempotent=self._idempotent):
+        refusal = why_not_again(
+            trial.failure,
+            verdict,
+            keys=self._keys,
+            idempotent=self._idempotent,
+            since=trial.outcome.since if isinstance(trial.outcome, Raised) else -1,
+            beside=self._beside,
+        )
+        if refusal is not None:
             return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
         if free is None and not self._core.may_repeat():
             why = "the service's retry budget is spent"
@@ -444,7 +458,7 @@ class Call:
 
 def is_a_fault(verdict: Verdict) -> bool:
     """Whether the service is to blame, and the breaker is to be told."""
-    if verdict.rule in _LOCAL_QUEUES:
+    if verdict.rule in _NO_FAULTS:
         return False
     return verdict.kind in _SERVICE_FAULTS or ((verdict.status or 0) >= 500 and verdict.status not in _REQUEST_FAULTS)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from redrive.calls.in_flight import Known, idempotency_key, key_in, known
+from redrive.calls.context import current
+from redrive.calls.in_flight import Known, carry, idempotency_key, key_in, known
+from redrive.calls.keys import EQUAL_REQUESTS, Keys
 from redrive.calls.routes import route, shown_path
-from redrive.calls.sent import sent_requests
+from redrive.calls.sent import never_left, sent_requests
 from redrive.calls.target import Target
 from redrive.classify.read import http_answer
+from redrive.classify.responses import response_status
 from redrive.classify.retry_after import retry_after
 from redrive.masking import mask
 from redrive.model import Verdict
@@ -59,6 +63,16 @@ def put_key(headers: Any, key: str) -> None:
         headers["Idempotency-Key"] = key
 
 
+def note_sent(notes: Any, request: Any, outgoing: Any) -> None:
+    """Note the key that a request is sent with, unless it is the caller's own; before it is sent."""
+    key = idempotency_key(outgoing)
+    if key is None or key == idempotency_key(request) or request.method.upper() in IDEMPOTENT_METHODS:
+        return
+    if (attempt := current()) is not None:
+        attempt.send(key, f"the {request.method.upper()}")
+    notes[KEY_SENT] = key
+
+
 def note_redirect(notes: Any, request: Any, status: int, outgoing: Any) -> None:
     """Note the key of a request that the server asks to have elsewhere: what follows is the same logical call."""
     if status in _SAME_REQUEST and (key := idempotency_key(outgoing)) is not None:
@@ -99,24 +113,58 @@ def _content(method: str, url: str, body: object) -> str | None:
     return f"{method} {url} {sha256(body or b'').hexdigest()}"
 
 
-def why_not_again(failure: Any, verdict: Verdict, *, sender: object, idempotent: bool) -> str | None:
+def why_not_again(
+    failure: Any,
+    verdict: Verdict,
+    *,
+    keys: Keys | None,
+    idempotent: bool,
+    since: int = -1,
+    beside: Callable[[], Iterable[Any]] = tuple,
+) -> str | None:
     """Why the requests behind an error or response must not be sent again; None where they may, or there are none.
 
-    `sender` is the service that would repeat them: a key that another one has made would not be the same next time.
+    `keys` are those of the call that would repeat them: a key that another one has made is not the same next time.
+    `beside` finds requests that continue although the attempt has failed.
+    `since` is the instruction at which a block of `attempts()` began.
     """
-    for holder, request in sent_requests(failure):
+    for holder, request in sent_requests(failure, since):
         # A function that raises an error of its own makes the body anew; an adapter would send this very one.
         if holder is failure and not _replayable(request):
             return "the request's body was a stream that cannot be sent again; pass bytes instead"
-        if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, sender):
+        if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, keys):
             continue
         if _says_not_done(holder, verdict if holder is failure else None):
             continue
-        return (
-            f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the "
-            'server; send one (Service(idempotent="key")) or declare the service idempotent'
-        )
-    return None
+        return _without_key(request)
+    for request in beside() if not idempotent else ():
+        if request.method.upper() not in IDEMPOTENT_METHODS and not _has_key(request, keys):
+            return _without_key(request)
+    return EQUAL_REQUESTS if keys is not None and keys.equal else None
+
+
+def _without_key(request: Any) -> str:
+    return (
+        f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the "
+        'server; send one (Service(idempotent="key")) or declare the service idempotent'
+    )
+
+
+def disown(error: BaseException, key: str, keys: Keys | None) -> None:
+    """Note on the error of a call that its requests are unprotected outside of it: its keys were made for it alone."""
+    sent = [(request, idempotency_key(request)) for request in effects_of(error)]
+    carry(error, [Known(request.method, {}) for request, own in sent if own == key or (keys and keys.protects(own))])
+
+
+def has_acted(ended: Any) -> bool | None:
+    """Whether the server has acted on what ended in this error, response or value; None where that is not known."""
+    if not isinstance(ended, BaseException):
+        status = response_status(ended) or 0
+        return None if status >= 500 and not _says_not_done(ended, None) else status not in REFUSALS and status < 500
+    answer = http_answer(ended)
+    if _says_not_done(ended, None) or (never_left(ended) and not effects_of(ended)):
+        return False
+    return True if answer is not None and answer.status < 500 else None
 
 
 def effects_of(error: BaseException) -> list[Known]:
@@ -125,20 +173,19 @@ def effects_of(error: BaseException) -> list[Known]:
 
 
 def _says_not_done(holder: Any, verdict: Verdict | None) -> bool:
-    """Whether the server's answer says that it did not act on the request."""
-    if verdict is not None:
-        status, wait = verdict.status, verdict.retry_after
-    elif (answer := http_answer(holder)) is not None:
-        status, wait = answer.status, retry_after(answer.headers, datetime.now(UTC))
-    else:
-        return False
-    return status in REFUSALS or (status == 503 and wait is not None)
+    """Whether the server says that it did not act on the request: by its answer, not by what a rule makes of it."""
+    answer = http_answer(holder)
+    if answer is None:
+        return verdict is not None and verdict.status in REFUSALS
+    if answer.status == 503:
+        return retry_after(answer.headers, datetime.now(UTC)) is not None
+    return answer.status in REFUSALS
 
 
-def _has_key(request: Any, sender: object) -> bool:
+def _has_key(request: Any, keys: Keys | None) -> bool:
     # The adapters send their key on a copy of the request, and leave a note on the request itself.
     for notes in (getattr(request, "extensions", None), getattr(request, "hooks", None)):
-        if isinstance(notes, dict) and notes.get(KEY_SENT) is sender:
+        if keys is not None and isinstance(notes, dict) and keys.protects(notes.get(KEY_SENT)):
             return True
     return idempotency_key(request) is not None
 

@@ -18,6 +18,7 @@ from redrive.calls.http import (
     begin_key,
     http_target,
     note_redirect,
+    note_sent,
     put_key,
     shorter,
     too_slow,
@@ -162,7 +163,6 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             url = url.copy_with(query=query.encode("ascii")) if query else url
         if key is not None:
             put_key(headers, request.extensions.get(KEY) or key)
-            request.extensions[KEY_SENT] = self._runner.core.family
         if (limits := self._runner.options.limits) is not None:
             given = extensions.get("timeout", {})
             phases = ("connect", "read", "write", "pool")
@@ -170,6 +170,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         outgoing: httpx.Request = _library(request).Request(
             request.method, url, headers=headers, stream=request.stream, extensions=extensions
         )
+        if key is not None:
+            note_sent(request.extensions, request, outgoing)
         return outgoing
 
     def _guarded(self, request: httpx.Request) -> Target:

@@ -10,10 +10,14 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from redrive.classify.names import libraries
+from redrive.calls.background import tasks_of_attempt, threads_of
+from redrive.calls.context import Inside
+from redrive.classify.names import libraries, type_names
+from redrive.classify.read import called
 from redrive.classify.responses import attribute, header, is_response_type, response_status
 
 _CARRIED = "_redrive_in_flight"
@@ -33,6 +37,8 @@ _SENDING = {
     ("redrive", "_send"): "request",
     ("redrive", "_asend"): "request",
 }
+# The same of http.client, where no other client sends by it.
+_SENDING_ALONE = frozenset({("http", "endheaders"), ("http", "getresponse")})
 # Functions below those in which nothing of the request has been sent yet.
 _CONNECTING = frozenset(
     {
@@ -42,13 +48,15 @@ _CONNECTING = frozenset(
         ("httpcore2", "wait_for_connection"),
         ("aiohttp", "connect"),
         ("urllib3", "connect"),
+        ("http", "connect"),
         # Of the adapters: `_send` is called for each attempt, below them.
         ("redrive", "handle_request"),
         ("redrive", "handle_async_request"),
         ("redrive", "send"),
     }
 )
-_FOLLOW_REDIRECTS = frozenset(library for library, _ in _SENDING) - {"redrive"}
+_READING = ("redrive", "_read")  # of the adapter for requests: it has the response whose body breaks
+_CLIENTS = frozenset(library for library, _ in _SENDING) - {"redrive"}
 # Redirects that turn a POST into a GET: the server may have acted. With 307 and 308 it asks for the same once more.
 _ANSWERED_ELSEWHERE = frozenset({300, 301, 302, 303})
 
@@ -77,7 +85,8 @@ def carry(error: BaseException, requests: Iterable[Known]) -> None:
 
 def carried(error: BaseException) -> tuple[Known, ...]:
     """The requests that were put on an error."""
-    return attribute(error, _CARRIED) or ()
+    # Not by attribute(): an error may answer every name with something.
+    return vars(error).get(_CARRIED, ()) if hasattr(error, "__dict__") else ()
 
 
 def attached(holder: Any) -> Any:
@@ -88,10 +97,19 @@ def attached(holder: Any) -> Any:
             if isinstance(attribute(request, "method"), str):
                 return request
     if "urllib3" in libraries(type(holder)) and is_response_type(type(holder)):
-        # The answers of urllib3 do not know what headers they are the answer to: a key is not seen here.
-        method = attribute(attribute(holder, "_original_response"), "_method")
-        return Known(method, {}) if isinstance(method, str) else None
+        return _by_method(attribute(holder, "_original_response"))
     return None
+
+
+def answered(response: Any) -> Any:
+    """The request of a response; also of http.client, which is what other clients read their answers by."""
+    return attached(response) or _by_method(response)
+
+
+def _by_method(response: Any) -> Known | None:
+    """What an answer of http.client knows: not what headers it is the answer to, so that a key is not seen here."""
+    method = attribute(response, "_method")
+    return Known(method, {}) if isinstance(method, str) else None
 
 
 def idempotency_key(request: Any) -> str | None:
@@ -120,40 +138,44 @@ def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth
     """
     waiting: list[Sent] = []
     frames = list(frames)
-    stack = [(_place(frame), frame) for frame in frames]
+    stack = [(place_of(frame), frame) for frame in frames]
     if any(library == "botocore" for (library, _), _ in stack):
         return  # AWS reads by POST, too, and botocore knows which of its calls it may repeat
+    alone = not any(library in _CLIENTS for (library, _), _ in stack)
     for place, frame in stack:
         if place in _CONNECTING:
             if depth == 0:  # a thread goes on, and sends its request once it is connected
                 waiting.clear()
             continue
-        if place[0] in _FOLLOW_REDIRECTS:
+        if place[0] in _CLIENTS:
             for value in list(frame.f_locals.values()):
                 yield from _redirects([value] if is_response_type(type(value)) else value)
         if "self" in frame.f_code.co_varnames or "self" in frame.f_code.co_freevars:
             owner = frame.f_locals.get("self")
-            if (
-                is_response_type(type(owner))
-                and (request := _wrapping(owner, [*frames, *around]) or attached(owner)) is not None
-            ):
-                yield Sent(owner, request)
-                yield from redirected(owner)
+            if is_response_type(type(owner)):
+                yield from _answered_by(owner, frames, around, alone=alone)
+        if place in _SENDING_ALONE and alone and (own := _by_http_client(frame, frames)) is not None:
+            waiting.append(Sent(None, own))
         if place in _SENDING and (request := _request_of(frame, _SENDING[place])) is not None:
             waiting.append(Sent(None, request))
     yield from waiting
-    for thread in _threads_of(stack) if depth < _MOST_DEPTH else ():
-        yield from sent_in(thread, depth=depth + 1)
+    threads = threads_of(frame for (library, _), frame in stack if library != "redrive") if depth < _MOST_DEPTH else ()
+    for thread in threads:
+        yield from sent_in(_stack(sys._current_frames().get(thread)), depth=depth + 1)
 
 
-def answered_in(frames: Iterable[FrameType]) -> Iterator[Sent]:
-    """The responses that frames hold, with their requests."""
-    for value in _variables(frames):
-        if is_response_type(type(value)) and (request := attached(value)) is not None:
-            yield Sent(value, request)
+def _answered_by(response: Any, frames: list[FrameType], around: Iterable[FrameType], *, alone: bool) -> Iterator[Sent]:
+    """The requests of a response that a method of its own was reading."""
+    request = wrapping(response, [*frames, *around]) or attached(response)
+    if request is None and alone:
+        request = _of_urllib(frames) or answered(response)
+    if request is not None:
+        yield Sent(response, request)
+        yield from redirected(response)
 
 
-def _place(frame: FrameType) -> tuple[str, str]:
+def place_of(frame: FrameType) -> tuple[str, str]:
+    """Return the top-level package and the function of a frame."""
     return str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_name
 
 
@@ -165,7 +187,30 @@ def _request_of(frame: FrameType, name: str | None) -> Any:
     return request if isinstance(attribute(request, "method"), str) else None
 
 
-def _wrapping(response: Any, frames: Iterable[FrameType]) -> Any:
+def _by_http_client(frame: FrameType, frames: Iterable[FrameType]) -> Known | None:
+    """The request that a connection of http.client sends; its headers only where urllib.request has made it."""
+    if (request := _of_urllib(frames)) is not None:
+        return request
+    method = attribute(frame.f_locals.get("self"), "_method")
+    return Known(method, {}) if isinstance(method, str) else None
+
+
+def _of_urllib(frames: Iterable[FrameType]) -> Known | None:
+    """The request that urllib.request is sending, or has sent."""
+    for frame in frames:
+        request = frame.f_locals.get("req") if frame.f_globals.get("__name__") == "urllib.request" else None
+        if request is not None and isinstance(method := called(request, "get_method"), str):
+            key = key_in({**request.headers, **request.unredirected_hdrs})
+            return Known(method, {"Idempotency-Key": key} if key else {})
+    return None
+
+
+def of_urllib_error(error: BaseException) -> Known | None:
+    """The request that the HTTPError of urllib.request answers."""
+    return _of_urllib(frames_of_error(error)) if "urllib.HTTPError" in type_names(type(error)) else None
+
+
+def wrapping(response: Any, frames: Iterable[FrameType]) -> Any:
     """The request of the requests.Response that an answer of urllib3 is the `raw` of, where a frame holds it."""
     if "urllib3" not in libraries(type(response)):
         return None
@@ -178,7 +223,7 @@ def _wrapping(response: Any, frames: Iterable[FrameType]) -> Any:
 def _variables(frames: Iterable[FrameType]) -> Iterator[Any]:
     """The local variables of frames. Frames of ours that still run hold the error: a look would make that a cycle."""
     for frame in frames:
-        if _place(frame)[0] != "redrive":
+        if place_of(frame)[0] != "redrive" or place_of(frame) == _READING:
             yield from list(frame.f_locals.values())
 
 
@@ -208,18 +253,32 @@ def in_flight(awaitable: Any, waits_for: Any) -> list[Known]:
         awaitable: what the attempt's function gave.
         waits_for: the future that the attempt's own task waits for.
     """
-    found: list[Known] = []
+    return [known(request) for request in _requests_in(awaitable, waits_for, depth=0)]
+
+
+def _requests_in(awaitable: Any, waits_for: Any, depth: int) -> list[Any]:
+    found: list[Any] = []
     seen: set[int] = set()
     waiting: list[tuple[Any, Any]] = [(awaitable, waits_for)]
     while waiting and len(seen) < _MOST_TASKS:
         coroutine, future = waiting.pop()
         frames = list(_frames_of_coroutine(coroutine))
-        found += [known(sent.request) for sent in sent_in(frames)]
+        found += [sent.request for sent in sent_in(frames, depth=depth)]
         for task in _tasks_of(frames, [coroutine, future]):
             if id(task) not in seen:
                 seen.add(id(task))
                 waiting.append((attribute(task, "get_coro")(), attribute(task, "_fut_waiter")))
     return found
+
+
+def left_in_flight(attempt: Inside) -> list[Any]:
+    """Return the requests of tasks that an attempt has started and that continue although it has failed."""
+    requests: list[Any] = []
+    for task in islice(tasks_of_attempt(attempt), _MOST_TASKS):
+        # One that is not cancelled sends its request once it is connected, like a thread.
+        depth = 0 if called(task, "cancelling") else 1
+        requests += _requests_in(task.get_coro(), attribute(task, "_fut_waiter"), depth)
+    return requests
 
 
 def in_flight_in_process() -> list[Known]:
@@ -255,22 +314,6 @@ def _frames_of_coroutine(awaitable: Any) -> Iterator[FrameType]:
                 break
         else:
             return
-
-
-def _threads_of(stack: list[tuple[tuple[str, str], FrameType]]) -> Iterator[list[FrameType]]:
-    """The stacks of the executor threads whose results the frames wait for: `Future.result()`, `asyncio.to_thread`."""
-    work: set[int] = set()
-    if any(library == "concurrent" for (library, _), _ in stack):  # whose methods forget their own future
-        for value in _variables(frame for _, frame in stack):
-            work.update(map(id, value if isinstance(value, list | tuple | set) else [value]))
-    work.update(id(frame.f_locals.get("func_call")) for (_, name), frame in stack if name == "to_thread")
-    for thread in map(_stack, sys._current_frames().values()) if work else ():
-        for frame in thread[:_MOST_FRAMES]:
-            if _place(frame) == ("concurrent", "run"):
-                item = frame.f_locals.get("self")
-                function = attribute(item, "fn") or next(iter(attribute(item, "task") or ()), None)  # from 3.14 on
-                if id(attribute(item, "future")) in work or id(function) in work:
-                    yield thread
 
 
 def _tasks_of(frames: Iterable[FrameType], futures: Iterable[Any]) -> Iterator[Any]:

@@ -13,9 +13,11 @@ from uuid import UUID
 from redrive.calls.context import Inside, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.core import MISSING
 from redrive.calls.flow import Call, Steps, Trial
-from redrive.calls.in_flight import Known, carry, in_flight
+from redrive.calls.http import disown, has_acted
+from redrive.calls.in_flight import Known, carry, in_flight, left_in_flight
+from redrive.calls.keys import Keys
 from redrive.calls.results import Nature, nature_of
-from redrive.calls.steps import Invoke, Outcome
+from redrive.calls.steps import Invoke, Outcome, Raised
 from redrive.calls.target import Target, refuse_generator
 from redrive.clock import time_limit
 
@@ -44,6 +46,7 @@ class Job:
         kwargs: dict[str, Any],
         *,
         began: float | None = None,
+        attempt: Inside | None = None,
     ) -> None:
         self._runner = runner
         self._target = target
@@ -52,10 +55,17 @@ class Job:
         self._kwargs = kwargs
         self._outer = innermost()
         self._under_way: Any = None
+        self._attempt = attempt  # the last one
         self._began = runner.core.clock.monotonic() if began is None else began
         self._counted = False
         self.nested = enclosing(runner.core) if self._outer is not None else None
         self._key = self._make_key()
+        self._keys = self._keys_of_call()
+
+    def _keys_of_call(self) -> Keys | None:
+        if self.nested is not None:
+            return self.nested.keys
+        return None if self._key is None else Keys()
 
     def _make_key(self) -> str | None:
         options, core = self._runner.options, self._runner.core
@@ -95,6 +105,8 @@ class Job:
             request=self._target.request,
             server=self._target.server,
             has_fallback=options.fallback is not MISSING and not self._target.returns_responses,
+            keys=self._keys,
+            beside=self._beside,
         )
         self._counted = True
         return call.run(first)
@@ -105,9 +117,13 @@ class Job:
         entered = inside.set(mark)
         try:
             result = self._function(*self._args, **self._filled(mark, step))
+        except BaseException as error:
+            self._note_end(mark, error)
+            raise
         finally:
             mark.over = True
             inside.reset(entered)
+        self._note_end(mark, result)
         self.expect_value(result)
         return result
 
@@ -120,12 +136,16 @@ class Job:
             result = under_way if under_way is not None else self._function(*self._args, **self._filled(mark, step))
             timeout = self._runner.timeout if step is None else step.timeout
             result = await settle(result, None if self._target.limits_itself else timeout)
-            self.refuse_generator(result)
-            return result
+        except BaseException as error:
+            self._note_end(mark, error)
+            raise
         finally:
             mark.over = True
             with suppress(ValueError):  # the coroutine was closed in another context than it began in
                 inside.reset(entered)
+        self._note_end(mark, result)
+        self.refuse_generator(result)
+        return result
 
     def expect_value(self, result: Any) -> None:
         """Make sure that a result is no promise of one."""
@@ -161,11 +181,44 @@ class Job:
         """Make a dead letter of the call."""
         letters = self._runner.core.letters
         assert letters is not None
-        letters.keep(self._target, self._args, self._kwargs, outcome)
+        chosen = self._runner.options.idempotency_key
+        made = self._key if chosen is None else None
+        letters.keep(self._target, self._args, self._kwargs, outcome, key=chosen, generated_key=made)
 
     def _mark(self, step: Invoke | None) -> Inside:
         grant = step.grant if step is not None else self.nested.grant if self.nested is not None else None
-        return attempt_of(self._runner.core, grant, self._outer, self._key)
+        mark = attempt_of(self._runner.core, grant, self._outer, self._key, self._keys)
+        self._attempt = mark
+        if self._keys is None:
+            return mark
+        if self.nested is None:
+            if self._under_way is None:
+                self._keys.begin()
+        elif self._key is not None and not self._target.returns_responses:  # adapters know what they send
+            mark.send(self._key, self._target.endpoint)
+        return mark
+
+    def _beside(self) -> list[Any]:
+        """The requests that the last attempt has left under way."""
+        return [] if self._attempt is None else left_in_flight(self._attempt)
+
+    def disown(self, outcome: Outcome) -> None:
+        """Let outer calls know that the keys made for this one protect nothing there: the next time has others."""
+        made = self._key if self._runner.options.idempotency_key is None else None
+        if made is not None and isinstance(outcome, Raised) and not self._target.returns_responses:
+            disown(outcome.error, made, self._keys)
+
+    def _note_end(self, mark: Inside, ended: Any) -> None:
+        """Note what became of a request that was sent inside an attempt of the same service."""
+        if self.nested is None:
+            return
+        if self._keys is None or mark.sent is None:
+            if isinstance(ended, Exception):
+                self.disown(Raised(ended))
+            return
+        acted = None if nature_of(ended) is Nature.AWAITABLE else has_acted(ended)
+        # A function may have sent more than the request that was turned away.
+        self._keys.ended(mark.sent, acted=acted, give_back=self._target.returns_responses and not self.nested.over)
 
     def _filled(self, mark: Inside, step: Invoke | None) -> dict[str, Any]:
         if not self._target.fills:

@@ -14,6 +14,7 @@ from redrive.calls.http import (
     begin_key,
     http_target,
     note_redirect,
+    note_sent,
     put_key,
     shorter,
     too_slow,
@@ -114,7 +115,7 @@ class ServiceAdapter(BaseAdapter):
             outgoing.url = url._replace(query=self._apply.with_query(url.query, credential)).geturl()
         if key is not None:
             put_key(outgoing.headers, request.hooks.get(KEY) or key)
-            request.hooks[KEY_SENT] = self._runner.core.family
+            note_sent(request.hooks, request, outgoing)
         return outgoing
 
     def close(self) -> None:

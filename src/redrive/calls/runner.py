@@ -145,6 +145,7 @@ class Runner:
             if first is not None and isinstance(first.outcome, Returned):
                 job.expect_value(first.outcome.value)
             outcome = drive(job.steps(first), Work(job.attempt, job.fall_back, self.core.clock))
+            job.disown(outcome)
             if job.is_kept(outcome):
                 job.keep(outcome)
             return unwrap(outcome)
@@ -163,6 +164,7 @@ class Runner:
             if first is not None and isinstance(first.outcome, Returned):
                 job.refuse_generator(first.outcome.value)
             outcome = await adrive(job.steps(first), Work(job.aattempt, job.fall_back, self.core.clock))
+            job.disown(outcome)
             if job.is_kept(outcome):
                 await in_thread(job.keep, outcome)
             return unwrap(outcome)
@@ -242,7 +244,7 @@ def _straight(runner: Runner) -> Guard:
                 mark.over = True
                 context.leave(entered)
             try:
-                return runner.recover(Job(runner, target, function, args, kwargs, began=began), trial)
+                return runner.recover(Job(runner, target, function, args, kwargs, began=began, attempt=mark), trial)
             finally:
                 del trial  # its error holds this frame: no cycle
 
@@ -317,7 +319,9 @@ def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, a
                 except ValueError:
                     pass  # the coroutine was closed in another context than it began in
             try:
-                return await runner.arecover(Job(runner, target, function, args, kwargs, began=began), trial)
+                return await runner.arecover(
+                    Job(runner, target, function, args, kwargs, began=began, attempt=mark), trial
+                )
             finally:
                 del trial
 

@@ -7,9 +7,23 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from redrive.calls.in_flight import answered_in, attached, carried, frames_of_error, redirected, sent_in
+from redrive.calls.held import answered_in, given_to_attempt
+from redrive.calls.in_flight import (
+    Known,
+    Sent,
+    answered,
+    attached,
+    carried,
+    frames_of_error,
+    of_urllib_error,
+    place_of,
+    redirected,
+    sent_in,
+    wrapping,
+)
 from redrive.classify.look_through import look_through
 from redrive.classify.names import libraries, type_names
+from redrive.classify.responses import attribute
 
 _MOST_ERRORS = 1_000
 
@@ -38,31 +52,53 @@ NEVER_LEFT = frozenset(
 )
 
 
-def sent_requests(failure: Any) -> Iterator[tuple[Any, Any]]:
+def sent_requests(failure: Any, since: int = -1) -> Iterator[tuple[Any, Any]]:
     """Yield each request behind a failure that may have left, after the error or response that tells what became of it.
 
     That is None for a request of which nothing but its sending is known.
+
+    Args:
+        failure: the error or response.
+        since: the instruction of the error's outermost frame at which the attempt began; -1 for a function.
     """
     if not isinstance(failure, BaseException):
-        if (request := attached(failure)) is not None:
+        if (request := answered(failure)) is not None:
             yield failure, request
         yield from redirected(failure)
         return
     errors = list(_related(failure))
     frames = [frame for error in errors for frame in frames_of_error(error)]
+    given = given_to_attempt(frames_of_error(failure), since)
     for error in errors:
-        own = attached(error) or _of_stripe(error)
-        never_left = _never_left(error)
-        if own is not None and not never_left:
+        # An answer of urllib3 does not know the headers of its request.
+        own = wrapping(attribute(error, "response"), frames) or attached(error)
+        own = own or _of_stripe(error) or of_urllib_error(error)
+        unsent = never_left(error)
+        if own is not None and not unsent:
             yield error, own
         yield from ((None, request) for request in carried(error))
         yield from redirected(error)
-        if own is None and isinstance(error, ValueError):  # a body that the program has parsed by itself
-            yield from answered_in(frames_of_error(error))
-        for response, request in sent_in(frames_of_error(error), around=frames):
+        sent = list(sent_in(frames_of_error(error), around=frames))
+        if own is None:
+            yield from _looked_at(
+                error, given, of_client=unsent or any(not isinstance(request, Known) for _, request in sent)
+            )
+        for response, request in sent:
             # What an error says of its own request is more than what its frames can tell.
-            if request is not own and (response is not None or (own is None and not never_left)):
+            if request is not own and (response is not None or (own is None and not unsent)):
                 yield response, request
+
+
+def _looked_at(error: BaseException, given: set[int], *, of_client: bool) -> Iterator[Sent]:
+    """The answers that code has looked at before it raised an error of its own, or of a body that it cannot parse.
+
+    The error of a client (`of_client`) tells of another request than those that were answered before.
+    """
+    frames = list(frames_of_error(error))
+    if of_client and not isinstance(error, ValueError):
+        frames = frames[-1:]  # a program may raise the ConnectionRefusedError of a client by itself
+    if not any(place_of(frame)[0] == "botocore" for frame in frames):
+        yield from answered_in(frames, given)
 
 
 def _related(failure: BaseException) -> Iterator[BaseException]:
@@ -102,5 +138,6 @@ def _of_stripe(error: BaseException) -> Any:
     return None
 
 
-def _never_left(error: BaseException) -> bool:
+def never_left(error: BaseException) -> bool:
+    """Whether an error says that its request was not sent."""
     return any(not NEVER_LEFT.isdisjoint(type_names(type(inner))) for inner in look_through(error))

@@ -22,6 +22,8 @@ class Raised:
     """Outcome: the function raised this."""
 
     error: Exception
+    since: int = -1
+    """The instruction of the error's outermost frame at which a block of `attempts()` began; -1 for a function."""
 
 
 Outcome = Returned | Raised

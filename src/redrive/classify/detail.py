@@ -10,7 +10,7 @@ from redrive.classify.names import type_names
 from redrive.classify.packs.pack import Texts
 from redrive.classify.responses import attribute
 from redrive.classify.tables.entry import Entry
-from redrive.masking import cut_to_mask, mask
+from redrive.masking import mask_start
 
 LIMIT = 1_000
 
@@ -42,7 +42,7 @@ _TITLE = re.compile(r"<title[^<>]*>([^<]*)</title>", re.IGNORECASE)
 
 def shown(text: str) -> str | None:
     """The text as it may be shown: secrets masked, white space folded, cut at about a thousand characters."""
-    text = " ".join(mask(cut_to_mask(text, _LOOK_AT)).split())
+    text = " ".join(mask_start(text, _LOOK_AT).split())
     if len(text) > LIMIT:
         text = text[: LIMIT - 1] + "…"
     return text or None
@@ -73,7 +73,7 @@ def body_detail(body: str | None) -> str | None:
         return shown(_json_detail(body))
     if start == "<":
         # Masked before the tags go: they may be what names the secret, as in <password>…</password>.
-        page = mask(cut_to_mask(body, _LOOK_AT))
+        page = mask_start(body, _LOOK_AT)
         title = _TITLE.search(page)
         return shown(title[1] if title else _TAG.sub(" ", page))
     return shown(body)

@@ -19,13 +19,15 @@ from redrive.model import Kind, Verdict
 
 SKIP = "stated.skip"
 """The rule of verdicts on `Skip`."""
+NO_LIST = "stated.no_list"
+"""The rule of verdicts on pages that arrived as JSON and hold no list of records."""
 
 
 def verdict_on_ours(error: BaseException, now: datetime) -> Verdict | None:
     """None for every error that is not redrive's."""
     if isinstance(error, StatedVerdict):
         kind = Kind(error.kind)
-        rule = SKIP if isinstance(error, Skip) else f"stated.{kind}"
+        rule = SKIP if isinstance(error, Skip) else error.verdict_rule or f"stated.{kind}"
         return Verdict(kind, shown(message(error)) or str(kind), rule, retry_after=error.retry_after)
     if isinstance(error, CircuitOpen):
         return Verdict(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+import requests
 
 import redrive
 from redrive import Breaker, KeyPool, QuotaExhausted, Retry, Service, Token
@@ -1017,3 +1018,29 @@ class TestTokenThatExpiresAtOnce:
         api = Api(**{"token-0001": 401})
         service(credentials=Token(fetch)).call(api)
         assert api.seen == ["token-0001", "token-0002"]
+
+
+@pytest.mark.parametrize("bad", ["\u2013", "é"])
+@pytest.mark.parametrize("kind", ["key", "token"])
+def test_credential_that_no_header_takes_is_not_shown(bad, kind):
+    secret = f"sk-live-Zq9xW7vT3p{bad}Lm2Rk8"
+    credentials = KeyPool([secret]) if kind == "key" else Token(lambda: secret)
+    shipfast = redrive.Service("shipfast", credentials=credentials)
+
+    async def by_async_httpx():
+        async with httpx.AsyncClient(transport=shipfast.httpx_transport()) as client:
+            await client.get("http://127.0.0.1:9/")
+
+    with httpx.Client(transport=shipfast.httpx_transport()) as client, requests.Session() as session:
+        session.mount("http://", shipfast.requests_adapter())
+        for send in (
+            lambda: client.get("http://127.0.0.1:9/"),
+            lambda: session.get("http://127.0.0.1:9/"),
+            lambda: asyncio.run(by_async_httpx()),
+        ):
+            with pytest.raises(ValueError, match="cannot be sent in the header Authorization") as caught:
+                send()
+            assert "2Rk8" in str(caught.value)
+            assert "Zq9xW7vT3p" not in repr(caught.value) + str(caught.value.__notes__)
+            assert caught.value.__cause__ is caught.value.__context__ is None
+            assert len(caught.value.redrive.attempts) == 1

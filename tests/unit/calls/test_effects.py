@@ -162,6 +162,37 @@ class TestErrorOfAnUnsafeRequest:
         assert attempts_made(Service("bank", retry=QUICK), pay)[0] == 1
 
 
+class TestRuleWithRetryAfter:
+    """A rule of the program says how long to wait, not that the server has left the request alone."""
+
+    @pytest.mark.parametrize("kind", ["transient", "rate_limited", "retry_now", "ambiguous"])
+    def test_does_not_repeat_a_post(self, server, kind):
+        server.on("/pay", Answer(503))
+        classifier = redrive.Classifier().rule(status=503, kind=kind, retry_after=0.001)
+        service = Service("bank", retry=QUICK, breaker=None, classifier=classifier)
+        with (
+            httpx.Client(transport=service.httpx_transport(), base_url=server.url) as client,
+            requests.Session() as session,
+        ):
+            session.mount(server.url, service.requests_adapter())
+            sends = [
+                lambda: client.post("/pay"),
+                lambda: session.post(f"{server.url}/pay"),
+                lambda: attempts_made(service, lambda: httpx.post(f"{server.url}/pay")),
+                lambda: attempts_made(service, lambda: by_requests("POST", f"{server.url}/pay")),
+            ]
+            for send in sends:
+                before = server.count("/pay")
+                send()
+                assert server.count("/pay") - before == 1
+
+    def test_repeats_a_get(self, server):
+        server.on("/read", Answer(503))
+        classifier = redrive.Classifier().rule(status=503, kind="rate_limited", retry_after=0.001)
+        service = Service("bank", retry=QUICK, classifier=classifier)
+        assert attempts_made(service, lambda: by_httpx("GET", f"{server.url}/read"))[0] == 3
+
+
 class TestWrappedErrorThatCanBeRepeated:
     @pytest.mark.parametrize("send", [by_httpx, by_requests])
     @pytest.mark.parametrize("wrap", [raised_from, raised_in_group])
@@ -210,3 +241,24 @@ class TestIdempotencyKey:
             Service("bank", retry=QUICK), lambda: send(f"{server.url}/pay", headers={"Idempotency-Key": key})
         )
         assert made == expected
+
+
+@pytest.mark.parametrize(
+    "answer", [object(), "x", 503, None, lambda: 1], ids=["object", "text", "number", "None", "function"]
+)
+def test_error_that_answers_every_name_reaches_the_caller(answer):
+    class Odd(Exception):
+        def __getattr__(self, name):
+            return answer
+
+    classifier = redrive.Classifier().rule(Odd, kind="transient")
+    service = redrive.Service("bank", retry=redrive.Retry(attempts=2, base=0.001, cap=0.001), classifier=classifier)
+    calls = []
+
+    def pay():
+        calls.append(1)
+        raise Odd("boom")
+
+    with pytest.raises(Odd):
+        service.call(pay)
+    assert len(calls) == 2

@@ -2,7 +2,8 @@
 
 import asyncio
 import functools
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 
 import aiohttp
 import httpx
@@ -15,6 +16,7 @@ from redrive.testing import Answer, FaultyServer
 
 QUICK = Retry(attempts=2, base=0.001, cap=0.002)
 LIMIT = 0.4
+THREADS = ThreadPoolExecutor(8)
 SLOW = {"no answer": Answer(hang=True), "slow body": Answer(200, body=b"x" * 100, drip=0.1)}
 
 
@@ -76,10 +78,81 @@ async def under_timeout(send):
         await send()
 
 
+async def shielded_under_wait_for(send):
+    await asyncio.wait_for(asyncio.shield(send()), LIMIT)
+
+
+async def shielded_under_timeout(send):
+    async with asyncio.timeout(LIMIT):
+        await asyncio.shield(asyncio.create_task(send()))
+
+
+async def waited_for_with_timeout(send):
+    _, pending = await asyncio.wait({asyncio.create_task(send())}, timeout=LIMIT)
+    if pending:
+        raise TimeoutError
+
+
+async def first_of_as_completed(send):
+    for part in asyncio.as_completed([send()], timeout=LIMIT):
+        await part
+
+
+async def shielded(send):
+    await asyncio.shield(send())
+
+
+async def behind_an_event(send):
+    done = asyncio.Event()
+
+    async def work():
+        await send()
+        done.set()
+
+    task = asyncio.create_task(work())
+    await done.wait()
+    await task
+
+
+SURVIVING = [shielded_under_wait_for, shielded_under_timeout, waited_for_with_timeout, first_of_as_completed]
+
+
 async def attempts_made(service, function):
     with pytest.raises(TimeoutError) as caught:
         await service.acall(function)
     return len(caught.value.redrive.attempts)
+
+
+def in_wait(send):
+    future = THREADS.submit(send)
+    _, pending = wait([future], LIMIT)
+    if pending:
+        raise TimeoutError
+
+
+def in_map(send):
+    return list(THREADS.map(lambda _: send(), [1], timeout=LIMIT))
+
+
+def in_dict(send):
+    futures = {"pay": THREADS.submit(send)}
+    return {name: future.result(LIMIT) for name, future in futures.items()}
+
+
+def joined(send):
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    thread.join(LIMIT)
+    if thread.is_alive():
+        raise TimeoutError
+
+
+def in_own_executor(send):
+    executor = ThreadPoolExecutor(1)
+    try:
+        executor.submit(send).result(LIMIT)
+    finally:
+        executor.shutdown(wait=False)
 
 
 class TestLimitOfTheService:
@@ -154,6 +227,44 @@ class TestLimitInsideTheFunction:
         assert payments() <= 1
 
 
+class TestTaskThatOutlivesItsAttempt:
+    @pytest.mark.parametrize("run", [*SURVIVING, shielded, behind_an_event])
+    @pytest.mark.parametrize("send", [by_httpx, by_aiohttp])
+    @pytest.mark.parametrize("way", ["function", "block"])
+    def test_post_is_not_repeated(self, server, payments, send, run, way):
+        server.on("/pay", Answer(hang=True))
+        service = Service("bank", retry=QUICK, timeout=LIMIT if run in (shielded, behind_an_event) else None)
+
+        async def pay():
+            await run(lambda: send("POST", f"{server.url}/pay"))
+
+        async def in_block():
+            async for attempt in service.attempts():
+                with attempt:
+                    async with asyncio.timeout(attempt.timeout):
+                        await pay()
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(service.acall(pay) if way == "function" else in_block())
+        assert payments() <= 1
+
+    @pytest.mark.parametrize("run", SURVIVING)
+    def test_get_is_repeated(self, server, run):
+        server.on("/read", Answer(hang=True))
+        service = Service("bank", retry=QUICK)
+        assert asyncio.run(attempts_made(service, lambda: run(lambda: by_httpx("GET", f"{server.url}/read")))) == 2
+
+    @pytest.mark.parametrize("run", SURVIVING)
+    def test_post_with_a_key_is_repeated(self, server, run):
+        server.on("/pay", Answer(hang=True))
+
+        async def pay():
+            async with httpx.AsyncClient(timeout=30, verify=False) as client:
+                await run(lambda: client.post(f"{server.url}/pay", headers={"Idempotency-Key": "order-7"}))
+
+        assert asyncio.run(attempts_made(Service("bank", retry=QUICK), pay)) == 2
+
+
 class TestRequestInAThread:
     def test_post_of_to_thread_is_not_repeated(self, server, payments):
         server.on("/pay", Answer(delay=2 * LIMIT))
@@ -169,6 +280,13 @@ class TestRequestInAThread:
         server.on("/pay", Answer(delay=2 * LIMIT))
         with ThreadPoolExecutor(2) as threads, pytest.raises(TimeoutError):
             Service("bank", retry=QUICK).call(lambda: wait(threads.submit(requests.post, f"{server.url}/pay")))
+        assert payments() <= 1
+
+    @pytest.mark.parametrize("wait", [in_wait, in_map, in_dict, joined, in_own_executor])
+    def test_post_that_is_waited_for_is_not_repeated(self, server, payments, wait):
+        server.on("/pay", Answer(delay=2 * LIMIT))
+        with pytest.raises(TimeoutError):
+            Service("bank", retry=QUICK).call(wait, lambda: requests.post(f"{server.url}/pay"))
         assert payments() <= 1
 
     def test_post_of_another_thread_is_not_blamed(self, server):
