@@ -60,6 +60,17 @@ SPELLINGS: dict[tuple[str, str], list[list[Any]]] = {
     **{(place, "BOOLEAN"): BOOLEANS for place in ("postgresql", "duckdb")},
     ("postgresql", "VARCHAR(3)"): [["abc", "abc  "], ["ab "], ["ab"], ["ABC"]],
     ("postgresql", "CHAR(3)"): [["abc", "abc  "], ["ab ", "ab"], ["ABC"]],
+    ("postgresql", "JSONB"): [
+        ['{"a": 1}', '{"a": 1.0}', ' {"a":1.00}'],
+        ['{"a": "1.0"}'],
+        ['{"a": "1"}'],
+        ['{"b": [{"c": 2.50}, 100, 0.0], "a": "\\" 1.0"}', '{"a": "\\" 1.0", "b": [{"c": 2.5}, 1e2, -0]}'],
+        ["[10, 1.05]", "[10.0, 1.050]"],
+        ["[1]", "[1.0]"],
+    ],
+    ("postgresql", "NUMERIC[]"): [["{1,2.50,NULL}", "{1.0,2.5,NULL}"], ["{10}", "{10.0}"], ["{1.0}"]],
+    ("postgresql", "FLOAT8[]"): [["{-0,1e-10}", "{0,1.0e-10}"], ["{1e-100}"], ["{1e+20}", "{100000000000000000000}"]],
+    ("postgresql", "NUMRANGE"): [["[1.0,2.50)", "[1,2.5)"], ["[1,)", "[1.00,)"], ["[10,)"]],
     ("sqlite", "TEXT COLLATE NOCASE"): [["a", "A"], ["ä"], ["Ä"], ["b ", "B "], ["b"]],
     ("sqlite", "TEXT COLLATE RTRIM"): [["a", "a  "], ["A"], [" a"]],
     ("sqlite", ""): [[1, 1.0], ["1"], ["a"], ["A"]],
@@ -116,7 +127,7 @@ def test_spellings_end_as_row_by_row_loader_has_them(request, table, data, batch
     loader.load([{"id": key, "v": f"v{at}"} for at, (key, _) in enumerate(chosen)])
     source = redrive.rows.records([{"id": one, "v": f"v{at}"} for at, (_, one) in enumerate(chosen)])
     if from_csv:
-        lines = [f'"{one}",v{at}' for at, (_, one) in enumerate(chosen)]
+        lines = [f'"{one.replace(chr(34), 2 * chr(34))}",v{at}' for at, (_, one) in enumerate(chosen)]
         (tmp_path / "in.csv").write_text("\n".join(["id,v", *lines, ""]))
         source = redrive.rows.csv(tmp_path / "in.csv")
     table.execute("DELETE FROM t")

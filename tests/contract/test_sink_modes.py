@@ -134,6 +134,12 @@ class TestNewer:
         assert place.sql("SELECT v FROM texts") == [("new",)]
         assert counts["rejected"] == 2
 
+    def test_padding_of_a_char_column_is_no_part_of_its_texts(self, place):
+        place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq char(30))")
+        for day, v in ((2, "old"), (3, "new"), (1, "older")):
+            place.run([row(1, v, f"2026-07-0{day}")], newer="seq", table="texts")
+        assert place.sql("SELECT v FROM texts") == [("new",)]
+
     def test_stored_texts_decide_on_the_form(self, place):
         place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
         place.sql("INSERT INTO texts VALUES (1, 'old', '2026-07-01 12:00')")

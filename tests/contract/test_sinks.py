@@ -10,6 +10,7 @@ from decimal import Context, Decimal
 from enum import Enum
 from typing import Annotated
 
+import dataframely as dy
 import duckdb
 import numpy
 import polars as pl
@@ -565,6 +566,18 @@ def test_decimals_are_exact(place, outgoing):
     assert found == numbers
 
 
+class FeeModel(pydantic.BaseModel):
+    id: int
+    fee: Decimal = pydantic.Field(max_digits=8, decimal_places=2)
+    tip: Annotated[Decimal, pydantic.Field(max_digits=5, decimal_places=1)] | None = None
+
+
+class FeeSchema(dy.Schema):
+    id = dy.Int64(primary_key=True)
+    fee = dy.Decimal(8, 2)
+    tip = dy.Decimal(5, 1, nullable=True)
+
+
 class TestExactNumbers:
     """An exact value is kept as it is, or its row is rejected."""
 
@@ -621,24 +634,22 @@ class TestExactNumbers:
         sink.write(outgoing([{"id": n, "fee": Decimal(fee)} for n, fee in enumerate(["5", "9.99", "10.5"])]), label="a")
         assert place.sql("SELECT id FROM t WHERE fee > 10") == [(2,)]
 
-    def test_model_digits_become_the_column(self, tmp_path):
-        class Fee(pydantic.BaseModel):
-            id: int
-            fee: Decimal = pydantic.Field(max_digits=8, decimal_places=2)
-            tip: Annotated[Decimal, pydantic.Field(max_digits=5, decimal_places=1)] | None = None
-
+    @pytest.mark.parametrize("validator", [FeeModel, FeeSchema], ids=["pydantic", "dataframely"])
+    def test_digits_of_the_validator_become_the_column(self, tmp_path, validator):
         redrive.Pipeline(
             "fees",
             source=redrive.rows.records([{"id": 1, "fee": "12.5", "tip": "1"}], name="fees"),
             sink=table(f"duckdb:///{tmp_path}/fees.duckdb", "fees", key="id", create=True),
-            validate=Fee,
+            validate=validator,
             store=tmp_path / "store.db",
         ).run()
         with duckdb.connect(f"{tmp_path}/fees.duckdb") as connection:
             described = connection.execute("DESCRIBE fees").fetchall()
+            stored = connection.execute("FROM fees").fetchall()
         assert {name: kind for name, kind, *_ in described} == {
             **{"id": "BIGINT", "fee": "DECIMAL(8,2)", "tip": "DECIMAL(5,1)"},
         }
+        assert stored == [(1, Decimal("12.50"), Decimal(1))]
 
     @given(
         st.lists(st.decimals(-(10**6), 10**6, allow_nan=False, places=None), min_size=1, max_size=8), st.integers(0, 6)

@@ -265,3 +265,5 @@ class Refused:
     error_type: ErrorType
     keyed: bool = True
     """Whether its key tells it from other rows: copies of one key are letters of their own."""
+    batch: Sequence[Record] = ()
+    """In a replay: the rows that it was refused with, for an error of all of them."""

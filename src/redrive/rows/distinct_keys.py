@@ -47,19 +47,10 @@ class DistinctKeys:
 
     def hashes(self, rows: Outgoing) -> Hashes:
         """Return the hashes of the keys of rows."""
-        import numpy as np
-        import polars as pl
-
         rows = rows.keyed
-        frame = rows.as_frame
-        try:
-            if frame is None:
-                frame = pl.DataFrame({name: rows.values(name) for name in self._key})
-            found = pl.DataFrame([_alike(frame.get_column(name)) for name in self._key]).hash_rows(_SEED).to_numpy()
-        except Exception:  # values of several types, or of one that polars does not know
-            parts = zip(*(rows.values(name) for name in self._key), strict=True)
-            found = np.array([int.from_bytes(digest_of(key)[:8]) for key in parts], dtype=np.uint64)
-        return found
+        if rows.as_frame is not None and (found := _of_frame(rows.as_frame.select(self._key))) is not None:
+            return found
+        return _of_columns([rows.values(name) for name in self._key])
 
     def merge(self, parts: Sequence[Hashes]) -> tuple[Hashes, int]:
         """Return the distinct keys of a batch that are new to the run, and how many rows had a key that is not."""
@@ -122,6 +113,39 @@ class DistinctKeys:
         )
         if rows:
             self.add(_odd(np.concatenate([np.frombuffer(block, dtype="<u8") for block in rows]).astype(np.uint64)))
+
+
+def _of_frame(frame: pl.DataFrame) -> Hashes | None:
+    try:
+        return frame.select(_alike(column) for column in frame).hash_rows(_SEED).to_numpy()
+    except Exception:  # a type that polars does not hash
+        return None
+
+
+def _of_columns(columns: Sequence[Sequence[Any]]) -> Hashes:
+    """Return the hashes of keys. Those of one type have the same hash in every batch, whatever stands beside them."""
+    import numpy as np
+    import polars as pl
+
+    def of_one_type(columns: Sequence[Sequence[Any]]) -> Hashes | None:
+        try:
+            return _of_frame(pl.DataFrame({str(at): values for at, values in enumerate(columns)}))
+        except Exception:  # values of several types, or of one that polars does not know
+            return None
+
+    if (found := of_one_type(columns)) is not None:
+        return found
+    places: dict[tuple[type, ...], list[int]] = {}
+    keys = list(zip(*columns, strict=True))
+    for place, key in enumerate(keys):
+        places.setdefault(tuple(map(type, key)), []).append(place)
+    hashes = np.empty(len(keys), dtype=np.uint64)
+    for those in places.values():
+        found = of_one_type([[values[place] for place in those] for values in columns])
+        if found is None:
+            found = np.array([int.from_bytes(digest_of(keys[place])[:8]) for place in those], dtype=np.uint64)
+        hashes[those] = found
+    return hashes
 
 
 def _alike(column: pl.Series) -> pl.Series:

@@ -8,7 +8,7 @@ from redrive.calls.blame import story_of
 from redrive.classify.classifier import Classifier
 from redrive.dlq.prepare import error_text, storable
 from redrive.errors import PipelineError, RedriveError
-from redrive.masking import cut_to_mask, mask
+from redrive.masking import mask_start
 from redrive.model import Kind, Scope
 
 LONGEST = 2_000
@@ -45,7 +45,7 @@ def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
     """The bucket an error falls into."""
     if isinstance(error, MemoryError):
         return Kind.RESOURCE
-    if isinstance(error, PipelineError):
+    if isinstance(error, PipelineError | SystemExit):  # the same code would exit again
         return Kind.PERMANENT
     return _classifier.classify(error, scope=scope).kind
 
@@ -67,7 +67,7 @@ def detail_of(error: BaseException) -> str | None:
     text = "\n".join(str(part).strip() for part in parts)
     if "\n" not in text.strip():
         return None
-    text = mask(cut_to_mask(text, 10 * LONGEST))
+    text = mask_start(text, 10 * LONGEST)
     return storable(text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…")
 
 
@@ -79,7 +79,7 @@ def stop_reason(error: BaseException) -> str:
     """Return why a run was stopped by what is no failure: an interrupt, or code that ends the program."""
     if not isinstance(error, SystemExit):
         return "interrupted"
-    code = "" if error.code is None else mask(cut_to_mask(repr(error.code), LONGEST))
+    code = "" if error.code is None else mask_start(repr(error.code), LONGEST)
     return storable(f"interrupted: code of the pipeline called sys.exit({code})")
 
 
@@ -87,5 +87,5 @@ def sentence(error: BaseException) -> str:
     """What a person is told, as a text that can be stored; our own errors are sentences already."""
     text = _text(error)
     # Masking sees more than is kept, so that a secret at the cut is not missed.
-    line = next(iter(mask(cut_to_mask(text.strip(), 10 * LONGEST)).splitlines()), "") or type(error).__name__
+    line = next(iter(mask_start(text.strip(), 10 * LONGEST).splitlines()), "") or type(error).__name__
     return storable(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")

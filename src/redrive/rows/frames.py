@@ -12,6 +12,7 @@ from typing import Any
 
 from redrive.extras import needs
 from redrive.rows.batch import Record
+from redrive.rows.sinks.values import json_text
 
 with needs("rows"):
     import polars as pl
@@ -21,6 +22,7 @@ _DEEPEST = 64
 _LARGEST = 127  # bits of an integer, beside its sign
 _EXACT_IN_FLOAT = 53
 _CONTAINERS = (dict, list, tuple)
+_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError, RuntimeError, pl.exceptions.PolarsError)
 _KINDS: dict[type, str] = {
     bool: "a boolean",
     **dict.fromkeys((int, float, Decimal), "a number"),
@@ -168,7 +170,7 @@ def _kind(value: object) -> str:
         return kind
     try:
         dtype = pl.Series([value]).dtype  # numpy's values are those of Python
-    except (TypeError, ValueError, OverflowError, RuntimeError, pl.exceptions.PolarsError):
+    except _REFUSALS:
         return "a text"
     if dtype.is_numeric():
         return "a number"
@@ -211,19 +213,30 @@ def _typed(name: str, values: list[object]) -> pl.Series | None:
         return None
     if len(types) > 1 and Decimal in types:  # polars takes a Decimal for a float beside floats
         return None
+    if any(map(_is_bent, values)):
+        return None
+    if bytearray in types:  # polars takes it for a text beside bytes
+        values = [bytes(value) if isinstance(value, bytearray) else value for value in values]
     largest = _EXACT_IN_FLOAT if float in types else _LARGEST
     if int in types and any(type(value) is int and value.bit_length() > largest for value in values):
         return None
     try:
         # Whether polars takes integers beside floats hangs on which come first.
         series = pl.Series(name, values, dtype=pl.Float64 if types == {int, float} else None, strict=True)
-    except (TypeError, ValueError, OverflowError, RecursionError, RuntimeError, pl.exceptions.PolarsError):
+    except (*_REFUSALS, pl.exceptions.PanicException):
         return None
     if series.dtype == pl.Object:  # with which polars can do nothing
         return None
     # Objects of several shapes would lose the fields that the first one lacks, Decimals of many digits be null.
     may_lose = series.dtype.is_nested() or series.dtype.is_decimal()
     return series if not may_lose or series.to_list() == values else None
+
+
+def _is_bent(value: object) -> bool:
+    """Whether polars would change the value, or end the run: a time of day with an offset, a Decimal NaN."""
+    if isinstance(value, time):
+        return value.tzinfo is not None
+    return isinstance(value, Decimal) and not value.is_finite()
 
 
 def _is_deep(value: Any) -> bool:
@@ -249,7 +262,7 @@ def _text(value: object) -> str | None:
     if isinstance(value, bytes | bytearray):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, _CONTAINERS):
-        text = json.dumps(value, ensure_ascii=False, default=_text)
+        text = _json(value)
     else:
         kind = type(value)
         if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
@@ -257,6 +270,14 @@ def _text(value: object) -> str | None:
         text = str(value)
     text.encode()
     return text
+
+
+def _json(value: object) -> str:
+    """A container as JSON, its numbers exactly; what has no place in JSON is a text in it."""
+    try:
+        return json_text(value)
+    except (TypeError, ValueError):
+        return json.dumps(value, ensure_ascii=False, default=_text)
 
 
 def _why(value: object, error: Exception) -> str:

@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, null, select, upd
 from redrive.dlq.claims import Claims, abandon_run, owner_of_run
 from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
-from redrive.masking import mask
+from redrive.masking import mask_all, mask_start
 from redrive.model import Kind, in_words
 from redrive.policy.daily import Daily, due_at
 from redrive.rows.faults import Fault
@@ -552,5 +552,5 @@ def _fault(fault: Fault | None) -> dict[str, Any]:
 
 def _environment(names: Sequence[str]) -> Any:
     """Return these variables of the environment, masked and bounded; NULL where none of them is set."""
-    found = {name: storable(mask(os.environ[name][:_LONGEST_VARIABLE])) for name in names if os.environ.get(name)}
-    return found or null()
+    found = {name: storable(mask_start(os.environ[name], _LONGEST_VARIABLE)) for name in names if os.environ.get(name)}
+    return mask_all(found) or null()  # by their names, too

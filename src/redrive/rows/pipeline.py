@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from redrive.calls.announce import Announcer, Hook
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import checked_pipeline, storable
-from redrive.errors import LetterError, RedriveError, RunStopped, StoreError
+from redrive.errors import CallError, LetterError, RedriveError, RunStopped, StatedVerdict, StoreError
 from redrive.letters import Letter
 from redrive.opening import Store, connect
 from redrive.policy import checks
@@ -204,10 +204,11 @@ class Pipeline:
             if is_interrupt(error):
                 raise
             tell_of_refusal(job, ledger, sla=self._sla, error=error)
-            if isinstance(error, RedriveError):
+            if isinstance(error, RedriveError) and not isinstance(error, CallError | StatedVerdict):
                 raise
             # The source could not be compared with the one of the checkpoint: an API that is down, say.
-            raise RunStopped(f"{self.name}: {sentence(error)}", kind=kind_of(error)) from error
+            advice = "nothing was read; running again resumes at the last checkpoint"
+            raise RunStopped(f"{self.name}: {sentence(error).rstrip('.')}; {advice}", kind=kind_of(error)) from error
 
     def stop(self, reason: str = "it was asked to") -> None:
         """End the run that is under way behind its batch; from another thread."""

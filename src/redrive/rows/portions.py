@@ -45,7 +45,8 @@ def _sifted(
     try:
         checked = preparation.sift(Received([records[place] for place in places]))
     except BadBatch as bad:
-        return [(nothing, [Refused(place, bad.error, ErrorType.TRANSFORM) for place in places])]
+        batch = [records[place] for place in places]
+        return [(nothing, [Refused(place, bad.error, ErrorType.TRANSFORM, batch=batch) for place in places])]
     except SinkMismatch as error:  # a frame without the sink's key: rows among others would be rejected one by one
         if len(places) == 1 and error.lacking:
             return [(nothing, [Refused(places[0], error, ErrorType.VALIDATION)])]

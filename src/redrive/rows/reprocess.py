@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
-from redrive.dlq.target import Outcomes
+from redrive.dlq.target import Outcomes, note_rows
 from redrive.errors import Discard, SinkMismatch, SourceError, Superseded
 from redrive.letters import ErrorType, Letter
 from redrive.model import Kind
@@ -42,28 +42,52 @@ def reprocess(
     letters: Sequence[Letter] = (),
 ) -> Outcomes:
     """Return for each record why it is not in the sink, or None where it was written; in a dry run, would be."""
-    if not sink.key and isinstance(sink, Appends):
-        return _append(source, sink, preparation, records, dry_run=dry_run, letters=letters)
-    fates = [_Fate() for _ in records]
     rows: list[Record] = []
+    try:
+        if not sink.key and isinstance(sink, Appends):
+            return _append(source, sink, preparation, records, rows, dry_run=dry_run, letters=letters)
+        return _write(source, sink, preparation, records, rows, dry_run=dry_run, letters=letters)
+    except Exception as error:
+        note_rows(error, rows)
+        raise
+
+
+def _write(
+    source: Source,
+    sink: Sink,
+    preparation: Preparation,
+    records: Sequence[Any],
+    rows: list[Record],
+    *,
+    dry_run: bool,
+    letters: Sequence[Letter],
+) -> Outcomes:
+    """Write the rows of records to a sink that has a key, and add those that were read to `rows`."""
+    fates = [_Fate() for _ in records]
     owners: list[int] = []  # whose each row is: the letter of a page or a batch holds many
     for place, raw in enumerate(records):
         found = _read(source, raw, letters[place] if letters else None)
         if not isinstance(found, list):
             fates[place].error = found
             continue
+        fates[place].rows = found
         rows += found
         owners += [place] * len(found)
     runs = [letters[owner].run_id for owner in owners] if letters else []
     sent = _send(sink, preparation, rows, runs, dry_run=dry_run) if rows else _Sent()
     for refused in sent.refused:
-        fates[owners[refused.place]].error = fates[owners[refused.place]].error or refused.error
+        fates[owners[refused.place]].refuse(refused)
     for place, reason in sent.superseded:
         fates[owners[place]].superseded = reason
     for place, key in sent.written:
         fates[owners[place]].add(key)
     one_per_run = preparation.rule != "last"
-    return Outcomes([fate.outcome for fate in fates], [frozenset(fate.keys) for fate in fates], one_per_run=one_per_run)
+    return Outcomes(
+        [fate.outcome for fate in fates],
+        [frozenset(fate.keys) for fate in fates],
+        one_per_run=one_per_run,
+        rows=[() if fate.error is None else fate.rows for fate in fates],
+    )
 
 
 @dataclass(slots=True)
@@ -74,6 +98,14 @@ class _Fate:
     superseded: str | None = None
     written: int = 0
     keys: set[str] = field(default_factory=set)
+    rows: Sequence[Record] = ()
+    """Those that its error may show values of: its own, or those of the batch that failed with it."""
+
+    def refuse(self, refused: Refused) -> None:
+        """Note why a row was refused, unless one was before."""
+        if self.error is None:
+            self.error = refused.error
+            self.rows = refused.batch or self.rows
 
     def add(self, key: str | None) -> None:
         """Note a row that was written; its key, where it counts from now on."""
@@ -120,21 +152,26 @@ def _append(
     sink: Appends,
     preparation: Preparation,
     records: Sequence[Any],
+    rows: list[Record],
     *,
     dry_run: bool,
     letters: Sequence[Letter],
 ) -> Outcomes:
     """Append records one by one: the rows of a letter all or none, and never twice, even if the replay was killed."""
     outcomes: list[str | BaseException | None] = []
+    rows_of: list[Sequence[Record]] = []
     for place, raw in enumerate(records):
         letter = letters[place] if letters else None
         found = _read(source, raw, letter)
         if not isinstance(found, list):
             outcomes.append(found)
+            rows_of.append(())
         else:
+            rows[:] = found
             label = f"replay-{uuid4()}" if letter is None else _letter_label(letter)
             outcomes.append(_append_rows(sink, preparation, found, None if dry_run else label))
-    return Outcomes(outcomes, [frozenset[str]()] * len(outcomes), one_per_run=False)
+            rows_of.append(() if outcomes[-1] is None else found)
+    return Outcomes(outcomes, [frozenset[str]()] * len(outcomes), one_per_run=False, rows=rows_of)
 
 
 def _append_rows(

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import storable
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
+from redrive.interrupts import is_from_signal_handler
 from redrive.model import Kind
 from redrive.policy.daily import Daily
 from redrive.rows.batch import Batch
@@ -106,7 +107,9 @@ class Run:
                 raise self._ended(RunStatus.FAILED, error) from error
             if type(error).__name__ == "PanicException":  # what polars raises for a fault of its own is no interrupt
                 raise self._ended(RunStatus.FAILED, RuntimeError(str(error))) from error
-            self._end(RunStatus.STOPPED, stop_reason(error), None)  # what was written is saved
+            # Code that calls sys.exit is a fault; a signal handler of the program that does so was asked to stop.
+            exited = isinstance(error, SystemExit) and not is_from_signal_handler(error)
+            self._end(RunStatus.STOPPED, stop_reason(error), error if exited else None)  # what was written is saved
             raise
         finally:
             self._close()

@@ -1,5 +1,7 @@
 """The keys of a run are counted as the sink compares them, whatever batch they are in."""
 
+import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from itertools import combinations
 from uuid import uuid4
@@ -43,3 +45,16 @@ def test_decimals_of_two_spellings_are_one_row(tmp_path, batch):
     ).run()
     assert (report.written, report.duplicates) == (1, 1)
     assert pq.read_table(tmp_path / "fees").num_rows == 1
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_keys_of_several_types_are_counted_once(tmp_path, batch):
+    with closing(sqlite3.connect(tmp_path / "sink.db")) as sink:
+        sink.execute("CREATE TABLE t (k REAL PRIMARY KEY, v)")
+    rows = [{"k": "1", "v": 1}, {"k": "2.5", "v": 2}, {"k": "1", "v": 3}]
+    with redrive.connect(tmp_path / "store.db") as store:
+        table = redrive.rows.table(f"sqlite:///{tmp_path}/sink.db", "t", key="k")
+        report = redrive.Pipeline(
+            "p", source=redrive.rows.records(rows), sink=table, key="k", batch=batch, store=store
+        ).run()
+    assert (report.written, report.duplicates) == (2, 1)

@@ -17,6 +17,7 @@ from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import error_text
 from redrive.errors import PipelineError
 from redrive.letters import ErrorType
+from redrive.masking import MARGIN, mask_start
 from redrive.model import Kind
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 
@@ -246,13 +247,13 @@ def shown(value: object) -> str | None:
     if not isinstance(value, _SCALARS):
         return None
     if isinstance(value, bytes):
-        return repr(value[:_LONGEST_VALUE])
+        return mask_start(repr(value[: _LONGEST_VALUE + MARGIN]), _LONGEST_VALUE)
     try:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # Python does not print an integer of thousands of digits
         return None
     if len(text) > _LONGEST_VALUE:
-        text = f"{text[: _LONGEST_VALUE - 1]}…"
+        text = f"{mask_start(text, _LONGEST_VALUE - 1)}…"
     return repr(text) if isinstance(value, str) else text
 
 

@@ -25,6 +25,7 @@ from redrive.extras import needs
 from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record
 from redrive.rows.checks.check import Checked, Sieve, joined, listed, own_key, owned, shown, unmet
+from redrive.rows.checks.serializers import dump_with, has_serializers
 
 with needs("rows"):
     import pydantic
@@ -40,7 +41,8 @@ _PREFIXES = ("Value error, ", "Assertion failed, ")
 class ModelCheck:
     """What pydantic makes of each record; the columns are the fields by their names, then the computed ones.
 
-    A field that is excluded when the model is dumped is not written either.
+    A field that is excluded when the model is dumped is not written either. A model with serializers is dumped, which
+    takes longer; of others the attributes are taken.
     """
 
     def __init__(self, model: Any) -> None:
@@ -59,6 +61,11 @@ class ModelCheck:
                 self._columns = (*_written(model), *model.model_computed_fields)
                 self._digits = {name: found for name, info in _written(model).items() if (found := _digits_of(info))}
                 self._row = _values_of(model)
+        self._dump = dump_with(adapter) if has_serializers(adapter.core_schema) else None
+        if self._dump is not None:
+            if self._model is not None and self._model.__pydantic_decorators__.model_serializers:
+                self._columns, self._digits = None, {}  # the serializer alone knows
+            self._row = _dumped(self._dump, self._columns)
 
     def fits(self, columns: Sequence[str]) -> None:
         """Refuse columns among which a required field is missing, or none is known, or one is forbidden."""
@@ -95,7 +102,7 @@ class ModelCheck:
 
     def keeps(self, columns: Sequence[str]) -> bool:
         """Whether no validator of the model can change these fields, and no alias reads them from elsewhere."""
-        if self._model is None:
+        if self._model is None or self._dump is not None:
             return False
         decorators = self._model.__pydantic_decorators__
         if decorators.field_validators or decorators.validators or decorators.model_validators:
@@ -110,7 +117,9 @@ class ModelCheck:
         model = self._model
         if model is None or _rewrites_its_input(model):
             return own_key(record, key)
-        values = tuple(_field_value(model, name, record) for name in key)
+        if model.__pydantic_decorators__.model_serializers:
+            return None  # the serializer needs the whole record
+        values = tuple(_field_value(model, name, record, dumps=self._dump is not None) for name in key)
         return None if None in values else values
 
     def __call__(self, rows: Received) -> Checked:
@@ -266,6 +275,30 @@ def _record(valid: Any) -> Record:
     return found
 
 
+def _dumped(dump: Callable[[Any], Any], columns: tuple[str, ...] | None) -> Callable[[Any], Any]:
+    """What takes the values of a model with serializers, or its record where the columns are not known beforehand."""
+
+    def record_of(valid: Any) -> Record:
+        found = writable(dump(valid))
+        if not isinstance(found, dict):
+            raise PipelineError(f"validate makes a {type(found).__name__} of a row, and a sink needs names and values")
+        return found
+
+    if columns is None:
+        return record_of
+    known = frozenset(columns)
+
+    def values_of(valid: Any) -> tuple[Any, ...]:
+        found = record_of(valid)
+        if not found.keys() <= known:
+            raise PipelineError(
+                f"the serializer of the model adds {joined(sorted(found.keys() - known))}: no such field"
+            )
+        return tuple(found.get(name) for name in columns)
+
+    return values_of
+
+
 def _rewrites_its_input(model: type[BaseModel]) -> bool:
     """Whether a validator of the model sees the record first, and may rename or add what is missing."""
     validators = model.__pydantic_decorators__.model_validators.values()
@@ -280,7 +313,7 @@ def _accepted(model: type[BaseModel], name: str, field: FieldInfo) -> list[str]:
     return [*(_first_steps(alias) if by_alias else ()), *([name] if by_name else ())]
 
 
-def _field_value(model: type[BaseModel], name: str, record: Record) -> Any:
+def _field_value(model: type[BaseModel], name: str, record: Record, *, dumps: bool) -> Any:
     """What a field makes of a record, without the other fields; the record's own value where it does not pass."""
     info = model.model_fields.get(name)
     if info is None:
@@ -289,7 +322,9 @@ def _field_value(model: type[BaseModel], name: str, record: Record) -> Any:
     if raw is None:
         return None
     try:
-        made = model.__pydantic_validator__.validate_assignment(model.model_construct(), name, raw)
+        made: Any = model.__pydantic_validator__.validate_assignment(model.model_construct(), name, raw)
+        if dumps:
+            return writable(made.model_dump(include={name}, by_alias=False, warnings=False).get(name))
         return writable(getattr(made, name))
     except Exception as error:  # a bad value, a frozen model, a validator that needs the other fields
         if is_interrupt(error):

@@ -12,7 +12,8 @@ from redrive.extras import needs
 from redrive.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.checks.casts import fitted, of_values, type_name
-from redrive.rows.checks.check import Checked, listed, own_key, shown, unmet
+from redrive.rows.checks.check import Checked, joined, listed, own_key, shown, unmet
+from redrive.rows.checks.row_rules import looks_at_other_rows
 from redrive.rows.frames import Misfit, framed
 
 with needs("rows"):
@@ -34,23 +35,43 @@ class SchemaCheck:
     """Casts each column to the type the schema wants, then asks the schema's own rules.
 
     A key that comes twice is no fault here, though the schema would reject every copy: the pipeline keeps one of them.
-    Rules over groups of rows see one batch at a time.
+    Any other rule that looks at several rows is refused, because it would see one batch at a time.
     """
 
     def __init__(self, schema: Any) -> None:
         self._schema: type[dy.Schema] = schema
         self._columns = schema.columns()
+        self._digits = {
+            name: (column.dtype.precision, column.dtype.scale)
+            for name, column in self._columns.items()
+            if isinstance(column.dtype, pl.Decimal)
+        }
         self._rules = {
             f"{name}|{rule}": (name, rule)
             for name, column in self._columns.items()
             for rule in column.validation_rules(pl.col(name))
         }
+        self._refuse_rules_over_rows()
         # dataframely does not tell which row failed: a column that numbers the rows does.
         self._number = "row_number"
         while self._number in self._columns:
             self._number += "_"
         numbers = {"__module__": schema.__module__, self._number: dy.UInt32(nullable=True)}
         self._numbered: type[dy.Schema] = type(schema)(schema.__name__, (schema,), numbers)
+
+    def _refuse_rules_over_rows(self) -> None:
+        lists = {name for name, column in self._columns.items() if isinstance(column.dtype, pl.List | pl.Array)}
+        rules = {name: rule.expr for name, rule in self._schema._schema_validation_rules().items()}
+        for name, column in self._columns.items():
+            rules |= {f"{name}|{rule}": expr for rule, expr in column.validation_rules(pl.col(name)).items()}
+        if found := [name for name, expr in rules.items() if looks_at_other_rows(expr, lists)]:
+            kind = "a rule that looks" if len(found) == 1 else "rules that look"
+            raise ValueError(
+                f"the schema {self._schema.__name__} has {kind} at other rows, {joined(found)}: rows are checked by "
+                "batches, and such a rule would see one batch at a time. Remove it from the schema, and use a unique "
+                "index of the table, or check the table after loading. A Python function of one row can be `validate` "
+                "or `transform`, or map_elements with cloudpickle installed"
+            )
 
     def fits(self, columns: Sequence[str]) -> None:
         """Refuse columns among which one of the schema's is missing."""
@@ -83,7 +104,9 @@ class SchemaCheck:
         failure = self._numbered.filter(pl.LazyFrame([*columns.values(), number])).failure
         if len(failure):
             self._explain(failure, faults)
-        return _sorted(pl.DataFrame(list(columns.values())), faults)
+        checked = _sorted(pl.DataFrame(list(columns.values())), faults)
+        checked.good.digits = self._digits
+        return checked
 
     def _cast(self, rows: Received, faults: _Faults) -> dict[str, pl.Series]:
         """The schema's columns in the schema's types; a value that has no place in one is a fault of its row."""

@@ -8,14 +8,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.deletion_marks import is_yes, marked
 from redrive.rows.sinks.shape import TableName, quoted
 from redrive.rows.sinks.sink import Applied
 
 OnConflict = Literal["update", "ignore"]
 DeleteWhen = str | Mapping[str, Any]
-
-_YES = ("1", "t", "true", "y", "yes")
-_NO = ("", "0", "f", "false", "n", "no")
 
 
 class Split(NamedTuple):
@@ -155,12 +153,17 @@ def _flags(name: str, wanted: frozenset[Any] | None, rows: Outgoing) -> tuple[li
     if name not in rows.columns:
         return [False] * len(rows), {}
     values = rows.values(name)
-    if wanted is not None:
-        return [value in wanted for value in values], {}
-    found, bad = list[bool](), dict[int, str]()
-    for at, value in enumerate(values):
-        text = "" if value is None else str(value).strip().lower()
-        if text not in _YES and text not in _NO:
-            bad[at] = f"{name}: {value!r} is neither yes nor no; it tells whether the row is deleted"
-        found.append(text in _YES)
-    return found, bad
+    if wanted is None:
+        flags, meant = list(map(is_yes, values)), "yes nor no"
+    else:
+        flags, meant = marked(values, wanted), f"{_listed(wanted)} nor another value that can be compared with it"
+    bad = {
+        at: f"{name}: {values[at]!r} is neither {meant}; it tells whether the row is deleted"
+        for at, flag in enumerate(flags)
+        if flag is None
+    }
+    return list(map(bool, flags)), bad
+
+
+def _listed(values: Collection[Any]) -> str:
+    return " or ".join(sorted(map(repr, values)))

@@ -77,6 +77,8 @@ def kind_of(value: Any) -> str:
     """What a value is, in a word; a type that has no place in Parquet is called by its name."""
     if isinstance(value, dt.datetime):
         return "timestamp" if value.tzinfo is None else "instant"
+    if isinstance(value, dt.time) and value.tzinfo is not None:
+        return "a time of day with an offset"
     return next((_KINDS[base] for base in type(value).__mro__ if base in _KINDS), f"<{type(value).__name__}>")
 
 
@@ -84,7 +86,7 @@ def kinds_of(values: Sequence[Any]) -> Counter[str]:
     """What the values are that are not None, and how many of each."""
     found = Counter(map(type, values))
     found.pop(type(None), None)
-    if any(issubclass(one, dt.datetime) for one in found):
+    if any(issubclass(one, dt.datetime | dt.time) for one in found):
         return Counter(kind_of(value) for value in values if value is not None)
     kinds: Counter[str] = Counter()
     for one, count in found.items():

@@ -33,6 +33,10 @@ _MOMENTS = {
     "timestamp with time zone": KeyKind.INSTANT,
 }
 _BASES = {"bigint": "int8", "double precision": "float8", "boolean": "bool"}
+# Values with numbers within them, of which 1 and 1.0 are equal and not written so.
+_NUMBERED = {"jsonb", "numrange", "nummultirange"}
+_NUMBERED_ARRAYS = ("numeric", "real", "double precision", "float4", "float8")
+_TEXT_OR_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?!\d|[eE])')
 _VARCHAR = re.compile(r"character varying\((\d+)\)")
 _FIRST_WITH_VALIDITY = 160_000  # the server that has pg_input_is_valid
 # How values are written: the order of day and month and the zone, by which they are read, stay as they are.
@@ -73,8 +77,9 @@ def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType
             f" AND pg_input_is_valid({quoted(name)}, {_literal(types[name].name)})" for name in rows.columns
         )
     found = _answers(cursor, query, len(rows))
+    plain = [_without_zeros if _has_numbers(types[name]) else _as_is for name in rows.columns]
     return [
-        [found[place][at] if place in found else value for place, value in enumerate(rows.values(name))]
+        [plain[at](found[place][at]) if place in found else value for place, value in enumerate(rows.values(name))]
         for at, name in enumerate(rows.columns)
     ]
 
@@ -179,6 +184,30 @@ def _compared(name: str, type_: KeyType) -> str:
         "interval": f"justify_interval({value})::text",
     }
     return written.get(base, f"{value}::text")
+
+
+def _has_numbers(type_: KeyType) -> bool:
+    """Whether values have numbers within them that are equal and written differently."""
+    if type_.base == "array":
+        return type_.name.startswith(_NUMBERED_ARRAYS)
+    return type_.base in _NUMBERED
+
+
+def _without_zeros(text: str | None) -> str | None:
+    """Return the text of a value with each number in its shortest form; texts within it are left as they are."""
+    return None if text is None else _TEXT_OR_NUMBER.sub(_shortest, text)
+
+
+def _shortest(found: re.Match[str]) -> str:
+    number = found[0]
+    if number.startswith('"') or "." not in number:
+        return "0" if number == "-0" else number
+    number = number.rstrip("0").rstrip(".")
+    return "0" if number == "-0" else number
+
+
+def _as_is(value: Any) -> Any:
+    return value
 
 
 def _literal(text: str) -> str:

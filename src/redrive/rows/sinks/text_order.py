@@ -55,7 +55,7 @@ class TextOrder:
         if self._form is None and (some := stored(_SAMPLE)):
             # Which rows a table returns first is chance, so that most of them count. A row that replaces another is
             # compared with the form of that one below.
-            known = Counter(form for value in some if (form := _form(value, takes_numbers=takes_numbers)))
+            known = Counter(form for value in some if (form := _form(_unpadded(value), takes_numbers=takes_numbers)))
             coming = Counter(forms)
             likely = sorted(known, key=lambda form: (-known[form], -coming[form], form))
             self._form = likely[0] if likely else self._refuse(some[0])
@@ -68,7 +68,7 @@ class TextOrder:
             if forms[at] != self._form
         }
         for at, value in replaced([at for at in given if at not in faults]).items():
-            if value is not None and _form(value, takes_numbers=takes_numbers) != self._form:
+            if value is not None and _form(_unpadded(value), takes_numbers=takes_numbers) != self._form:
                 faults[at] = (
                     f"{self._column}: {values[at]!r} cannot be compared as a text with {str(value)[:40]!r}, which the "
                     f"table has for this key; {_ADVICE}"
@@ -87,6 +87,11 @@ class TextOrder:
             f"{self._table} is updated where {self._column!r} is newer, and texts such as {str(value)[:40]!r} do not "
             f"sort by what they mean: {_ADVICE}"
         )
+
+
+def _unpadded(value: Any) -> Any:
+    """Return a value of the table without the spaces with which CHAR(n) fills it up; they count in no comparison."""
+    return value.rstrip(" ") if isinstance(value, str) else value
 
 
 def _form(value: Any, *, takes_numbers: bool) -> str | None:

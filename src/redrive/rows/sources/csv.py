@@ -99,8 +99,8 @@ class CsvSource:
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
         fit = FileFit(misfit, names, partitions, lambda name: columns_of(name, self._options))
-        reading = at_same_file(CsvReading(names, position, self._options, fit), position, identity["files"])
-        return with_partitions(reading, partitions)
+        reading = CsvReading(identity["files"], position, self._options, fit)
+        return with_partitions(at_same_file(reading, position, identity["files"]), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         refuse_file(raw)

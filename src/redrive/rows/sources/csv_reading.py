@@ -15,7 +15,7 @@ from redrive.rows.sources.csv_header import Feed, go_to_table, other_columns, re
 from redrive.rows.sources.csv_records import Dialect, without_line_end
 from redrive.rows.sources.csv_scan import Progress, RecordScan
 from redrive.rows.sources.csv_structure import Block, long_record, skipped_record, structure, too_large
-from redrive.rows.sources.files import damaged, size_of
+from redrive.rows.sources.files import check_before_its_turn, damaged, names_of, size_of
 from redrive.rows.sources.odd_files import FileFit, check_that_one_is_good, is_odd, set_aside
 
 with needs("rows"):
@@ -86,8 +86,11 @@ class CsvReading:
     """See `Reading`."""
 
     def __init__(
-        self, names: Sequence[str], position: Mapping[str, Any] | None, options: Options, fit: FileFit
+        self, files: Sequence[Mapping[str, Any]], position: Mapping[str, Any] | None, options: Options, fit: FileFit
     ) -> None:
+        """`files` are those of the source's identity."""
+        names = names_of(files)
+        self._files = {file["name"]: file for file in files}
         self.columns = options.columns
         self._fit = fit
         self._options = options
@@ -156,6 +159,8 @@ class CsvReading:
         while self._left and self._file is None:
             known = None if self._options.has_header else self.columns
             name = self._left.pop(0)
+            if position is None:
+                check_before_its_turn(self._files[name])
             try:
                 file = CsvFile(name, self._options, known, position)
             except SourceError as error:

@@ -62,6 +62,14 @@ def difference(recorded: Mapping[str, Any]) -> str | None:
     return None
 
 
+def has_grown(recorded: Mapping[str, Any]) -> bool:
+    """Return whether a file begins with all that was recorded of it, and has more by now."""
+    name, size = recorded["name"], recorded["size"]
+    if "content" not in recorded or os.stat(name).st_size <= size:
+        return False
+    return bool(content(name, size, samples=recorded["samples"]) == recorded["content"])
+
+
 def edges(name: str, size: int) -> str:
     """Digest how a file begins and ends."""
     with open(name, "rb") as file:
@@ -71,21 +79,30 @@ def edges(name: str, size: int) -> str:
     return blake2b(begin + end, digest_size=8).hexdigest()
 
 
-def content(name: str, size: int, *, samples: int, without: tuple[int, int] = (0, 0)) -> str:
-    """Digest a file, or blocks spread over it; of the bytes in the range `without` nothing is read."""
+def content(name: str, size: int, *, samples: int, without: Sequence[tuple[int, int]] = ()) -> str:
+    """Digest a file, or blocks spread over it; of the bytes in the ranges `without` nothing is read."""
     with open(name, "rb") as file:
         return content_of(file, size, samples=samples, without=without)
 
 
-def content_of(file: BinaryIO, size: int, *, samples: int, without: tuple[int, int] = (0, 0)) -> str:
+def content_of(file: BinaryIO, size: int, *, samples: int, without: Sequence[tuple[int, int]] = ()) -> str:
     """Digest a file that is open, like `content`."""
     digest = blake2b(digest_size=16)
     for start, end in _blocks(size, samples):
-        for first, last in ((start, min(end, without[0])), (max(start, without[1]), end)):
-            if first < last:
-                file.seek(first)
-                digest.update(file.read(last - first))
+        for first, last in _outside(start, end, sorted(without)):
+            file.seek(first)
+            digest.update(file.read(last - first))
     return digest.hexdigest()
+
+
+def _outside(start: int, end: int, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Return the parts of a block that are outside of all ranges, which are sorted."""
+    for first, last in ranges:
+        if start < min(first, end):
+            yield start, min(first, end)
+        start = max(start, last)
+    if start < end:
+        yield start, end
 
 
 def _blocks(size: int, samples: int) -> Iterator[tuple[int, int]]:

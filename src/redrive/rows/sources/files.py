@@ -12,7 +12,7 @@ from redrive.errors import SourceError
 from redrive.paths import local_path
 from redrive.rows.sources import file_identity
 from redrive.rows.sources.compression import Damaged, Decoder, damage_of, is_plain, open_decoder
-from redrive.rows.sources.file_version import FileVersion
+from redrive.rows.sources.file_version import ChangedFile, FileVersion
 from redrive.rows.sources.source import Reading
 
 Path = str | os.PathLike[str]
@@ -82,6 +82,23 @@ def at_same_file(reading: R, position: Mapping[str, Any] | None, recorded: Seque
         reading.close()
         raise SourceError(f"{different}; once it is whole, run with restart=True or `redrive run --restart`")
     return reading
+
+
+def check_before_its_turn(file: Mapping[str, Any]) -> None:
+    """Raise SourceError if a recorded file that is about to be opened is not the one that was there at the start.
+
+    Text may have been appended to it, as to a file that is being read.
+    """
+    size = _size(file["name"])
+    if (size, os.stat(file["name"]).st_mtime_ns) == (file["size"], file.get("mtime_ns")):
+        return
+    if file_identity.has_grown(file) and is_plain(file["name"]):
+        return
+    if different := file_identity.difference(file):
+        raise ChangedFile(
+            f"{different}; it was changed after the run had begun, and nothing was loaded from it; once it is whole, "
+            "run with restart=True or `redrive run --restart`"
+        )
 
 
 def with_new_files(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,16 @@ from redrive.rows.sources.file_format import (
     refuse_markup,
     refuse_utf_16,
 )
-from redrive.rows.sources.files import Files, Paths, Stream, at_same_file, damaged, names_of, size_of
+from redrive.rows.sources.files import (
+    Files,
+    Paths,
+    Stream,
+    at_same_file,
+    check_before_its_turn,
+    damaged,
+    names_of,
+    size_of,
+)
 from redrive.rows.sources.json_lines import Beginning, decoded, is_object, known_encoding, parsed, record
 from redrive.rows.sources.odd_files import check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.partitions import add_partition, partitions_of, with_partitions
@@ -71,7 +80,7 @@ class Ndjson:
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
-        reading = NdjsonReading(names, position, self._encoding, self._most)
+        reading = NdjsonReading(identity["files"], position, self._encoding, self._most)
         return with_partitions(at_same_file(reading, position, identity["files"]), partitions)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
@@ -96,7 +105,12 @@ class NdjsonReading:
 
     columns: tuple[str, ...] | None = None
 
-    def __init__(self, names: Sequence[str], position: Mapping[str, Any] | None, encoding: str, most: int) -> None:
+    def __init__(
+        self, files: Sequence[Mapping[str, Any]], position: Mapping[str, Any] | None, encoding: str, most: int
+    ) -> None:
+        """`files` are those of the source's identity."""
+        names = names_of(files)
+        self._files = {file["name"]: file for file in files}
         # As they were: a file may be moved or removed once it is open.
         self._sizes = {name: size_of([name]) for name in names}
         self.total: int | None = sum(self._sizes.values())
@@ -118,6 +132,7 @@ class NdjsonReading:
                 self._leave()
                 if not self._left:
                     return None
+                check_before_its_turn(self._files[self._left[0]])
                 try:
                     self._lines = self._open(self._left[0])
                 except SourceError as error:

@@ -16,7 +16,7 @@ from redrive.rows.sources.pages_ahead import Fetcher, Inline, Threads
 from redrive.rows.sources.pages_content import Contents, Finder
 from redrive.rows.sources.pages_fetch import RETRY_LATER, Failed, Fault, Fetch, Outcome
 from redrive.rows.sources.pages_plan import BadPage, By, Plan
-from redrive.rows.sources.pages_walk import Cursors, Numbered, Piece
+from redrive.rows.sources.pages_walk import Cursors, Numbered, Piece, refuse_short
 
 _PATIENCE = 10.0  # seconds: what a slow API gave is written then, however little it is
 _LETTER = frozenset({"page", "service", "body"})  # what the letter of a lost page holds
@@ -46,7 +46,8 @@ def pages(
 
     by         "page": fetch is given 1, 2, 3 …; "offset": 0, size, 2·size …; "cursor": None, then what each page tells
     start      the first of them
-    size       items of a full page: a shorter one is the last
+    size       items of a full page: a shorter one is the last. By offset with `following`, a shorter one that is not
+               the last is a `SourceError`, since the next offset would skip rows
     items      where the list is in the page: a name, a path such as "data.items", or a function of the page. By itself
                it is found as the page, as "items", "data", "results" or "records", or as the only list there is
     following  where the page tells what comes after it, likewise: the next cursor, or whether there is another page;
@@ -171,6 +172,7 @@ class Pages:
             if outcome.fault is Fault.MALFORMED:
                 raise ValueError(f"the page is still malformed: {outcome.reason}") from outcome.error
             raise outcome.error
+        refuse_short(self._plan, self.name, raw["page"], outcome)
         label = f"{self._plan.label(raw['page'])} of {self.name!r}"
         if why := self._moved(context or {}):
             raise SourceError(f"{label} may hold other rows than those that were lost: {why}. {_ADVICE}")

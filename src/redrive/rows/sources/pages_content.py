@@ -10,6 +10,7 @@ from inspect import isawaitable, signature
 from typing import Any, Final
 
 from redrive.classify import classify
+from redrive.classify.ours import NO_LIST
 from redrive.classify.responses import attribute, body_in_memory, response_status
 from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError, StatedVerdict
@@ -56,6 +57,16 @@ class MalformedPage(StatedVerdict):
         self.body = body
 
 
+class PageWithoutList(MalformedPage):
+    """A page that came as JSON and holds no list: an answer, which the breaker does not count.
+
+    Otherwise two such pages would open the circuit, and stop the reading of all others. A body that is no JSON counts:
+    it is often the error page of a proxy.
+    """
+
+    verdict_rule = NO_LIST
+
+
 class Contents:
     """Reads pages.
 
@@ -92,7 +103,7 @@ class Contents:
             items = self._find_items(value)
             return Page(items, self._find_following(value) if self._asks_next else None)
         except _NotThere as missing:
-            raise MalformedPage(str(missing), body_of(fetched)) from missing.__cause__
+            raise PageWithoutList(str(missing), body_of(fetched)) from missing.__cause__
 
     def _find_items(self, value: Any) -> Sequence[Any]:
         where = self._items

@@ -142,6 +142,7 @@ class Numbered:
         last = self._is_last(page)
         if last and self._pages == 0 and not self._plan.asks_next:
             last = self._is_alone(page)
+        refuse_short(self._plan, self._name, self._token(), page)
         self._look_for_circles(page)
         self._rows = self._plan.size or len(page.items) or self._rows
         pages = self._pages + 1
@@ -226,6 +227,18 @@ class Numbered:
             if isinstance(after, Failed) and after.fault is Fault.FINAL:  # the circuit, most likely: who knows
                 return self._answered
         return False
+
+
+def refuse_short(plan: Plan, name: str, token: Any, page: Page) -> None:
+    """Raise where the offset of the next page would skip rows: this page is short and says that more follow."""
+    count, size = len(page.items), plan.size
+    if plan.by != "offset" or size is None or count >= size or not plan.asks_next or not page.following:
+        return
+    cap = f": the API gives at most {count} at a time; set size to that" if count else ""
+    raise SourceError(
+        f"{name}: {plan.label(token)} has {count} items instead of {size}, and more follow{cap}. "
+        'If the API filters the rows of a page, use by="page" or by="cursor"'
+    )
 
 
 class Cursors:

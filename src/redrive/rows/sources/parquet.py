@@ -234,6 +234,7 @@ class _OpenFile:
         self._only = None if footer.whole or footer.renamed else self._columns
         self._version = FileVersion(footer.name)
         self._bytes = _bytes_of(footer.name)
+        self._damaged: list[int] | None = None
         try:
             self._version.check_path()
             self._version.check_same(footer.version)
@@ -261,16 +262,22 @@ class _OpenFile:
         self._bytes.close()
         self._version.close()
 
-    def pieces(self, row: int) -> Iterator[pa.Table | Unreadable]:
-        """The rows behind the first `row` ones."""
+    def pieces(self, row: int, *, identify: bool = True) -> Iterator[pa.Table | Unreadable]:
+        """The rows behind the first `row` ones.
+
+        Args:
+            identify: whether what is unreadable says of which file it is; all of the file is read for that.
+        """
         metadata = self._file.metadata
         end = 0
         for group in range(metadata.num_row_groups):
             start, end = end, end + metadata.row_group(group).num_rows
             if end > row:
-                yield from self._pieces_of(group, start, end, row)
+                yield from self._pieces_of(group, start, end, row, identify=identify)
 
-    def _pieces_of(self, group: int, start: int, end: int, row: int) -> Iterator[pa.Table | Unreadable]:
+    def _pieces_of(
+        self, group: int, start: int, end: int, row: int, *, identify: bool
+    ) -> Iterator[pa.Table | Unreadable]:
         at, fault = start, "it has fewer rows than the file says"
         try:
             for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
@@ -280,11 +287,9 @@ class _OpenFile:
                     table = pa.Table.from_batches([piece])
                     table = table.rename_columns(self._renamed) if self._renamed else table
                     yield table.slice(max(0, row - at + len(piece))).select(self._columns)
-        except MemoryError:
-            raise
         except (pa.ArrowException, OSError) as error:
-            if getattr(error, "errno", None) is not None:
-                raise  # the disk's fault, not the file's
+            if not _is_damage(error):
+                raise
             fault = _first_line(error)
         self._version.check()
         first = max(at, row)
@@ -292,15 +297,43 @@ class _OpenFile:
             raw = {"file": self._name, "row_group": group, "row": first + 1, "rows": end - first}
             place = f"rows {first + 1} to {end}"
             why = f"row group {group} cannot be read: {fault}"
-            context = {"file": _identity(self._name, self._file.metadata, group)}
+            context = {"file": self._identity(group)} if identify else None
             yield Unreadable(raw, why, place, rows=end - first, context=context)
+
+    def _identity(self, group: int) -> dict[str, Any]:
+        """What tells the file from others, and not from a whole copy: nothing of any damaged row group.
+
+        "without" names the row groups that are left out; where it is missing, only that of the letter is.
+        """
+        metadata = self._file.metadata
+        _check_footer(self._name, metadata, group)
+        if self._damaged is None:
+            self._damaged = [one for one in range(metadata.num_row_groups) if self._is_damaged(one)]
+            self._version.check()
+        damaged = sorted({group, *self._damaged})
+        identity = _identity(self._name, metadata, damaged)
+        return identity if damaged == [group] else {**identity, "without": damaged}
+
+    def _is_damaged(self, group: int) -> bool:
+        """Return whether a row group cannot be read. The run itself fails at one that the footer describes wrongly."""
+        metadata, rows = self._file.metadata, 0
+        if footer_fault(metadata, group):
+            return False
+        try:
+            for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
+                rows += len(piece)
+        except (pa.ArrowException, OSError) as error:
+            if not _is_damage(error):
+                raise
+            return True
+        return bool(rows < metadata.row_group(group).num_rows)
 
 
 def _rows_again(footer: _Footer, first: int, rows: int) -> list[Record]:
     """The rows of a row group that was damaged, where the file has been replaced by a whole one."""
     found: list[Record] = []
     with _OpenFile(footer) as file:
-        for piece in file.pieces(first):
+        for piece in file.pieces(first, identify=False):
             if isinstance(piece, Unreadable):
                 raise ValueError(str(piece.error))
             received, _, unreadable = rows_of(piece.slice(0, rows - len(found)), first + len(found))
@@ -348,20 +381,32 @@ def _footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[st
     return _Footer(name, columns or tuple(names), rows, columns is None, renamed, version=version)
 
 
-def _identity(name: str, metadata: Any, group: int) -> dict[str, Any]:
-    """What tells a file with a damaged row group from others, and not from a whole copy of itself."""
+def _is_damage(error: BaseException) -> bool:
+    """Return whether an error is the fault of a file, not of the disk or of the memory."""
+    return not isinstance(error, MemoryError) and getattr(error, "errno", None) is None
+
+
+def _check_footer(name: str, metadata: Any, group: int) -> None:
     if fault := footer_fault(metadata, group):
         raise SourceError(f"{name} has a damaged footer: {_first_line(fault)}. {_REPLACE}")
+
+
+def _identity(name: str, metadata: Any, damaged: Sequence[int]) -> dict[str, Any]:
+    """What tells a file from others, with nothing of its damaged row groups."""
     size = os.stat(name).st_size
-    columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
-    starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
-    ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
-    damaged = (min(starts, default=0), max(ends, default=0))
+    ranges = [_bytes_of_group(metadata, group) for group in damaged]
     return {
         "size": size,
         "footer": _footer_digest(name),
-        "rest": content(name, size, samples=_SAMPLES, without=damaged),
+        "rest": content(name, size, samples=_SAMPLES, without=ranges),
     }
+
+
+def _bytes_of_group(metadata: Any, group: int) -> tuple[int, int]:
+    columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
+    starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
+    ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
+    return min(starts, default=0), max(ends, default=0)
 
 
 def _footer_digest(name: str) -> str:
@@ -384,11 +429,18 @@ def _see_that_it_is_the_same(raw: Mapping[str, Any], context: Mapping[str, Any] 
     _footer(name, None)  # there is such a file, and it is one of Parquet
     with _bytes_of(name) as data:
         metadata = pq.ParquetFile(data).metadata
-    if raw["row_group"] >= metadata.num_row_groups or _identity(name, metadata, raw["row_group"]) != expected:
-        raise ValueError(
-            f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "
-            "that file there and replay again, or run the pipeline over it and discard the letter"
-        )
+    damaged = expected.get("without", [raw["row_group"]])  # a letter of an older version, or the only one
+    if _footer_digest(name) == expected.get("footer") and max(damaged) < metadata.num_row_groups:
+        for group in damaged:
+            _check_footer(name, metadata, group)
+        found = _identity(name, metadata, damaged)
+        if found == {key: value for key, value in expected.items() if key != "without"}:
+            return
+    raise ValueError(
+        f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "
+        "that file there and replay again. If the sink has a key, you can also run the pipeline over the file and "
+        "discard the letter; a sink that appends would get the other rows of it twice"
+    )
 
 
 def _footer_or_odd(name: str, look: Callable[[str], _Footer], names: Sequence[str]) -> _Footer:

@@ -65,13 +65,13 @@ def _frame_of(table: pa.Table) -> pl.DataFrame:
         table_of_polars = pa.concat_tables([table_of_polars.slice(0, 0), table_of_polars]).combine_chunks()
     frame = pl.from_arrow(table_of_polars)
     assert isinstance(frame, pl.DataFrame)
-    uuids = [_uuid_text(field.name) for field in table.schema if isinstance(field.type, pa.UuidType)]
+    uuids = [uuid_text(field.name) for field in table.schema if isinstance(field.type, pa.UuidType)]
     # Categories are how texts were packed.
     return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String), *uuids)
 
 
-def _uuid_text(name: str) -> pl.Expr:
-    """The bytes of UUIDs as texts: polars has no such type, and every database takes the text."""
+def uuid_text(name: str) -> pl.Expr:
+    """Return the bytes of UUIDs as texts: polars has no such type, and every database takes the text."""
     digits = pl.col(name).bin.encode("hex")
     parts = [digits.str.slice(start, length) for start, length in ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))]
     return pl.concat_str(parts, separator="-").alias(name)

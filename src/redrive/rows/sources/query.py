@@ -11,14 +11,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import URL, Select, Text
 
-from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError
 from redrive.letters import ErrorType
-from redrive.model import Kind
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources import query_database as databases
 from redrive.rows.sources.query_database import Database
 from redrive.rows.sources.query_keyset import Columns, Keyset
+from redrive.rows.sources.query_order import Order, Page, raise_fault, shown
 from redrive.rows.sources.query_text import Rescue, Rescued
 from redrive.rows.sources.query_watermark import given_back, kept, stepped_back
 
@@ -94,7 +93,7 @@ class Query:
     def difference(self, identity: Mapping[str, Any]) -> str | None:
         for what, here in self.identity().items():
             if identity.get(what) != here:
-                return f"its {what} was {_shown(identity.get(what))}, and here it is {_shown(here)}"
+                return f"its {what} was {shown(identity.get(what))}, and here it is {shown(here)}"
         return None
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> QueryReading:
@@ -167,7 +166,7 @@ class QueryReading:
         self._late: Any = None if position is None else self._late_of(position)
         self._newest: Any = None
         self.columns: tuple[str, ...] | None = self._look()
-        self._rescue = Rescue(self.columns, _is_no_rows_fault)
+        self._rescue = Rescue(self.columns, databases.is_no_rows_fault)
 
     def read(self, most: int) -> Batch | None:
         if self._nulls is not None:
@@ -183,7 +182,7 @@ class QueryReading:
             self._ended = True
             return None
         if page.first == self._behind:
-            raise SourceError(self._stands_still())
+            raise SourceError(self._order.stands_still(page.first))
         if self._keyset.is_lost(page.last[0]):  # in a database whose types are not known
             raise SourceError(
                 f"{self._place(dict(zip(self._keyset.names, page.last, strict=True)))} of {self._name} has no place in "
@@ -202,7 +201,7 @@ class QueryReading:
     def row_of(self, record: Record) -> Record:
         """Return the row that has the key of a record, as it is now; ValueError where it cannot be had."""
         keys = self._keyset.names[1:]
-        where = ", ".join(f"{name} {_shown(record.get(name))}" for name in keys)
+        where = ", ".join(f"{name} {shown(record.get(name))}" for name in keys)
         if any(record.get(name) is None for name in keys):
             raise ValueError(f"the letter holds no whole row of {self._name}, and no key to fetch it by")
 
@@ -266,7 +265,7 @@ class QueryReading:
         return Batch(Received(rows), lambda place: self._place(rows[place]), position, self._name, bad, self._done)
 
     def _place(self, record: Record) -> str:
-        return ", ".join(f"{name} {_shown(record[name])}" for name in dict.fromkeys(self._keyset.names))
+        return ", ".join(f"{name} {shown(record[name])}" for name in dict.fromkeys(self._keyset.names))
 
     def _values(self, record: Record) -> list[Any]:
         return [record[name] for name in self._keyset.names]
@@ -282,7 +281,7 @@ class QueryReading:
         try:
             described = databases.steadily(lambda: self._database.describe(self._keyset.nothing()))
         except Exception as error:
-            self._raise(error)
+            raise_fault(self._name, error)
         columns = [name for name, _ in described]
         for name in columns:
             if list(columns).count(name) > 1:
@@ -290,11 +289,18 @@ class QueryReading:
         for name in self._keyset.names:
             if name not in columns:
                 raise SourceError(f"the query of {self._name} gives no {name}; its columns are {', '.join(columns)}")
+        for name, kind in described:
+            if name in self._keyset.names and kind == databases.NUMBERED:
+                raise SourceError(
+                    f"{name} of {self._name} is an {kind} of MySQL, which sorts it by number and compares it by text: "
+                    "cast it to text in the SQL"
+                )
         self._keyset = self._keyset.typed(dict(described))
+        self._order = Order(self._name, self._keyset, self._select)
         watermark = self._start if self._behind is None else self._behind[0]
         if self._keyset.is_lost(watermark):
             raise SourceError(
-                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {_shown(watermark)}, behind which no "
+                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {shown(watermark)}, behind which no "
                 "row ever comes; begin anew with run(restart=True) or `redrive run --restart`"
             )
         return tuple(columns)
@@ -304,15 +310,15 @@ class QueryReading:
         try:
             found = self._select(self._keyset.newest())
         except Exception as error:
-            self._raise(error)
+            raise_fault(self._name, error)
         return found[0][self._keyset.names[0]] if found else None
 
     def _page(self, most: int) -> _Page | None:
         try:
             found = self._select(self._keyset.page(self._start, self._behind, most + 1))
         except Exception as error:
-            if _is_no_rows_fault(error):
-                self._raise(error)
+            if databases.is_no_rows_fault(error):
+                raise_fault(self._name, error)
             return self._page_by_halves(most, error)
         rows = self._cut(found, most)
         if not rows:
@@ -322,23 +328,8 @@ class QueryReading:
     def _cut(self, found: list[Record], most: int) -> list[Record]:
         """As much as was asked for. One more was read: if that is of the same place, no page could begin with it."""
         if len(found) > most:
-            self._tell_apart(found[most - 1], found[most], self._keyset.names)
+            self._order.check(found[most - 1], found[most], Page(self._start, self._behind, most))
         return found[:most]
-
-    def _tell_apart(self, last: Record, following: Record, names: Sequence[str]) -> None:
-        """Raise where a page that begins behind one row would pass over the following one.
-
-        To the database texts may be equal that are not: a collation ignores case, or spaces at their end.
-        """
-        here, there = ([record[name] for name in names] for record in (last, following))
-        is_same = here == there
-        if not is_same and any(isinstance(value, str) for value in here):
-            is_same = bool(self._select(self._keyset.passed_over(there, here)))
-        if is_same:
-            raise SourceError(
-                f"several rows of {self._name} have {self._place(following)}, and some of them would be passed over: "
-                "name a key that tells them apart"
-            )
 
     def _page_by_halves(self, most: int, error: Exception) -> _Page:
         """A page of which some row cannot be had: a value that the driver cannot hold, an expression that fails.
@@ -348,10 +339,10 @@ class QueryReading:
         try:
             all_found = self._select(self._keyset.places(self._start, self._behind, most + 1))
         except Exception:
-            self._raise(error)
+            self._raise_faulty_page(error)
         found = self._cut(all_found, most)
         if not found:
-            self._raise(error)
+            raise_fault(self._name, error)
         places = [self._values(place) for place in found]
         page = _Page([], [], places[0], places[-1], ends=len(all_found) <= most)
         pieces = [(0, len(found))]
@@ -361,13 +352,13 @@ class QueryReading:
             try:
                 page.rows.extend(self._select(self._keyset.between(self._start, behind, places[end - 1])))
             except Exception as fault:
-                if _is_no_rows_fault(fault):
-                    self._raise(fault)
+                if databases.is_no_rows_fault(fault):
+                    raise_fault(self._name, fault)
                 if end - first == 1:
                     page.bad.extend(self._unreadable(found[first], behind, places[first], fault))
                 else:
                     middle = (first + end) // 2
-                    self._tell_apart(found[middle - 1], found[middle], self._keyset.names)
+                    self._order.check(found[middle - 1], found[middle], Page(self._start, self._behind, most))
                     pieces += [(middle, end), (first, middle)]
         return page
 
@@ -396,7 +387,7 @@ class QueryReading:
                 self._too_many(f"{self._keyset.names[0]}, or one that is NaN or infinite")
             rows, unreadable, last = self._null_page(behind, most)
         except Exception as error:
-            self._raise(error)
+            raise_fault(self._name, error)
         position = self._place_kept()
         self._nulls = last
         if last is not None:
@@ -410,25 +401,26 @@ class QueryReading:
         try:
             found = self._select(self._keyset.without_watermark(behind, most + 1))
         except Exception as error:
-            if _is_no_rows_fault(error):
+            if databases.is_no_rows_fault(error):
                 raise
         else:
             more = len(found) > most
             if more:
-                self._tell_apart(found[most - 1], found[most], keys)
+                self._order.check_key(found[most - 1], found[most], Page(None, behind, most))
             return found[:most], [], [found[most - 1][name] for name in keys] if more else None
         # The watermark as text, because it may be what cannot be had.
         place_columns = {self._keyset.names[0]: Text(), **dict.fromkeys(keys)}
         places = self._select(self._keyset.without_watermark(behind, most + 1, place_columns))
         rows: list[Record] = []
         bad: list[Unreadable] = []
+        page = Page(None, behind, most)
         for place, following in pairwise(places):
-            self._tell_apart(place, following, keys)
+            self._order.check_key(place, following, page)
         for place in places[:most]:
             try:
                 rows += self._select(self._keyset.without_watermark(behind, 1))
             except Exception as error:
-                if _is_no_rows_fault(error):
+                if databases.is_no_rows_fault(error):
                     raise
                 bad += self._letter_of(self._rescue.row(self._first_null_behind(behind)), place, error)
             behind = [place[name] for name in keys]
@@ -457,7 +449,7 @@ class QueryReading:
         try:
             rows = fetch()
         except Exception as error:
-            if _is_no_rows_fault(error):
+            if databases.is_no_rows_fault(error):
                 raise
             # They have no order in which each could be selected by itself.
             forms = self._rescue.forms(fetch)
@@ -481,22 +473,15 @@ class QueryReading:
         missing = next((name for name in keys if record[name] is None), None)
         return f"key {', '.join(keys)} cannot be read" if missing is None else f"key {missing} is null"
 
-    def _stands_still(self) -> str:
-        place = dict(zip(self._keyset.names, self._behind or (), strict=True))
-        return (
-            f"the row of {self._name} at {self._place(place)} comes again behind itself: its watermark or key is finer "
-            "than Python can hold, as nanoseconds or 32-bit floats are; round it or cast it to text in the SQL"
-        )
-
-    def _raise(self, error: Exception) -> NoReturn:
-        if (
-            isinstance(error, SourceError)
-            or is_interrupt(error)
-            or databases.heals(error)
-            or databases.kind_of(error) is Kind.RESOURCE
-        ):
-            raise error
-        raise SourceError(f"{self._name}: {databases.first_line(error)}") from error
+    def _raise_faulty_page(self, error: Exception) -> NoReturn:
+        """Raise the error of a page of which not even the places can be read."""
+        if self._behind is not None:
+            try:
+                self._select(self._keyset.places(None, None, 1))
+            except Exception:
+                raise_fault(self._name, error)
+            self._order.raise_incomparable(error, self._keyset.names)
+        raise_fault(self._name, error)
 
 
 class _Page(NamedTuple):
@@ -509,19 +494,9 @@ class _Page(NamedTuple):
     """Whether it is the last. Not only an empty one is: where others write all the time, that may never come."""
 
 
-def _is_no_rows_fault(error: Exception) -> bool:
-    return is_interrupt(error) or databases.heals(error) or databases.kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
-
-
 def _named_by(sql: str) -> str:
     """The first table, or else how the SQL begins."""
     found = _TABLE.search(sql)
     if found:
         return re.sub(r"(?<!\s)\s*+\.\s*+", ".", re.sub(r'["`\[\]]', "", found[1]))
     return " ".join(sql.split())[:60]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "null" if value is None else str(value)

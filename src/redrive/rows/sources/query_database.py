@@ -40,6 +40,9 @@ _TIMED_OUT = "57014"
 _LOCK_WAIT = 5.0
 """Seconds for which one statement waits for a lock; it is repeated until the patience has passed."""
 _FILES = {"sqlite", "duckdb"}
+NUMBERED = "ENUM or SET"
+"""The type of a column of MySQL that is sorted by number and compared by text."""
+_NUMBERED = 256 | 2048  # the flags of both in its protocol
 _classifier = Classifier()
 
 
@@ -121,6 +124,11 @@ def heals(error: BaseException) -> bool:
     return kind_of(error) in _HEALS or getattr(cause, "sqlstate", None) == _TIMED_OUT
 
 
+def is_no_rows_fault(error: BaseException) -> bool:
+    """Whether an error is of the database as a whole, so that no row can be the reason."""
+    return is_interrupt(error) or heals(error) or kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
+
+
 def first_line(error: BaseException) -> str:
     """What the database itself said, without secrets."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
@@ -158,7 +166,13 @@ class _Alchemy:
     def describe(self, statement: Executable) -> Sequence[tuple[str, Any]]:
         def columns(result: CursorResult[Any]) -> Sequence[tuple[str, Any]]:
             described = () if result.cursor is None else result.cursor.description or ()
-            return list(zip(result.keys(), (kind for _, kind, *_ in described), strict=True))
+            kinds = [kind for _, kind, *_ in described]
+            if self._engine.dialect.name in {"mysql", "mariadb"}:
+                kinds = [
+                    NUMBERED if is_numbered else kind
+                    for kind, is_numbered in zip(kinds, numbered(result.cursor), strict=True)
+                ]
+            return list(zip(result.keys(), kinds, strict=True))
 
         return self._executed(statement, columns)
 
@@ -171,6 +185,17 @@ class _Alchemy:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def numbered(cursor: Any) -> list[bool]:
+    """Return which columns of a cursor of MySQL are an ENUM or a SET; the drivers differ in how they say it."""
+    if hasattr(cursor, "description_flags"):  # mysqlclient
+        flags = list(cursor.description_flags)
+    elif (fields := getattr(getattr(cursor, "_result", None), "fields", None)) is not None:  # PyMySQL
+        flags = [field.flags for field in fields]
+    else:  # MySQL Connector and MariaDB Connector have one more value in their description than others
+        flags = [column[7] if len(column) > 7 else 0 for column in cursor.description]
+    return [bool(flag & _NUMBERED) for flag in flags]
 
 
 def _keep_intervals(connection: Any, _: Any) -> None:

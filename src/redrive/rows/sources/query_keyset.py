@@ -14,6 +14,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
     cast,
     column,
     literal_column,
@@ -25,15 +26,22 @@ from sqlalchemy import (
 from sqlalchemy import text as as_text
 from sqlalchemy.types import NullType, TypeEngine
 
-from redrive.rows.sources.query_places import is_lost, unreadable, without_place
+from redrive.rows.sources.query_places import comparison_type, is_exact, is_lost, unreadable, without_place
 
 Columns = Mapping[str, TypeEngine[Any] | None]
 """The columns to select, with the type that each is cast to; None where it is selected as it is."""
+
+IS_BEHIND = "redrive_is_behind"
+"""The last column of `Keyset.compared_places`."""
 
 # How SQLAlchemy finds the parameters of a text.
 _PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
 # These compare whole rows, and so walk an index on watermark and key, however many rows share one watermark.
 _COMPARE_ROWS = {"postgresql", "sqlite"}
+# Values that a database keeps, gives and compares without rounding, whatever the type of their column is. SQLite has
+# none but these and texts.
+_EXACT_VALUES: dict[str, set[type]] = {"sqlite": {int, float, bytes}}
+_INTEGERS: set[type] = {int}
 
 
 class Keyset:
@@ -47,7 +55,7 @@ class Keyset:
         self._backend = backend
         self._rows = (
             as_text(_only_known(sql, parameters))
-            .bindparams(*(self._bound(name, value) for name, value in parameters.items()))
+            .bindparams(*(self._parameter(name, value) for name, value in parameters.items()))
             .columns(*(column(name) for name in dict.fromkeys(names)))
             .subquery("redrive_rows")
         )
@@ -56,12 +64,16 @@ class Keyset:
         self._keyless: ColumnElement[bool] = or_(*(one.is_(None) for one in self._order[1:]))
 
         self._kind: Any = None
+        self._casts: list[TypeEngine[Any] | None] = [None] * len(names)
+        self._is_exact = False
 
     def typed(self, kinds: Mapping[str, Any]) -> Keyset:
         """Return the same rows in the order of columns of these types: some values of them have no place in it."""
         found = copy(self)
         watermark, *keys = zip(self.names, self._order, strict=True)
         found._kind = kinds[watermark[0]]
+        found._casts = [comparison_type(self._backend, kinds[name]) for name in self.names]
+        found._is_exact = all(is_exact(self._backend, kinds[name]) for name in self.names)
         others = without_place(self._backend, found._kind, watermark[1])
         if others is not None:
             found._placeless = or_(self._placeless, others)
@@ -86,7 +98,7 @@ class Keyset:
         keys = list(dict.fromkeys(self._order[1:]))
         found = self._all(columns).where(self._placeless, not_(self._keyless))
         if behind:
-            found = found.where(self._compared(keys, behind, "key"))
+            found = found.where(self._compared(behind, "key"))
         return found.order_by(*keys).limit(self._limit(limit))
 
     def at_key(self, key: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
@@ -114,18 +126,32 @@ class Keyset:
         self, start: Any, behind: Sequence[Any] | None, last: Sequence[Any], columns: Columns | None = None
     ) -> Select[Any]:
         """Like `page`, up to a row, which belongs to it."""
-        return self._sorted(self._all(columns), start, behind).where(not_(self._is_behind(last, "last")))
+        return self._sorted(self._all(columns), start, behind).where(not_(self._compared(last, "last")))
 
-    def passed_over(self, place: Sequence[Any], behind: Sequence[Any]) -> Select[Any]:
-        """Return a row of a place that is not behind another to the database, though its values differ.
+    def is_sure(self, *places: Sequence[Any]) -> bool:
+        """Return whether it needs no check that the database compares these places as it sorts them."""
+        exact = _EXACT_VALUES.get(self._backend, _INTEGERS)
+        return self._is_exact or all(type(value) in exact for place in places for value in place)
 
-        Both are of the watermark and the key, or of the key alone.
+    def following(self, place: Sequence[Any]) -> Select[Any]:
+        """Return the first place behind another; both are of the watermark and the key, or of the key alone."""
+        if len(place) == len(self.names):
+            return self.places(None, place, 1)
+        return self.without_watermark(place, 1, dict.fromkeys(self.names[1:]))
+
+    def compared_places(
+        self, start: Any, behind: Sequence[Any] | None, limit: int, place: Sequence[Any]
+    ) -> Select[Any]:
+        """Return the places of a page, and last of each whether it is behind `place` when the two are compared.
+
+        All are of the watermark and the key, or of the key alone.
         """
-        order = self._order[-len(place) :]
-        bound = [self._bound(f"redrive_place_{number}", value) for number, value in enumerate(place)]
-        same = (one == value for one, value in zip(order, bound, strict=True))
-        found: Select[Any] = select(literal_column("1")).select_from(self._rows)
-        return found.where(*same, not_(self._compared(order, behind, "behind"))).limit(self._limit(1))
+        if len(place) == len(self.names):
+            found = self.places(start, behind, limit)
+        else:
+            found = self.without_watermark(behind or (), limit, dict.fromkeys(self.names[1:]))
+        is_behind = self._compared(place, "place")
+        return found.add_columns(case((is_behind, 1), else_=0).label(IS_BEHIND))
 
     def _all(self, columns: Columns | None = None) -> Select[Any]:
         if columns is None:
@@ -138,14 +164,21 @@ class Keyset:
     def _sorted(self, rows: Select[Any], start: Any, behind: Sequence[Any] | None) -> Select[Any]:
         found = rows.where(not_(self._placeless), not_(self._keyless)).order_by(*self._order)
         if behind is not None:
-            return found.where(self._is_behind(behind, "behind"))
-        return found if start is None else found.where(self._order[0] >= self._bound("redrive_start", start))
+            return found.where(self._compared(behind, "behind"))
+        if start is None:
+            return found
+        # A number that is stepped back may be outside its type, and compares without it.
+        as_type = self._casts[0] if isinstance(start, str | float) else None
+        return found.where(self._order[0] >= self._bound("redrive_start", start, as_type))
 
-    def _is_behind(self, values: Sequence[Any], name: str) -> ColumnElement[bool]:
-        return self._compared(self._order, values, name)
-
-    def _compared(self, order: Sequence[ColumnElement[Any]], values: Sequence[Any], name: str) -> ColumnElement[bool]:
-        bound = [self._bound(f"redrive_{name}_{number}", value) for number, value in enumerate(values)]
+    def _compared(self, place: Sequence[Any], name: str) -> ColumnElement[bool]:
+        """What is true of rows behind a place, which is of the watermark and the key, or of the key alone."""
+        columns = [*zip(self._order, self._casts, strict=True)][-len(place) :]
+        terms = [
+            (one, self._bound(f"redrive_{name}_{number}", value, as_type))
+            for number, ((one, as_type), value) in enumerate(zip(columns, place, strict=True))
+        ]
+        order, bound = zip(*terms, strict=True)
         if self._backend in _COMPARE_ROWS:
             return tuple_(*order) > tuple_(*bound)
         return _row_by_row(order, bound)
@@ -153,7 +186,11 @@ class Keyset:
     def _limit(self, rows: int) -> Any:
         return bindparam("redrive_limit", rows)
 
-    def _bound(self, name: str, value: Any) -> BindParameter[Any]:
+    def _bound(self, name: str, value: Any, as_type: TypeEngine[Any] | None = None) -> ColumnElement[Any]:
+        made = self._parameter(name, value)
+        return made if as_type is None else cast(made, as_type)
+
+    def _parameter(self, name: str, value: Any) -> BindParameter[Any]:
         if self._backend == "sqlite" and isinstance(value, date):  # it has no times, only texts of them
             value = value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
         # Without a type a value is sent as what the driver takes it for, and compares with a column of any type.

@@ -1,4 +1,4 @@
-"""Which values of a query's watermark and key have a place in its order, by the type of their column.
+"""Which values of a query's watermark and key have a place in its order, and how they compare, by their column's type.
 
 Behind a checkpoint of NaN or infinity there is no row, ever. A time that Python cannot hold can be no checkpoint.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, literal_column, not_, or_
+from sqlalchemy import REAL, ColumnElement, func, literal_column, not_, or_
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 # The types of PostgreSQL by their OID, those of DuckDB by name.
 _FLOATS: dict[str, set[Any]] = {"postgresql": {700, 701, 1700}, "duckdb": {"FLOAT", "DOUBLE"}}
@@ -18,6 +19,52 @@ _TIMES: dict[str, set[Any]] = {
 }
 _INSTANTS: dict[str, set[Any]] = {"postgresql": {1184}, "duckdb": {"TIMESTAMP WITH TIME ZONE"}}
 _NANOSECONDS = "TIMESTAMP_NS"
+_TEXTS = {"VARCHAR"}
+_REAL = 700
+# No text, whose collation may take two for one, no interval, of which 30 days and a month are equal, and no float of
+# PostgreSQL, which a setting may round. DuckDB gives and takes floats as they are.
+_EXACT: dict[str, set[Any]] = {
+    "postgresql": {16, 17, 20, 21, 23, 26, 1082, 1083, 1114, 1184, 1700, 2950},
+    "duckdb": {
+        *_FLOATS["duckdb"],
+        *_TIMES["duckdb"],
+        *_INSTANTS["duckdb"],
+        *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
+        *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
+        *("BOOLEAN", "TIME", "UUID", "BLOB", _NANOSECONDS),
+    },
+}
+
+
+class _Type(UserDefinedType[Any]):
+    """A type by the name that a database has for it."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
+def comparison_type(backend: str, kind: Any) -> TypeEngine[Any] | None:
+    """Return the type that a value is cast to before it is compared with its column; None where it needs no cast.
+
+    A column is sorted by the rules of its type. It would be compared by those of another one, where the driver sends
+    the value as such: texts of an ENUM by their letters, 32-bit floats with 64-bit ones. PostgreSQL takes a text for
+    the type of the column.
+    """
+    if backend == "postgresql":
+        return REAL() if kind == _REAL else None
+    return _Type(kind) if backend == "duckdb" and kind not in _TEXTS else None
+
+
+def is_exact(backend: str, kind: Any) -> bool:
+    """Return whether every value comes back as it was given, and equals no other."""
+    if backend == "duckdb" and kind.startswith(("DECIMAL(", "ENUM(")):
+        return True
+    return kind in _EXACT.get(backend, ())
 
 
 def without_place(backend: str, kind: Any, column: ColumnElement[Any]) -> ColumnElement[bool] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive.classify.names import type_names
@@ -51,39 +51,67 @@ def frame_of(value: Any) -> pl.DataFrame | None:
     try:
         if is_pandas and not hasattr(type(value), "__arrow_c_stream__"):
             return pl.from_pandas(value)
-        return value if isinstance(value, pl.DataFrame) else pl.DataFrame(_narrowed(value))
+        return value if isinstance(value, pl.DataFrame) else _of_stream(value)
     except Exception as error:
         raise TypeError(f"records cannot read this {type(value).__name__} as a frame: {error}") from error
 
 
-def _narrowed(value: Any) -> Any:
-    """The frame without decimals of more than 38 digits, over which polars would panic.
-
-    They are decimals of 38 digits where all values of the column have no more, and texts otherwise.
-    """
+def _of_stream(value: Any) -> pl.DataFrame:
+    """The frame of any library that has Arrow's C interface."""
+    import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
+
+    from redrive.rows.sources.parquet_rows import uuid_text
+
+    stream = pa.RecordBatchReader.from_stream(value)
+    uuids = [field.name for field in stream.schema if isinstance(field.type, pa.UuidType)]
+    for field in stream.schema:
+        if field.name not in uuids and _is_within(field.type, lambda kind: isinstance(kind, pa.UuidType)):
+            raise TypeError(f"{field.name} has UUIDs within it, and a frame would have their bytes: make texts of them")
+        if _is_within(field.type, lambda kind: pa.types.is_interval(kind) or pa.types.is_union(kind)):
+            raise TypeError(f"{field.name} is of type {field.type}, which no frame has: cast it to text, or drop it")
+    return pl.DataFrame(_narrowed(stream)).with_columns(*map(uuid_text, uuids))
+
+
+def _narrowed(stream: Any) -> Any:
+    """The frame with types that polars has for what it would change, or panic over.
+
+    Decimals of more than 38 digits are decimals of 38 where all values of the column have no more, and texts otherwise.
+    A date64 is a date.
+    """
+    import pyarrow as pa
 
     from redrive.rows.sources.parquet_unfit import changed_type
 
     def narrow(kind: Any) -> Any:
+        if pa.types.is_date64(kind):
+            return pa.date32()
         return pa.decimal128(_LONGEST, kind.scale) if pa.types.is_decimal256(kind) else kind
 
     def text(kind: Any) -> Any:
-        return pa.string() if pa.types.is_decimal256(kind) else kind
+        return pa.string() if pa.types.is_decimal256(kind) else narrow(kind)
 
-    stream = pa.RecordBatchReader.from_stream(value)
-    if "decimal256" not in str(stream.schema.types):
+    def is_changed(kind: Any) -> bool:
+        return bool(pa.types.is_date64(kind) or pa.types.is_decimal256(kind))
+
+    changed = [place for place, field in enumerate(stream.schema) if _is_within(field.type, is_changed)]
+    if not changed:
         return stream
     table = stream.read_all()
-    for place, field in enumerate(table.schema):
-        if "decimal256" in str(field.type):
-            column = table.column(place)
-            try:
-                column = column.cast(changed_type(field.type, narrow))
-            except (pa.ArrowException, ValueError):
-                column = column.cast(changed_type(field.type, text))
-            table = table.set_column(place, field.name, column)
+    for place in changed:
+        field, column = table.schema.field(place), table.column(place)
+        try:
+            column = column.cast(changed_type(field.type, narrow))
+        except (pa.ArrowException, ValueError):
+            column = column.cast(changed_type(field.type, text))
+        table = table.set_column(place, field.name, column)
     return table
+
+
+def _is_within(kind: Any, is_meant: Callable[[Any], bool]) -> bool:
+    """Whether a type, or one that it is made of, is one that is meant."""
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    return is_meant(kind) or any(_is_within(one, is_meant) for one in inner)
 
 
 class FrameRecords:

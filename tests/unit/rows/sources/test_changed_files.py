@@ -1,4 +1,4 @@
-"""A file that is written in place while it is read: no row of two versions, and no complete run."""
+"""A file that changes while its run is under way: no row of two versions, and no complete run with rows missing."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ CASES = {
     "csv": (redrive.rows.csv, as_csv),
     "gzip": (redrive.rows.csv, lambda rows: gzip.compress(as_csv(rows), 1)),
     "ndjson": (redrive.rows.ndjson, as_ndjson),
+    "ndjson.gz": (redrive.rows.ndjson, lambda rows: gzip.compress(as_ndjson(rows), 1)),
     "parquet": (redrive.rows.parquet, as_parquet),
 }
 
@@ -91,7 +92,6 @@ def test_file_written_in_place_fails_the_run_and_no_row_is_mixed(tmp_path, load,
     assert marks(tmp_path) == {"new": len(NEW)}
 
 
-@pytest.mark.parametrize("case", [CASES["csv"], CASES["parquet"]], ids=["csv", "parquet"])
 def test_file_of_a_glob_written_in_place_is_not_set_aside(tmp_path, load, case):
     kind, made = case
     for name, ids in (("a", range(10)), ("b", range(10, ROWS))):
@@ -151,6 +151,57 @@ def test_text_file_that_is_appended_to_is_read_with_what_came(tmp_path, load, na
 
     assert load(kind(path), append).status == "complete"
     assert marks(tmp_path) == {"old": ROWS, "new": 50}
+
+
+class TestFileBeforeItsTurn:
+    """Of the files of a glob, the last one changes while the first is read."""
+
+    @pytest.fixture
+    def files(self, tmp_path, case):
+        kind, made = case
+        for name, ids in (("a", range(1_000)), ("b", range(1_000, 1_010)), ("c", range(1_010, 1_200))):
+            (tmp_path / f"{name}.in").write_bytes(made(records("old", ids)))
+        return kind(tmp_path / "*.in"), tmp_path / "c.in"
+
+    @pytest.mark.parametrize("is_renamed", [False, True], ids=["in place", "renamed"])
+    @pytest.mark.parametrize("rows", [None, 20], ids=["empty", "fewer rows"])
+    def test_shorter_file_fails_the_run(self, tmp_path, load, case, files, rows, is_renamed):
+        source, last = files
+        short = b"" if rows is None else case[1](records("old", range(1_010, 1_010 + rows)))
+
+        def shorten():
+            written = tmp_path / "next" if is_renamed else last
+            written.write_bytes(short)
+            written.rename(last)
+
+        with pytest.raises(RunStopped, match=r"c\.in (has become shorter|was changed)") as stopped:
+            load(source, shorten)
+        report = stopped.value.report
+        assert (report.status, report.rejected) == ("failed", 0)
+        assert marks(tmp_path) == {"old": 1_010}
+
+    def test_other_content_fails_the_run(self, load, case, files):
+        source, last = files
+        other = case[1](records("new", range(1_010, 1_200)))
+        with pytest.raises(RunStopped, match=r"c\.in (is another file|has grown since|has become shorter|was changed)"):
+            load(source, lambda: last.write_bytes(other))
+
+    def test_missing_file_fails_the_run(self, load, files):
+        source, last = files
+        with pytest.raises(RunStopped, match=r"(?i)no (such )?file .*c\.in"):
+            load(source, last.unlink)
+
+    @pytest.mark.parametrize("case", [CASES["csv"], CASES["ndjson"]], ids=["csv", "ndjson"])
+    def test_appended_rows_are_read(self, tmp_path, load, case, files):
+        source, last = files
+        more = case[1](records("new", range(1_200, 1_210))).removeprefix(b"id,v\n")
+
+        def append():
+            with last.open("ab") as file:
+                file.write(more)
+
+        assert load(source, append).status == "complete"
+        assert marks(tmp_path) == {"old": 1_200, "new": 10}
 
 
 def test_source_opened_again_after_an_error_meets_the_change(tmp_path, case):

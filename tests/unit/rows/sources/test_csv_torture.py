@@ -198,6 +198,7 @@ def test_lines_are_numbered_as_an_editor_does(csv_file):
     ],
     ids=["bare", "quoted", "of many lines", "of quotes"],
 )
+@pytest.mark.slow
 def test_a_field_of_five_megabytes_is_a_field(csv_file, field):
     records, bad, _ = read(csv_file(b"a,b\n1," + field + b"\n2,z\n"))
     text = field.decode()

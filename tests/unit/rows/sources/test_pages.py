@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import redrive
 from redrive import Service, rows
+from redrive.cli.exits import exit_code
 from redrive.errors import SourceError
 from redrive.testing import Answer, set_testing
 
@@ -389,6 +390,28 @@ class TestResumeOfOtherPages:
         assert stopped.value.kind == "transient"
         assert load(tmp_path, Api("Monday")).run().resumed
 
+    def test_open_circuit_stops_the_run_with_advice(self, tmp_path):
+        stop_after_two_pages(tmp_path, Api("Monday"))
+        service = Service("partner", retry=redrive.Retry(attempts=1), breaker=redrive.Breaker(failures=1))
+        with pytest.raises(ConnectionRefusedError):
+            service.call(_refuse)
+        pipeline = load(tmp_path, Api("Monday"), service=service)
+        with pytest.raises(redrive.RunStopped, match=r"circuit is open.*; nothing was read; running again") as stopped:
+            pipeline.run()
+        assert (stopped.value.kind, exit_code(stopped.value)) == ("transient", 69)
+        service.reset()
+        assert pipeline.run().resumed
+
+    def test_verdict_of_fetch_stops_the_run(self, tmp_path):
+        stop_after_two_pages(tmp_path, Api("Monday"))
+
+        def busy(page):
+            raise redrive.Transient("maintenance until noon")
+
+        with pytest.raises(redrive.RunStopped, match="maintenance until noon; nothing was read") as stopped:
+            load(tmp_path, busy).run()
+        assert stopped.value.kind == "transient"
+
     @pytest.mark.parametrize(("identity", "resumed"), [("1 July", True), ("2 July", False)])
     def test_a_declared_identity_decides(self, tmp_path, identity, resumed):
         stop_after_two_pages(tmp_path, Api("Monday"), identity="1 July")
@@ -418,10 +441,14 @@ class Api:
         return [{"id": page * 10 + n, "day": self.day} for n in range(10)] if page <= 4 else []
 
 
-def load(tmp_path, fetch, **options):
+def _refuse():
+    raise ConnectionRefusedError("down")
+
+
+def load(tmp_path, fetch, *, service=None, **options):
     return redrive.Pipeline(
         "daily",
-        source=rows.pages(Service("partner"), fetch, **options),
+        source=rows.pages(service or Service("partner"), fetch, **options),
         sink=rows.table(f"sqlite:///{tmp_path}/sink.db", "t", key="id", create=True),
         batch=10,
         store=tmp_path / "store.db",

@@ -159,6 +159,45 @@ def test_an_api_that_gives_less_than_it_is_asked_for_does_not_end_the_source(ser
         batches(rows.pages(service, fetch, by=style, size=50))
 
 
+class TestShortPageByOffset:
+    @staticmethod
+    def source(service, sizes, following="more", **options):
+        """Pages at the offsets 0, 10, 20 …, each with so many items."""
+
+        def fetch(offset):
+            place = offset // 10
+            return {"items": EVERYTHING[offset : offset + sizes[place]], "more": place + 1 < len(sizes)}
+
+        return rows.pages(service, fetch, by="offset", size=10, following=following, **options)
+
+    @pytest.mark.parametrize("in_flight", [1, 4])
+    @pytest.mark.parametrize("following", ["more", lambda page: page["more"]])
+    def test_capped_page_with_following_stops(self, service, following, in_flight):
+        source = self.source(service, [4, 4, 4, 4], following, in_flight=in_flight)
+        with pytest.raises(SourceError, match=r"offset 0 has 4 items instead of 10, .* set size to that"):
+            batches(source)
+
+    def test_short_page_in_the_middle_stops(self, service):
+        source = self.source(service, [10, 7, 10])
+        reading = source.open(None, source.identity())
+        assert reading.read(10).rows.records == EVERYTHING[:10]
+        with pytest.raises(SourceError, match="offset 10 has 7 items instead of 10, and more follow"):
+            reading.read(10)
+        reading.close()
+
+    def test_empty_page_before_others_stops(self, service):
+        with pytest.raises(SourceError, match=r"has 0 items instead of 10, and more follow\. If the API filters"):
+            batches(self.source(service, [10, 0, 10]))
+
+    def test_short_last_page_is_the_end(self, service):
+        assert records(batches(self.source(service, [10, 10, 3]))) == EVERYTHING[:23]
+
+    def test_replayed_page_that_is_capped_stays_open(self, service):
+        source = self.source(service, [10, 7, 10], identity="today")
+        with pytest.raises(SourceError, match="offset 10 has 7 items instead of 10"):
+            source.again({"page": 10, "service": "partner", "body": None}, source.identity())
+
+
 def test_a_single_short_page_is_a_whole_source(service):
     assert (
         records(batches(rows.pages(service, lambda page: EVERYTHING[:3] if page == 1 else [], size=50)))

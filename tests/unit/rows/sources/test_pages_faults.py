@@ -305,6 +305,19 @@ def test_malformed_pages_in_a_row_are_for_the_gate_to_judge(server, client, serv
     assert [lost.raw["page"] for lost in unreadable] == [3, 4, 5, 6, 7]
 
 
+def test_pages_without_a_list_do_not_open_the_circuit(server, client):
+    for number in (2, 3, 4):
+        server.on(f"/pages/{number}", Answer(json={"error": "no such shop"}))
+    service = Service("partner", breaker=Breaker(failures=2), retry=Retry(attempts=2), budget=None)
+    found, unreadable, _, error = read_all(
+        rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
+    )
+    assert error is None
+    assert found == rows_of(1, *range(5, LAST + 1))
+    assert [lost.raw["page"] for lost in unreadable] == [2, 3, 4]
+    assert service.circuit == "closed"
+
+
 def test_a_lost_page_is_the_last_of_its_batch(server, client, service):
     server.on("/pages/3", Answer(body="<html>"))
     source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")

@@ -224,6 +224,50 @@ def test_a_row_group_is_not_taken_from_another_file_with_the_same_footer(tmp_pat
         source.again(bad.raw, bad.context)
 
 
+@pytest.mark.parametrize("groups", [(0, 1), (1, 2), (0, 2), (0, 1, 2)])
+def test_all_damaged_row_groups_come_from_a_whole_copy(tmp_path, groups):
+    path = write(tmp_path / "a.parquet", 3_000)
+    whole = path.read_bytes()
+    for group in groups:
+        damage(path, group)
+    source = parquet(path)
+    found = [bad for batch in read_all(source) for bad in batch.unreadable]
+    letters = json.loads(json.dumps([[bad.raw, bad.context] for bad in found]))
+    assert [raw["row_group"] for raw, _ in letters] == list(groups)
+    resumed = [
+        bad for batch in read_all(source, position={"file": str(path), "row": 1_000}) for bad in batch.unreadable
+    ]
+    assert [bad.context for bad in resumed] == [bad.context for bad in found if bad.raw["row_group"] >= 1]
+    for raw, context in letters:
+        with pytest.raises(ValueError, match=f"row group {raw['row_group']} cannot be read"):
+            source.again(raw, context)
+    path.write_bytes(whole)
+    for raw, context in letters:
+        first = raw["row"] - 1
+        assert [row["id"] for row in source.again(raw, context)] == list(range(first, first + raw["rows"]))
+
+
+def test_letter_of_one_of_two_row_groups_is_not_taken_from_another_file(tmp_path):
+    plain = {"compression": "none", "write_statistics": False, "use_dictionary": False, "row_group_size": 1_000}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(3_000)}), path, write_page_checksum=True, **plain)
+    damage(path, 0)
+    damage(path, 1)
+    source = parquet(path)
+    found = [bad for batch in read_all(source) for bad in batch.unreadable]
+    pq.write_table(pa.table({"id": range(3_000, 6_000)}), path, write_page_checksum=True, **plain)
+    for bad in found:
+        with pytest.raises(ValueError, match=r"is another file than .*If the sink has a key"):
+            source.again(bad.raw, bad.context)
+
+
+def test_letter_of_an_only_damaged_row_group_names_no_others(tmp_path):
+    path = write(tmp_path / "a.parquet", 3_000)
+    damage(path, 1)
+    [bad] = [bad for batch in read_all(parquet(path)) for bad in batch.unreadable]
+    assert bad.context["file"].keys() == {"size", "footer", "rest"}  # as earlier versions have it
+
+
 def test_a_record_is_given_back_and_anything_else_is_told(tmp_path):
     source = parquet(write(tmp_path / "a.parquet", 1))
     assert source.again({"id": 1}) == {"id": 1}

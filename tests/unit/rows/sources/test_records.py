@@ -6,7 +6,9 @@ import itertools
 import json
 import sqlite3
 from collections import ChainMap, UserDict
+from datetime import date
 from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import polars as pl
@@ -446,3 +448,36 @@ class TestFrames:
     def test_an_arrow_table_that_is_no_frame_is_refused(self):
         with pytest.raises(TypeError, match="records cannot read this Table as a frame"):
             records(pa.Table.from_arrays([[1], [2]], names=["id", "id"]))
+
+    ONE = UUID("6f1c1e0e-0b7a-4a3e-9d55-0a1b2c3d4e5f")
+
+    def test_types_that_polars_lacks_are_kept(self):
+        """A date64 is a date and no timestamp, a UUID is its text and no bytes."""
+        kinds = {"day": pa.date64(), "days": pa.list_(pa.date64()), "id": pa.uuid()}
+        values = {"day": [86_400_000, None], "days": [[0], None], "id": [self.ONE.bytes, None]}
+        arrow = pa.table({name: pa.array(values[name], kind) for name, kind in kinds.items()})
+        assert rows_of(read_all(records(arrow))) == [
+            {"day": date(1970, 1, 2), "days": [date(1970, 1, 1)], "id": str(self.ONE)},
+            {"day": None, "days": None, "id": None},
+        ]
+
+    def test_value_that_would_be_changed_is_refused(self):
+        uuids = pa.array([self.ONE.bytes], pa.uuid())
+        with pytest.raises(TypeError, match="ids has UUIDs within it"):
+            records(pa.table({"ids": pa.ListArray.from_arrays([0, 1], uuids)}))
+        with pytest.raises(TypeError, match="would lose data"):
+            records(pa.table({"day": pa.array([1], pa.int64()).view(pa.date64())}))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
+        pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1]), pa.array(["a"])]),
+        pa.array([[(1, 2, 3)]], pa.list_(pa.month_day_nano_interval())),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_arrow_type_that_no_frame_has_is_refused(column):
+    with pytest.raises(TypeError, match=r"odd is of type .*, which no frame has: cast it to text, or drop it"):
+        records(pa.table({"odd": column}))
