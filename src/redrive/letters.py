@@ -9,6 +9,9 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+GENERATED_KEY = "generated_key"
+"""Where the record of a call has the idempotency key that redrive made for it."""
+
 
 class ErrorType(StrEnum):
     """Where in a pipeline a record was rejected."""

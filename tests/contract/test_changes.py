@@ -122,6 +122,34 @@ def test_a_letter_on_which_a_bulk_edit_raises_is_left_alone_and_named(dlq, put):
 
 
 @pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("(part for part in record)", "a generator"),
+        ('{**record, "fee": map(float, record["fee"])}', "a map"),
+        ("lambda: record", "a function"),
+        ("record.items", "a builtin_function_or_method"),
+        ("record.keys()", "a dict_keys"),
+        ('ValueError("fee")', "a ValueError"),
+        ("dict", "the class dict"),
+    ],
+)
+class TestEditThatIsNoData:
+    def test_edit_raises_and_changes_nothing(self, dlq, put, source, what):
+        put(1)
+        (letter,) = dlq.find()
+        with pytest.raises(redrive.LetterError, match=f"its new record is or holds {what}, which JSON cannot hold"):
+            dlq.edit(letter.id, expression=source)
+        assert dlq.find() == [letter]
+
+    def test_bulk_edit_reports_the_letter_as_failed(self, dlq, put, source, what):
+        put(2)
+        report = dlq.edit_many(expression=source, pipeline="vendor", dry_run=False)
+        assert (report.changed, report.failed) == (0, 2)
+        assert what in report.failures[0][1]
+        assert dlq.count(edited=True) == 0
+
+
+@pytest.mark.parametrize(
     ("edit", "says"),
     [
         ({}, "an edit is one of"),

@@ -10,7 +10,7 @@ from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.observe.figures import Reader
 from redrive.policy.fleet import Saying, Word
 from redrive.store.forget import count_service, find_work, forget_service, forget_work
-from redrive.store.schema import checkpoints, gauges, pipelines, runs, task_runs, tasks
+from redrive.store.schema import checkpoints, gauges, pipelines, replayed_rows, runs, task_runs, tasks
 from tests.support.alerts import finding, judgement
 from tests.support.run_history import MONDAY
 
@@ -59,6 +59,25 @@ class TestPipeline:
         (alert,) = store.alerts.find()
         assert (str(alert.status), alert.resolution) == ("resolved", "closed by ops: vendor was forgotten")
         assert find_work(store.database, "vendor").kinds == ()
+
+    def test_notes_of_its_replays_are_removed(self, store, tmp_path, put):
+        put(2)
+        store.dlq.replay(lambda records: [None] * len(records), pipeline="vendor", dry_run=False, canary=0)
+        assert rows_of(store, replayed_rows) == [1]
+        forget(store, "vendor", tmp_path)
+        assert rows_of(store, replayed_rows) == [0]
+
+    def test_notes_of_replays_that_protect_another_pipeline_stay_with_it(self, store, tmp_path):
+        for name in ("vendor", "orders"):
+            failing(name, store, tmp_path)
+        noted = {"sink": "", "written_at": MONDAY, "newest_letter": MONDAY}
+        pairs = [("vendor", "orders"), ("orders", "vendor"), ("vendor", "vendor"), ("orders", "orders")]
+        notes = [{"letters_of": one, "pipeline_name": other, **noted} for one, other in pairs]
+        store.database.write(lambda connection: connection.execute(replayed_rows.insert(), notes))
+        forget(store, "vendor", tmp_path)
+        assert rows_of(store, replayed_rows) == [3]
+        forget(store, "orders", tmp_path)
+        assert rows_of(store, replayed_rows) == [0]
 
     def test_alert_that_others_share_stays_open_for_them(self, store, tmp_path):
         for name in ("vendor", "orders"):

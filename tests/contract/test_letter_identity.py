@@ -46,6 +46,18 @@ def records_of(store: redrive.Store, **filters: Any) -> list[Any]:
     return [letter.record for letter in store.dlq.each(**filters)]
 
 
+class TestKeyWithEscapes:
+    @pytest.mark.parametrize(
+        ("key", "other"),
+        [("a\0b", r"a\x00b"), ("\ud800", r"\ud800"), ("a\0b", "a\0b\0"), ("x" * 600 + "\0", "x" * 600 + r"\x00")],
+    )
+    def test_equal_text_of_another_key_is_another_letter(self, store, key, other):
+        for fee, text in enumerate((key, other)):
+            assert store.dlq.put({"fee": fee}, "no price", pipeline="orders", key=text).new == 1
+            assert store.dlq.put({"fee": fee}, "no price", pipeline="orders", key=text).repeated == 1
+        assert [letter.record["fee"] for letter in store.dlq.each()] == [0, 1]
+
+
 class TestKeyThatNamesSeveralRows:
     def test_rows_of_a_later_run_do_not_replace_those_of_an_earlier_one(self, store, url):
         run(store, url, lines(1, 2, 3), key="order")

@@ -219,3 +219,44 @@ class TestImportedFromAnotherStore:
             here.dlq.edit(letter.id, patch={"card": CARD, "fee": "3"})
             report = here.dlq.replay(pipeline)
             assert (report.selected, report.reprocessed, report.key_unknown) == (1, 1, 1)
+
+
+class TestKeyOfReplayedPage:
+    @pytest.fixture
+    def replayed(self, store, tmp_path):
+        """Load three pages of one row, the second by a replay, and return the pipeline."""
+        broken = {2}
+
+        def fetch(page: int) -> dict[str, Any]:
+            if page in broken:
+                raise ValueError("the page is malformed")
+            return {
+                "items": [{"id": page, "card": CARD if page == 2 else f"card {page}", "fee": "1"}] if page < 4 else []
+            }
+
+        service = redrive.Service("cards", retry=redrive.Retry(attempts=1))
+        pipeline = redrive.Pipeline(
+            "payments",
+            source=redrive.rows.pages(service, fetch, bad_page="quarantine", size=1),
+            sink=redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "payments", key="card", create=True),
+            store=store,
+            gate=redrive.Gate(abort=1),
+        )
+        pipeline.run()
+        broken.clear()
+        assert store.dlq.replay(pipeline, dry_run=False).reprocessed == 1
+        return pipeline
+
+    def test_is_stored_as_digest(self, store, replayed):
+        assert CARD not in everything_stored(store)
+
+    def test_stays_a_digest_when_replayed_again(self, store, replayed):
+        (letter,) = store.dlq.find(status="any")
+        store.dlq.reopen(ids=[letter.id], note="once more")
+        assert store.dlq.replay(replayed, dry_run=False).reprocessed == 1
+        assert CARD not in everything_stored(store)
+
+    def test_is_superseded_by_newer_row(self, store, run, replayed):
+        run({"id": 2, "card": CARD, "fee": "2"})
+        (letter,) = store.dlq.find(status="any")
+        assert letter.superseded_at is not None

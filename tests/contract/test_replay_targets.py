@@ -1,11 +1,14 @@
 """Which letters a replay sends to which target, and how fast."""
 
+import contextlib
 import datetime as dt
+import sqlite3
 
 import pytest
 from sqlalchemy import update
 
 import redrive
+from redrive.dlq.claims import Claims
 from redrive.store.schema import letters as letters_table
 
 
@@ -140,11 +143,24 @@ class TestRate:
         report = dlq.replay(kept, pipeline="vendor", rate=400, batch=4, dry_run=False)
         assert (report.reprocessed, kept.sizes) == (9, [4, 4, 1])
 
-    @pytest.mark.parametrize("rate", [0, -1, True, "fast", float("nan")])
+    @pytest.mark.parametrize(
+        "rate", [0, -1, True, "fast", float("nan"), float("inf"), pytest.param(10**400, id="huge"), 1e-9]
+    )
     def test_rate_must_be_a_positive_number(self, dlq, letters, rate):
         letters("vendor", 1)
         with pytest.raises(redrive.LetterError, match="rate must be a number of letters per second above 0"):
             dlq.replay(Kept(), pipeline="vendor", rate=rate, dry_run=False)
+        assert dlq.count(status="pending") == 1
+
+    @pytest.mark.parametrize(
+        "lease", [0, -5, True, "long", float("nan"), float("inf"), 1e18, pytest.param(10**400, id="huge")]
+    )
+    def test_lease_must_be_a_year_at_most(self, dlq, letters, lease):
+        letters("vendor", 1)
+        with pytest.raises(
+            redrive.LetterError, match="lease must be a number of seconds above 0 and at most 31,536,000"
+        ):
+            dlq.replay(Kept(), pipeline="vendor", lease=lease, dry_run=False)
         assert dlq.count(status="pending") == 1
 
 
@@ -180,3 +196,50 @@ class TestSuperseded:
     def test_filter_finds_it(self, dlq, one_superseded):
         assert [letter.id for letter in dlq.find(superseded=True)] == [one_superseded.id]
         assert dlq.count(superseded=False) == 1
+
+
+class TestOrderOfUnknownKeys:
+    """A record whose key only the validator knows may be the row of any other letter."""
+
+    @pytest.fixture
+    def fees(self, store, tmp_path):
+        """A pipeline whose letters have no key, with letters of Monday and newer ones of Tuesday for the same rows."""
+        file, fixed = tmp_path / "fees.csv", []
+
+        def validate(record):
+            if not fixed:
+                raise ValueError("fee is not a number")
+            return {"id": int(record["Order No"]), "day": record["day"]}
+
+        sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "fees", key="id", create=True)
+        pipeline = redrive.Pipeline("fees", source=redrive.rows.csv(file), validate=validate, sink=sink, store=store)
+        for day in ("monday", "tuesday"):
+            file.write_text("Order No,day\n" + "".join(f"{number},{day}\n" for number in range(60)))
+            pipeline.run()
+        fixed.append(True)
+        return pipeline
+
+    def days(self, tmp_path):
+        with contextlib.closing(sqlite3.connect(tmp_path / "out.db")) as connection:
+            return dict(connection.execute("SELECT day, count(*) FROM fees GROUP BY day"))
+
+    @pytest.mark.parametrize("options", [{}, {"canary": 5}, {"canary": 5, "batch": 3}, {"rate": 1e6}])
+    def test_canary_sends_no_newer_letter_first(self, dlq, fees, tmp_path, options):
+        report = dlq.replay(fees, dry_run=False, **options)
+        assert report.reprocessed + report.superseded == 120
+        assert self.days(tmp_path) == {"tuesday": 60}
+
+    def test_letters_of_a_killed_replay_are_waited_for(self, store, dlq, fees, tmp_path):
+        claims = Claims(store.dlq._database, lease=0.5)  # of a replay that was killed
+        oldest = [letter.id for letter in dlq.each()][:10]
+        store.dlq._database.write(lambda connection: claims.take(connection, oldest))
+        assert dlq.replay(fees, dry_run=False, batch=30, lease=1).reprocessed == 120
+        assert self.days(tmp_path) == {"tuesday": 60}
+
+    def test_letters_of_a_living_replay_stop_it(self, store, dlq, fees, tmp_path):
+        claims = Claims(store.dlq._database, lease=60)
+        oldest = [letter.id for letter in dlq.each()][:10]
+        store.dlq._database.write(lambda connection: claims.take(connection, oldest))
+        with pytest.raises(redrive.LetterError, match="another replay has 10 of these letters in work"):
+            dlq.replay(fees, dry_run=False, lease=0.1)
+        assert dlq.count(status="pending") == 120

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 import redrive
-from redrive.alerts import expected, judging, ledger
+from redrive.alerts import cases, expected, judging
 from redrive.calls.recording import Batch
 from redrive.calls.rollups import Book
 from redrive.errors import FlowError, LetterError, PipelineError, RunStopped, StoreError
@@ -510,4 +510,4 @@ def test_rubbish_is_refused_and_nothing_is_removed(store, few, older_than, says)
 def test_as_much_is_kept_as_the_rules_look_at():
     assert retention.NEWEST >= judging._REMEMBERED
     assert expected.KNOWN + timedelta(days=expected.BACK) <= retention.LEARNED
-    assert retention.UNTOLD >= ledger._REMEMBERED
+    assert retention.UNTOLD >= cases._REMEMBERED

@@ -13,13 +13,19 @@ from redrive.store.schema import letters
 _STEP = 0.618  # its multiples are spread over the fractions of 1
 
 
+def has_unknown_key(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> bool:
+    """Return whether one of the selected letters may be a row of any key."""
+    unknown = select(letters.c.id).where(letters.c.sink_key.is_(None), *conditions).limit(1)
+    return connection.execute(unknown).first() is not None
+
+
 def canary_first(
     connection: Connection, ids: Sequence[int], *, canary: int, of: int, conditions: Sequence[ColumnElement[bool]]
 ) -> Sequence[int]:
     """Return the letters with the canary in front, spread evenly from the oldest to the newest.
 
     Of several letters of one key, the oldest is taken: a canary that sent a newer one would let the older one overwrite
-    it afterwards.
+    it afterwards. Where keys are unknown, the order of the letters must not be changed at all.
 
     Args:
         ids: the selection in the order in which it is sent.

@@ -51,6 +51,10 @@ class Digests:
         """Return the digest of a text, marked as one."""
         return value if value.startswith(PREFIX) else f"{PREFIX}{self._hash(value.encode()).hex()}"
 
+    def short(self, value: str) -> str:
+        """Return a digest of 12 characters, to tell apart texts that look the same when they are masked."""
+        return self._hash(value.encode(errors="backslashreplace")).hex()[:12]
+
     def identity(self, identity: bytes) -> bytes:
         """Return the digest of the identity of a letter that comes from another store."""
         return self._hash(identity)

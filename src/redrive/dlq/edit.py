@@ -17,8 +17,11 @@ from redrive.dlq.prepare import error_text
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.letters import OPEN, Edit, EditReport, Letter
+from redrive.letters import Change as Difference
 from redrive.masking import MASK, mask_all
+from redrive.masking.controls import without_controls
 from redrive.store.database import Database
+from redrive.store.encoding import encode
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 
@@ -87,7 +90,7 @@ def edit_one(
         try:
             made = _edit(letter, change, redactor)
         except Exception as error:
-            said = redactor.text(error_text(error), letter.payload)
+            said = redactor.text(_why(error), letter.payload)
             raise LetterError(f"letter {letter_id} cannot be edited so: {said}; nothing was changed") from error
         keys = stored_texts, database.dialect.now(connection)
         _write(connection, [(letter, made)], note, *keys, undo=change is None)
@@ -161,7 +164,7 @@ def _batch(
         try:
             edit = _edit(letter, change, redactor)
         except Exception as error:
-            failures.append((letter.id, redactor.text(error_text(error), letter.payload)))
+            failures.append((letter.id, redactor.text(_why(error), letter.payload)))
             continue
         if not diff(letter.payload, edit.after):
             unchanged += 1
@@ -185,10 +188,29 @@ def refuse_mask(redactor: Redactor, before: Any, after: Any) -> None:
     """Raise LetterError if an edit would put the mask, as people see it, in the place of a value that is not shown."""
     if redactor.has_masked_field(after) and not redactor.has_masked_field(before):
         raise LetterError(f"it would set a redacted field to its mask, {MASK!r}; give the value itself")
-    shown = {one.path: one.after for one in diff(before, mask_all(before))}
+    shown = {one.path: one.after for one in diff(before, mask_all(before)) if not _lacks_only_controls(one)}
     for change in diff(before, after):
         if change.path in shown and change.after == shown[change.path]:
             raise LetterError(f"it would set {change.path!r} to what is shown of its value; give the value itself")
+
+
+def _refuse_unstorable(record: Any) -> None:
+    """Raise LetterError if a record holds what would be stored as its description, such as a generator."""
+    lost: list[str] = []
+    encode(record, lost=lost)
+    if lost:
+        raise LetterError(
+            f"its new record is or holds {lost[0]}, which JSON cannot hold; give plain data, such as a list"
+        )
+
+
+def _why(error: Exception) -> str:
+    return str(error) if isinstance(error, LetterError) else error_text(error)
+
+
+def _lacks_only_controls(shown: Difference) -> bool:
+    """Return whether a text is shown without its colours and the like, and complete otherwise."""
+    return isinstance(shown.before, str) and shown.after == without_controls(shown.before)
 
 
 def _edit(letter: Letter, change: Change | None, redactor: Redactor) -> Edit:
@@ -196,6 +218,7 @@ def _edit(letter: Letter, change: Change | None, redactor: Redactor) -> Edit:
         before, after = letter.payload, letter.record
     else:
         before, after = letter.record, change(letter.payload)
+        _refuse_unstorable(after)
         refuse_mask(redactor, letter.payload, after)
     return Edit(id=letter.id, before=before, after=after, changes=tuple(diff(before, after)))
 

@@ -16,7 +16,7 @@ from redrive.store.schema import letter_audit, letters
 
 PAGE = 1_000
 _STREAM = {"yield_per": 20_000}
-_BEGINNING = 200  # characters that are read of what is too large
+_BEGINNING = 4_000  # characters that are read of what is too large: more than are shown, to see secrets whole
 _HEAVY = ("raw_record", "edited_record", "context")
 
 

@@ -15,7 +15,7 @@ from redrive.dlq.digests import Digests
 from redrive.dlq.fingerprint import Fingerprint, fingerprint
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
-from redrive.letters import ErrorType, NewLetter
+from redrive.letters import GENERATED_KEY, ErrorType, NewLetter
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import canonical, decode, encode
 from redrive.store.types import utc_text
@@ -41,7 +41,7 @@ _OF_ANY_SOURCE = "\0"
 """Stands for the source where it does not identify a letter; no source is stored under this name."""
 
 _Place = tuple[str | None, ...]
-"""Pipeline, source, cause, and the run where that counts: what the letters of a batch mostly have in common."""
+"""Pipeline, source, cause unless it is a call, and the run where that counts: mostly equal in a batch."""
 
 
 class Preparer:
@@ -90,15 +90,17 @@ class Preparer:
         error_type, message, cause = self._error(letter)
         raw, context = encode(letter.record), letter.context
         key = None if letter.key is None else as_key(letter.key)
+        own_key = None if key is None else _identifying(letter.key, key)
         sink_key = None if letter.sink_key is None else as_key(letter.sink_key)
         target = self._target if letter.target is None else letter.target
         position = None if letter.position is None else storable(str(letter.position))
         if self._digests is not None:
-            masked = masked_record(letter.record, raw, self._redactor, self._digests)
+            masked = masked_record(letter.record, raw, self._redactor, self._digests, error_type=error_type)
             if masked is not None:
                 raw, digest = masked
                 context = {**(context or {}), REDACTED: digest}
-                key = masked_text(key, letter.record, self._redactor, self._digests)
+                shown_key, key = key, masked_text(key, letter.record, self._redactor, self._digests)
+                own_key = own_key if key == shown_key else key
                 position = masked_text(position, letter.record, self._redactor, self._digests)
                 # Nobody looks at this key, and a transform may have made it of masked values: no need to look for them.
                 sink_key = None if sink_key is None else self._digests.text(sink_key)
@@ -119,9 +121,9 @@ class Preparer:
             cause,
             self._identity(
                 self._common(pipeline, source, cause, error_type, run_id),
-                key if self._by_key else sink_key if letter.is_key_sure else None,
+                own_key if self._by_key else sink_key if letter.is_key_sure else None,
                 position,
-                _content(raw, context),
+                _content(_of_the_call(raw, error_type), context),
             ),
             letter.attempts,
             rejected,
@@ -135,8 +137,9 @@ class Preparer:
         """Return by what the row of a run may be known."""
         place = self._common(row.pipeline_name, row.source_table, row.fingerprint, row.error_type, row.run_id)
         context = None if row.context is None or self._digests is None else decode(row.context)
-        by_position = self._identity(place, None, row.position, _content(row.raw_record, context))
-        content = f"{canonical(row.raw_record)}\0{'' if row.context is None else canonical(row.context)}"
+        raw = _of_the_call(row.raw_record, row.error_type)
+        by_position = self._identity(place, None, row.position, _content(raw, context))
+        content = f"{canonical(raw)}\0{'' if row.context is None else canonical(row.context)}"
         # The next delivery of a row may be a file of another name, and its key may be known today and not tomorrow.
         anywhere = place
         if row.error_type not in _NAMES_WORK:
@@ -154,6 +157,9 @@ class Preparer:
 
     def _common(self, pipeline: str, source: str | None, cause: str, error_type: str, run_id: str | None) -> _Place:
         """Return what the identity of a letter has in common with those of its batch."""
+        if error_type == ErrorType.CALL:
+            # In one outage equal calls fail for several causes: refused, timed out, circuit open. A replay makes one.
+            return (pipeline, source, error_type)
         if self._by_run and error_type not in _NAMES_WORK:
             return (pipeline, source, cause, run_id)
         return (pipeline, source, cause)
@@ -234,14 +240,27 @@ class Preparer:
         return start + int(number[-12:]).to_bytes(5, "big") + full[8:]
 
 
-def masked_record(record: Any, raw: str, redactor: Redactor, digests: Digests) -> tuple[str, str] | None:
+def masked_record(
+    record: Any, raw: str, redactor: Redactor, digests: Digests, *, error_type: str | None = None
+) -> tuple[str, str] | None:
     """Return the record with its named fields masked, and the digest of all of it; None where it has none of them.
 
     Args:
         raw: the record as it is stored otherwise.
+        error_type: of the letter; where it is not known, the digest tells all records apart.
     """
     masked = encode(redactor.record(record))
-    return None if masked == raw else (masked, digests.text(canonical(raw)))
+    return None if masked == raw else (masked, digests.text(canonical(_of_the_call(raw, error_type))))
+
+
+def _of_the_call(raw: str, error_type: str | None) -> str:
+    """Return a record without the idempotency key that redrive made for a call: equal calls have keys of their own."""
+    if error_type != ErrorType.CALL or f'"{GENERATED_KEY}"' not in raw:
+        return raw
+    record = decode(raw)
+    if not isinstance(record, Mapping):
+        return raw
+    return encode({name: value for name, value in record.items() if name != GENERATED_KEY})
 
 
 def masked_text(text: str | None, record: Any, redactor: Redactor, digests: Digests) -> str | None:
@@ -320,6 +339,12 @@ def as_key(key: object) -> str:
     if len(text) <= _LONGEST_KEY:
         return text
     return f"{text[: _LONGEST_KEY - 40]}…{blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def _identifying(key: object, stored: str) -> str:
+    """Return the text that identifies a key. Where the stored one has escapes, they may be the text of another key."""
+    text = key if isinstance(key, str) else str(key)
+    return stored if storable(text) == text else f"{text!a}\0"
 
 
 def key_text(parts: Sequence[Any]) -> str | None:

@@ -469,6 +469,7 @@ class DeadLetters:
             dry_run=dry_run,
             redactor=self.redactor,
             stored_texts=self.stored_texts,
+            masks=self._masks,
             progress=progress,
         )
         try:

@@ -23,7 +23,7 @@ from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 from redrive.dlq.forms import mask_form
-from redrive.masking import MASK, cut_to_mask, mask
+from redrive.masking import MASK, mask, mask_start
 from redrive.store.encoding import decode, encode
 
 # Shorter values are found in every message.
@@ -63,18 +63,23 @@ class Redactor:
         copy, secrets = self._part(value)
         return _scrub(copy, secrets) if secrets else copy
 
-    def text(self, message: str, record: Any, *, most: int | None = None) -> str:
+    def text(self, message: str, record: Any, *, rows: Iterable[Any] = (), most: int | None = None) -> str:
         """The message without the values of the record's named fields, and without what looks like a credential.
 
         Args:
+            rows: records whose values the message may show as well, such as the rows of a page.
             most: characters of it that are looked at for credentials, and returned.
         """
         if self.fields:
-            secrets = self._part(record)[1]
-            if secrets is None:
-                return MASK  # the record cannot be looked into, so nobody knows what of it the message shows
-            message = _without(secrets, _CUT_SHORT.sub(f"input_value={MASK}", message))
-        return mask(message if most is None else cut_to_mask(message, most))
+            message = _CUT_SHORT.sub(f"input_value={MASK}", message)
+            shown: set[str] = set()
+            for one in (record, *rows):
+                secrets = self._part(one)[1]
+                if secrets is None:
+                    return MASK  # the record cannot be looked into, so nobody knows what of it the message shows
+                shown.update(secret for secret in secrets if secret in message)
+            message = _without(sorted(shown, key=len, reverse=True), message)
+        return mask(message) if most is None else mask_start(message, most)
 
     def is_shown(self, text: str, record: Any) -> bool:
         """Whether a text, such as a key or a position, holds the value of a named field.

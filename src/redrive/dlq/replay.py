@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
-from redrive.dlq.canary import canary_first
+from redrive.dlq.canary import canary_first, has_unknown_key
 from redrive.dlq.claims import LEASE, Claims, holders, unsaved_runs
 from redrive.dlq.due import Schedule
 from redrive.dlq.edited_keys import respell_all
@@ -43,6 +43,7 @@ CANARY = 10
 """Letters that a large replay sends first, unless it is told otherwise."""
 CANARY_ABOVE = 100
 """Letters above which a replay is large."""
+_LONGEST_LEASE = 365 * 86_400
 _LOOK_AGAIN = 0.25
 _MASKED = "values of the record were masked before it was stored; edit all of them before it is replayed"
 
@@ -79,7 +80,11 @@ class Plan:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise LetterError(f"{name} must be a whole number of {least} or more, not {value!r}")
-        checks.seconds("lease", self.lease, above=0)
+        if not (checks.finite(self.lease) and 0 < self.lease <= _LONGEST_LEASE):
+            raise LetterError(
+                f"lease must be a number of seconds above 0 and at most {_LONGEST_LEASE:,} (a year), "
+                f"not {checks.shown(self.lease)}"
+            )
         if settled := set(self.chosen.status or ()) - set(OPEN):
             raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is replayed")
 
@@ -108,6 +113,7 @@ class Replay:
         dry_run: bool,
         redactor: Redactor,
         stored_texts: StoredTexts,
+        masks: bool = False,
         progress: Progress | None = None,
     ) -> None:
         self._dry = dry_run
@@ -116,6 +122,7 @@ class Replay:
         self._plan = plan
         self._redactor = redactor
         self._stored_texts = stored_texts
+        self._masks = masks
         self._progress = progress or (lambda done, total: None)
         self._claims = Claims(database, lease=plan.lease)
         self._tally = Tally()
@@ -129,6 +136,7 @@ class Replay:
         self._by_target: Counter[str] = Counter()
         self._others: dict[str, int] = {}
         self._canary: int | None = None
+        self._is_ordered = False  # whether no newer letter may overtake an older one: keys are unknown
         self._pace = Pace(plan.rate)
         self._held: dict[int, datetime] = {}  # letters in other hands, and until when
         self._sent: Sequence[Letter] = ()
@@ -197,8 +205,9 @@ class Replay:
         self._others = self._of_others(connection)
         must_be_records(connection, conditions)
         self._refuse_foreign()
+        self._is_ordered = self._target.overwrites and has_unknown_key(connection, conditions)
         self._canary = self._canary_of(self._wanted())
-        if self._canary is not None:
+        if self._canary is not None and not self._is_ordered:
             sample = {"canary": self._canary, "of": self._wanted()}
             self._ids = canary_first(connection, self._ids, **sample, conditions=conditions)
 
@@ -272,7 +281,6 @@ class Replay:
             size = self._size()
             if size <= 0:
                 return
-            self._pace.wait()
             batch = take(list(self._ids[place : place + size]))
             place += size
             if batch:
@@ -280,11 +288,11 @@ class Replay:
                 self._progress(self._tally.attempted, self._wanted())
 
     def _size(self) -> int:
-        """How many letters to take next."""
+        """Wait until letters may be sent, and return how many to take next."""
         size = min(self._plan.batch, self._wanted() - self._tally.attempted)
         if self._canary is not None and self._tally.attempted < self._canary:
             size = min(size, self._canary - self._tally.attempted)
-        return self._pace.size(size)
+        return self._pace.allow(size)
 
     def _wanted(self) -> int:
         return len(self._ids) if self._plan.limit is None else min(len(self._ids), self._plan.limit)
@@ -294,9 +302,28 @@ class Replay:
 
     def _claim(self, ids: list[int]) -> list[Letter]:
         taken = self._database.write(lambda connection: self._take(connection, ids))
+        if self._is_ordered and taken.held:
+            taken = self._wait_for_older(ids, taken)
         self._held.update(taken.held)
         self._count_left_out(taken)
         return taken.batch
+
+    def _wait_for_older(self, ids: list[int], taken: _Taken) -> _Taken:
+        """Wait until no other replay has one of the letters: it may hold an older record of a row of this batch."""
+        ends = time.monotonic() + self._plan.lease + 1
+        while taken.held:
+            if time.monotonic() >= ends:
+                raise LetterError(
+                    f"another replay has {len(taken.held)} of these letters in work, and their keys are not known; "
+                    "newer records could be overwritten. Run it again when the other replay has ended"
+                )
+            held, batch = set(taken.held), [letter.id for letter in taken.batch]
+            self._database.write(lambda connection, batch=batch: self._claims.release(connection, batch))  # type: ignore[misc]
+            time.sleep(min(_LOOK_AGAIN, self._plan.lease / 4))
+            taken = self._database.write(lambda connection: self._take(connection, ids))
+            if set(taken.held) != held:
+                ends = time.monotonic() + self._plan.lease + 1
+        return taken
 
     def _take(self, connection: Connection, ids: Sequence[int]) -> _Taken:
         """Claim what is free of these letters, and still to be sent."""
@@ -343,7 +370,6 @@ class Replay:
         while self._held and time.monotonic() < ends and self._tally.attempted < self._wanted():
             known = dict(self._held)
             free = self._size()
-            self._pace.wait()
             taken = self._database.write(
                 lambda connection, known=known, free=free: self._take(  # type: ignore[misc]
                     connection, sorted(known)[:free]
@@ -390,6 +416,7 @@ class Replay:
                 target=self._target,
                 dialect=self._database.dialect,
                 stored_texts=self._stored_texts,
+                masks=self._masks,
             )
         )
         self._tally.seen_meanwhile += len(missed)
@@ -416,7 +443,8 @@ class Replay:
         return answered
 
     def _storable(self, letter: Letter, answer: Answer, reason: str) -> Answer:
-        return replace(answer, reason=storable(self._redactor.text(reason, letter.payload)))
+        said = self._redactor.text(reason, letter.payload, rows=answer.rows)
+        return replace(answer, reason=storable(said), rows=())
 
     def _canary_failed(self) -> bool:
         tally, canary = self._tally, self._canary
@@ -433,7 +461,7 @@ class Replay:
             yield
         except TargetFailed as failed:
             tally = self._tally
-            said = self._redactor.text(str(failed), [letter.payload for letter in self._sent])
+            said = self._redactor.text(str(failed), [letter.payload for letter in self._sent], rows=failed.rows)
             kept = f"{tally.reprocessed:,} letters were reprocessed and {tally.failed:,} failed again before"
             tally.stopped = f"{said}; {kept if not self._dry else 'a dry run'}, the rest stays as it was"
             raise ReplayStopped(tally.stopped, kind=failed.verdict.kind, report=self.report()) from failed.error

@@ -39,6 +39,7 @@ def mark(
     target: Target,
     dialect: Dialect,
     stored_texts: StoredTexts,
+    masks: bool,
 ) -> list[Answered]:
     """Mark letters by what became of them; return those that did not fail, and whose record failed anew meanwhile.
 
@@ -47,6 +48,7 @@ def mark(
     Args:
         target: what they were sent to.
         stored_texts: how a key may be stored.
+        masks: whether no masked value may be stored.
     """
     mine = [(letter, answer) for letter, answer in answers if letter.id in ours]
     failed = [(letter, answer.reason or "") for letter, answer in mine if answer.became is Became.FAILED]
@@ -72,7 +74,7 @@ def mark(
     in_part = [(letter, answer) for letter, answer in mine if answer.became is Became.FAILED and answer.keys]
     note_replayed(connection, dialect, [*written, *in_part], pipeline=target.pipeline, sink=target.sink)
     supersede(connection, [*written, *in_part], pipeline=target.pipeline, stored_texts=stored_texts, now=now)
-    remember_keys(connection, written, stored_texts=stored_texts, now=now)
+    remember_keys(connection, written, stored_texts=stored_texts, masks=masks, now=now)
     entries += _fail(connection, failed, schedule, now)
     if entries:
         connection.execute(letter_audit.insert(), entries)

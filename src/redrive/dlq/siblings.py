@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, case, func, literal, null, or_, select, update
+from sqlalchemy import ColumnElement, Connection, case, func, literal, null, or_, select, update
 
+from redrive.dlq.digests import PREFIX
 from redrive.dlq.prepare import REDACTED, as_key
 from redrive.dlq.target import Answer
 from redrive.letters import Letter, Status
@@ -112,19 +113,31 @@ def supersede(
 
 
 def remember_keys(
-    connection: Connection, written: Sequence[tuple[Letter, Answer]], *, stored_texts: StoredTexts, now: datetime
+    connection: Connection,
+    written: Sequence[tuple[Letter, Answer]],
+    *,
+    stored_texts: StoredTexts,
+    masks: bool,
+    now: datetime,
 ) -> None:
     """Give letters without a key, such as those of lines, or with another one, the key of the row that was written.
 
     Later runs then see that they have replaced it. A record that became several rows has no one key.
+
+    Args:
+        masks: whether no masked value may be stored. A letter without a key, such as that of a page, then gets the
+            digest, since its record does not say whether its rows have masked fields.
     """
     one_key: dict[int, str] = {}
+    unseen: dict[int, str] = {}
     for letter, answer in written:
         if answer.keys is None or len(answer.keys) != 1:
             continue
         plain, *digests = stored_texts(as_key(next(iter(answer.keys))))
         if not (letter.context or {}).get(REDACTED):
             one_key[letter.id] = plain
+            if masks and digests:
+                unseen[letter.id] = digests[0]
         elif digests:  # otherwise this process does not mask, and must not store the key of a masked record
             one_key[letter.id] = digests[0]
     column = letters.c
@@ -132,7 +145,11 @@ def remember_keys(
     lines = [letter.id for letter, _ in written if letter.edited and not isinstance(letter.payload, Mapping)]
     received = literal({"sink_key": None, "superseded_at": None}, column.received_key.type)
     for some in _parts(list(one_key)):
-        written_key = case({one: one_key[one] for one in some}, value=column.id)
+        written_key: ColumnElement[Any] = case({one: one_key[one] for one in some}, value=column.id)
+        if hidden := {one: unseen[one] for one in some if one in unseen}:
+            has_digest = column.sink_key.startswith(PREFIX)  # from an earlier replay
+            is_hidden = or_(column.sink_key.is_(None), has_digest) & among(column.id, list(hidden))
+            written_key = case((is_hidden, case(hidden, value=column.id)), else_=written_key)
         connection.execute(
             update(letters)
             .where(among(column.id, some), column.received_key.is_(None), column.status == Status.REPROCESSED)

@@ -49,6 +49,8 @@ class Answer:
     """The keys of the rows that were written; None where the target does not say."""
     one_per_run: bool = False
     """Whether other letters of these keys and of the same run count no more."""
+    rows: Sequence[Any] = ()
+    """Rows whose values the reason may show, where the letter's record does not hold them: those of a page, say."""
 
 
 class Outcomes(list[str | BaseException | None]):
@@ -60,12 +62,15 @@ class Outcomes(list[str | BaseException | None]):
         keys: Sequence[frozenset[str]],
         *,
         one_per_run: bool,
+        rows: Sequence[Sequence[Any]] | None = None,
     ) -> None:
         super().__init__(outcomes)
         self.keys = keys
         """By record: the keys in the sink of the rows that were written, and that count from now on."""
         self.one_per_run = one_per_run
         """Whether of the rows of one key and run only one counts, the first."""
+        self.rows = [()] * len(self) if rows is None else rows
+        """By record: the rows that its outcome may show values of; they are masked in what is written down of it."""
 
 
 class Reprocesses(Protocol):
@@ -95,6 +100,21 @@ class TargetFailed(RedriveError):
         self.verdict = verdict
         self.answered: list[tuple[Letter, Answer]] = []
         """What it answered before that: these letters were sent, and must not be sent again."""
+        self.rows = rows_shown_by(error)
+
+
+_ROWS = "_redrive_rows"
+
+
+def note_rows(error: BaseException, rows: Sequence[Any]) -> None:
+    """Note with an exception the rows whose values its text may show, for the replay that masks it."""
+    BaseException.__setattr__(error, _ROWS, rows)  # a class of its own may refuse attributes
+
+
+def rows_shown_by(error: object) -> Sequence[Any]:
+    """Return the rows that were noted with an exception."""
+    rows: Sequence[Any] = vars(error).get(_ROWS, ()) if isinstance(error, BaseException) else ()
+    return rows
 
 
 class WrongAnswer(LetterError):
@@ -147,6 +167,7 @@ class Target:
         except Exception as error:
             if is_interrupt(error):
                 raise
+            note_rows(error, records)
             raise TargetFailed(error, _classifier.classify(error, scope="row")) from error
 
     def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:
@@ -167,7 +188,7 @@ class Target:
             if verdict.kind not in _OF_THE_RECORD:
                 raise TargetFailed(error, verdict) from error
             if len(letters) == 1:
-                return [_answer(error)]
+                return [replace(_answer(error), rows=rows_shown_by(error))]
         middle = len(letters) // 2
         first = self.try_all(letters[:middle], dry_run=dry_run)
         try:
@@ -201,8 +222,8 @@ class Target:
         if not isinstance(outcomes, Outcomes):
             return heard
         return [
-            replace(answer, keys=keys, one_per_run=outcomes.one_per_run)
-            for answer, keys in zip(heard, outcomes.keys, strict=True)
+            replace(answer, keys=keys, one_per_run=outcomes.one_per_run, rows=rows)
+            for answer, keys, rows in zip(heard, outcomes.keys, outcomes.rows, strict=True)
         ]
 
 

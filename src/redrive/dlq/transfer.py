@@ -214,7 +214,7 @@ def _mask(row: dict[str, Any], values: tuple[Any, Any, Any], redactor: Redactor,
         row[name] = row[name] and redactor.text(redactor.text(row[name], record), edited)
     if row["edited_record"] is not None:
         row["edited_record"] = encode(redactor.record(edited))
-    masked = masked_record(record, row["raw_record"], redactor, digests)
+    masked = masked_record(record, row["raw_record"], redactor, digests, error_type=row["error_type"])
     if masked is None:
         return context
     row["raw_record"], digest = masked

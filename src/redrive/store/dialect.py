@@ -95,7 +95,11 @@ class Dialect(Protocol):
 
     def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
         """Count further sightings of letters that are open, each of `rows` so many times; the letter shows the
-        newest, the audit log keeps a raw record that differed. No identity comes twice."""
+        newest, the audit log keeps a raw record that differed. No identity comes twice.
+
+        A call that was not sent, with 0 attempts, keeps the letter's error, cause and attempts: they may be of an
+        attempt that reached the service.
+        """
 
     def same_content(self, connection: Connection, rows: Sequence[LetterRow]) -> Sequence[tuple[int, int]]:
         """Return the letters that have the identity, raw record and context of a row: its place, and the letter's id.

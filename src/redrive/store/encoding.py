@@ -20,6 +20,9 @@ What JSON can hold is stored as itself, so that `raw_record->>'fee'` finds it. T
 | tuple, set, frozenset                       | `{"$tuple": [1, 2]}`, `{"$set": [...]}`, `{"$frozenset": [...]}`     |
 | dict with other keys, or with a `$key`      | `{"$map": [[key, value], ...]}`                                      |
 
+SQLite keeps text that is a number as a number in a column of JSON, and may change it. There a value that is nothing but
+a float, or an int beyond 64 bits signed, is an object as well: `{"$float": "12.5"}`, `{"$int": "9223372036854775808"}`.
+
 A datetime has its offset, zone and fold only where it has them: naive stays naive.
 
 These are reduced to what they hold, and come back as that plain value: an Enum member (its value), a subclass of str,

@@ -25,6 +25,7 @@ from redrive.store.schema import (
     gauges,
     letters,
     pipelines,
+    replayed_rows,
     run_key_blocks,
     run_keys,
     runs,
@@ -92,6 +93,7 @@ def forget_work(database: Database, name: str, *, files: Path) -> Forgotten:
         connection.execute(delete(checkpoints).where(checkpoints.c.pipeline_name == name))
         connection.execute(delete(runs).where(runs.c.pipeline_name == name))
         connection.execute(delete(pipelines).where(pipelines.c.name == name))
+        _forget_replays(connection, name)
         noted = or_(gauges.c.name.startswith(f"promise:{name}:", autoescape=True), gauges.c.name == f"fresh:{name}")
         connection.execute(delete(gauges).where(noted))
         return found
@@ -103,6 +105,16 @@ def forget_work(database: Database, name: str, *, files: Path) -> Forgotten:
         for start in range(0, len(found.run_ids), BATCH):
             flows.remove(found.run_ids[start : start + BATCH])
     return found
+
+
+def _forget_replays(connection: Connection, name: str) -> None:
+    """Remove when replays have written rows, but for what other pipelines need to know before they overwrite them."""
+    column = replayed_rows.c
+    undecided = select(letters.c.pipeline_name).where(letters.c.status.in_(OPEN))
+    others = select(pipelines.c.name).where(pipelines.c.name != name).union(undecided)
+    ours = or_(column.letters_of == name, column.pipeline_name == name)
+    unneeded = column.letters_of.not_in(others) & column.pipeline_name.not_in(others)
+    connection.execute(delete(replayed_rows).where(ours, unneeded))
 
 
 def _found(database: Database, connection: Connection, name: str) -> Forgotten:

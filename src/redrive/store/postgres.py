@@ -124,12 +124,15 @@ class PostgresDialect:
                 FROM seen_again AS again JOIN {letter} ON {same}
                 WHERE NOT ({unchanged})"""
         )
+        is_unsent = "again.error_type = 'call' AND again.attempts = 0"
         cursor.execute(
             f"""UPDATE {letter} SET seen = letter.seen + again.seen,
                        last_seen = greatest(letter.last_seen, again.last_seen),
-                       run_id = again.run_id, error_message = again.error_message,
-                       source_table = again.source_table, position = again.position,
-                       attempts = again.attempts, raw_record = again.raw_record,
+                       run_id = again.run_id, source_table = again.source_table, position = again.position,
+                       error_message = CASE WHEN {is_unsent} THEN letter.error_message ELSE again.error_message END,
+                       fingerprint = CASE WHEN {is_unsent} THEN letter.fingerprint ELSE again.fingerprint END,
+                       attempts = CASE WHEN {is_unsent} THEN letter.attempts ELSE again.attempts END,
+                       raw_record = again.raw_record,
                        context = again.context, target = coalesce(again.target, letter.target),
                        trace_id = coalesce(again.trace_id, letter.trace_id), superseded_at = NULL,
                        edited_record = CASE WHEN {unchanged} THEN letter.edited_record END,

@@ -35,6 +35,7 @@ _SETTINGS = (
 )
 
 _LONGEST_WAIT = 2.0
+_STARTS_OF_NUMBERS = frozenset("-0123456789")
 DIRECTORY_NAME = ".redrive"
 """The directory that is ours alone, where nothing names another store."""
 _LOG = logging.getLogger("redrive.store")
@@ -74,7 +75,7 @@ class SqliteDialect:
             "sqlite://",
             creator=self._connect,
             poolclass=QueuePool,  # SQLAlchemy takes a URL without a path for a database in memory
-            json_serializer=encode,
+            json_serializer=_encode,
             hide_parameters=True,  # a traceback is no place for records
             json_deserializer=decode,
             # The tables name their schema on PostgreSQL; a file has none.
@@ -154,7 +155,8 @@ class SqliteDialect:
         newest = cursor.fetchone()
         # Most letters are new, so they are not looked for first; those that are not leave a gap in the count.
         # The driver is quicker with tuples that are nothing more.
-        cursor.executemany(f"{_insert(PUT_COLUMNS)} ON CONFLICT DO NOTHING", [tuple(row) for row in rows])
+        values = [tuple(_as_stored(row)) for row in rows]
+        cursor.executemany(f"{_insert(PUT_COLUMNS)} ON CONFLICT DO NOTHING", values)
         if cursor.rowcount == len(rows):
             _count(cursor, PUT_COLUMNS, rows)
             return ()
@@ -165,17 +167,23 @@ class SqliteDialect:
 
     def add_letters(self, connection: Connection, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         cursor = connection.connection.cursor()
-        cursor.executemany(_insert(columns), rows)
+        records = [columns.index(name) for name in ("raw_record", "edited_record") if name in columns]
+        values = [list(row) for row in rows]
+        for row in values:
+            for place in records:
+                row[place] = row[place] and _tagged(row[place])
+        cursor.executemany(_insert(columns), values)
         _count(cursor, columns, rows)
 
     def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
         cursor = connection.connection.cursor()
         pending = "identity = :identity AND CASE WHEN status IN ('pending', 'escalated') THEN 1 END = 1"
+        is_unsent = ":error_type = 'call' AND :attempts = 0"
         # Of a masked record the context has the digest.
         other_text = "NOT (raw_record = :raw_record AND context IS :context)"
         statement = f"SELECT raw_record, context FROM dead_letter_queue WHERE {pending} AND {other_text}"
         values = []
-        for row, count in zip(rows, times, strict=True):
+        for row, count in zip(map(_as_stored, rows), times, strict=True):
             of = row._asdict()
             cursor.execute(statement, of)
             is_same = all(_has_content(row, *found) for found in cursor.fetchall())
@@ -189,8 +197,10 @@ class SqliteDialect:
         )
         cursor.executemany(
             f"""UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
-                       run_id = :run_id, error_message = :error_message, source_table = :source_table,
-                       position = :position, attempts = :attempts,
+                       run_id = :run_id, source_table = :source_table, position = :position,
+                       error_message = CASE WHEN {is_unsent} THEN error_message ELSE :error_message END,
+                       fingerprint = CASE WHEN {is_unsent} THEN fingerprint ELSE :fingerprint END,
+                       attempts = CASE WHEN {is_unsent} THEN attempts ELSE :attempts END,
                        edited_record = CASE WHEN :is_same THEN edited_record END,
                        sink_key = CASE WHEN :is_same AND (sink_key IS NOT NULL OR edited_record IS NOT NULL)
                            THEN sink_key ELSE :sink_key END,
@@ -205,7 +215,7 @@ class SqliteDialect:
     def same_content(self, connection: Connection, rows: Sequence[LetterRow]) -> Sequence[tuple[int, int]]:
         cursor = connection.connection.cursor()
         pairs = []
-        for place, row in enumerate(rows):
+        for place, row in enumerate(map(_as_stored, rows)):
             cursor.execute("SELECT id, raw_record, context FROM dead_letter_queue WHERE identity = ?", (row.identity,))
             pairs += [(place, letter_id) for letter_id, *found in cursor.fetchall() if _has_content(row, *found)]
         return pairs
@@ -262,9 +272,36 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def _has_content(row: LetterRow, raw_record: str, context: str | None) -> bool:
-    """Whether a row has the record and the context of a letter; the order of fields does not count, as in jsonb."""
-    return is_same(row.raw_record, raw_record) and is_same(row.context, context)
+def _encode(value: object) -> str:
+    return _tagged(encode(value))
+
+
+def _tagged(text: str) -> str:
+    """Return the JSON of a value so that SQLite keeps it as it is.
+
+    SQLite stores text that is a number as a number in columns declared JSON: ints beyond 64 bits signed become floats,
+    1.0 becomes 1, and some versions change the last digit of a float. Such a number becomes an object that `decode`
+    knows anyway. Numbers within lists and objects are safe.
+    """
+    if text[0] not in _STARTS_OF_NUMBERS:
+        return text
+    if not text.lstrip("-").isdigit():
+        return f'{{"$float": "{text}"}}'
+    return text if int(text) < 2**63 else f'{{"$int": "{text}"}}'
+
+
+def _as_stored(row: LetterRow) -> LetterRow:
+    tagged = _tagged(row.raw_record)
+    return row if tagged is row.raw_record else row._replace(raw_record=tagged)
+
+
+def _has_content(row: LetterRow, raw_record: str | float, context: str | None) -> bool:
+    """Whether a row, as stored, has the record and context of a letter; the order of fields does not count.
+
+    A record that is an int is read as a number, and so are all numbers that an older version stored.
+    """
+    stored = raw_record if isinstance(raw_record, str) else _encode(raw_record)
+    return is_same(row.raw_record, stored) and is_same(row.context, context)
 
 
 def _insert(columns: Sequence[str]) -> str:
