@@ -4,10 +4,15 @@ import json
 import threading
 
 import pytest
+from sqlalchemy import select
 
 from redrive.alerts.desk import Desk
+from redrive.alerts.message import compose
 from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings
+from redrive.alerts.stored_key import StoredKeys
+from redrive.masking import mask
 from redrive.notices import AlertStatus, Facts, Urgency, What
+from redrive.store.schema import alert_sends, alert_silences, alerts
 
 EXPORT = {"key": "nightly-export", "severity": "P2", "title": "the export has no rows"}
 
@@ -60,6 +65,12 @@ class TestOpen:
     def test_fact_under_the_name_of_a_secret_is_masked(self, store):
         alert = store.alerts.open(key="k", severity="P2", title="t", facts={"password": "S3cretFACT", "host": "db-1"})
         assert alert.facts.named == {"password": "***", "host": "db-1"}
+
+    def test_facts_of_the_class_are_masked_by_their_names(self, store):
+        facts = Facts(named={"api_key": "S3cretFACT", "host": "db-1"}, environment={"DB_PASSWORD": "S3cretFACT"})
+        alert = store.alerts.open(key="k", severity="P2", title="t", facts=facts)
+        assert alert.facts.named == {"api_key": "***", "host": "db-1"}
+        assert alert.facts.environment == {"DB_PASSWORD": "***"}
 
     def test_opens_an_alert_and_notifies_its_route(self, desk):
         alert = desk.open(**EXPORT, facts={"rows": 0, "file": "export.csv"})
@@ -192,3 +203,82 @@ class TestResolve:
         desk.pass_time()
         desk.look_at_letters()
         assert desk.get(alert.id).status is AlertStatus.OPEN
+
+
+CARDS = ("order-4539900010051111", "order-4539900010131111")
+URLS = ("postgresql://etl:first@db/prod", "postgresql://etl:second@db/prod")
+
+
+class TestMaskedKeys:
+    """Keys that hold what is masked, and differ in nothing else."""
+
+    @pytest.fixture(params=[CARDS, URLS], ids=["cards", "passwords"])
+    def keys(self, request):
+        first, second = request.param
+        assert mask(first) == mask(second) != first
+        return request.param
+
+    @pytest.fixture
+    def pair(self, desk, keys):
+        return [desk.open(key=key, severity="P1", title="refund stuck") for key in keys]
+
+    def test_they_are_two_alerts_that_are_sent_under_their_stored_keys(self, desk, pair):
+        messages = [compose(What.OPENED, alert, desk.settings) for alert in pair]
+        assert [one.key for one in messages] == [alert.key for alert in pair]
+        assert pair[0].key != pair[1].key
+
+    def test_resolving_one_leaves_the_other_open(self, desk, keys, pair):
+        assert desk.resolve(keys[0]).id == pair[0].id
+        assert [one.id for one in desk.find(status="open")] == [pair[1].id]
+
+    def test_opening_again_counts(self, desk, keys, pair):
+        assert desk.open(key=keys[0], severity="P1", title="refund stuck").seen == 2
+
+    def test_key_of_the_message_acknowledges_its_alert(self, desk, pair):
+        assert desk.acknowledge(key=compose(What.OPENED, pair[1], desk.settings).key, by="me").id == pair[1].id
+
+    def test_key_as_it_was_given_finds_its_alert(self, desk, keys, pair):
+        assert desk.acknowledge(key=f"custom:{keys[1]}", by="me").id == pair[1].id
+        assert [one.id for one in desk.find(subject=keys[0])] == [pair[0].id]
+
+    def test_subject_as_it_was_given_silences_its_alert(self, desk, keys, pair):
+        desk.silence(seconds=60, reason="known", subject=keys[0])
+        assert set(desk.silenced_until(pair)) == {pair[0].id}
+
+    def test_nothing_is_stored_in_clear(self, store, desk, keys, pair):
+        desk.silence(seconds=60, reason="known", subject=keys[0])
+        tables = (alerts, alert_sends, alert_silences)
+        rows = store.database.read(lambda connection: [connection.execute(select(one)).all() for one in tables])
+        secrets = [key.removeprefix("order-").split("@")[0] for key in keys]
+        assert not any(secret in repr(rows) for secret in secrets)
+
+    def test_key_without_secrets_is_stored_as_it_is(self, desk):
+        assert desk.open(key="token:shipfast", severity="P2", title="t").key == "custom:token:shipfast"
+
+    def test_keys_that_differ_in_spaces_are_two_alerts(self, desk):
+        first, second = (desk.open(key=key, severity="P2", title="t") for key in ("a b", "a  b"))
+        assert first.key != compose(What.OPENED, second, desk.settings).key == second.key
+
+
+class TestKeysOfOlderVersions:
+    """Alerts that were stored under their keys as they were given."""
+
+    @pytest.fixture
+    def older(self, desk):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(StoredKeys, "of", lambda self, key: key)
+            alert = desk.open(key=URLS[0], severity="P2", title="t")
+        assert alert.key == f"custom:{URLS[0]}"
+        return alert
+
+    def test_opening_again_counts_and_keeps_its_key(self, desk, older):
+        again = desk.open(key=URLS[0], severity="P2", title="t")
+        assert (again.id, again.seen, again.key, len(again.evidence)) == (older.id, 2, f"custom:{URLS[0]}", 1)
+        assert "first" not in again.subject.name
+
+    def test_it_is_resolved_by_the_key_as_it_was_given(self, desk, older):
+        assert desk.resolve(URLS[0]).id == older.id
+
+    @pytest.mark.parametrize("key", [f"custom:{URLS[0]}", "custom:postgresql://etl:***@db/prod"])
+    def test_it_is_acknowledged_by_either_form(self, desk, older, key):
+        assert desk.acknowledge(key=key, by="me").id == older.id

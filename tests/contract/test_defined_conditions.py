@@ -140,7 +140,8 @@ class TestQuery:
             ("SELECT n FROM missing", "no such table: missing"),
             ("SELECT 1, 2", "must return one number"),
             ("SELECT 'a'", "must return one number"),
-            ("DELETE FROM jobs", "readonly"),
+            ("DELETE FROM jobs", "must be one statement that begins with SELECT"),
+            ("WITH old AS (SELECT 1) DELETE FROM jobs", "readonly"),
         ],
     )
     def test_query_that_fails_is_an_alert_of_its_own(self, watch, shop, query, reason):
@@ -172,7 +173,10 @@ class TestStoreOfPostgres:
         look = watch(letters=own)
         assert look() == {("letters", "P3", "letters: 3 is above 2")}
         remove = ConditionSettings(
-            severity=Urgency.P3, query="DELETE FROM pipeline.dead_letter_queue RETURNING 1", url=store_url, above=0.0
+            severity=Urgency.P3,
+            query="WITH gone AS (DELETE FROM pipeline.dead_letter_queue RETURNING 1) SELECT count(*) FROM gone",
+            url=store_url,
+            above=0.0,
         )
         look = watch(remove=remove)
         look()
@@ -192,6 +196,16 @@ class TestStoreOfPostgres:
         assert {condition for condition, *_ in look()} == {"monitor_failed"}
         made = store.database.read(lambda connection: connection.exec_driver_sql("SELECT to_regclass('evil')").scalar())
         assert made is None
+
+    def test_program_of_the_server_is_not_run(self, store, store_url, watch):
+        if not store.database.dialect.is_remote:
+            pytest.skip("of PostgreSQL")
+        query = "COPY (SELECT 1) TO PROGRAM 'true'"  # which a superuser may run in a read-only transaction
+        look = watch(evil=ConditionSettings(severity=Urgency.P3, query=query, url=store_url, above=0.0))
+        look()
+        look()
+        (alert,) = look.desk.find(status="open", subject="conditions:evil")
+        assert "must be one statement that begins with SELECT" in alert.facts.error
 
     @pytest.mark.parametrize("value", ["'NaN'::float8", "'Infinity'::float8", "'NaN'::numeric"])
     def test_number_that_is_not_finite_is_not_measured(self, store, store_url, watch, value):

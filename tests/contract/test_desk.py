@@ -1,6 +1,7 @@
 """From a run to an alert: real pipelines and flows on both databases, and what their store has to say of them."""
 
 import logging
+import signal
 import socket
 import threading
 from contextlib import suppress
@@ -364,6 +365,54 @@ def test_a_run_that_died_and_is_gone_on_with_has_recovered(store, vendor, monkey
     vendor(rows(4_000), batch=1_000).run()
     (alert,) = store.alerts.find()
     assert (str(alert.urgency), alert.condition, str(alert.status)) == ("P3", "recovered", "resolved")
+
+
+class TestCodeThatCallsSysExit:
+    def exited(self, pipeline):
+        with pytest.raises(SystemExit):
+            pipeline.run()
+
+    @pytest.mark.parametrize("code", [3, 0, None, "the settings are missing"])
+    def test_run_that_exits_is_an_alert_at_once(self, store, vendor, code):
+        self.exited(vendor(failing(SystemExit(code))))
+        (alert,) = store.alerts.find()
+        assert (str(alert.urgency), alert.condition, str(alert.status)) == ("P1", "permanent_error", "open")
+        said = "" if code is None else repr(code)
+        assert alert.title == f"vendor was stopped: code of the pipeline called sys.exit({said})"
+
+    def test_complete_run_resolves_the_alert(self, store, vendor):
+        self.exited(vendor(failing(SystemExit(3))))
+        vendor(rows()).run(restart=True)
+        assert alerts(store) == [("P1", "permanent_error", "resolved")]
+
+    def test_exit_while_the_source_is_compared_is_an_alert(self, store, vendor):
+        def source():
+            if is_broken:
+                raise SystemExit(3)
+            yield from rows(4_000)
+
+        is_broken = False
+        pipeline = vendor(source, batch=1_000)
+        with pytest.raises(RunStopped):
+            pipeline.run(watch=lambda _: pipeline.stop())
+        is_broken = True
+        self.exited(pipeline)
+        assert alerts(store) == [("P1", "permanent_error", "open")]
+
+    def test_exit_of_a_signal_handler_is_no_alert(self, store, vendor):
+        def stop(number, frame):
+            raise SystemExit(0)
+
+        def source():
+            yield from rows(20)
+            signal.raise_signal(signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, stop)
+        try:
+            self.exited(vendor(source))
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert alerts(store) == []
 
 
 # ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

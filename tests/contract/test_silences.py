@@ -5,11 +5,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from redrive.alerts.channels import DeliveryFailed
 from redrive.alerts.desk import Desk
+from redrive.alerts.outbox import Outbox
+from redrive.alerts.sender import Sender
 from redrive.alerts.settings import Maintenance, Quiet
 from redrive.errors import AlertError
-from redrive.notices import AlertFilter, AlertStatus, Facts, Subject, What
-from tests.support.alerts import NOON, P1, P3, after, finding, judgement, settings, watched
+from redrive.notices import AlertFilter, AlertStatus, Facts, SendStatus, Subject, What
+from tests.support.alerts import NOON, P1, P3, Recorder, after, finding, judgement, raising, settings, watched
 
 HOUR = 3_600
 
@@ -209,6 +212,197 @@ class TestSnooze:
             desk.snooze(number, seconds=HOUR)
         with pytest.raises(AlertError, match="there is no alert 99"):
             desk.snooze(99, seconds=HOUR)
+
+
+class TestQueuedMessages:
+    """Messages that wait for a channel, or for the end of quiet hours, when their alert is silenced."""
+
+    @pytest.fixture
+    def recorder(self):
+        return Recorder()
+
+    @pytest.fixture
+    def make(self, store, clock, recorder):
+        def make(*routes, **options):
+            desk = Desk(store.database, settings(*(routes or ("team",)), **options), clock=clock)
+            desk.sender = Sender(store.database, desk.settings, deliver=recorder)
+            desk.sender.ring = lambda: None  # the test decides when messages are sent
+            return desk
+
+        return make
+
+    def send(self, desk, clock, seconds):
+        clock.at = after(seconds)
+        desk.send_due()
+
+    def silence(self, desk, **options):
+        return desk.silence(seconds=HOUR, reason="known", **(options or {"subject": "vendor"}))
+
+    def test_silence_holds_queued_message_until_it_ends(self, desk, clock, recorder):
+        find(desk, finding())
+        self.silence(desk)
+        self.send(desk, clock, HOUR - 1)
+        assert recorder.said() == []
+        self.send(desk, clock, HOUR)
+        assert recorder.said() == [("opened", "run:vendor")]
+
+    def test_snooze_holds_queued_message_until_it_ends(self, desk, clock, recorder):
+        find(desk, finding())
+        desk.snooze(desk.find()[0].id, seconds=HOUR)
+        self.send(desk, clock, HOUR - 1)
+        assert recorder.said() == []
+        self.send(desk, clock, HOUR)
+        assert recorder.said() == [("opened", "run:vendor")]
+
+    def test_maintenance_window_holds_queued_message(self, make, clock, recorder):
+        desk = make(maintenance=(Maintenance(begins=after(60), ends=after(HOUR)),))
+        find(desk, finding())
+        self.send(desk, clock, 61)
+        assert recorder.said() == []
+        self.send(desk, clock, HOUR)
+        assert recorder.said() == [("opened", "run:vendor")]
+
+    def test_held_message_is_due_when_the_silence_ends(self, desk):
+        find(desk, finding())
+        self.silence(desk)
+        due = Outbox(desk._database, desk.settings).due(now=NOON)
+        assert due.channels == {"team": after(HOUR)}
+
+    def test_silence_ended_early_releases_message(self, desk, clock, recorder):
+        find(desk, finding())
+        silence = self.silence(desk)
+        clock.at = after(10)
+        desk.end_silence(silence.id)
+        self.send(desk, clock, 11)
+        assert recorder.said() == [("opened", "run:vendor")]
+
+    def test_other_alerts_are_sent_meanwhile(self, desk, clock, recorder):
+        find(desk, finding(), finding("level:slot:a", key="slot:a", subject=Subject(kind="slot", name="a")))
+        self.silence(desk)
+        self.send(desk, clock, 1)
+        assert recorder.said() == [("opened", "slot:a")]
+
+    @pytest.mark.parametrize("claimed", [True, False], ids=["while silenced", "only after the silence"])
+    def test_resolved_while_silenced_sends_nothing(self, make, clock, recorder, claimed):
+        desk = make("team", "pager:pagerduty")
+        find(desk, finding())
+        self.silence(desk)
+        clock.at = after(60)
+        find(desk, gone=("run:vendor:failed",))
+        if claimed:
+            self.send(desk, clock, 61)
+        self.send(desk, clock, HOUR + 1)
+        assert (recorder.said(), desk.unsent()) == ([], [])
+
+    def test_resolved_before_the_silence_sends_nothing(self, desk, clock, recorder):
+        find(desk, finding())
+        find(desk, gone=("run:vendor:failed",))
+        clock.at = after(1)
+        self.silence(desk)
+        self.send(desk, clock, HOUR + 2)
+        assert recorder.said() == []
+
+    def test_resolved_within_a_maintenance_window_sends_nothing(self, make, clock, recorder):
+        desk = make(maintenance=(Maintenance(begins=after(60), ends=after(HOUR)),))
+        find(desk, finding())
+        clock.at = after(120)
+        find(desk, gone=("run:vendor:failed",))
+        self.send(desk, clock, HOUR)
+        assert recorder.said() == []
+
+    def test_resolved_after_the_silence_sends_both(self, desk, clock, recorder):
+        find(desk, finding())
+        self.silence(desk)
+        clock.at = after(HOUR + 1)
+        find(desk, gone=("run:vendor:failed",))
+        self.send(desk, clock, HOUR + 2)
+        assert [what for what, _ in recorder.said()] == ["opened", "resolved"]
+
+    def test_channel_that_knows_the_alert_receives_its_end(self, make, clock, recorder):
+        desk = make("team", "late")
+        recorder.failing["late"] = raising(DeliveryFailed("down"))
+        find(desk, finding())
+        self.send(desk, clock, 1)
+        self.silence(desk)
+        clock.at = after(60)
+        find(desk, gone=("run:vendor:failed",))
+        recorder.failing.clear()
+        self.send(desk, clock, 2 * HOUR)
+        assert recorder.said("team") == [("opened", "run:vendor"), ("resolved", "run:vendor")]
+        assert recorder.said("late") == []
+
+    def test_incident_that_an_attempt_may_have_opened_is_closed(self, make, clock, recorder):
+        desk = make("pager:pagerduty")
+        recorder.failing["pager"] = raising(DeliveryFailed("no answer"))
+        find(desk, finding())
+        self.send(desk, clock, 1)
+        self.silence(desk)
+        clock.at = after(60)
+        find(desk, gone=("run:vendor:failed",))
+        recorder.failing.clear()
+        self.send(desk, clock, 2 * HOUR)
+        assert recorder.said() == [("resolved", "run:vendor")]
+
+    def test_acknowledged_while_silenced_sends_nothing(self, desk, clock, recorder):
+        find(desk, finding())
+        self.silence(desk)
+        desk.acknowledge(desk.find()[0].id, by="me")
+        self.send(desk, clock, HOUR + 1)
+        assert recorder.said() == []
+
+    def test_acknowledged_then_snoozed_is_sent_at_the_end(self, desk, clock, recorder):
+        find(desk, finding())
+        self.silence(desk)
+        number = desk.find()[0].id
+        desk.acknowledge(number, by="me")
+        self.send(desk, clock, 1)
+        desk.snooze(number, seconds=HOUR)
+        look(desk, clock, HOUR + 2)
+        self.send(desk, clock, HOUR + 3)
+        assert recorder.said() == [("opened", "run:vendor")]
+
+    def test_message_sent_at_the_end_is_not_repeated_at_once(self, make, clock, recorder):
+        desk = make("team", "late")
+        recorder.failing["late"] = raising(DeliveryFailed("down"))
+        find(desk, finding())
+        self.send(desk, clock, 1)
+        recorder.failing.clear()
+        self.silence(desk)
+        self.send(desk, clock, HOUR + 1)
+        look(desk, clock, HOUR + 2)
+        self.send(desk, clock, HOUR + 3)
+        assert recorder.said("late") == [("opened", "run:vendor")]
+        assert recorder.said("team") == [("opened", "run:vendor"), ("repeated", "run:vendor")]
+        look(desk, clock, 2 * HOUR + 3)
+        self.send(desk, clock, 2 * HOUR + 4)
+        assert recorder.said("late")[-1] == ("repeated", "run:vendor")
+
+    def test_digest_of_quiet_hours_leaves_out_silenced_alerts(self, make, clock, recorder):
+        desk = make(quiet=Quiet(time(11), time(13), ZoneInfo("UTC")))
+        find(
+            desk, finding(urgency=P3), finding("level:slot:a", P3, key="slot:a", subject=Subject(kind="slot", name="a"))
+        )
+        desk.silence(seconds=2 * HOUR, reason="known", subject="vendor")
+        self.send(desk, clock, HOUR)
+        assert recorder.said() == [("opened", "slot:a")]
+        self.send(desk, clock, 2 * HOUR)
+        assert recorder.said()[1:] == [("opened", "run:vendor")]
+
+    def test_message_is_tried_for_its_time_after_the_silence(self, desk, clock, recorder):
+        recorder.failing["team"] = raising(DeliveryFailed("down"))
+        find(desk, finding(urgency=P3))
+        desk.silence(seconds=10 * HOUR, reason="known", subject="vendor")
+        self.send(desk, clock, 10 * HOUR)
+        (send,) = desk.sends(1)
+        assert (send.status, send.attempts) == (SendStatus.WAITING, 1)
+
+    def test_test_message_is_sent_while_silenced(self, make, clock, recorder):
+        desk = make("pager:pagerduty")
+        desk.silence(seconds=HOUR, reason="known", pipeline="vendor")
+        desk.ledger.put_test(P1, pipeline="vendor", now=NOON)
+        self.send(desk, clock, 1)
+        self.send(desk, clock, 61)
+        assert [what for what, _ in recorder.said()] == ["test", "resolved"]
 
 
 class TestListing:

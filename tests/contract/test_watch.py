@@ -17,9 +17,10 @@ import redrive
 from redrive.alerts.desk import Desk
 from redrive.alerts.judging import RunName
 from redrive.alerts.levels import Levels
+from redrive.alerts.picture import Judgement
 from redrive.alerts.settings import AlertSettings, PipelineSettings, WatchedTable
 from redrive.alerts.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
-from redrive.notices import AlertStatus, What
+from redrive.notices import AlertStatus, Finding, Subject, Urgency, What
 from redrive.policy.daily import Daily
 from redrive.store import lease
 from redrive.store.schema import alert_sends, alerts, runs, service_minutes, service_rollups, task_runs
@@ -285,6 +286,24 @@ def test_missed_deadline_is_closed_when_the_settings_name_it_no_more(post):
     post.watch().once()
     assert "no longer configured" in post.desk().get(missed.id).resolution
     assert post.told() == [("opened", "P1", "sla_missed"), ("resolved", "P1", "sla_missed")]
+
+
+@pytest.mark.parametrize(
+    "evidence", ["level:condition:queue", "level:rows:silver.orders", "level:stale_table:silver.orders"]
+)
+def test_alert_of_what_is_no_longer_configured_is_closed_and_says_so(post, evidence):
+    found = Finding(
+        key=evidence.removeprefix("level:"),
+        condition="queue",
+        urgency=Urgency.P2,
+        subject=Subject(kind="custom", name="queue"),
+        title="queue: 3 is above 2",
+        evidence=evidence,
+    )
+    post.desk().apply(Judgement(findings=(found,), judged=frozenset({evidence})))
+    (alert,) = post.desk().find(status="open")
+    post.watch().once()
+    assert post.desk().get(alert.id).resolution == "closed by redrive watch: no longer configured"
 
 
 def test_to_look_twice_at_the_same_changes_nothing(post):

@@ -29,21 +29,21 @@ def custom_finding(
         raise ValueError("title must be a text that says what is wrong")
     if pipeline is not None and (not isinstance(pipeline, str) or not pipeline.strip()):
         raise ValueError("pipeline must be the name of a pipeline or flow")
-    stored, known = stored_key(key), _facts(facts)
+    own, known = own_key(key), _facts(facts)
     subject = Subject(kind="custom", name=key) if pipeline is None else Subject(kind="pipeline", name=pipeline)
     return Finding(
-        key=stored,
+        key=own,
         condition=CUSTOM,
         urgency=severity_of(severity),
         subject=subject,
         title=safe_line(title, TITLE_LENGTH),
         facts=replace(known, trace_id=known.trace_id or trace_id()),
-        evidence=stored,
+        evidence=own,
     )
 
 
-def stored_key(key: str) -> str:
-    """Return the key under which the store has it: a program's keys are apart from those of the rules."""
+def own_key(key: str) -> str:
+    """Return the key of its alert: a program's keys are apart from those of the rules."""
     if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > LONGEST_KEY:
         raise ValueError(f"key must be a printable text of 1 to {LONGEST_KEY} characters")
     return f"{CUSTOM}:{key}"
@@ -60,8 +60,8 @@ def severity_of(value: Urgency | str) -> Urgency:
 def _facts(facts: Facts | Mapping[str, Fact] | None) -> Facts:
     if facts is None:
         return Facts()
-    if isinstance(facts, Facts):
-        return facts
+    if isinstance(facts, Facts):  # masked by their names, too
+        return replace(facts, named=mask_all(facts.named), environment=mask_all(facts.environment))
     if not isinstance(facts, Mapping):
         raise ValueError("facts must be a mapping of names to values, or redrive.notices.Facts")
     if len(facts) > MOST_FACTS:

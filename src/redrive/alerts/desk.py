@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from redrive.alerts import rules
-from redrive.alerts.custom import Fact, custom_finding, stored_key
+from redrive.alerts.custom import Fact, custom_finding, own_key
 from redrive.alerts.judging import RunName, gate_of, mark_judged, picture_of, still_runs, unjudged, waits
 from redrive.alerts.ledger import OPEN, AlertLedger
 from redrive.alerts.pace import Pace
@@ -228,6 +228,10 @@ class Desk:
         """Messages that wait to be delivered, or could not be."""
         return self.ledger.unsent()
 
+    def unconfigured(self) -> list[Send]:
+        """Messages that wait for channels which the settings of this process do not have."""
+        return self.ledger.unconfigured()
+
     @overload
     def acknowledge(self, alert_id: int, *, by: str, note: str | None = None) -> Alert: ...
 
@@ -280,7 +284,7 @@ class Desk:
         if isinstance(alert_id, str):
             if not self.settings.enabled:
                 return None
-            done = self.ledger.close_key(stored_key(alert_id), by=by, note=note, now=self._now())
+            done = self.ledger.close_key(own_key(alert_id), by=by, note=note, now=self._now())
         elif by is None or note is None:
             raise TypeError("resolve(number) needs by= and note=; an alert of your own is resolved by its key, a text")
         else:
@@ -311,6 +315,8 @@ class Desk:
         Raises:
             AlertError: The silence cannot be used; nothing was stored.
         """
+        if subject is not None:
+            subject = self.ledger.stored_subject(subject)
         only = AlertFilter(subjects=_names(subject), conditions=_names(condition), pipelines=_names(pipeline))
         length = _length(seconds)
         check_silence(only, length, reason, conditions=self.settings.defined)
@@ -364,6 +370,25 @@ class Desk:
         for kind in (one for one in kinds if one != "service"):
             self._applied(withdraw(Subject(kind=kind, name=name), run_ids, params))
         return len(own)
+
+    def close_unconfigured(self) -> list[Alert]:
+        """Close alerts about conditions and tables that the settings name no more: nothing measures them."""
+        is_configured = {
+            "level:condition:": self.settings.defined.__contains__,
+            "level:rows:": {one.name for one in self.settings.tables}.__contains__,
+            "level:stale_table:": {one.name for one in self.settings.tables if one.time_column}.__contains__,
+        }
+
+        def is_unconfigured(evidence: str) -> bool:
+            prefix = next((one for one in is_configured if evidence.startswith(one)), None)
+            return prefix is not None and not is_configured[prefix](evidence.removeprefix(prefix))
+
+        gone = [
+            one
+            for one in self.find(status=OPEN, limit=_MOST)
+            if one.evidence and all(map(is_unconfigured, one.evidence))
+        ]
+        return [self.resolve(one.id, by="redrive watch", note="no longer configured") for one in gone]
 
     def close_unwatched(self, picture: LevelPicture) -> list[Alert]:
         """Close missed deadlines of pipelines that only the settings named, and that they name no more."""

@@ -11,14 +11,17 @@ from uuid import uuid4
 from sqlalchemy import Connection, delete, insert, select, update
 
 from redrive.alerts import state
-from redrive.alerts.causes import CAUSE, LATER
+from redrive.alerts.cases import case_by_id, is_known, open_case, open_cases, shared_by, touched_cases, without_newer
+from redrive.alerts.custom import CUSTOM
 from redrive.alerts.outbox import Outbox
 from redrive.alerts.picture import Judgement
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.settings import AlertSettings
 from redrive.alerts.silences import Silenced, SilenceLog, insert_silence, read_silenced
-from redrive.alerts.state import Case, Change
+from redrive.alerts.state import Case, Change, Witness
 from redrive.alerts.stored import TITLE, alert_of, case_of, columns_of, fit_to_store, send_of
+from redrive.alerts.stored_key import StoredKeys, as_sent_before
+from redrive.alerts.unreached import Unreached, unconfigured_messages, unreached_channels
 from redrive.errors import AlertError
 from redrive.notices import (
     Alert,
@@ -46,12 +49,6 @@ TEST = "test"
 _REPORTED = {What.OPENED, What.ESCALATED, What.RESOLVED}
 _NOTE = 2_000
 _BY = 200
-_FAILED = ("retries_exhausted", "permanent_error")
-_REMEMBERED = timedelta(days=7)
-"""For how long what people were told of a run is remembered, so as not to tell it again."""
-_RECOVERED_AGAIN = timedelta(days=1)
-"""For how long further runs of a pipeline or flow that recover are only counted."""
-
 
 _Step = tuple[Mapping[str, Case], Mapping[str, Change]]
 """The alerts that were looked at, and what becomes of some of them, by their keys."""
@@ -71,6 +68,7 @@ class AlertLedger:
     def __init__(self, database: Database, settings: AlertSettings) -> None:
         self._database, self._settings = database, settings
         self._outbox = Outbox(database, settings)
+        self._keys = StoredKeys(database)
 
     # ── what is found ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -88,21 +86,24 @@ class AlertLedger:
         as_of    when what is judged was read: what others have stored since is newer, and stays
         only_if  is asked in the same transaction, and may write there: where it says no, nothing is done
         """
-        findings = tuple(fit_to_store(finding) for finding in judgement.findings)
+        findings = tuple(fit_to_store(finding, self._keys) for finding in judgement.findings)
         judgement = replace(judgement, findings=findings)
 
         def step(connection: Connection, at: datetime, silenced: Silenced) -> _Step:
             if only_if is not None and not only_if(connection):
                 return {}, {}
             watched = is_watched(connection, self._database.dialect, now=at)
-            current = judgement if as_of is None else _without_newer(connection, judgement, as_of)
-            cases = _touched(connection, current, and_waiting=not watched)
+            current = judgement if as_of is None else without_newer(connection, judgement, as_of)
+            cases = touched_cases(connection, current, and_waiting=not watched)
             changed = state.judged(
                 cases,
                 current if watched else _at_once(current),
                 at,
                 self._settings,
-                is_known=lambda finding: finding.key not in cases and _is_known(connection, finding, at),
+                is_known=lambda finding: (
+                    finding.key not in cases
+                    and is_known(connection, replace(finding, key=self._keys.of(finding.key)), at)
+                ),
                 returns=lambda key: self._returns(connection, key, at),
                 watched=watched,
             )
@@ -121,10 +122,27 @@ class AlertLedger:
         older = self._database.read(lambda connection: self._older(connection, now))
 
         def step(connection: Connection, at: datetime, silenced: Silenced) -> _Step:
-            cases = _cases(connection, older)
+            cases = open_cases(connection, older)
             return cases, self._grown_older(cases, at, silenced)
 
-        return self._take(step, now) if older else []
+        reported = self._take(step, now) if older else []
+        self._send_to_added_channels(now)
+        return reported
+
+    def _send_to_added_channels(self, now: datetime | None) -> None:
+        """Send open alerts to channels that the routes lead to now and that never got a message about them."""
+
+        def unreached(connection: Connection, at: datetime) -> list[Unreached]:
+            return unreached_channels(connection, self._settings, self._silenced(connection, at))
+
+        def work(connection: Connection) -> None:
+            at = self._begin(connection, now)
+            for alert, channels in unreached(connection, at):
+                self._outbox.put_first(connection, alert, channels, at)
+
+        dialect = self._database.dialect
+        if self._database.read(lambda connection: unreached(connection, now or dialect.now(connection))):
+            self._database.write(work)
 
     def _older(self, connection: Connection, now: datetime | None) -> list[int]:
         at = self._database.dialect.now(connection) if now is None else now
@@ -186,6 +204,7 @@ class AlertLedger:
         if case is None:
             return None
         if case.alert.id == state.UNTOLD:
+            case = replace(case, alert=replace(case.alert, key=self._keys.of(case.alert.key)))
             added = insert(alerts).values(columns_of(case)).returning(alerts.c.id)
             case = replace(case, alert=replace(case.alert, id=connection.execute(added).scalar_one()))
         else:
@@ -198,11 +217,13 @@ class AlertLedger:
 
     def open(self, finding: Finding, *, now: datetime | None = None) -> Alert:
         """Take in what a program found itself, and return its alert: a new one, or the one that is open."""
-        finding = fit_to_store(finding)
+        given, finding = finding.key, fit_to_store(finding, self._keys)
 
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
-            before = _open_case(connection, finding.key)
+            before = open_case(connection, finding.key, given)
+            if before is not None and finding.condition == CUSTOM:  # its one witness may have an older form of the key
+                before = replace(before, witnesses=tuple(_with_evidence(one, finding) for one in before.witnesses))
             change = _unless_silenced(before, state.found(before, finding, at), self._silenced(connection, at))
             case = self._write(connection, before, change, at)
             assert case is not None
@@ -212,11 +233,12 @@ class AlertLedger:
 
     def close_key(self, key: str, *, by: str | None, note: str | None, now: datetime | None = None) -> Alert | None:
         """Resolve the alert of this key; None where none is open."""
+        stored = self._keys.of(key)
         who, said = None if by is None else safe_line(by, _BY), None if note is None else safe_line(note, TITLE)
 
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
-            before = _open_case(connection, key)
+            before = open_case(connection, stored, key)
             if before is None:
                 return _Applied([], [])
             case = self._write(connection, before, state.ended(before, at, by=who, note=said), at)
@@ -259,20 +281,30 @@ class AlertLedger:
         def work(connection: Connection) -> list[Alert]:
             about = wanted
             if subject is not None:
-                about = about.where((alerts.c.subject == subject) | among(alerts.c.id, _shared_by(connection, subject)))
+                names = {subject, self._keys.of_name(subject)}
+                about = about.where(alerts.c.subject.in_(names) | among(alerts.c.id, shared_by(connection, subject)))
             return [alert_of(row) for row in connection.execute(about.order_by(alerts.c.id.desc()).limit(limit))]
 
         return self._database.read(work)
 
     def get(self, alert_id: int) -> Alert:
         """One alert."""
-        return self._database.read(lambda connection: _case(connection, alert_id).alert)
+        return self._database.read(lambda connection: case_by_id(connection, alert_id).alert)
 
     def open_id(self, key: str) -> int | None:
         """Return the number of the alert of this key that people know of and that is not over; None without one."""
-        column = alerts.c
-        wanted = select(column.id).where(ALERT_IS_OPEN, column.key == key, column.status != AlertStatus.WAITING.value)
-        return self._database.read(lambda connection: connection.execute(wanted).scalar())
+        column, stored = alerts.c, self._keys.of(key)
+        known = select(column.id, column.key).where(ALERT_IS_OPEN, column.status != AlertStatus.WAITING.value)
+
+        def work(connection: Connection) -> int | None:
+            exact = {row.key: row.id for row in connection.execute(known.where(column.key.in_({key, stored})))}
+            if exact:
+                return exact.get(key, exact.get(stored))
+            # Older versions stored keys as they were given, and sent them masked.
+            sent = [row.id for row in connection.execute(known) if as_sent_before(row.key) == key]
+            return sent[0] if len(sent) == 1 else None
+
+        return self._database.read(work)
 
     def sends(self, alert_id: int) -> list[Send]:
         """The messages about an alert, the oldest first."""
@@ -286,6 +318,10 @@ class AlertLedger:
         """
         wanted = select(alert_sends).where(alert_sends.c.status != SendStatus.SENT.value).order_by(alert_sends.c.id)
         return self._database.read(lambda connection: [send_of(row) for row in connection.execute(wanted)])
+
+    def unconfigured(self) -> list[Send]:
+        """Messages that wait for channels which these settings do not have; the oldest first."""
+        return self._database.read(lambda connection: unconfigured_messages(connection, self._settings))
 
     # ── what people decide ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -312,7 +348,7 @@ class AlertLedger:
     def _decide(self, alert_id: int, step: Callable[[Case, datetime], Change], now: datetime | None) -> Alert:
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
-            before = _case(connection, alert_id)
+            before = case_by_id(connection, alert_id)
             if before.alert.is_over:
                 raise AlertError(f"alert {alert_id} is over already: {before.alert.resolution}")
             case = self._write(connection, before, step(before, at), at)
@@ -321,12 +357,16 @@ class AlertLedger:
 
         return self._database.write(work, done=_is_written).reported[0]
 
+    def stored_subject(self, name: str) -> str:
+        """Return a subject as alerts have it."""
+        return self._keys.of_name(name)
+
     def snooze(self, alert_id: int, *, length: timedelta, reason: str, by: str, now: datetime | None = None) -> Silence:
         """Silence one alert; where it still holds when that ends, it is sent again, whoever had acknowledged it."""
 
         def work(connection: Connection) -> tuple[Case, Silence]:
             at = self._begin(connection, now)
-            before = _case(connection, alert_id)
+            before = case_by_id(connection, alert_id)
             if before.alert.is_over:
                 raise AlertError(f"alert {alert_id} is over already: {before.alert.resolution}")
             only = AlertFilter(keys=(before.alert.key,))
@@ -367,7 +407,7 @@ class AlertLedger:
 
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
-            change = replace(state.found(None, fit_to_store(finding), at), told=(What.TEST,))
+            change = replace(state.found(None, fit_to_store(finding, self._keys), at), told=(What.TEST,))
             case = self._write(connection, None, change, at)
             assert case is not None
             return _Applied([case], [case.alert])
@@ -397,63 +437,8 @@ def _at_once(judgement: Judgement) -> Judgement:
     return replace(judgement, findings=findings)
 
 
-def _touched(connection: Connection, judgement: Judgement, *, and_waiting: bool) -> dict[str, Case]:
-    """The alerts that a judgement may change, by their keys. There may be many others, and a run waits for this."""
-    keys = {one.key for one in judgement.findings}
-    groups = {one.group for one in judgement.findings} - {None}
-    found = {one.evidence for one in judgement.findings}
-    column = alerts.c
-    wanted = [
-        row.id
-        for row in connection.execute(
-            select(column.id, column.key, column.told_at, column.witnesses).where(ALERT_IS_OPEN)
-        )
-        if row.key in keys
-        or row.key.partition(LATER)[0] in groups
-        or (and_waiting and row.told_at is None)
-        or any(name in found or judgement.weighed(name) for name in row.witnesses)
-    ]
-    return _cases(connection, wanted)
-
-
-def _without_newer(connection: Connection, judgement: Judgement, as_of: datetime) -> Judgement:
-    """Return the judgement without what others have found, or seen to be over, since this moment.
-
-    A look takes time. Meanwhile a run may end: its own process opens an alert that the look knows nothing of, and must
-    not resolve, or resolves one that the look must not open again.
-    """
-    column = alerts.c
-    seen = connection.execute(select(alerts).where(ALERT_IS_OPEN, column.last_seen > as_of))
-    newer = {one.evidence for row in seen for one in case_of(row).witnesses if one.seen_at > as_of}
-    resolved = select(column.key).where(~ALERT_IS_OPEN, column.resolved_at > as_of)
-    over = {key.partition(LATER)[0] for key in connection.execute(resolved).scalars()} if judgement.findings else set()
-    findings = tuple(
-        one for one in judgement.findings if one.evidence not in newer and over.isdisjoint({one.key, one.group})
-    )
-    return replace(judgement, findings=findings, left_alone=judgement.left_alone | newer)
-
-
-def _shared_by(connection: Connection, name: str) -> list[int]:
-    """Open alerts of a cause that several share, this one among them."""
-    shared = select(alerts.c.id, alerts.c.facts).where(ALERT_IS_OPEN, alerts.c.key.like(f"{CAUSE}%"))
-    return [row.id for row in connection.execute(shared) if name in row.facts.get("affected", ())]
-
-
-def _cases(connection: Connection, ids: Collection[int]) -> dict[str, Case]:
-    wanted = select(alerts).where(ALERT_IS_OPEN, among(alerts.c.id, ids)).order_by(alerts.c.id)
-    return {row.key: case_of(row) for row in connection.execute(wanted)} if ids else {}
-
-
-def _open_case(connection: Connection, key: str) -> Case | None:
-    row = connection.execute(select(alerts).where(ALERT_IS_OPEN, alerts.c.key == key)).one_or_none()
-    return None if row is None else case_of(row)
-
-
-def _case(connection: Connection, alert_id: int) -> Case:
-    row = connection.execute(select(alerts).where(alerts.c.id == alert_id)).one_or_none()
-    if row is None:
-        raise AlertError(f"there is no alert {alert_id}; see `redrive alerts ls`")
-    return case_of(row)
+def _with_evidence(witness: Witness, finding: Finding) -> Witness:
+    return replace(witness, finding=replace(witness.finding, evidence=finding.evidence, subject=finding.subject))
 
 
 def _is_written(connection: Connection, applied: _Applied) -> bool:
@@ -467,25 +452,3 @@ def _is_written(connection: Connection, applied: _Applied) -> bool:
         if row is not None and case_of(row) == case:
             return True
     return False
-
-
-def _is_known(connection: Connection, finding: Finding, now: datetime) -> bool:
-    """Whether people were told what a momentary finding tells: of this very run it was found before; or that it failed,
-    and then that this is over. That runs of a pipeline recover is told once a day, and counted."""
-    column, run_id = alerts.c, finding.facts.run_id
-    same = (column.key == finding.key) & (column.condition == finding.condition)
-    tells = (column.run_id == run_id) & same
-    if finding.condition == state.RECOVERED:
-        if run_id is not None:
-            tells |= (column.run_id == run_id) & column.condition.in_(_FAILED)
-        tells |= same & (column.opened_at >= now - _RECOVERED_AGAIN)
-    known = (
-        select(column.id, column.condition)
-        .where(tells, column.resolved_at >= now - _REMEMBERED, column.opened_at.is_not(None))
-        .order_by(column.id.desc())
-    )
-    row = connection.execute(known.limit(1)).first()
-    if row is not None and row.condition == state.RECOVERED:
-        counted = {"seen": column.seen + 1, "last_seen": now}
-        connection.execute(update(alerts).where(column.id == row.id).values(counted))
-    return row is not None

@@ -4,12 +4,16 @@ A message is claimed before it is delivered and marked when it was. Several proc
 lease of whoever made it, is fenced by a name of its own, and is free again when its holder died. Who is killed between
 the delivery and the mark has sent a message that the store does not know of, and it is sent once more: at least once is
 what can be promised. PagerDuty knows an alert by its key, and takes no harm from that.
+
+Silences are checked when a message is claimed, too: a message may wait for its channel, or for the end of quiet hours,
+when its alert is silenced. It is sent when the silence ends, or dropped if the alert was acknowledged or resolved
+before that.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -19,6 +23,8 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from redrive.alerts.grouping import KEEPS_STATE, Group, groups, overtaken, sendable
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.settings import LOG_CHANNEL, AlertSettings, Channel
+from redrive.alerts.silences import Silenced, read_silenced
+from redrive.alerts.state import SILENCED
 from redrive.alerts.stored import alert_of, send_of
 from redrive.clock import Random
 from redrive.notices import Alert, Send, SendStatus, Urgency, What
@@ -93,6 +99,8 @@ class Outbox:
         self._database.dialect.lock(connection, CLAIMING)  # what is replaced must not be on its way
         rows = connection.execute(select(alert_sends).where(_sends.alert_id == alert.id).order_by(_sends.id)).all()
         for channel, urgency in self._receivers(alert, what, rows):
+            if what is What.REPEATED and self._was_sent_after_silence(connection, alert, channel, rows, now):
+                continue
             unheard = [row for row in rows if row.channel == channel and row.status == SendStatus.WAITING]
             if self._said_already(connection, unheard, what, now):
                 continue
@@ -119,6 +127,20 @@ class Outbox:
             "due_at": quiet or now,
         }
 
+    def _was_sent_after_silence(
+        self, connection: Connection, alert: Alert, channel: str, rows: Sequence[Row[Any]], now: datetime
+    ) -> bool:
+        """Return whether a message that a silence had held back was sent when the silence ended.
+
+        The end of a silence repeats what was sent before it. This channel has just received its first message.
+        """
+        sent = [row.sent_at for row in rows if row.channel == channel and row.sent_at is not None]
+        ended = self._silenced(connection, now).ended_at(alert)
+        if not sent or ended is None or max(sent) < ended:
+            return False
+        every = self._settings.repeat.get(alert.urgency)
+        return every is None or now - max(sent) < timedelta(seconds=every)
+
     def _said_already(self, connection: Connection, unheard: Sequence[Row[Any]], what: What, now: datetime) -> bool:
         """Take out what need not be said any more; whether what is left says it all.
 
@@ -136,21 +158,38 @@ class Outbox:
         return False
 
     def _receivers(self, alert: Alert, what: What, rows: Sequence[Row[Any]]) -> Iterator[tuple[str, Urgency]]:
-        """Who is told, and as how urgent."""
+        """Return the channels that get a message, each with the urgency that it shows."""
         if what in (*_OPENING, What.TEST):
             for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject, alert.condition)):
                 yield name, alert.urgency
             return
-        for name in dict.fromkeys(row.channel for row in rows if row.what in _OPENING):
+        for name in dict.fromkeys(row.channel for row in rows if row.what in SILENCED):
             told = [row for row in rows if row.channel == name]
             if what is What.REPEATED:
-                # Who has not even heard of it yet will; who could not be told is tried once more.
-                if all(row.status != SendStatus.WAITING for row in told):
+                # A message that still waits will be sent; one that could not be delivered is tried once more.
+                is_waiting = any(row.status == SendStatus.WAITING for row in told)
+                if not is_waiting and self._is_repeated_to(name, alert):
                     yield name, alert.urgency
             elif all(row.status == SendStatus.FAILED for row in told):
                 continue  # it never got there: nobody there would know what is over
             elif what is What.RESOLVED or self._keeps_state(name):
                 yield name, Urgency(min(row.urgency for row in told))
+
+    def _is_repeated_to(self, name: str, alert: Alert) -> bool:
+        """Return whether the routes in force lead to a channel that was sent the alert, at whatever severity.
+
+        A channel that these settings do not have may be in those of another process, which sends what waits for it.
+        """
+        if not self._settings.has_channel(name):
+            return True
+        return any(name in self._settings.channels_for(one, alert.subject, alert.condition) for one in Urgency)
+
+    def put_first(self, connection: Connection, alert: Alert, channels: Iterable[str], now: datetime) -> None:
+        """Store the first message about an open alert for channels that have none yet."""
+        for name in channels:
+            message = self._when(What.OPENED, alert.urgency, now)
+            values = {"alert_id": alert.id, "channel": name, "urgency": alert.urgency.value, **message}
+            connection.execute(insert(alert_sends).values(values))
 
     def _keeps_state(self, name: str) -> bool:
         channel = self._settings.channels.get(name)
@@ -196,11 +235,15 @@ class Outbox:
         waiting = connection.execute(of_channel.where(is_waiting)).all()
         taken = {row.id for row in waiting if _is_taken(row, now)}
         keys = {row.alert_id: row.key for row in waiting}
-        late = overtaken(map(send_of, waiting), now, taken=taken, keys=keys)
-        if late:
-            connection.execute(delete(alert_sends).where(among(_sends.id, late)))
-        current = (send_of(row) for row in waiting if row.id not in late)
-        free = sendable(current, now, taken=taken, keys=keys)
+        silenced = self._silenced(connection, now)
+        affected = _alerts_of(connection, waiting) if silenced else {}
+        settled = {alert.id for alert in affected.values() if silenced.is_settled(alert)}
+        unwanted = _unwanted(connection, channel, waiting, taken, settled)
+        sends = [_held(send_of(row), affected, silenced) for row in waiting if row.id not in unwanted]
+        unwanted |= overtaken(sends, now, taken=taken, keys=keys)
+        if unwanted:
+            connection.execute(delete(alert_sends).where(among(_sends.id, unwanted)))
+        free = sendable((send for send in sends if send.id not in unwanted), now, taken=taken, keys=keys)
         if alert_id is not None:
             free = [send for send in free if send.alert_id == alert_id]
         if not free:
@@ -222,13 +265,20 @@ class Outbox:
             )
             if alert_id is not None:
                 waiting = waiting.where(_sends.alert_id == alert_id)
+            rows = connection.execute(waiting).all()
+            silenced = self._silenced(connection, moment)
+            affected = _alerts_of(connection, rows) if silenced else {}
             found: dict[str, datetime] = {}
-            for row in connection.execute(waiting):
-                at = max(row.due_at, row.owner_until) if _is_taken(row, moment) else row.due_at
+            for row in rows:
+                due_at = _held(send_of(row), affected, silenced).due_at
+                at = max(due_at, row.owner_until) if _is_taken(row, moment) else due_at
                 found[row.channel] = min(at, found.get(row.channel, at))
             return Due(moment, found)
 
         return self._database.read(work)
+
+    def _silenced(self, connection: Connection, now: datetime) -> Silenced:
+        return read_silenced(connection, self._settings.maintenance, now)
 
     # ── marking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -271,8 +321,9 @@ class Outbox:
         def work(connection: Connection) -> None:
             moment = self._begin(connection, now)
             wait = self._wait(max(send.attempts for send in claim.group.sends) + 1, retry_after)
-            for send in claim.group.sends:
-                ends = self._ends(send)
+            silenced = self._silenced(connection, moment)
+            for send, (_, alert) in zip(claim.group.sends, claim.told, strict=True):
+                ends = self._ends(send, silenced.ended_at(alert))
                 given_up = permanent or send.what is What.TEST or moment >= ends
                 values = {
                     "status": (SendStatus.FAILED if given_up else SendStatus.WAITING).value,
@@ -295,9 +346,9 @@ class Outbox:
         asked = min(retry_after or 0.0, max(PATIENCE.values()).total_seconds())
         return timedelta(seconds=max(drawn, asked))
 
-    def _ends(self, send: Send) -> datetime:
+    def _ends(self, send: Send, silence_ended_at: datetime | None) -> datetime:
         quiet = self._settings.quiet.until(send.created_at) if send.digest and self._settings.quiet else None
-        return (quiet or send.created_at) + PATIENCE[send.urgency]
+        return max(quiet or send.created_at, silence_ended_at or send.created_at) + PATIENCE[send.urgency]
 
 
 def _is_taken(row: Row[Any], now: datetime) -> bool:
@@ -309,9 +360,49 @@ def _ours(claim: Claim) -> Any:
     return update(alert_sends).where(_sends.owner == claim.owner, _sends.status == SendStatus.WAITING.value)
 
 
-def _told(connection: Connection, sends: Collection[Send]) -> Iterator[tuple[What, Alert]]:
+def _held(send: Send, affected: Mapping[int, Alert], silenced: Silenced) -> Send:
+    """Return the message, due when the silence of its alert ends.
+
+    An alert that is settled is not held back: its messages are dropped when they are claimed.
+    """
+    alert = affected.get(send.alert_id)
+    if alert is None or send.what not in SILENCED or silenced.is_settled(alert):
+        return send
+    return replace(send, due_at=max(send.due_at, silenced.until(alert) or send.due_at))
+
+
+def _unwanted(
+    connection: Connection,
+    channel: Channel,
+    waiting: Sequence[Row[Any]],
+    taken: Collection[int],
+    settled: Collection[int],
+) -> set[int]:
+    """Return the ids of messages that a silence has made unnecessary: their alerts were settled before it ended.
+
+    A channel that knows of the alert still receives that it was acknowledged or resolved.
+    """
+    if not settled:
+        return set()
+    sent = (_sends.channel == channel.name) & (_sends.status == SendStatus.SENT.value)
+    known = set(connection.execute(select(_sends.alert_id).where(sent, among(_sends.alert_id, settled))).scalars())
+    # An attempt that failed may have opened an incident, which nothing else would close.
+    tried = channel.kind in KEEPS_STATE
+    known |= {row.alert_id for row in waiting if row.id in taken or row.what == What.TEST or (tried and row.attempts)}
+    return {
+        row.id
+        for row in waiting
+        if row.alert_id in settled and row.id not in taken and (row.alert_id not in known or row.what in SILENCED)
+    }
+
+
+def _alerts_of(connection: Connection, sends: Iterable[Send | Row[Any]]) -> dict[int, Alert]:
     ids = {send.alert_id for send in sends}
-    found = {row.id: alert_of(row) for row in connection.execute(select(alerts).where(among(alerts.c.id, ids)))}
+    return {row.id: alert_of(row) for row in connection.execute(select(alerts).where(among(alerts.c.id, ids)))}
+
+
+def _told(connection: Connection, sends: Collection[Send]) -> Iterator[tuple[What, Alert]]:
+    found = _alerts_of(connection, sends)
     for send in sends:
         # As urgent as it was when there was something to tell: it may have become less so without a word.
         yield send.what, replace(found[send.alert_id], urgency=send.urgency)

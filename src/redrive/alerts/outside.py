@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import quoted_name
 
 from redrive.alerts.picture import Slot
+from redrive.alerts.queries import ONE_QUERY, is_one_query
 from redrive.database_url import parse_url
 from redrive.extras import needs
 
@@ -69,8 +70,11 @@ def read_number(url: str, query: str) -> float | None:
     """Return the number that a query returns; None for no row. Only one statement is taken, and it cannot write.
 
     Raises:
-        ValueError: There is more than one number, or none that can be compared: NULL, NaN, infinity, a text.
+        ValueError: It is not one query, or there is more than one number, or none that can be compared: NULL, NaN,
+            infinity, a text.
     """
+    if not is_one_query(query):
+        raise ValueError(f"the query {ONE_QUERY}")
     parsed = _parsed(url)
     if parsed.get_backend_name() == "duckdb":
         return _number(_select_from_duckdb(parsed, query))

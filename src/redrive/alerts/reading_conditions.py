@@ -9,6 +9,7 @@ from typing import Any
 from redrive.alerts import addresses
 from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.custom import CUSTOM
+from redrive.alerts.queries import ONE_QUERY, is_one_query
 from redrive.alerts.settings import ConditionSettings
 from redrive.config.kinds import duration, text
 from redrive.config.located import Located, listed, nearest, shown
@@ -112,9 +113,11 @@ def _source(at: Located, found: Mapping[str, Located], *, needed: bool) -> dict[
         return {"probe": addresses.probe(found["probe"])}
     if "url" not in found:
         raise at.wrong("has no url: name the database that is asked")
-    url = found["url"]
+    query, url = found["query"], found["url"]
+    if not is_one_query(text(query)):
+        raise query.wrong(ONE_QUERY)
     filled = "" if not needed and url.unset() else addresses.database(url.filled(advice="set it"))
-    return {"query": text(found["query"]).rstrip("; \n"), "url": filled}
+    return {"query": text(query).rstrip("; \n"), "url": filled}
 
 
 def _metric(at: Located) -> tuple[str, dict[str, str]]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from redrive.alerts import condition_rules, growth_rules, level_rules, service_rules, sla_rules, watch_rules
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.picture import Judgement, LevelPicture, RunPicture
-from redrive.alerts.run_rules import dead, errors, few_rows, growing, late, recovered, rejects, took
+from redrive.alerts.run_rules import dead, errors, exited, few_rows, growing, late, recovered, rejects, took
 from redrive.alerts.settings import AlertSettings
 from redrive.alerts.sla_rules import at_risk, late_tasks
 
@@ -28,8 +28,9 @@ RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
     # Stopped by its gate: its rows are counted, and nothing has failed.
     "aborted": (late, rejects, growing, took),
     "held": (errors, late, at_risk, late_tasks, took, dead),
-    # Told to stop, by a deploy or a person: what is not certain yet is judged when it has gone on.
-    "stopped": (late, took, dead),
+    # Told to stop, by a deploy or a person: what is not certain yet is judged when it has gone on. Code of the pipeline
+    # that calls sys.exit is an error all the same.
+    "stopped": (exited, late, took, dead),
     "running": (errors, late, at_risk, late_tasks, dead),
     "abandoned": (at_risk, late_tasks, dead),
 }

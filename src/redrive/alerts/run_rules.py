@@ -41,7 +41,7 @@ def errors(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement
     """A run that failed, or a flow of which tasks failed whose retries are spent."""
     if run.status == "complete":
         return _judged(f"run:{run.ident}:failed", f"level:lost:{run.ident}")
-    if run.status != "failed" and not run.failed:
+    if run.status != "failed" and not run.failed and not _has_exited(run):
         return Judgement()
     if run.ended_at is not None and run.last_complete is not None and run.last_complete > run.ended_at:
         return Judgement()  # judged late: it has been complete since
@@ -55,6 +55,9 @@ def _broken(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
     name, service = short(run.subject.name), run.error_service
     refused = run.error_kind == Kind.AUTH
     what = "a credential was refused" if refused else "an error that does not heal"
+    title, group_title = f"{name} has failed, {what}: {_why(run)}", f"have failed, {what}: {_cause(run)}"
+    if _has_exited(run):
+        title, group_title = f"{name} was stopped: {_exit(_why(run))}", f"were stopped: {_exit(_cause(run))}"
     facts = facts_of(
         run,
         settings,
@@ -65,14 +68,28 @@ def _broken(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
     return found(
         "permanent_error",
         Subject(kind="service", name=service) if refused and service is not None else run.subject,
-        f"{name} has failed, {what}: {_why(run)}",
+        title,
         facts,
         key=f"service:{service}:auth" if refused and service is not None else f"run:{run.ident}",
         evidence=f"run:{run.ident}:failed",
         since=run.ended_at,
         group=None if refused and service is not None else _group(run, settings),
-        group_title=f"have failed, {what}: {_cause(run)}",
+        group_title=group_title,
     )
+
+
+def exited(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+    """A run that was stopped by its own code."""
+    return errors(run, settings, now) if _has_exited(run) else Judgement()
+
+
+def _has_exited(run: RunPicture) -> bool:
+    """Whether code of the pipeline has ended the run by sys.exit."""
+    return run.status == "stopped" and run.error_type == "SystemExit"
+
+
+def _exit(reason: str) -> str:
+    return reason.removeprefix("interrupted: ")
 
 
 def _spent(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:

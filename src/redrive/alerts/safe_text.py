@@ -7,21 +7,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from redrive.masking import cut_to_mask, mask
+from redrive.masking import mask
+from redrive.masking.controls import without_controls
+from redrive.masking.excerpts import end_of, start_of
 
 LONGEST = 4_000
 _MOST_ENTRIES = 100
 _MOST_BITS = 1_023  # a float holds as much; readers of JSON, and Python itself, refuse the digits of far larger numbers
 
-# Looked at beyond what is shown, so that a secret at the cut is seen whole.
+# Looked at beyond what is shown, for masking makes texts shorter.
 _MARGIN = 5_000
 
-_ESCAPES = re.compile(
-    r"\x1b\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)"  # OSC: titles and links of a terminal
-    r"|\x1b[PX^_][^\x1b\n]{0,2000}\x1b\\"  # strings of other kinds
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours and moves of the cursor
-    r"|\x1b[ -/]*[0-~]"
-)
 _LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 # Controls, and what turns the direction of writing.
 _UNPRINTABLE = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -33,7 +29,7 @@ _EVERYBODY = re.compile(r"@(?=(?:channel|here|everyone|group|all)(?![a-z0-9_]))"
 def safe(text: str, most: int = LONGEST) -> str:
     """The text, its lines kept; of one that is too long the beginning and the end, for both may tell the most."""
     if len(text) > most + 2 * _MARGIN:
-        head, tail = _cleaned(cut_to_mask(text, most + _MARGIN)), _cleaned(text[-most - _MARGIN :])
+        head, tail = start_of(text, most + _MARGIN, _cleaned), end_of(text, most + _MARGIN, _cleaned)
         return _beginning_and_end(head, tail, most, left_out=len(text) - most)
     text = _cleaned(text)
     return text if len(text) <= most else _beginning_and_end(text, text, most, left_out=len(text) - most)
@@ -41,7 +37,7 @@ def safe(text: str, most: int = LONGEST) -> str:
 
 def safe_line(text: str, most: int) -> str:
     """The text in one line, cut at its end."""
-    return cut(" ".join(_cleaned(cut_to_mask(text, most + _MARGIN)).split()), most)
+    return cut(" ".join(start_of(text, most + _MARGIN, _cleaned).split()), most)
 
 
 def cut(text: str, most: int) -> str:
@@ -72,7 +68,7 @@ def without_calls(text: str) -> str:
 
 def _cleaned(text: str) -> str:
     # Masked last: an escape in the middle of a secret's name would hide it.
-    text = _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)).replace("\t", " ")
+    text = _LINE_ENDS.sub("\n", without_controls(text)).replace("\t", " ")
     text = _HALVES.sub("\ufffd", _UNPRINTABLE.sub("", text))
     lines = "\n".join(line.rstrip() for line in mask(text).split("\n"))
     return _BLANK_LINES.sub("\n\n", lines).strip()

@@ -292,6 +292,10 @@ class AlertSettings:
         """The conditions that are defined in the settings, by name."""
         return {name: one for name, one in self.conditions.items() if one.severity is not None}
 
+    def has_channel(self, name: str) -> bool:
+        """Return whether these settings have a channel, with or without its address."""
+        return name == LOG_CHANNEL or name in self.channels
+
     def channels_for(self, urgency: Urgency, subject: Subject, condition: str) -> tuple[str, ...]:
         """Who is told of it."""
         if condition in self.conditions and self.conditions[condition].channels:

@@ -28,11 +28,14 @@ class Silenced:
     """What is silent at one moment: by silences of the store, and by maintenance windows of the settings."""
 
     def __init__(self, silences: Iterable[Silence], windows: Iterable[Maintenance], now: datetime) -> None:
-        known = list(silences)
-        self._now = now
-        self._active = [(one.only, one.until) for one in known if one.until > now]
-        self._active += [(one.only, until) for one in windows if (until := one.until(now)) is not None]
-        self._ended = [one for one in known if one.until <= now]
+        self._known, self._windows = list(silences), list(windows)
+        self._active = [(one.only, one.until) for one in self._known if one.until > now]
+        self._active += [(one.only, until) for one in self._windows if (until := one.until(now)) is not None]
+        self._ended = [one for one in self._known if one.until <= now]
+
+    def __bool__(self) -> bool:
+        """Whether any alert is silenced, or was."""
+        return bool(self._known or self._windows)
 
     def until(self, alert: Alert) -> datetime | None:
         """When an alert may be sent again; None where it may be now."""
@@ -44,6 +47,22 @@ class Silenced:
         if told_at is None or self.until(alert) is not None:
             return False
         return any(one.created_at >= told_at and one.only.matches(alert) for one in self._ended)
+
+    def ended_at(self, alert: Alert) -> datetime | None:
+        """Return when the last silence of an alert ended; None where none has ended lately."""
+        return max((one.until for one in self._ended if one.only.matches(alert)), default=None)
+
+    def is_settled(self, alert: Alert) -> bool:
+        """Whether an alert was acknowledged or resolved before a silence of it ended."""
+        moments = [one for one in (alert.acknowledged_at, alert.resolved_at) if one is not None]
+        if not moments or self.until(alert) is not None:
+            return bool(moments)
+        silences = [one for one in self._known if one.only.matches(alert)]
+        windows = [one for one in self._windows if one.only.matches(alert)]
+        return any(
+            any(one.until > moment for one in silences) or any(one.until(moment) is not None for one in windows)
+            for moment in moments
+        )
 
 
 def read_silenced(connection: Connection, windows: Iterable[Maintenance], now: datetime) -> Silenced:

@@ -34,7 +34,8 @@ UNTOLD = 0
 NO_LONGER = "it no longer holds"
 
 # What is not told while an alert is silenced.
-_SILENCED = (What.OPENED, What.ESCALATED, What.REPEATED)
+SILENCED = (What.OPENED, What.ESCALATED, What.REPEATED)
+"""What is not sent of an alert that is silenced."""
 _WHOLE = 20  # members of one alert of which all is kept that they said
 
 # How the ident of a run of a flow begins, and how it ends where the run was given parameters.
@@ -198,7 +199,7 @@ def held(before: Case | None, change: Change) -> Change:
     What was told before the silence is still acknowledged and resolved for those who know of it.
     """
     case = change.case
-    if case is None or not any(what in _SILENCED for what in change.told):
+    if case is None or not any(what in SILENCED for what in change.told):
         return change
     if before is None or not before.is_told:
         return replace(change, case=replace(case, alert=replace(case.alert, told_at=None), peak=None), told=())
@@ -211,7 +212,7 @@ def held(before: Case | None, change: Change) -> Change:
             acknowledged_at=known.acknowledged_at,
             acknowledged_by=known.acknowledged_by,
         )
-    told = tuple(what for what in change.told if what not in _SILENCED)
+    told = tuple(what for what in change.told if what not in SILENCED)
     return replace(change, case=replace(case, alert=alert, peak=before.peak), told=told)
 
 

@@ -11,8 +11,10 @@ from uuid import UUID
 
 from sqlalchemy import Row
 
+from redrive.alerts.custom import CUSTOM
 from redrive.alerts.safe_text import safe_document, safe_line
 from redrive.alerts.state import Case, Witness, brief_facts
+from redrive.alerts.stored_key import StoredKeys
 from redrive.notices import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
 
 TITLE = 500
@@ -82,10 +84,22 @@ def send_of(row: Row[Any]) -> Send:
     )
 
 
-def fit_to_store(finding: Finding) -> Finding:
-    """The finding, its names as they are, all that others said safe to show: no secrets, and nothing overlong."""
+def fit_to_store(finding: Finding, keys: StoredKeys) -> Finding:
+    """The finding, all that others said safe to show: no secrets, and nothing overlong.
+
+    Names of pipelines, services and tables stay as they are: by them the store knows what it has about each. What a
+    program has named itself is known by the stored form of its key.
+    """
+    key, subject, evidence = keys.of(finding.key), finding.subject, finding.evidence
+    if finding.condition == CUSTOM:
+        evidence = key
+        if subject.kind == CUSTOM:
+            subject = Subject(kind="custom", name=keys.of_name(subject.name))
     return replace(
         finding,
+        key=key,
+        subject=subject,
+        evidence=evidence,
         title=safe_line(finding.title, TITLE),
         group_title=None if finding.group_title is None else safe_line(finding.group_title, TITLE),
         facts=Facts.of(safe_document(finding.facts.document())),

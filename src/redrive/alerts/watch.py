@@ -93,7 +93,15 @@ class Trouble:
     """None where it can be again."""
 
 
-News = Leading | StandingBy | SettingsDiffer | Moved | Trouble
+@dataclass(frozen=True, slots=True)
+class Unconfigured:
+    """News: messages wait for channels that the settings of this watch do not have; none when that is over."""
+
+    alerts: Mapping[str, tuple[int, ...]]
+    """The numbers of their alerts, by channel."""
+
+
+News = Leading | StandingBy | SettingsDiffer | Moved | Trouble | Unconfigured
 
 
 class Watch:
@@ -126,6 +134,7 @@ class Watch:
         self._owner = ourselves()
         self._watchers = Watchers(database.dialect, desk.settings, self._owner)
         self._differing: tuple[str, ...] = ()
+        self._unconfigured: dict[str, tuple[int, ...]] = {}
         self._looked_at: float | None = None
         self._leader: str | None = None
         self._runs = False
@@ -250,6 +259,7 @@ class Watch:
             "see whether watches differ": self._see_who_differs,
             "let time pass": self._desk.pass_time,
             "send messages": self._send,
+            "see what waits for other processes": self._see_what_waits,
             "forget what is old": self._purge,
             "see what changed": self._tell_what_changed,
         }
@@ -298,6 +308,15 @@ class Watch:
         else:
             self._desk.send_due()
 
+    def _see_what_waits(self) -> None:
+        """Say which messages no channel of this watch takes: a channel may have been renamed or removed."""
+        waiting: dict[str, tuple[int, ...]] = {}
+        for send in self._desk.unconfigured():
+            waiting[send.channel] = tuple(dict.fromkeys((*waiting.get(send.channel, ()), send.alert_id)))
+        if waiting != self._unconfigured:
+            self._unconfigured = waiting
+            self._news(Unconfigured(waiting))
+
     def _look_at_levels(self) -> None:
         picture = self._levels.picture(self._now())
         if not self._hold():  # what does not answer may be waited for longer than the lead lasts
@@ -308,6 +327,7 @@ class Watch:
         measured = {f"{_MEASURE}{name}" for name in picture.unknown}
         for what in [one for one in self._standing if one.startswith(_MEASURE) and one not in measured]:
             self._is_over(what)
+        self._desk.close_unconfigured()
         self._desk.look(picture, only_if=self._still_leads)
         self._desk.close_unwatched(picture)
 

@@ -22,6 +22,40 @@ def say(tmp_path):
     return say
 
 
+class TestQueries:
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "SELECT 1;",
+            "select count(*) from jobs where state = ';' -- a; b",
+            '(SELECT max("a;b") FROM t) UNION ALL SELECT 1',
+            "/* jobs; all */ WITH a AS (SELECT 1) SELECT * FROM a; -- end",
+            "VALUES (1)",
+            "TABLE jobs",
+            "SELECT*FROM jobs",
+        ],
+    )
+    def test_statement_that_reads_is_accepted(self, say, query):
+        assert say(f"[conditions.b]\nquery = '''{query}'''\nurl = 'shop.db'\nabove = 1\nseverity = 'P3'\n").defined
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "COPY (SELECT 1) TO PROGRAM 'true'",
+            "DELETE FROM jobs",
+            "SELECT 1; DROP TABLE jobs",
+            "SELECT 1 -- '\n; DROP TABLE jobs -- '",
+            "-- SELECT\nDROP TABLE jobs",
+            "/* /* */ SELECT */ DROP TABLE jobs",
+            "SELECTED",
+            "-- nothing",
+        ],
+    )
+    def test_other_statement_is_rejected(self, say, query):
+        with pytest.raises(ConfigError, match="query must be one statement that begins with SELECT"):
+            say(f"[conditions.b]\nquery = '''{query}'''\nurl = 'shop.db'\nabove = 1\nseverity = 'P3'\n")
+
+
 class TestConditions:
     def test_each_source_is_read(self, say, tmp_path):
         found = say(
