@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 MOST = 10_000
 """Runs of one backfill."""
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_INTEGER = re.compile(r"-?\d+")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_PADDED = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Backfilled:
 
 def values_of(text: str, read: Callable[[str], Any]) -> list[Any]:
     """Return the values that "2026-01-01..2026-01-31", "1..12" or "eu,us" stands for; `read` reads a single one.
+
+    Numbers with leading zeros are texts of one width, as each of them alone is: "01..12" is "01", "02" and so on.
 
     Raises `ValueError` for a range that is none.
     """
@@ -70,8 +73,13 @@ def _range(first: str, last: str, text: str) -> Iterator[Any]:
     elif _INTEGER.fullmatch(first) and _INTEGER.fullmatch(last):
         _check_length(int(last) - int(first) + 1, text)
         yield from range(int(first), int(last) + 1)
+    elif _PADDED.fullmatch(first) and _PADDED.fullmatch(last) and len(first) == len(last):
+        _check_length(int(last) - int(first) + 1, text)
+        yield from (f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
+    elif _PADDED.fullmatch(first) and _PADDED.fullmatch(last):
+        raise ValueError(f"the ends of the range {text!r} are not written alike; write 1..12, or 01..12 for texts")
     else:
-        raise ValueError(f"a range is of days or of integers, 2026-01-01..2026-01-31 or 1..12, not {text!r}")
+        raise ValueError(f"a range is of days or of integers, 2026-01-01..2026-01-31, 1..12 or 01..12, not {text!r}")
 
 
 def _check_length(count: int, text: str) -> None:

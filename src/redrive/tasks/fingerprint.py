@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from types import TracebackType
 
 from redrive.classify.detail import server_detail
-from redrive.masking import cut_to_mask, mask
+from redrive.masking import mask_end, mask_start
 
 ERROR_LENGTH = 2_000
 TRACE_LENGTH = 16 << 10
@@ -84,7 +84,7 @@ def one_line(error: BaseException) -> str:
     except Exception:
         said = ""
     name = type(error).__name__
-    said = " ".join(mask(cut_to_mask(said, _LOOK_AT)).split())
+    said = " ".join(mask_start(said, _LOOK_AT).split())
     detail = server_detail(error)
     if detail is not None and detail not in said:
         said = f"{said} ({detail})"
@@ -96,7 +96,8 @@ def trace_of(error: BaseException, *, skip: str | None = None) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == skip and trace.tb_next is not None:
         trace = trace.tb_next
-    text = mask("".join(traceback.format_exception(type(error), error, trace, limit=-_FRAMES))[-4 * TRACE_LENGTH :])
+    text = "".join(traceback.format_exception(type(error), error, trace, limit=-_FRAMES))
+    text = mask_end(text, 4 * TRACE_LENGTH)
     left_out = len(text) - TRACE_LENGTH
     if left_out > 0:
         text = f"… {left_out:,} characters left out …\n{text[left_out:]}"

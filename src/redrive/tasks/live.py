@@ -6,20 +6,18 @@ store and the file is removed. Where an executor is killed the file is left, for
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
-import re
 from pathlib import Path
 from uuid import UUID
 
-from redrive.masking import mask
+from redrive.masking import mask, mask_stream
 from redrive.private_files import make_directory
 from redrive.tasks.fingerprint import storable
 
 LONGEST = 8 << 20
 """Bytes of a file, beyond which nothing more is written."""
-_LONGEST_LINE = 4 << 10
-_LINE_END = re.compile(rb"[\r\n]")
 _FULL = "… more than this is not written while the task runs …\n"
 
 
@@ -31,26 +29,21 @@ def live_file(directory: Path, run_id: UUID, task_id: int, attempt: int) -> Path
 class LiveOutput:
     """Writes what comes out of a pipe to a file, which is made with the first byte."""
 
-    __slots__ = ("_file", "_half", "_path", "_written")
+    __slots__ = ("_decoder", "_file", "_masked", "_path", "_written")
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: int | None = None
-        self._half = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._masked = mask_stream()
         self._written = 0
 
     def add(self, data: bytes) -> None:
         """Write the lines that are whole now; a file that cannot be written costs the task nothing."""
         if not self._path or self._written > LONGEST:
             return
-        data = self._half + data
-        ends = [found.end() for found in _LINE_END.finditer(data)]
-        whole = ends[-1] if ends else 0
-        if len(data) - whole > _LONGEST_LINE:
-            whole = len(data)
-        self._half = data[whole:]
-        if whole:
-            self._write(mask(storable(data[:whole].decode(errors="backslashreplace"))))
+        if text := self._masked.add(storable(self._decoder.decode(data))):
+            self._write(text)
 
     def _write(self, text: str) -> None:
         try:

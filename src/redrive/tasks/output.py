@@ -6,12 +6,13 @@ import contextlib
 import os
 from pathlib import Path
 
-from redrive.masking import mask
+from redrive.masking import MARGIN, mask, mask_end, mask_start
 from redrive.tasks.fingerprint import storable
 from redrive.tasks.live import LiveOutput
 
 KEPT = 16 << 10
 """Bytes of the beginning, and as many of the end."""
+_SEEN = KEPT + MARGIN  # a secret may lie across the cut
 _LONGEST_LINE = 4 << 10
 _CHUNK = 1 << 16
 _AT_ONCE = 1 << 18  # bytes read before it is somebody else's turn
@@ -33,33 +34,36 @@ class Output:
         """Some more of it."""
         self._live.add(data)
         self._total += len(data)
-        room = KEPT - len(self._head)
+        room = _SEEN - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
         if data:
             self._tail += data
             if len(self._tail) > 8 * KEPT:
-                del self._tail[:-KEPT]
+                del self._tail[:-_SEEN]
 
     def text(self) -> str:
         """What is kept of it, without secrets; there is no more to come."""
         self._live.close()
         if not self._total:
             return ""
-        head, tail = self._head, self._tail[-KEPT:]
-        if len(head) + len(tail) >= self._total:
-            return _readable(head + tail)
-        # Cut between lines, unless they are very long: half a secret would not be recognised as one.
-        head = head[: head.rfind(b"\n", len(head) - _LONGEST_LINE) + 1] or head
-        tail = tail[tail.find(b"\n", 0, _LONGEST_LINE) + 1 :]
-        left_out = self._total - len(head) - len(tail)
-        beginning = _readable(head).removesuffix("\n")
-        return f"{beginning}\n… {left_out:,} bytes left out …\n{_readable(tail)}"
+        if self._total <= 2 * KEPT:
+            return mask(_readable(self._head + self._tail))
+        is_complete = len(self._head) + len(self._tail) == self._total
+        tail = (self._head + self._tail if is_complete else self._tail)[-_SEEN:]
+        # Cut between lines, unless they are very long.
+        ends = self._head.rfind(b"\n", KEPT - _LONGEST_LINE, KEPT) + 1 or KEPT
+        begins = tail.find(b"\n", len(tail) - KEPT, len(tail) - KEPT + _LONGEST_LINE) + 1 or len(tail) - KEPT
+        left_out = self._total - ends - (len(tail) - begins)
+        first, last = _readable(self._head[:ends]), _readable(tail[begins:])
+        beginning = mask_start(first + _readable(self._head[ends:]), len(first)).removesuffix("\n")
+        end = mask_end(_readable(tail[:begins]) + last, len(last))
+        return f"{beginning}\n… {left_out:,} bytes left out …\n{end}"
 
 
 def _readable(data: bytearray) -> str:
-    return mask(storable(data.decode(errors="backslashreplace")))
+    return storable(data.decode(errors="backslashreplace"))
 
 
 def read_left_behind(path: Path) -> str:
