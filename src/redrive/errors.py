@@ -55,6 +55,8 @@ class StatedVerdict(RedriveError):
     """Base of the errors by which a user states the verdict himself."""
 
     kind: ClassVar[Kind]
+    verdict_rule: ClassVar[str | None] = None
+    """The name of the rule in its verdict; None for that of its kind."""
 
     def __init__(self, message: object = "", *, retry_after: float | None = None) -> None:
         if not isinstance(message, str):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Container
+from contextlib import suppress
 from types import CodeType, FrameType
 
 # The signals by which programs limit, end or wake a job.
@@ -24,6 +26,7 @@ class Terminated(BaseException):
     """The command was told to end, by SIGTERM or SIGHUP, where no run was under way that could stop in order."""
 
 
+_INTERRUPTS = (KeyboardInterrupt, Terminated)
 _installed_in: list[int] = []
 
 
@@ -44,6 +47,43 @@ def raise_terminated(number: int, frame: FrameType | None) -> None:
         raise Terminated(signal.Signals(number).name)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def end_at_once(code: int) -> None:
+    """Let signals end the process with this exit code from now on: the command is done, and only closes connections.
+
+    An exception would be raised in the middle of an `atexit` function, which shows a traceback. Handlers that the
+    program has set itself stay in place.
+    """
+    process = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # the reader is gone, or the signal came in the middle of a flush
+                    stream.flush()
+            os._exit(code)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    for number in (signal.SIGINT, *STOP_SIGNALS):
+        if signal.getsignal(number) in (signal.default_int_handler, raise_terminated):
+            signal.signal(number, end)
+
+
+def interrupt_behind(error: BaseException) -> BaseException | None:
+    """Return the interrupt that Python has wrapped into an error, as before 3.12 one within a class that is being made.
+
+    Errors that code raises of its own accord after an interrupt are not looked through.
+    """
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        if type(at) in (RuntimeError, SystemError, ImportError) and isinstance(at.__cause__, _INTERRUPTS):
+            return at.__cause__
+        at = at.__cause__ or at.__context__
+    return None
 
 
 def is_from_signal_handler(*errors: BaseException) -> bool:

@@ -347,6 +347,23 @@ class TestFileOfAStranger:
         os.chown(directory / "redrive.toml", NOBODY, NOBODY)
         assert load(environ={"SUDO_UID": str(NOBODY)}, directory=directory).redact == ("a",)
 
+    @pytest.mark.parametrize("hops", [1, 2])
+    def test_link_through_a_directory_that_every_user_can_write_is_rejected(self, write, tmp_path, hops):
+        directory, shared, safe = write(""), tmp_path / "shared", tmp_path / "safe"
+        shared.mkdir()
+        safe.mkdir()
+        (directory / "redrive.toml").unlink()
+        (safe / "real.toml").write_text("")
+        if hops == 1:
+            (shared / "its.toml").write_text("")
+        else:
+            (shared / "its.toml").symlink_to("../safe/real.toml")
+        (directory / "redrive.toml").symlink_to(shared / "its.toml")
+        assert load(environ={}, directory=directory).file == directory / "redrive.toml"
+        shared.chmod(0o777)
+        with pytest.raises(ConfigError, match="shared can be written by every user"):
+            load(environ={}, directory=directory)
+
     @pytest.mark.parametrize("what", ["file", "directory"])
     def test_what_every_user_can_write_is_refused(self, write, what):
         directory = write("")

@@ -45,6 +45,8 @@ class _Told:
     alert: Alert
     sends: Sequence[Send]
     silenced_until: datetime | None = None
+    unconfigured: Sequence[str] = ()
+    """The channels for which messages wait and which are not configured here."""
 
     @property
     def failed(self) -> list[Send]:
@@ -81,7 +83,7 @@ def ls(
         else:
             found += _undelivered(desk, tier, subject, known=found)
         silenced = desk.silenced_until(found[:limit])
-        told = [_Told(alert, desk.sends(alert.id), silenced.get(alert.id)) for alert in found[:limit]]
+        told = [_told(desk, alert, silenced.get(alert.id)) for alert in found[:limit]]
     out = session.out
     if out.json:
         out.document([one.document() for one in told])
@@ -105,7 +107,7 @@ def show(
 
     with session.opened() as store, _in_a_sentence():
         alert = store.alerts.get(alert_id)
-        told = _Told(alert, store.alerts.sends(alert_id), store.alerts.silenced_until([alert]).get(alert_id))
+        told = _told(store.alerts, alert, store.alerts.silenced_until([alert]).get(alert_id))
         message = compose(_as_it_stands(told.alert), told.alert, store.alerts.settings)
     out = session.out
     if out.json:
@@ -207,7 +209,7 @@ def _resolve_keys(session: Session, keys: Iterable[str], note: str | None) -> No
         session.out.document([alert.document() for alert in found.values() if alert is not None])
     for key, alert in found.items():
         if alert is None:
-            session.out.say(f"no alert of the key {key!r} is open")
+            session.out.say(f"no alert of the key {mask(key)!r} is open")
         else:
             session.out.say(f"resolved alert {alert.id}: {alert.urgency} {alert.title}")
 
@@ -323,6 +325,17 @@ _RULE_COLUMNS = (
 )
 
 
+def unconfigured(channel: str) -> str:
+    """Return what is said of messages that wait for a channel which these settings do not have."""
+    return f"channel {channel} is not configured here; a process whose redrive.toml has [channels.{channel}] sends them"
+
+
+def _told(desk: Desk, alert: Alert, silenced_until: datetime | None) -> _Told:
+    sends, here = desk.sends(alert.id), desk.settings
+    waiting = (one.channel for one in sends if one.status is SendStatus.WAITING and not here.has_channel(one.channel))
+    return _Told(alert, sends, silenced_until, tuple(dict.fromkeys(waiting)))
+
+
 def _row(told: _Told) -> list[Any]:
     alert = told.alert
     last = {one.channel: one for one in told.sends}  # the newest message to each channel
@@ -330,6 +343,7 @@ def _row(told: _Told) -> list[Any]:
     if told.silenced_until is not None:
         results.append("silenced")
     reasons = [f"{one.channel}: {one.error}" for one in told.failed]
+    reasons += [f"{name}: not configured here" for name in told.unconfigured]
     subject = str(alert.subject)
     return [alert.id, alert.urgency, alert.status, alert.since, subject, alert.title, results, alert.condition, reasons]
 
@@ -341,6 +355,8 @@ def _send_row(send: Send) -> list[Any]:
 
 def _say_what_was_not_delivered(out: Output, told: Iterable[_Told]) -> None:
     for one in told:
+        for name in one.unconfigured:
+            out.say(f"alert {one.alert.id}: messages wait: {in_a_line(unconfigured(name))}")
         for send in one.failed:
             rest = f"next try {ago(send.due_at)}" if send.status is SendStatus.WAITING else "it is not tried any more"
             out.say(

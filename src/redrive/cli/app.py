@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,6 +16,7 @@ from typer.main import get_command
 from redrive.cli import exits, say_interrupted
 from redrive.cli.command import root
 from redrive.cli.wording import in_a_line, one_line
+from redrive.interrupts import Terminated, interrupt_behind
 
 VERBS = {
     "run": "Run a pipeline or a flow, or go on where it stopped.",
@@ -73,6 +75,8 @@ class Program(TyperGroup):
             if isinstance(stream, io.TextIOWrapper):
                 # What a terminal cannot show is shown by its escape; to fail over a character helps nobody.
                 stream.reconfigure(errors="backslashreplace")
+        if logging.lastResort is not None:
+            logging.lastResort.addFilter(_is_no_interrupt)
         extra = {**extra, "prog_name": "redrive", "standalone_mode": False, "obj": {"words": words}}
         try:
             code = super().main(words, **extra) or exits.DONE
@@ -82,10 +86,19 @@ class Program(TyperGroup):
         except (KeyboardInterrupt, typer.Abort):
             code = exits.INTERRUPTED
         except Exception as error:
+            if (interrupt := interrupt_behind(error)) is not None:
+                raise interrupt from None
             code = _tell(error, debug="--debug" in words)
+            exits.drop_unwritable_output()
         if code == exits.INTERRUPTED:
             say_interrupted(KeyboardInterrupt())
         sys.exit(code)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Return whether a record is no interrupt. SQLAlchemy logs a signal that arrives while it closes a connection."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, KeyboardInterrupt | Terminated)
 
 
 def _tell(error: Exception, *, debug: bool) -> int:

@@ -14,7 +14,7 @@ app = noun("The configuration: what was read, and from where.", bare="show")
 def show(session: Session) -> None:
     """Print the file that is used, and every setting with the line or the variable it comes from.
 
-    Settings that have their default are left out. Addresses of channels are not shown.
+    Settings that have their default are left out. Addresses of channels and of the heartbeat are not shown.
     """
     found, out = origins(), session.out
     file, problem = session.settings.file, session.problem()

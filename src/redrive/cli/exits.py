@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from redrive.config import ConfigError
@@ -32,6 +34,9 @@ TEMPORARY = 75
 NO_PERMISSION = 77
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_MAKE_ROOM = "Free some space, or write to another place, and run it again"
 
 _HEALS = {Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.RETRY_NOW}
 _CREDENTIALS = {Kind.AUTH, Kind.QUOTA}
@@ -64,6 +69,15 @@ class Incomplete(RedriveError):
     """The command did what it could, and should be run again."""
 
 
+class Unwritten(RedriveError):
+    """A file that could not be written to its end."""
+
+    def __init__(self, path: Path, error: OSError, *, is_left: bool = False) -> None:
+        what_to_do = f". {_MAKE_ROOM}" if error.errno in _FULL else ""
+        left = "" if is_left else "; no file was written, and one that was there is as it was"
+        super().__init__(f"cannot write {path}: {(error.strerror or str(error)).lower()}{left}{what_to_do}")
+
+
 def exit_code(error: BaseException) -> int:
     """The code by which a script can tell what to do."""
     if isinstance(error, BrokenModule | SchemaMismatch | SourceError | SinkMismatch):
@@ -94,13 +108,30 @@ def sentence(error: BaseException) -> str:
     name = type(error).__name__
     if isinstance(error, OSError) and error.filename is not None:
         return mask(f"{error.filename}: {error.strerror}")
+    if isinstance(error, OSError) and error.errno in _FULL and error.strerror is not None:
+        return f"cannot write the output: {error.strerror.lower()}. {_MAKE_ROOM}"
     return f"internal error: {name}{': ' + said[0] if said else ''}; run with --debug to see where"
 
 
 def on_broken_pipe() -> int:
-    """Whoever read our output has seen enough. Python would complain once more when it flushes stdout at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Whoever read our output has seen enough."""
+    _drop_output()
     return BROKEN_PIPE
+
+
+def drop_unwritable_output() -> None:
+    """Drop what stdout still holds if it cannot be written."""
+    if not hasattr(sys.stdout, "flush"):  # it was closed before the program began
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+
+
+def _drop_output() -> None:
+    # Python would complain once more when it flushes stdout at its end, and exit with a code of its own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_down(error: StoreError | ReplayStopped | RunStopped | FlowStopped) -> bool:

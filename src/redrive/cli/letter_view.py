@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.cli.output import iso
 from redrive.letters import AuditEntry, Cause, CutRecord, Letter
-from redrive.masking import MASK, cut_to_mask, mask, mask_all
+from redrive.masking import MASK, mask, mask_all, mask_start
+from redrive.masking.controls import without_controls
 from redrive.store.encoding import encode
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 MOST_IN_LIST = 10_000
 """Characters of a record that lists show whole."""
 _LONGEST = 500  # characters of a value in a list of changes
-_PREVIEW = 199  # one less than was read, so that a word at the end is known to be cut
+_PREVIEW = 199
 _RECORDS = {"record", "edited_record"}
 _TEXTS = {"error_message", "last_error", "note", "key", "position"}
 
@@ -56,7 +57,7 @@ class LetterView:
 
     def _cut(self, name: str, record: CutRecord) -> dict[str, Any]:
         """What a list shows of a large record: its size and how it begins, unless fields of it are to be masked."""
-        preview = MASK if self._redactor.fields else f"{mask(cut_to_mask(record.beginning, _PREVIEW))}…"
+        preview = MASK if self._redactor.fields else f"{mask_start(record.beginning, _PREVIEW)}…"
         return {name: None, f"{name}_size": record.size, f"{name}_preview": preview}
 
     def record(self, record: Any) -> Any:
@@ -66,7 +67,12 @@ class LetterView:
     def content(self, record: bytes) -> bytes | str:
         """What may be shown of bytes: a word instead of them where fields are to be masked, which they may hold."""
         shown = self._redactor.record(record)
-        return mask(shown.decode("latin-1")).encode("latin-1") if isinstance(shown, bytes) else str(shown)
+        if not isinstance(shown, bytes):
+            return str(shown)
+        text = shown.decode("latin-1")
+        masked = mask(text)
+        # A dump steers no terminal: its control characters stay, unless something was masked between them.
+        return shown if masked == without_controls(text) else masked.encode("latin-1")
 
     def changes(self, before: Any, after: Any) -> list[tuple[str, str, str]]:
         """What an edit changed: the path, and the value before and after as short JSON."""

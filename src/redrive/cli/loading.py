@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from difflib import get_close_matches
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,15 @@ from redrive.cli.exits import BrokenModule, NotThere
 from redrive.cli.wording import counted
 
 _FORMS = "write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline or jobs.vendor:pipeline"
+
+# What redrive itself imports beside the standard library: a file of such a name must not take its place.
+_IMPORTED = frozenset(
+    {
+        *("alembic", "apprise", "dataframely", "duckdb", "holidays", "httpx", "matplotlib", "numpy", "opentelemetry"),
+        *("orjson", "polars", "prometheus_client", "psycopg", "pyarrow", "pydantic", "pydantic_core", "redrive"),
+        *("requests", "rich", "sqlalchemy", "typer", "typing_extensions", "urllib3"),
+    }
+)
 
 
 def load_target(wanted: str) -> Any:
@@ -65,21 +75,34 @@ def _loaded(where: str) -> ModuleType:
 
 
 def _import_from(directory: str) -> None:
-    """Import from a directory first; behind Python's own modules where a file there has the name of one of them."""
+    """Import from a directory first; behind the modules that redrive imports where a file there has such a name."""
     if directory in sys.path:
         return
     library = os.path.dirname(os.__file__)
-    own = {library, os.path.join(library, "lib-dynload")}
-    places = [place for place, path in enumerate(sys.path, 1) if path in own] if _shadows_python(directory) else []
-    sys.path.insert(max(places, default=0), directory)
+    behind = set()
+    for name in _names_in(directory):
+        if name in sys.stdlib_module_names:
+            behind |= {library, os.path.join(library, "lib-dynload")}
+        elif name in _IMPORTED:
+            behind |= _homes_of(name)
+    sys.path.insert(max((place for place, path in enumerate(sys.path, 1) if path in behind), default=0), directory)
 
 
-def _shadows_python(directory: str) -> bool:
+def _homes_of(package: str) -> set[str]:
+    """The directories of the path that have this package; none where it is not installed."""
+    spec = PathFinder.find_spec(package, sys.path)
+    if spec is None:
+        return set()
+    places = spec.submodule_search_locations or [spec.origin or ""]
+    return {os.path.dirname(place) for place in places}
+
+
+def _names_in(directory: str) -> set[str]:
+    """The names that importing from this directory may find there."""
     try:
-        names = os.listdir(directory)
+        return {name.partition(".")[0] for name in os.listdir(directory)}
     except OSError:
-        return False
-    return any(name.partition(".")[0] in sys.stdlib_module_names for name in names)
+        return set()
 
 
 def _is_file(where: str) -> bool:
@@ -130,11 +153,12 @@ def _file(path: Path) -> ModuleType:
         raise NotThere(f"there is no file {path}{_from_here(path)}")
     root, name = _place(path.resolve())
     _import_from(str(root))
-    own = f"redrive_target_{name}"  # a user's json.py must not become everybody's json
+    package, _, module_name = name.rpartition(".")
+    own = f"{package}{'.' if package else ''}redrive_target_{module_name}"  # a user's json.py must not be everybody's
     for known in (sys.modules.get(name), sys.modules.get(own)):
         if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
             return known
-    if name in sys.modules or name in sys.stdlib_module_names:
+    if name in sys.modules or name in sys.stdlib_module_names or name in _IMPORTED or "." in path.stem:
         name = own
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
@@ -142,8 +166,8 @@ def _file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        if "." in name:
-            importlib.import_module(name.rpartition(".")[0])
+        if package:
+            importlib.import_module(package)
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -153,7 +177,7 @@ def _file(path: Path) -> ModuleType:
 
 def _place(path: Path) -> tuple[Path, str]:
     """The directory to import from, and the dotted name there: a file of a package may import its siblings."""
-    parts, root = [path.stem], path.parent
+    parts, root = [path.stem.replace(".", "_")], path.parent  # a dot would mean a package
     while (root / "__init__.py").is_file():
         parts.insert(0, root.name)
         root = root.parent

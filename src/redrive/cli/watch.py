@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redrive.cli.alerted import leave_alerts_to_the_report
-from redrive.cli.alerts import OFF
+from redrive.cli.alerts import OFF, unconfigured
 from redrive.cli.command import command
 from redrive.cli.exits import Incomplete, Refused
 from redrive.cli.output import Output, iso
 from redrive.cli.session import Session
 from redrive.cli.spans import seconds
 from redrive.cli.store import left_behind
-from redrive.cli.wording import in_json, one_line
+from redrive.cli.wording import in_a_line, in_json, one_line
 from redrive.model import in_words
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def watch(
     if look.failed:
         raise look.failed[0]
     if look.unmeasured:
-        names = ", ".join(one_line(name) for name in list(look.unmeasured)[:_MOST_NAMES])
+        names = _some(list(look.unmeasured))
         raise Incomplete(f"the look is incomplete: cannot measure {names}. Everything else was evaluated.")
 
 
@@ -153,6 +153,12 @@ def _ago(store: Store, span: timedelta) -> datetime:
     return store.database.read(store.database.dialect.now) - span
 
 
+def _some(names: Sequence[str]) -> str:
+    """Return the first names on one line, and how many are left out."""
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(one_line(name) for name in names[:_MOST_NAMES]) + more
+
+
 class _Status:
     """One line for each change: for people on a terminal, as rows or as JSON for programs."""
 
@@ -168,7 +174,7 @@ class _Status:
 
     def tell(self, news: News) -> None:
         """Say it."""
-        from redrive.alerts.watch import Leading, Moved, SettingsDiffer, StandingBy, Trouble
+        from redrive.alerts.watch import Leading, Moved, SettingsDiffer, StandingBy, Trouble, Unconfigured
 
         match news:
             case Moved(what, alert):
@@ -181,11 +187,16 @@ class _Status:
             case SettingsDiffer(()):
                 self._out.say("the watch that leads has the same settings now")
             case SettingsDiffer(names):
-                some = ", ".join(one_line(name) for name in names[:_MOST_NAMES])
-                more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
                 self._out.say(
-                    f"the watch that leads has other settings, and those of this one have no effect: {some}{more}"
+                    f"the watch that leads has other settings, and those of this one have no effect: {_some(names)}"
                 )
+            case Unconfigured(waiting) if waiting:
+                for channel, alerts in waiting.items():
+                    numbers = _some([str(number) for number in alerts])
+                    self._out.say(
+                        f"messages about {'alert' if len(alerts) == 1 else 'alerts'} {numbers} wait: "
+                        f"{in_a_line(unconfigured(channel))}"
+                    )
             case Trouble(what, None):  # that it began is in the log, which is not said twice
                 self._out.say(f"the watch can {what} again")
 

@@ -75,8 +75,7 @@ def _check(file: Path, environ: Mapping[str, str]) -> None:
     trusted = {0, os.geteuid()}
     if os.geteuid() == 0 and environ.get("SUDO_UID", "").isdigit():
         trusted.add(int(environ["SUDO_UID"]))
-    # A link may be anybody's, and lead to a file of anybody's.
-    for place, found in ((file, file.lstat()), (file, file.stat()), (file.parent, file.parent.stat())):
+    for place, found in _places(file):
         if found.st_uid not in trusted:
             why = f"belongs to {_user(found.st_uid)}"
         elif found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode) and not _keeps_files(found):
@@ -87,6 +86,14 @@ def _check(file: Path, environ: Mapping[str, str]) -> None:
             f"{file} is not read, because {place} {why}: it could run programs in your name. "
             f"Change its owner or mode, or set {VARIABLE}={file} if you trust it ({VARIABLE}=/dev/null for no file)"
         )
+
+
+def _places(file: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The file and its directory; of a link, every file and directory on the way. Each of them may be anybody's."""
+    yield file, file.lstat()
+    yield file.parent, file.parent.stat()
+    if file.is_symlink():
+        yield from _places(file.parent / os.readlink(file))
 
 
 def _keeps_files(found: os.stat_result) -> bool:

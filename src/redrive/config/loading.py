@@ -154,7 +154,8 @@ def _leaves(at: Located) -> Iterator[Origin]:
 def _as_may_be_shown(value: Any, name: str) -> Any:
     from redrive.masking import mask_all
 
-    if isinstance(value, str) and name.startswith("channels.") and not value.startswith("$"):
+    is_address = name.startswith("channels.") or name == "alerts.heartbeat"
+    if isinstance(value, str) and is_address and not value.startswith("$"):
         return "…"  # an address is a secret
     return mask_all(value)
 

@@ -26,6 +26,7 @@ from redrive.explain.standing_in import (
     sqlite_error,
 )
 from redrive.explain.unclear import Unclear
+from redrive.masking import mask_start
 from redrive.model import in_words
 
 _STATUS = re.compile(
@@ -218,7 +219,7 @@ def _absent(text: str, name: str, given: Given) -> Reading:
 
 
 def _no_idea(text: str) -> str:
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    shown = text if len(text) <= 60 else f"{mask_start(text, 57)}..."
     close = names.near(text)
     if close:
         return f"nothing is known of {shown!r}; did you mean {_either(close)}?"

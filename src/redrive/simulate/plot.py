@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from redrive.extras import needs
 from redrive.simulate.figure import Figure
@@ -37,8 +37,12 @@ def check(path: Path) -> None:
         import matplotlib  # noqa: F401
 
 
-def save(figures: Sequence[Figure], path: Path) -> None:
-    """Write the figures, one below the other."""
+def save(figures: Sequence[Figure], path: Path, *, into: IO[bytes] | None = None) -> None:
+    """Write the figures, one below the other.
+
+    Args:
+        into: the open file to write to, where the path only says which kind of picture it is.
+    """
     check(path)
     with needs("plot"):
         from matplotlib import rc_context
@@ -50,7 +54,7 @@ def save(figures: Sequence[Figure], path: Path) -> None:
         for figure, panel in zip(figures, panels, strict=True):
             _draw(figure, panel)
         kind = path.suffix.lower()
-        sheet.savefig(path, format=kind[1:], dpi=150, metadata=_METADATA[kind])
+        sheet.savefig(path if into is None else into, format=kind[1:], dpi=150, metadata=_METADATA[kind])
 
 
 def _draw(figure: Figure, panel: Axes) -> None:

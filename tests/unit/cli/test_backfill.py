@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.cli.run import read_value
 from redrive.tasks.backfill import combined, values_of
 
 FLOW = """
@@ -94,7 +95,11 @@ class TestBackfill:
             ("day=2026-02-28..2026-02-30", "--param day: '2026-02-28..2026-02-30' names a day that does not exist"),
             (
                 "day=a..b",
-                "--param day: a range is of days or of integers, 2026-01-01..2026-01-31 or 1..12, not 'a..b'",
+                "--param day: a range is of days or of integers, 2026-01-01..2026-01-31, 1..12 or 01..12, not 'a..b'",
+            ),
+            (
+                "day=1..012",
+                "--param day: the ends of the range '1..012' are not written alike; write 1..12, or 01..12 for texts",
             ),
             ("dy=1..2", "flow 'days' has no parameter 'dy'; it has day, region"),
         ],
@@ -113,6 +118,26 @@ class TestValues:
     @given(st.integers(-1_000, 1_000), st.integers(0, 100))
     def test_integers_of_a_range_follow_each_other(self, first, more):
         assert values_of(f"{first}..{first + more}", str) == list(range(first, first + more + 1))
+
+    @pytest.mark.parametrize(
+        ("text", "values"),
+        [
+            ("01..02", ["01", "02"]),
+            ("08..11", ["08", "09", "10", "11"]),
+            ("000..001", ["000", "001"]),
+            ("0..2", [0, 1, 2]),
+            ("10..12", [10, 11, 12]),
+            ("-1..1", [-1, 0, 1]),
+        ],
+    )
+    def test_range_is_of_values_like_its_first_alone(self, text, values):
+        assert values_of(text, read_value) == values
+        assert values[:1] == values_of(text.partition("..")[0], read_value)
+
+    @pytest.mark.parametrize("text", ["1..02", "01..100", "-01..05", "+1..3", "٠..٣"])
+    def test_range_whose_ends_are_written_differently_is_refused(self, text):
+        with pytest.raises(ValueError, match=r"not written alike|a range is of days or of integers"):
+            values_of(text, read_value)
 
     def test_lists_and_single_values(self):
         assert values_of("eu, us", str) == ["eu", "us"]

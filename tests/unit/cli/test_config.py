@@ -17,6 +17,13 @@ def test_settings_are_shown_with_their_source(run, here, monkeypatch):
     assert json.loads(run("config", "show", "--json").out)["file"] == str(file)
 
 
+def test_address_of_the_heartbeat_is_not_shown(run, here):
+    (here / "redrive.toml").write_text('[alerts]\nheartbeat = "https://hc.example/ping/4ff1a0c2"\n')
+    assert [row[:2] for row in run("config", "show").rows] == [["alerts.heartbeat", "…"]]
+    (here / "redrive.toml").write_text('[alerts]\nheartbeat = "$HEARTBEAT_URL"\n')
+    assert [row[:2] for row in run("config", "show").rows] == [["alerts.heartbeat", "$HEARTBEAT_URL"]]
+
+
 def test_directory_without_a_file_says_so(run, here, monkeypatch):
     monkeypatch.setenv("HOME", str(here))
     assert run("config").err == "no redrive.toml was found; what is not listed has its default\n"

@@ -2,12 +2,16 @@
 
 import json
 import os
+import resource
 import stat
+import subprocess
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 import redrive
+from tests.support.warm_python import cold_python
 
 
 def settled_long_ago(store, *ids):
@@ -70,7 +74,8 @@ def test_an_export_is_whole_or_not_there(run, put, here, monkeypatch):
 
     monkeypatch.setattr("redrive.dlq.queue.DeadLetters.export", breaks)
     answer = run("dlq", "export", "-o", "letters.ndjson")
-    assert (answer.code, answer.sentence) == (70, "letters.ndjson: No space left on device")
+    assert answer.code == 70
+    assert answer.sentence.startswith("cannot write letters.ndjson: no space left on device; no file was written")
     assert (here / "letters.ndjson").read_text() == "what was there before"
     assert [path.name for path in here.iterdir() if path.name.endswith(".part")] == []
 
@@ -85,6 +90,58 @@ def test_a_device_is_written_to_and_not_replaced(run, put):
     put(1)
     assert run("dlq", "export", "-o", os.devnull).code == 0
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+@pytest.mark.process
+class TestFullDisk:
+    """A limit of the size of files is a full disk to who writes one."""
+
+    @pytest.fixture
+    def full(self, here):
+        def full(*words, limit):
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            # A warm process would not have the limit.
+            return subprocess.run(
+                cold_python("-m", "redrive.cli", *words),
+                preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, hard)),
+                capture_output=True,
+                text=True,
+                timeout=100,
+                check=False,
+            )
+
+        return full
+
+    def test_export_says_what_to_do_and_leaves_the_file(self, full, put, here):
+        put(1_000)
+        (here / "out.ndjson").write_text("before")
+        ended = full("dlq", "export", "-o", "out.ndjson", limit=100_000)  # SQLite itself writes 32 KB
+        assert ended.stderr == (
+            "redrive: cannot write out.ndjson: file too large; no file was written, and one that was there is as it "
+            "was. Free some space, or write to another place, and run it again\n"
+        )
+        assert (ended.returncode, ended.stdout) == (70, "")
+        assert sorted(os.listdir(here)) == [".redrive", "out.ndjson"]
+        assert (here / "out.ndjson").read_text() == "before"
+
+    @pytest.mark.parametrize("kind", ["png", "svg"])
+    def test_picture_says_what_to_do(self, full, here, kind):
+        ended = full("simulate", "contention", "--clients", "2", "--plot", f"out.{kind}", limit=2_000)
+        assert ended.stderr.startswith(f"redrive: cannot write out.{kind}: file too large; no file was written")
+        assert ended.returncode == 70
+        assert not (here / f"out.{kind}").exists()
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has this device")
+    @pytest.mark.parametrize("words", [("observe", "grafana"), ("dlq", "export"), ("dlq", "ls", "--json"), ("--help",)])
+    def test_output_says_what_to_do(self, spawn, put, words):
+        put(1)
+        with open("/dev/full", "w") as device:
+            ended = spawn(*words, capture_output=False, stdout=device, stderr=subprocess.PIPE)
+        assert ended.stderr == (
+            "redrive: cannot write the output: no space left on device. Free some space, or write to another place, "
+            "and run it again\n"
+        )
+        assert ended.returncode == 70
 
 
 def test_a_file_that_cannot_be_written_or_read_is_said(run, put):

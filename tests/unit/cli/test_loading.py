@@ -1,11 +1,16 @@
 """`FILE_OR_MODULE:NAME`: what is found, and what is said where it is not."""
 
+import ast
+import importlib.util
+import subprocess
 import sys
 
 import pytest
 
+from redrive.cli import loading
 from redrive.cli.exits import BrokenModule, NotThere
 from redrive.cli.loading import load
+from tests.support.patterns import modules
 
 
 @pytest.fixture
@@ -64,6 +69,46 @@ def test_a_module_of_python_is_imported_where_a_file_has_its_name(write):
     assert "sched" not in sys.modules
     assert load("sched.py:pipeline").__module__ == "sched"
     assert load("sched.py:pipeline") is sys.modules["redrive_target_sched"].pipeline
+
+
+class TestFileNames:
+    @pytest.mark.parametrize("name", ["orders.v2.py", "jobs/orders.v2.py"])
+    def test_file_with_a_dot_in_its_name_is_loaded(self, write, name):
+        write("jobs/__init__.py", "")
+        write("jobs/shared.py", "VALUE = 5\n")
+        write(name, "from jobs.shared import VALUE\npipeline = object()\n")
+        assert load(f"{name}:VALUE") == 5
+        assert load(f"{name}:pipeline") is load(f"{name}:pipeline")
+
+    def test_file_with_a_dot_in_a_package_may_import_siblings(self, write):
+        write("loads/__init__.py", "")
+        write("loads/shared.py", "VALUE = 6\n")
+        write("loads/orders.v2.py", "from .shared import VALUE\n")
+        assert load("loads/orders.v2.py:VALUE") == 6
+
+    @pytest.mark.process
+    @pytest.mark.parametrize("name", ["polars", "duckdb", "redrive", "json"])
+    def test_file_named_like_an_import_of_redrive_does_not_replace_it(self, write, name):
+        installed = importlib.util.find_spec(name).origin
+        write(f"{name}.py", f"import {name}\npipeline = {name}.__file__\n")
+        program = (
+            f"import sys\nsys.path[:] = {[entry for entry in sys.path if entry]!r}\n"
+            f"from redrive.cli.loading import load\nprint(load('{name}.py:pipeline'))\n"
+            f"import {name}\nprint({name}.__file__)\n"
+        )
+        done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines() == [installed, installed]
+
+    @pytest.mark.slow
+    def test_every_import_of_redrive_is_known(self):
+        imported = set()
+        for _, path in modules():
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    imported.add(node.module.partition(".")[0])
+        assert imported - set(sys.stdlib_module_names) <= loading._IMPORTED
 
 
 @pytest.mark.parametrize("wanted", ["vendor.py", "vendor", ":pipeline", "vendor.py:", "vendor.py:a b", "a:b/c.py"])

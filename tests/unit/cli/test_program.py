@@ -296,8 +296,76 @@ def test_signal_during_start_up_ends_the_command_in_one_sentence(here, imported,
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("imported", ["typer", "flow_file"])
+@pytest.mark.parametrize(
+    ("name", "code", "how"), [("SIGTERM", 75, "stopped by SIGTERM"), ("SIGINT", 130, "interrupted")]
+)
+def test_signal_while_a_class_is_made_ends_the_command(here, imported, name, code, how):
+    """Python before 3.12 makes a RuntimeError of what is raised in `__set_name__`."""
+    (here / f"{imported}.py").write_text(
+        "import signal\n"
+        "class Field:\n"
+        f"    def __set_name__(self, owner, name):\n        signal.raise_signal(signal.{name})\n"
+        "class Model:\n    field = Field()\n"
+    )
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; from redrive.cli import main; main()", "run", "flow_file.py:flow"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    said = f"redrive: {how}; what was done before is kept, and running the same again is safe\n"
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+
+
 def test_a_character_the_terminal_lacks_is_shown_by_its_escape(put, spawn):
     put(1, error="Müller → 3")
     done = spawn("dlq", "ls", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
     assert "M\\xfcller \\u2192 3" in done.stdout
+
+
+SIGNALLED_WHILE_CLOSING = """
+import os, signal, redrive
+from sqlalchemy.engine.default import DefaultDialect
+
+def close(dialect, connection):
+    _, _, file = next(connection.execute("PRAGMA database_list"))
+    if os.path.basename(file) == {database!r}:
+        signal.raise_signal(signal.{name})
+    connection.close()
+
+DefaultDialect.do_close = close
+sink = redrive.rows.table("sqlite:///sink.db", "orders", append=True, create=True)
+pipeline = redrive.Pipeline("orders", source=redrive.rows.csv("orders.csv"), sink=sink)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+class TestSignalWhileConnectionsClose:
+    def run(self, here, name, database):
+        (here / "orders.csv").write_text("id\n1\n")
+        (here / "job.py").write_text(SIGNALLED_WHILE_CLOSING.format(name=name, database=database))
+        program = (
+            "import redrive.cli, signal; signal.signal(signal.SIGINT, signal.default_int_handler); redrive.cli.main()"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", program, "run", "job.py:pipeline", "--json"],
+            env={**os.environ, "REDRIVE_STORE": "store.db"},
+            capture_output=True,
+            text=True,
+        )
+
+    def test_finished_command_ends_with_its_own_code(self, here, name):
+        done = self.run(here, name, "store.db")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["written"] == 1
+
+    def test_run_that_closes_its_sink_ends_in_a_sentence(self, here, name):
+        done = self.run(here, name, "sink.db")
+        assert done.returncode == {"SIGTERM": 75, "SIGINT": 130}[name]
+        assert done.stderr.splitlines()[-1].endswith("what was done before is kept, and running the same again is safe")
+        assert "Traceback" not in done.stderr

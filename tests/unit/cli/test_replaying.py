@@ -96,6 +96,16 @@ def test_when_all_pass_the_code_is_0(run, put, here):
     ]
 
 
+def test_pipeline_without_letters_is_named(run, put):
+    put(3)
+    answer = run("dlq", "replay", "--pipeline", "vender", "--target", "targets.py:accepts", "--go")
+    assert answer.code == 0
+    assert answer.err.splitlines()[-2:] == [
+        "no letter is selected",
+        "the store has no letters of pipeline 'vender', of any status",
+    ]
+
+
 @pytest.mark.parametrize("words", [[], ["--status", "any"], ["--all-statuses"], ["--status", "open"]])
 def test_escalated_letters_are_replayed_like_pending_ones(run, put, store, words):
     put(3)

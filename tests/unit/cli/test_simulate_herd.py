@@ -112,6 +112,7 @@ def test_a_narrow_terminal_shows_what_matters_most(terminal):
     assert max(map(len, said.split("strategy")[1].split("once it is back")[0].splitlines())) <= 60
 
 
+@pytest.mark.slow
 def test_the_charts_are_drawn_into_a_file(run, here):
     found = run(*SMALL, "--plot", "herd.svg")
     assert found.err == "the charts are in herd.svg\n"

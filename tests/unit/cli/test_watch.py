@@ -17,6 +17,7 @@ from sqlalchemy import delete, insert, update
 import redrive
 from redrive.store import retention
 from redrive.store.schema import leases, letters, runs
+from redrive.testing import Answer, FaultyServer
 from tests.support.retention import left, ran
 from tests.support.warm_python import cold_python, warm_python
 
@@ -202,6 +203,15 @@ def test_a_probe_that_fails_is_in_the_log_and_the_rest_is_done(spawn, failed, se
     assert "\topened\t" in done.stdout
 
 
+def test_unmeasured_names_that_are_left_out_are_counted(run, failed, settings, here):
+    failed()
+    own = '[conditions.own_{0:02}]\nquery = "SELECT n FROM gone"\nurl = "gone.db"\nabove = 1\nseverity = "P3"\n'
+    settings("".join(map(own.format, range(17))))
+    done = run("watch", "--once")
+    assert done.code == 75
+    assert "conditions:own_09 and 7 more. Everything else was evaluated." in done.err
+
+
 @pytest.mark.parametrize(
     ("lags", "code", "sentence"),
     [
@@ -286,3 +296,20 @@ def test_a_second_one_says_that_it_stands_by(watching):
     assert second.stderr.readline() == (
         f"standing by: process {first.pid} on {host} leads; this one takes over when it ends\n"
     )
+
+
+def test_renamed_channel_is_sent_and_the_old_one_is_named(run, failed, settings):
+    with FaultyServer() as server:
+        server.on("/old", Answer(503))
+        server.on("/new", Answer(200))
+        settings(f'[channels.hub]\nwebhook = "{server.url}/old"\n[routes]\nP1 = "hub"\n')
+        failed()
+        assert run("watch", "--once").err == ""
+        settings(f'[channels.team]\nwebhook = "{server.url}/new"\n[routes]\nP1 = "team"\n')
+        answer = run("watch", "--once")
+        assert (answer.code, [one.path for one in server.requests].count("/new")) == (0, 1)
+    waits = "channel hub is not configured here; a process whose redrive.toml has [channels.hub] sends them"
+    assert f"messages about alert 1 wait: {waits}" in answer.err
+    listed = run("alerts", "ls")
+    assert f"alert 1: messages wait: {waits}" in listed.err
+    assert "hub: not configured here" in listed.out

@@ -34,6 +34,7 @@ def test_every_figure_has_its_panel_with_title_axes_lines_and_marks(tmp_path):
         assert word in said
 
 
+@pytest.mark.slow
 def test_a_picture_is_of_the_kind_that_its_name_says_and_the_same_each_time(tmp_path):
     for name, begins in (("same.svg", b"<?xml"), ("same.PNG", b"\x89PNG\r\n")):
         path = tmp_path / name

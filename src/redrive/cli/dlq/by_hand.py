@@ -7,9 +7,10 @@ import os
 import shlex
 import subprocess
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redrive.cli.exits import Refused
+from redrive.cli.exits import Refused, Unwritten
 
 if TYPE_CHECKING:
     from redrive.letters import Letter
@@ -22,9 +23,15 @@ def edited_by_hand(letter: Letter) -> Any:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     # Only its owner may read it.
     descriptor, path = tempfile.mkstemp(prefix=f"letter-{letter.id}-", suffix=".json")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(json.loads(encode(letter.payload)), file, ensure_ascii=False, indent=2)
-        file.write("\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(json.loads(encode(letter.payload)), file, ensure_ascii=False, indent=2)
+            file.write("\n")
+    except BaseException as error:
+        os.unlink(path)
+        if isinstance(error, OSError):
+            raise Unwritten(Path(path), error, is_left=True) from None
+        raise
     kept = False
     try:
         ended = subprocess.run([*shlex.split(editor), path], check=False)

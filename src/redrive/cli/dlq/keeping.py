@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -19,9 +17,9 @@ from redrive.cli.dlq.noun import app
 from redrive.cli.exits import Refused
 from redrive.cli.selecting import Selection
 from redrive.cli.session import Session
+from redrive.cli.whole_file import whole_file
 from redrive.cli.wording import counted, in_json
 from redrive.paths import local_path
-from redrive.private_files import open_new, scratch_beside
 
 _REPORT_EVERY = 500
 
@@ -46,7 +44,7 @@ def export(
                 sys.stdout.write(f"{in_json(line)}\n")
             return
         total = store.dlq.count(**filters)
-        with _whole_file(_local(output)) as file, session.out.progress("exporting") as tell:
+        with whole_file(_local(output)) as file, session.out.progress("exporting") as tell:
             written = 0
             for line in lines:
                 file.write(f"{line}\n".encode())
@@ -119,30 +117,6 @@ def _local(path: str) -> Path:
         return Path(local_path(path, "the file"))
     except ValueError as error:
         raise Refused(str(error)) from None
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name when all of it is written."""
-    try:
-        special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
-        # A device or a pipe cannot be replaced, only written to.
-        part = path if special else Path(scratch_beside(path))
-        file = part.open("wb") if special else open(open_new(part), "wb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise Refused(f"cannot write {path}: {error.strerror}") from None
-    try:
-        with file:
-            yield file
-            if not special:
-                file.flush()
-                os.fsync(file.fileno())
-        if not special:
-            part.replace(path)
-    except BaseException:
-        if not special:
-            part.unlink(missing_ok=True)
-        raise
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -151,7 +151,10 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
                 if left is not None:
                     left -= report.attempted if report.rehearsed else min(left, report.selected)
         if not any(one.selected or one.other_pipelines or one.superseded for _, one in done.reports):
+            unknown = [name for name in filters.get("pipeline") or () if not store.dlq.count_by_status(pipeline=name)]
             done.others = what_is_there(store.dlq, {**filters, "status": filters.get("status", OPEN)})
+            if unknown:
+                done.others = f"the store has no letters of pipeline {', '.join(map(repr, unknown))}, of any status"
     return done
 
 

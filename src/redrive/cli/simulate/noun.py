@@ -14,6 +14,7 @@ import typer
 from redrive.cli.command import noun
 from redrive.cli.exits import Refused
 from redrive.cli.output import Output
+from redrive.cli.whole_file import whole_file
 
 if TYPE_CHECKING:
     from redrive.simulate.figure import Figure
@@ -56,7 +57,8 @@ def show(out: Output, figures: Sequence[Figure], plot: Path | None) -> None:
     if plot is not None:
         from redrive.simulate.plot import save
 
-        save(figures, plot)
+        with whole_file(plot, mode=0o666) as file:
+            save(figures, plot, into=file)
         out.say(f"the charts are in {plot}")
 
 
