@@ -46,7 +46,7 @@ lint: $(VENV)/.test  ## Check style and types.
 	$(BIN)/mypy
 
 unit: $(VENV)/.test  ## Run the pure and in-process tests: under a minute.
-	REDRIVE_TEST_LOOP=unit $(PYTEST) --numprocesses $(CORES) -m "not chaos and not process and not slow" tests/unit
+	REDRIVE_TEST_LOOP=unit $(PYTEST) --numprocesses $$(($(CORES) + 1)) -m "not chaos and not process and not slow" tests/unit
 
 test: $(VENV)/.test  ## Run everything: style, types and all tests, real servers included.
 	$(BIN)/ruff check .

@@ -144,7 +144,9 @@ class Postgres:
         for _ in range(600):
             if self._server.poll() is not None:
                 return False
-            lines = pidfile.read_text().split() if pidfile.exists() else []
+            lines: list[str] = []
+            with contextlib.suppress(FileNotFoundError):  # the server replaces what a killed one left, at any moment
+                lines = pidfile.read_text().split()
             if lines and lines[0] == str(self._server.pid) and "ready" in lines:
                 return True
             with contextlib.suppress(subprocess.TimeoutExpired):

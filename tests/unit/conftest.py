@@ -39,8 +39,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         _allowed = True
 
 
-def _check_start(event: str, _: Any, starts: frozenset[str] = STARTS) -> None:  # a global is gone at the end
-    if event in starts and not _allowed:
+def _check_start(event: str, args: Any, starts: frozenset[str] = STARTS) -> None:  # a global is gone at the end
+    # matplotlib lists the fonts once per machine, whichever test draws first.
+    if event in starts and not _allowed and args[:1] != ("fc-list",):
         raise RuntimeError("this test starts a process: mark it with @pytest.mark.process")
 
 

@@ -209,6 +209,7 @@ class TestCommand:
         assert capsys.readouterr().out.splitlines() == chain
 
 
+@pytest.mark.slow
 class TestRealTree:
     def test_backoff_selects_its_tests(self, real):
         selected = real.select(["src/redrive/policy/backoff.py"])

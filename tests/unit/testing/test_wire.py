@@ -244,6 +244,7 @@ def test_a_client_that_waits_for_100_continue_is_told_to_go_on(server, raw):
     assert raw.recv(65536).endswith(b"\r\n\r\nhello")
 
 
+@pytest.mark.slow
 async def test_200_concurrent_async_requests_are_all_answered(server):
     server.on("/pages/*", lambda request: Answer(json=request.path, delay=0.05))
     limits = httpx.Limits(max_connections=200)
