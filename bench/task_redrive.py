@@ -8,7 +8,7 @@ import os
 from task_marks import Marks, Work
 
 import redrive
-from redrive.flows import State
+from redrive.model.tasks import State
 
 
 def run(work: Work, marks: Marks, *, in_thread: bool) -> int:

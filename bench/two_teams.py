@@ -28,7 +28,7 @@ from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings, Th
 from redrive.alerts.watch import Watch
 from redrive.calls import recording
 from redrive.errors import RunStopped
-from redrive.notices import Urgency
+from redrive.model.alerts import Urgency
 from redrive.testing import FakeClock
 
 MONDAY = datetime(2027, 2, 1, tzinfo=UTC)

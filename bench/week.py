@@ -36,10 +36,10 @@ from redrive.alerts.settings import AlertSettings, PipelineSettings, Quiet
 from redrive.alerts.watch import Watch
 from redrive.calls import recording
 from redrive.errors import RunStopped, StoreError
-from redrive.model import Attempt, Event
-from redrive.notices import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Urgency
+from redrive.model.calls import Attempt, Event
+from redrive.model.runs import RunEnded, RunStatus
 from redrive.rows.ledger import Ledger
-from redrive.runs import RunEnded, RunStatus
 from redrive.testing import FakeClock
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)  # of the week that counts

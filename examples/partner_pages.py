@@ -17,7 +17,7 @@ from collections import Counter
 import httpx
 
 import redrive
-from redrive.model import Attempt, BreakerChanged, Event, KeyCooled, TokenRefreshed
+from redrive.model.calls import Attempt, BreakerChanged, Event, KeyCooled, TokenRefreshed
 from redrive.testing import Answer, FaultyServer, Request
 
 PAGES = 600

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 import redrive
-from redrive.flows import GroupHeld, TasksDead
+from redrive.model.tasks import GroupHeld, TasksDead
 from redrive.testing import Answer, FaultyServer, Request
 
 DAY, MERCHANTS, MALFORMED = "2025-03-01", 60, "M-042"

@@ -14,13 +14,14 @@ from typing import Any, get_args
 from docstrings import parse
 
 import redrive
-from redrive import errors, flows, letters, model, notices, runs
+from redrive import errors
 from redrive.alerts.desk import Desk
 from redrive.calls.attempts import Attempts, Block
 from redrive.calls.tally import Stats
 from redrive.dlq.filters import Filter
 from redrive.dlq.queue import DeadLetters
 from redrive.dlq.target import Reprocesses
+from redrive.model import alerts, calls, letters, runs, tasks
 from redrive.opening import StoreInfo
 from redrive.policy.breaker import State as Circuit
 from redrive.policy.fleet import DrainedKey
@@ -125,7 +126,7 @@ def pages() -> list[Page]:
                 *public("Timeout", Timeout=("phase",)),
                 *public("Breaker", "RetryBudget", "KeyPool", "Token", "Classifier"),
                 *public("classify", "on_event"),
-                *given(redrive.Verdict, redrive.Kind, Stats, Circuit, Attempts, Block, model.Failure, model.Attempt),
+                *given(redrive.Verdict, redrive.Kind, Stats, Circuit, Attempts, Block, calls.Failure, calls.Attempt),
             ],
         ),
         Page(
@@ -161,8 +162,8 @@ def pages() -> list[Page]:
             "[`FlowError`](errors.md#redriveflowerror).",
             [
                 *public("Flow", "Branch"),
-                *given(redrive.FlowReport, flows.FlowStatus, flows.State, Task, Decided, TasksCancelled),
-                *given(flows.FlowProgress, flows.RunningTask),
+                *given(redrive.FlowReport, tasks.FlowStatus, tasks.State, Task, Decided, TasksCancelled),
+                *given(tasks.FlowProgress, tasks.RunningTask),
             ],
         ),
         Page(
@@ -196,10 +197,10 @@ def pages() -> list[Page]:
                     "store.alerts",
                     only=("find", "get", "sends", "unsent", "acknowledge", "resolve", "test", "purge", "send_due"),
                 ),
-                *given(notices.Alert, notices.AlertStatus, notices.Subject),
-                Entry(notices.Urgency, "Urgency", without=("outranks",)),
-                Entry(notices.Facts, "Facts", without=("of",)),
-                *given(notices.Send, notices.SendStatus, notices.What),
+                *given(alerts.Alert, alerts.AlertStatus, alerts.Subject),
+                Entry(alerts.Urgency, "Urgency", without=("outranks",)),
+                Entry(alerts.Facts, "Facts", without=("of",)),
+                *given(alerts.Send, alerts.SendStatus, alerts.What),
             ],
         ),
         Page(
@@ -207,7 +208,7 @@ def pages() -> list[Page]:
             "Events",
             "What is announced to [`redrive.on_event`](calls.md#redriveon_event) and to `on_event=` of a service, a "
             "pipeline or a flow. The guide is [Observing](../observe.md).",
-            given(*(one for one in get_args(model.Event) if one is not model.Attempt)),
+            given(*(one for one in get_args(calls.Event) if one is not calls.Attempt)),
         ),
         Page(
             "errors.md",

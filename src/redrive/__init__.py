@@ -37,9 +37,10 @@ if TYPE_CHECKING:
         TaskTimeout,
         Transient,
     )
-    from redrive.flows import Branch, FlowReport
-    from redrive.letters import Letter, NewLetter
-    from redrive.model import Kind, Verdict
+    from redrive.model.calls import Kind, Verdict
+    from redrive.model.letters import Letter, NewLetter
+    from redrive.model.runs import Report
+    from redrive.model.tasks import Branch, FlowReport
     from redrive.opening import Store, connect
     from redrive.policy.breaker import Breaker
     from redrive.policy.budget import RetryBudget
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from redrive.policy.token import Token
     from redrive.rows.gate import Gate
     from redrive.rows.pipeline import Pipeline
-    from redrive.runs import Report
     from redrive.tasks.flow import Flow
     from redrive.tasks.killable_call import run_with_timeout
 
@@ -106,18 +106,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Branch": "flows",
+    "Branch": "model.tasks",
     "Breaker": "policy.breaker",
     "Classifier": "classify.classifier",
     "Flow": "tasks.flow",
-    "FlowReport": "flows",
+    "FlowReport": "model.tasks",
     "Gate": "rows.gate",
     "KeyPool": "policy.keys",
-    "Kind": "model",
-    "Letter": "letters",
-    "NewLetter": "letters",
+    "Kind": "model.calls",
+    "Letter": "model.letters",
+    "NewLetter": "model.letters",
     "Pipeline": "rows.pipeline",
-    "Report": "runs",
+    "Report": "model.runs",
     "Retry": "policy.retry",
     "RetryBudget": "policy.budget",
     "Schedule": "dlq.due",
@@ -125,7 +125,7 @@ _HOMES = {
     "Store": "opening",
     "Timeout": "policy.timeout",
     "Token": "policy.token",
-    "Verdict": "model",
+    "Verdict": "model.calls",
     "connect": "opening",
     "on_event": "calls.announce",
     "retry": "calls.retry",

@@ -39,12 +39,12 @@ from datetime import datetime
 from sys import float_info
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from redrive.model import Failure, Kind
+from redrive.model.calls import Failure, Kind
 
 if TYPE_CHECKING:
-    from redrive.flows import FlowReport
-    from redrive.letters import ReplayReport
-    from redrive.runs import Report
+    from redrive.model.letters import ReplayReport
+    from redrive.model.runs import Report
+    from redrive.model.tasks import FlowReport
 
 
 class RedriveError(Exception):

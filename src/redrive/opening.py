@@ -17,11 +17,11 @@ from redrive.database_url import STORE_FORMS, parse_url, wrong_path
 from redrive.dlq.filters import moment
 from redrive.dlq.queue import DeadLetters
 from redrive.errors import LetterError, UnknownStore
-from redrive.flows import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
-from redrive.letters import LettersChanged, LettersPurged, LettersReplayed, QueueSize
-from redrive.model import Event
+from redrive.model.calls import Event
+from redrive.model.letters import LettersChanged, LettersPurged, LettersReplayed, QueueSize
+from redrive.model.runs import RunEnded
+from redrive.model.tasks import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.paths import local_path
-from redrive.runs import RunEnded
 from redrive.store import migrate
 from redrive.store.database import PATIENCE, Database
 from redrive.store.dialect import Dialect

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from redrive.interrupts import STOP_SIGNALS, raise_terminated
-from redrive.model import in_words
+from redrive.model.calls import in_words
 
 _CANCEL_TIMEOUT = 3.0
 

@@ -18,7 +18,7 @@ import pytest
 import redrive
 from redrive.alerts.ledger import AlertLedger
 from redrive.alerts.sender import Sender
-from redrive.notices import AlertStatus, SendStatus, What
+from redrive.model.alerts import AlertStatus, SendStatus, What
 from tests.support.alerts_worker import CHANNELS, SETTINGS, is_over
 from tests.support.killable_workers import workers_of
 

@@ -13,7 +13,7 @@ import pytest
 
 import redrive
 from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, Retry, RetryBudget, Service, Token
-from redrive.model import Attempt, BreakerChanged, CallFailed
+from redrive.model.calls import Attempt, BreakerChanged, CallFailed
 from redrive.testing import set_testing
 
 WORKERS = 8

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 import redrive
-from redrive.letters import Status
+from redrive.model.letters import Status
 from tests.oracles.letters import checked_store
 from tests.support import letters_worker
 

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 import redrive
-from redrive.letters import Status
+from redrive.model.letters import Status
 from redrive.store.schema import letter_audit, letter_claims, letters
 from tests.oracles.effects import EffectLedger
 from tests.oracles.letters import checked_store

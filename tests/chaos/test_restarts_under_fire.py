@@ -14,7 +14,7 @@ import pytest
 
 import redrive
 from redrive.dlq import put as putting
-from redrive.letters import Status
+from redrive.model.letters import Status
 from tests.oracles.letters import checked_store
 from tests.support import letters_worker
 

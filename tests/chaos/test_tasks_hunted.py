@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.flows import State
+from redrive.model.tasks import State
 from tests.oracles.tasks import alive, check_nobody_is_left
 from tests.support.tasks_loads import Loads, hear
 

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import redrive
-from redrive.notices import AlertStatus
+from redrive.model.alerts import AlertStatus
 from tests.support.alerts_worker import is_over
 from tests.support.killable_workers import workers_of
 

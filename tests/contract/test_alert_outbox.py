@@ -17,7 +17,7 @@ from redrive.alerts.ledger import AlertLedger
 from redrive.alerts.outbox import Outbox
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import Quiet
-from redrive.notices import SendStatus, Urgency, What
+from redrive.model.alerts import SendStatus, Urgency, What
 from redrive.store.schema import alert_sends
 from tests.support.alerts import (
     EVERYTHING,

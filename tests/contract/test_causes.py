@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 import redrive
-from redrive.letters import Status
+from redrive.model.letters import Status
 from tests.support.examples import examples
 
 UTC = dt.UTC

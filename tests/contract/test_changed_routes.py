@@ -9,7 +9,7 @@ from redrive.alerts.channels import DeliveryFailed
 from redrive.alerts.desk import Desk
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import PipelineSettings, Quiet
-from redrive.notices import Urgency
+from redrive.model.alerts import Urgency
 from tests.support.alerts import NOON, P1, P2, P3, Recorder, after, finding, judgement, raising, settings, watched
 
 HOUR = 3_600.0

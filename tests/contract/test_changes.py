@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 import redrive
-from redrive.letters import Status
+from redrive.model.letters import Status
 from redrive.store.schema import letters
 
 UTC = dt.UTC

@@ -11,7 +11,7 @@ from redrive.alerts.message import compose
 from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings
 from redrive.alerts.stored_key import StoredKeys
 from redrive.masking import mask
-from redrive.notices import AlertStatus, Facts, Urgency, What
+from redrive.model.alerts import AlertStatus, Facts, Urgency, What
 from redrive.store.schema import alert_sends, alert_silences, alerts
 
 EXPORT = {"key": "nightly-export", "severity": "P2", "title": "the export has no rows"}

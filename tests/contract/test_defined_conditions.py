@@ -8,7 +8,7 @@ import pytest
 
 from redrive.alerts.desk import Desk
 from redrive.alerts.settings import AlertSettings, Channel, ConditionSettings
-from redrive.notices import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Urgency
 from tests.support.alerts import NOON
 from tests.support.run_history import levels_of
 

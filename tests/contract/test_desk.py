@@ -17,7 +17,7 @@ from redrive.alerts.judging import RunName, picture_of
 from redrive.alerts.levels import Levels
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.errors import FlowStopped, RunStopped, StoreError
-from redrive.notices import AlertStatus, SendStatus, Urgency
+from redrive.model.alerts import AlertStatus, SendStatus, Urgency
 from redrive.rows.ledger import Ledger
 from redrive.store.schema import runs, task_executors, task_runs, tasks
 from tests.support.alerts import watched

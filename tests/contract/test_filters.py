@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import redrive
-from redrive.letters import Letter
+from redrive.model.letters import Letter
 
 NOW = dt.datetime.now(dt.UTC)
 DAYS = dt.timedelta(days=1)

@@ -4,7 +4,7 @@ import pytest
 
 import redrive
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus
+from redrive.model.tasks import FlowStatus
 from redrive.tasks.cancel import cancel_tasks
 from redrive.tasks.rerun import rerun
 from redrive.testing import set_testing

@@ -7,8 +7,8 @@ import pytest
 
 import redrive
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State
-from redrive.letters import Status
+from redrive.model.letters import Status
+from redrive.model.tasks import FlowStatus, State
 from redrive.store.schema import task_changes, tasks
 from redrive.tasks.results import Results
 from redrive.testing import set_testing

@@ -7,8 +7,8 @@ import pytest
 
 import redrive
 from redrive.errors import FlowError, FlowStopped
-from redrive.flows import FlowStatus, State
-from redrive.letters import Status
+from redrive.model.letters import Status
+from redrive.model.tasks import FlowStatus, State
 from redrive.testing import set_testing
 from tests.support.flows import PATIENCE, states
 

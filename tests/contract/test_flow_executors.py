@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import update
 
 import redrive
-from redrive.flows import FlowStatus, State
+from redrive.model.tasks import FlowStatus, State
 from redrive.store.schema import task_attempts, task_executors, tasks
 from redrive.tasks.executor import Executor
 from redrive.testing import set_testing

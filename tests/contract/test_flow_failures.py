@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import redrive
-from redrive.flows import FlowStatus, GroupHeld, State, TaskFailed, TasksDead
-from redrive.letters import Status
+from redrive.model.letters import Status
+from redrive.model.tasks import FlowStatus, GroupHeld, State, TaskFailed, TasksDead
 from redrive.policy.breaker import Breaker
 from redrive.tasks.states import TRANSITIONS
 from redrive.testing import set_testing

@@ -10,8 +10,8 @@ from sqlalchemy import update
 import redrive
 from redrive.cli.exits import exit_code
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import FlowStatus, State
 from redrive.store.schema import task_executors, task_runs
 from redrive.testing import set_testing
 from tests.support.flows import states, stopped

@@ -3,7 +3,7 @@
 import pytest
 
 import redrive
-from redrive.flows import FlowStatus
+from redrive.model.tasks import FlowStatus
 from redrive.testing import set_testing
 from tests.support.flows import Beside, eventually, states, stopped
 

@@ -14,7 +14,7 @@ from sqlalchemy import select, text, update
 
 import redrive
 from redrive.errors import FlowStopped
-from redrive.flows import FlowStatus, State
+from redrive.model.tasks import FlowStatus, State
 from redrive.store import postgres
 from redrive.store.schema import task_executors, tasks
 from redrive.tasks.executor import Executor

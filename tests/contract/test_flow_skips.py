@@ -4,8 +4,8 @@ import pytest
 
 import redrive
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State
-from redrive.letters import Status
+from redrive.model.letters import Status
+from redrive.model.tasks import FlowStatus, State
 from redrive.testing import set_testing
 from tests.support.flows import states, stopped
 

@@ -12,8 +12,8 @@ import pytest
 
 import redrive
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State, TaskRetried
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import FlowStatus, State, TaskRetried
 from redrive.tasks import people
 from redrive.testing import set_testing
 from tests.support.flows import PATIENCE, Beside, stopped, stopped_at_a_retry

@@ -8,7 +8,7 @@ import pytest
 
 import redrive
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State, TaskFailed
+from redrive.model.tasks import FlowStatus, State, TaskFailed
 from redrive.store.schema import tasks
 from redrive.testing import set_testing
 from tests.support.flows import attempts_made, states, stopped

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 import redrive
-from redrive.letters import ErrorType, Status
+from redrive.model.letters import ErrorType, Status
 from redrive.store.schema import letters
 
 UTC = dt.UTC

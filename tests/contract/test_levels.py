@@ -13,7 +13,7 @@ from redrive.alerts.picture import Window
 from redrive.alerts.promises import Promises
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.alerts.watch_rules import freshness
-from redrive.notices import Subject
+from redrive.model.alerts import Subject
 from redrive.policy.daily import Daily
 from redrive.store.schema import runs, service_minutes, service_rollups
 from tests.support.alerts import finding, judgement

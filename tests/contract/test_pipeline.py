@@ -19,7 +19,7 @@ import sqlalchemy
 
 import redrive
 from redrive.errors import SourceError
-from redrive.runs import (
+from redrive.model.runs import (
     BatchQuarantined,
     BatchShrunk,
     BatchWritten,

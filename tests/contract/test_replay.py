@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text, update
 
 import redrive
-from redrive.letters import Status
+from redrive.model.letters import Status
 from redrive.store.schema import letter_claims, letters
 
 UTC = dt.UTC

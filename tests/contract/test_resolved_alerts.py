@@ -17,9 +17,9 @@ from redrive.alerts.desk import Desk
 from redrive.alerts.levels import Levels
 from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
 from redrive.alerts.watch import Watch
-from redrive.notices import AlertStatus
+from redrive.model.alerts import AlertStatus
+from redrive.model.runs import RunEnded
 from redrive.policy.daily import Daily
-from redrive.runs import RunEnded
 from redrive.store.schema import alert_sends, runs
 from redrive.testing import FakeClock
 from tests.oracles.incidents import CONDITIONS, DAY, Incidents

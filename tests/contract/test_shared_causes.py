@@ -7,7 +7,7 @@ import pytest
 import redrive
 from redrive.alerts.desk import Desk
 from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings
-from redrive.notices import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Urgency
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.examples import examples
 from tests.support.flows import eventually

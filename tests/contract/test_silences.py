@@ -11,7 +11,7 @@ from redrive.alerts.outbox import Outbox
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import Maintenance, Quiet
 from redrive.errors import AlertError
-from redrive.notices import AlertFilter, AlertStatus, Facts, SendStatus, Subject, What
+from redrive.model.alerts import AlertFilter, AlertStatus, Facts, SendStatus, Subject, What
 from tests.support.alerts import NOON, P1, P3, Recorder, after, finding, judgement, raising, settings, watched
 
 HOUR = 3_600

@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 
 import redrive
 from redrive.errors import SinkMismatch
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.capacity import Capacity
 from redrive.rows.sinks.exact import find_changes

@@ -10,7 +10,7 @@ from redrive.alerts.levels import Levels
 from redrive.alerts.settings import AlertSettings, Channel, ConditionSettings, PipelineSettings, WatchedTable
 from redrive.alerts.watch import LEASE, SettingsDiffer, Watch
 from redrive.alerts.watchers import describe
-from redrive.notices import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Urgency
 from redrive.policy.daily import Daily
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.flows import eventually

@@ -15,7 +15,7 @@ from redrive import __version__
 from redrive.alerts.channels import DeliveryFailed, deliver
 from redrive.alerts.message import compose, compose_many
 from redrive.alerts.settings import Channel
-from redrive.notices import Subject, Urgency, What
+from redrive.model.alerts import Subject, Urgency, What
 from redrive.testing import Answer, FaultyServer
 from tests.oracles.channel_payloads import check_pagerduty, check_slack
 from tests.support.sample_alerts import SETTINGS, an_alert, over

@@ -16,7 +16,7 @@ from aiosmtpd.smtp import AuthResult
 from redrive.alerts.channels import DeliveryFailed, deliver
 from redrive.alerts.message import compose
 from redrive.alerts.settings import Channel
-from redrive.notices import Facts, Urgency, What
+from redrive.model.alerts import Facts, Urgency, What
 from redrive.testing import Answer, FaultyServer
 from tests.support.sample_alerts import SETTINGS, an_alert, over
 

@@ -13,7 +13,7 @@ import pytest
 from redrive.alerts.channels import DeliveryFailed, deliver
 from redrive.alerts.message import compose, compose_many
 from redrive.alerts.settings import Channel
-from redrive.notices import Facts, Subject, Urgency, What
+from redrive.model.alerts import Facts, Subject, Urgency, What
 from tests.support.sample_alerts import SETTINGS, an_alert
 
 OPENED = compose(What.OPENED, an_alert(urgency=Urgency.P1), SETTINGS)

@@ -13,7 +13,7 @@ import trustme
 from redrive.alerts.channels import DeliveryFailed, deliver
 from redrive.alerts.message import compose
 from redrive.alerts.settings import Channel
-from redrive.notices import What
+from redrive.model.alerts import What
 from tests.oracles.channel_payloads import check_slack
 from tests.support.sample_alerts import SETTINGS, an_alert
 

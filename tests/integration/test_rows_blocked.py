@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 import redrive
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.rows import write_thread
 from redrive.rows.sinks.generic import GenericTable
 from redrive.rows.sinks.shape import TableName

@@ -12,7 +12,7 @@ import pytest
 import redrive
 from redrive.dlq import put as putting
 from redrive.errors import SchemaMismatch
-from redrive.letters import Stored
+from redrive.model.letters import Stored
 
 _serial = itertools.count()
 

@@ -17,7 +17,7 @@ from functools import partial
 import pytest
 
 import redrive
-from redrive.flows import FlowStatus, State
+from redrive.model.tasks import FlowStatus, State
 from redrive.tasks import executor, people
 from redrive.tasks.ledger import Ledger
 from tests.oracles.effects import EffectLedger

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.tasks.work import Ended
 from tests.support.worker_pool import HEAD, Workshop, is_alive, wait_until
 

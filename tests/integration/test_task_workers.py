@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 import redrive
-from redrive.flows import FlowStatus, State
+from redrive.model.tasks import FlowStatus, State
 from redrive.tasks import processes
 from redrive.tasks.launch import launched
 from tests.support.terminal import on_a_terminal

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from redrive import Breaker, KeyPool, Retry, Service, Token
-from redrive.model import KeyCooled, TokenRefreshed
+from redrive.model.calls import KeyCooled, TokenRefreshed
 from redrive.testing import Answer, FaultyServer
 
 PAGES = 3_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from redrive.flows import State
+from redrive.model.tasks import State
 from redrive.tasks.decide import LOST_IN_A_ROW
 
 CAUSES = {

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 import redrive
-from redrive.letters import Status
+from redrive.model.letters import Status
 from redrive.store.schema import letter_audit
 from tests.support import letters_worker
 from tests.support.stores import OTHERS

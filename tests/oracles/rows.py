@@ -16,7 +16,7 @@ import psycopg
 from sqlalchemy import func, select
 
 import redrive
-from redrive.letters import Status
+from redrive.model.letters import Status
 from redrive.store.schema import checkpoints, run_keys
 from tests.oracles.letters import check_audit, check_counts, come_to_rest
 from tests.support import rows_worker

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 import redrive
-from redrive.flows import FlowStatus, State
+from redrive.model.tasks import FlowStatus, State
 from redrive.store.encoding import decode
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
 from redrive.store.task_log import shown_name

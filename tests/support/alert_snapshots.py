@@ -11,7 +11,7 @@ import redrive
 from redrive.alerts.picture import Judgement, LevelPicture, Minute, PastRun, RunPicture, ServicePicture, Window
 from redrive.alerts.rules import of_levels, of_run
 from redrive.alerts.settings import AlertSettings, Thresholds
-from redrive.notices import Finding, Subject
+from redrive.model.alerts import Finding, Subject
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 RUN = UUID("11111111-2222-4333-8444-555555555555")

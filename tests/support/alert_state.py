@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from redrive.alerts import state
 from redrive.alerts.picture import Judgement
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import Finding, Subject, Urgency
+from redrive.model.alerts import Finding, Subject, Urgency
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 SETTINGS = AlertSettings()

@@ -17,7 +17,7 @@ from redrive.alerts.picture import Minute, Window
 from redrive.alerts.service_levels import FEW, SPAN, last_hour, usual_windows
 from redrive.calls.recording import Record
 from redrive.calls.rollups import MINUTES_KEPT, Book
-from redrive.notices import AlertStatus, What
+from redrive.model.alerts import AlertStatus, What
 from redrive.testing import FakeClock
 from tests.support.alert_snapshots import DAY, MINUTE, a_run, a_service, judged, levels, looked
 from tests.support.alert_state import NOON, SETTINGS, Books

@@ -8,7 +8,7 @@ import psycopg
 
 from redrive.alerts.picture import Judgement
 from redrive.alerts.settings import AlertSettings, Channel
-from redrive.notices import Finding, Subject, Urgency
+from redrive.model.alerts import Finding, Subject, Urgency
 from redrive.store import lease
 from redrive.store.owner import begin_work, ourselves
 

@@ -15,7 +15,7 @@ from redrive.alerts.picture import Judgement
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.alerts.watch import Watch
-from redrive.notices import Finding, Subject, Urgency
+from redrive.model.alerts import Finding, Subject, Urgency
 from tests.support.killable import Doomed, serve, trace
 
 CHANNELS = ("slack", "pager")

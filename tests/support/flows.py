@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 import redrive
 from redrive.errors import FlowStopped
-from redrive.flows import TaskRetried
+from redrive.model.tasks import TaskRetried
 from redrive.store.schema import task_attempts
 from redrive.tasks.work import Ended
 

@@ -17,7 +17,7 @@ import httpx
 
 import redrive
 from redrive.clock import SystemClock
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.observe.log import attempt_log
 
 QUARTER = timedelta(minutes=15)

@@ -18,9 +18,9 @@ import pydantic
 from sqlalchemy import Engine, event
 
 import redrive
+from redrive.model.runs import RunStarted
 from redrive.rows import pipeline as pipelines
 from redrive.rows.ledger import Ledger
-from redrive.runs import RunStarted
 from tests.support.killable import Doomed, serve, trace
 
 PIPELINE = "vendor"

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from redrive.alerts.settings import AlertSettings, PipelineSettings
-from redrive.notices import Alert, AlertStatus, Facts, Subject, Urgency
+from redrive.model.alerts import Alert, AlertStatus, Facts, Subject, Urgency
 from redrive.policy.daily import Daily
 
 MORNING = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)

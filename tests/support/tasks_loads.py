@@ -6,7 +6,7 @@ import threading
 import uuid
 
 import redrive
-from redrive.flows import FlowStatus
+from redrive.model.tasks import FlowStatus
 from tests.oracles.tasks import Books, check, check_end, check_nobody_is_left
 
 

@@ -9,7 +9,7 @@ import psycopg  # noqa: F401 - imported here, so that no process has to
 from sqlalchemy import Engine, event
 
 import redrive
-from redrive.flows import FlowStarted
+from redrive.model.tasks import FlowStarted
 from redrive.tasks import decide
 from redrive.tasks import executor as executors
 from redrive.tasks.ledger import Ledger

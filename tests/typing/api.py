@@ -10,7 +10,7 @@ import httpx
 import requests
 
 import redrive
-from redrive.model import Event
+from redrive.model.calls import Event
 from redrive.observe.log import JsonFormatter
 from redrive.testing import Answer, FakeClock, FaultyServer, set_testing
 

@@ -15,7 +15,7 @@ from redrive.config.kinds import text
 from redrive.config.loading import beside
 from redrive.config.located import Located, listed, nearest, shown
 from redrive.database_url import parse_url, wrong_password, wrong_path
-from redrive.notices import FACTS_IN_LINKS
+from redrive.model.alerts import FACTS_IN_LINKS
 
 PLACEHOLDERS = ("pipeline", "run_id", "alert", "service", "condition", "severity", *FACTS_IN_LINKS)
 """What a link may have filled in, beside `{facts.NAME}` and variables of the environment."""

@@ -14,7 +14,7 @@ from redrive.alerts.picture import Judgement
 from redrive.alerts.state import Case
 from redrive.alerts.stored import case_of
 from redrive.errors import AlertError
-from redrive.notices import Finding
+from redrive.model.alerts import Finding
 from redrive.store.listed import among
 from redrive.store.schema import ALERT_IS_OPEN, alerts
 

@@ -12,8 +12,8 @@ from hashlib import blake2b
 
 from redrive.alerts.settings import AlertSettings
 from redrive.dlq.fingerprint import template
-from redrive.model import Kind
-from redrive.notices import Subject
+from redrive.model.alerts import Subject
+from redrive.model.calls import Kind
 
 CAUSE = "cause:"
 """How the key of an alert begins that several runs may share."""

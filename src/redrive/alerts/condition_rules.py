@@ -6,7 +6,7 @@ from redrive.alerts.picture import Figure, Judgement, LevelPicture
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.sentences import TITLE_LENGTH, command
 from redrive.alerts.settings import AlertSettings, ConditionSettings
-from redrive.notices import Facts, Finding, Subject
+from redrive.model.alerts import Facts, Finding, Subject
 
 
 def defined_conditions(picture: LevelPicture, settings: AlertSettings) -> Judgement:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.sentences import TITLE_LENGTH
-from redrive.notices import Facts, Finding, Subject, Urgency
+from redrive.model.alerts import Facts, Finding, Subject, Urgency
 
 _ERROR_LENGTH = 2_000
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.sentences import TITLE_LENGTH
 from redrive.masking import mask_all
-from redrive.notices import Facts, Finding, Subject, Urgency
+from redrive.model.alerts import Facts, Finding, Subject, Urgency
 from redrive.tracing import trace_id
 
 CUSTOM = "custom"

@@ -24,12 +24,22 @@ from redrive.alerts.silences import SilenceLog, check_silence
 from redrive.clock import Clock
 from redrive.dlq.change import actor
 from redrive.errors import AlertError, StoreError
-from redrive.flows import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
-from redrive.letters import LettersChanged, LettersPurged, LettersReplayed
 from redrive.masking import mask
-from redrive.model import Event
-from redrive.notices import Alert, AlertFilter, AlertStatus, Facts, Send, Silence, Subject, SubjectKind, Urgency
-from redrive.runs import RunEnded
+from redrive.model.alerts import (
+    Alert,
+    AlertFilter,
+    AlertStatus,
+    Facts,
+    Send,
+    Silence,
+    Subject,
+    SubjectKind,
+    Urgency,
+)
+from redrive.model.calls import Event
+from redrive.model.letters import LettersChanged, LettersPurged, LettersReplayed
+from redrive.model.runs import RunEnded
+from redrive.model.tasks import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.store.database import Database
 from redrive.store.schema import SCHEMA
 

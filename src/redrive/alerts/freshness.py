@@ -12,7 +12,7 @@ from redrive.alerts.days_off import NO_DAYS_OFF, DaysOff
 from redrive.alerts.errands import read_bounded
 from redrive.alerts.picture import Freshness
 from redrive.alerts.settings import AlertSettings, PipelineSettings
-from redrive.notices import Subject
+from redrive.model.alerts import Subject
 from redrive.store.database import Database
 from redrive.store.schema import gauges, runs, task_runs
 

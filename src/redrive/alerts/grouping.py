@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Literal
 
 from redrive.alerts.settings import AlertSettings, ChannelKind
-from redrive.notices import Send, What
+from redrive.model.alerts import Send, What
 
 GroupKind = Literal["one", "digest", "summary"]
 KEEPS_STATE: frozenset[ChannelKind] = frozenset({"pagerduty"})

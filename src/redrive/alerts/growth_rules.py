@@ -6,7 +6,7 @@ from redrive.alerts.conditions import found
 from redrive.alerts.picture import Judgement, LevelPicture, PendingLetters
 from redrive.alerts.sentences import command, counted, gigabytes, letters_sql, short, span, text, whole
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import Facts, Finding, Subject
+from redrive.model.alerts import Facts, Finding, Subject
 
 _PURGE = "dlq purge and store purge remove what is finished; [retention] in redrive.toml lets the watch do so every day"
 

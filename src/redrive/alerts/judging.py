@@ -13,13 +13,13 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, exists, func, sele
 from redrive.alerts.picture import DeadTasks, DueTask, PastRun, RunPicture
 from redrive.alerts.run_rules import TIERS
 from redrive.alerts.service_levels import next_probes
-from redrive.flows import FlowStatus, State
-from redrive.letters import OPEN
 from redrive.masking import mask
-from redrive.model import Kind
-from redrive.notices import Alert, Subject
+from redrive.model.alerts import Alert, Subject
+from redrive.model.calls import Kind
+from redrive.model.letters import OPEN
+from redrive.model.runs import RunStatus
+from redrive.model.tasks import FlowStatus, State
 from redrive.policy.daily import Daily
-from redrive.runs import RunStatus
 from redrive.store.encoding import encode
 from redrive.store.owner import is_dead
 from redrive.store.registry import Runnable

@@ -11,7 +11,15 @@ from uuid import uuid4
 from sqlalchemy import Connection, delete, insert, select, update
 
 from redrive.alerts import state
-from redrive.alerts.cases import case_by_id, is_known, open_case, open_cases, shared_by, touched_cases, without_newer
+from redrive.alerts.cases import (
+    case_by_id,
+    is_known,
+    open_case,
+    open_cases,
+    shared_by,
+    touched_cases,
+    without_newer,
+)
 from redrive.alerts.custom import CUSTOM
 from redrive.alerts.outbox import Outbox
 from redrive.alerts.picture import Judgement
@@ -23,7 +31,7 @@ from redrive.alerts.stored import TITLE, alert_of, case_of, columns_of, fit_to_s
 from redrive.alerts.stored_key import StoredKeys, as_sent_before
 from redrive.alerts.unreached import Unreached, unconfigured_messages, unreached_channels
 from redrive.errors import AlertError
-from redrive.notices import (
+from redrive.model.alerts import (
     Alert,
     AlertFilter,
     AlertStatus,

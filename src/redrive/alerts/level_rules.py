@@ -10,19 +10,9 @@ from redrive.alerts.conditions import found
 from redrive.alerts.picture import DueRun, Judgement, Lag, LevelPicture, PendingLetters, RunPicture, Slot, TableRows
 from redrive.alerts.run_facts import facts_of, goes_on, stale, zone_of
 from redrive.alerts.run_rules import dead, duration
-from redrive.alerts.sentences import (
-    command,
-    counted,
-    gigabytes,
-    letters_sql,
-    percent,
-    short,
-    span,
-    text,
-    wall,
-)
+from redrive.alerts.sentences import command, counted, gigabytes, letters_sql, percent, short, span, text, wall
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import Facts, Finding, Subject
+from redrive.model.alerts import Facts, Finding, Subject
 
 _DAY = timedelta(days=1)
 _OFTEN = 3  # times that a run failed or died and was gone on with

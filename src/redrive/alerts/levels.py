@@ -31,7 +31,7 @@ from redrive.alerts.table_freshness import TableFreshness
 from redrive.classify.signals import is_interrupt
 from redrive.errors import StoreError
 from redrive.masking import mask
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.store.database import Database
 from redrive.store.schema import cause_hours, causes
 

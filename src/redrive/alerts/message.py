@@ -15,7 +15,7 @@ from redrive.alerts.grouping import GroupKind
 from redrive.alerts.message_facts import Line, details, error_of, links_of, moment, of_pipeline, story, zone_of
 from redrive.alerts.safe_text import safe, safe_document, safe_line
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import Alert, AlertStatus, Subject, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Subject, Urgency, What
 
 VERSION = 1
 """Of the JSON document; it grows with every change that could break a reader."""

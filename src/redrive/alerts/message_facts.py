@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 from redrive.alerts.addresses import PLACEHOLDERS
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.settings import AlertSettings, PipelineSettings
-from redrive.model import in_words
-from redrive.notices import FACTS_IN_LINKS, Alert, AlertStatus, What
+from redrive.model.alerts import FACTS_IN_LINKS, Alert, AlertStatus, What
+from redrive.model.calls import in_words
 
 _LINE = 300
 _MOST_AFFECTED = 10

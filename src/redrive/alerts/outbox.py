@@ -27,7 +27,7 @@ from redrive.alerts.silences import Silenced, read_silenced
 from redrive.alerts.state import SILENCED
 from redrive.alerts.stored import alert_of, send_of
 from redrive.clock import Random
-from redrive.notices import Alert, Send, SendStatus, Urgency, What
+from redrive.model.alerts import Alert, Send, SendStatus, Urgency, What
 from redrive.policy import backoff
 from redrive.store.database import Database
 from redrive.store.listed import among

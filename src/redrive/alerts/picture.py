@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from redrive.notices import Finding, Subject
+from redrive.model.alerts import Finding, Subject
 from redrive.policy.daily import Daily
 
 

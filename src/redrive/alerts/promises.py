@@ -13,7 +13,7 @@ from redrive.alerts.errands import read_bounded, why
 from redrive.alerts.expected import BACK, KNOWN, Turn, day_of, last_deadline, last_expected, meant, with_days_off
 from redrive.alerts.picture import DueRun
 from redrive.alerts.settings import WEEKEND, AlertSettings
-from redrive.notices import Subject
+from redrive.model.alerts import Subject
 from redrive.policy.daily import Daily
 from redrive.store.database import Database
 from redrive.store.schema import gauges, pipelines, runs, task_runs

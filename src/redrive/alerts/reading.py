@@ -38,7 +38,7 @@ from redrive.config import Settings
 from redrive.config.kinds import duration, duration_or_never, number, share, size, switch, text, texts, whole
 from redrive.config.located import Located, dotted, listed, nearest, shown
 from redrive.config.times import time_of_day, weekdays, zone
-from redrive.notices import Urgency
+from redrive.model.alerts import Urgency
 from redrive.policy.daily import Daily
 
 _ADVICE = "set it, or REDRIVE_ALERTS=off to do without alerts here"

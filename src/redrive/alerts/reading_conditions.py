@@ -13,7 +13,7 @@ from redrive.alerts.queries import ONE_QUERY, is_one_query
 from redrive.alerts.settings import ConditionSettings
 from redrive.config.kinds import duration, text
 from redrive.config.located import Located, listed, nearest, shown
-from redrive.notices import Urgency
+from redrive.model.alerts import Urgency
 
 CONDITION_KEYS = (
     *("metric", "query", "url", "probe", "above", "below", "severity", "title", "persist", "every", "pipeline"),

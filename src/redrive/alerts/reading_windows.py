@@ -13,7 +13,7 @@ from redrive.alerts.settings import Maintenance, Quiet
 from redrive.config.kinds import text, texts
 from redrive.config.located import Located, nearest, shown
 from redrive.config.times import moment, time_of_day, weekdays, zone
-from redrive.notices import AlertFilter
+from redrive.model.alerts import AlertFilter
 
 _CALENDAR = re.compile(r"[A-Z][A-Z0-9]{1,9}(?:-[A-Za-z0-9]{1,10})?")
 _KEYS = ("from", "until", "zone", "days", "pipeline", "subject", "condition", "reason")

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from redrive.alerts.judging import variant_of
 from redrive.alerts.picture import Judgement
-from redrive.notices import Alert, Subject
+from redrive.model.alerts import Alert, Subject
 
 _OF_RUNS = ("failed", "gate", "few_rows", "growing", "duration")
 _LEVELS = ("lost", "duration", "stale", "pending", "old_letters")

@@ -11,9 +11,9 @@ from uuid import UUID
 from redrive.alerts.picture import DueRun, PastRun, RunPicture
 from redrive.alerts.sentences import command, letters_sql, short, text, wall, whole
 from redrive.alerts.settings import WEEKEND, AlertSettings
-from redrive.notices import Facts
+from redrive.model.alerts import Facts
+from redrive.model.runs import share_of
 from redrive.policy.daily import Daily
-from redrive.runs import share_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from redrive.alerts.run_facts import (
 )
 from redrive.alerts.sentences import clock, command, counted, letters_sql, percent, short, span, text, wall
 from redrive.alerts.settings import AlertSettings
-from redrive.model import Kind
-from redrive.notices import Finding, Subject
+from redrive.model.alerts import Finding, Subject
+from redrive.model.calls import Kind
 
 HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
 """What may have gone by itself when the run is started again. Everything else needs a person, the unknown included; so

@@ -12,7 +12,7 @@ from redrive.alerts.picture import Judgement, LevelPicture, Minute, ServicePictu
 from redrive.alerts.sentences import clock, command, counted, percent, short, span
 from redrive.alerts.settings import AlertSettings, Thresholds
 from redrive.calls.rollups import MINUTES_KEPT
-from redrive.notices import Facts, Finding, Subject
+from redrive.model.alerts import Facts, Finding, Subject
 
 _MINUTE = timedelta(minutes=1)
 _WAITING = "runs that need it wait, or fail and go on from their checkpoints when they are started again"

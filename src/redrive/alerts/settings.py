@@ -9,7 +9,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from redrive.alerts.days_off import NO_DAYS_OFF, DaysOff
-from redrive.notices import AlertFilter, Subject, Urgency
+from redrive.model.alerts import AlertFilter, Subject, Urgency
 from redrive.policy.daily import Daily
 
 ChannelKind = Literal["apprise", "webhook", "slack", "pagerduty", "command", "log"]

@@ -13,7 +13,7 @@ from redrive.alerts.custom import CUSTOM
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.settings import Maintenance
 from redrive.errors import AlertError
-from redrive.notices import Alert, AlertFilter, Silence
+from redrive.model.alerts import Alert, AlertFilter, Silence
 from redrive.store.database import Database
 from redrive.store.schema import alert_silences
 

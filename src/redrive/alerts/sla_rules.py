@@ -12,8 +12,8 @@ from redrive.alerts.run_facts import due_by, facts_of, goes_on, short_id, usual,
 from redrive.alerts.run_rules import is_kept, late
 from redrive.alerts.sentences import clock, command, short, span, wall
 from redrive.alerts.settings import AlertSettings
-from redrive.flows import risk_begins
-from redrive.notices import Finding
+from redrive.model.alerts import Finding
+from redrive.model.tasks import risk_begins
 
 _OVER = ("complete", "abandoned")
 _STATES = {

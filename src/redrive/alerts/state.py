@@ -22,7 +22,7 @@ from redrive.alerts.picture import Judgement
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.sentences import TITLE_LENGTH, command, short
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import Alert, AlertStatus, Facts, Finding, Subject, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Subject, Urgency, What
 
 LEVEL = "level:"
 """How evidence begins that is measured again and again: it may flap. All else tells of what has happened."""

@@ -15,7 +15,7 @@ from redrive.alerts.custom import CUSTOM
 from redrive.alerts.safe_text import safe_document, safe_line
 from redrive.alerts.state import Case, Witness, brief_facts
 from redrive.alerts.stored_key import StoredKeys
-from redrive.notices import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
 
 TITLE = 500
 """Characters of the one line that says what is wrong, or why it is over."""

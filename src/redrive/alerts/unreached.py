@@ -15,7 +15,7 @@ from redrive.alerts.silences import Silenced
 from redrive.alerts.state import SILENCED, Case
 from redrive.alerts.stored import case_of, send_of
 from redrive.alerts.watchers import CONDITION as SETTINGS_DIFFER
-from redrive.notices import Alert, AlertStatus, Send, SendStatus
+from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus
 from redrive.store.listed import among
 from redrive.store.schema import alert_sends, alerts
 

@@ -28,8 +28,8 @@ from redrive.alerts.watchers import CONDITION, Watchers
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
 from redrive.errors import AlertError, StoreError
-from redrive.model import Kind
-from redrive.notices import Alert, AlertStatus
+from redrive.model.alerts import Alert, AlertStatus
+from redrive.model.calls import Kind
 from redrive.stopping import Stopping
 from redrive.store import lease
 from redrive.store.database import Database

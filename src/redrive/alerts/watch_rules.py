@@ -6,7 +6,7 @@ from redrive.alerts.conditions import found
 from redrive.alerts.picture import Freshness, Judgement, LevelPicture, TableAge
 from redrive.alerts.sentences import command, short, span, whole
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import Facts, Finding, Subject
+from redrive.model.alerts import Facts, Finding, Subject
 
 _MEASURED = {
     "due": "deadlines",

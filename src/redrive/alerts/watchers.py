@@ -20,7 +20,7 @@ from redrive.alerts.conditions import found
 from redrive.alerts.outside import server_of
 from redrive.alerts.sentences import counted, short
 from redrive.alerts.settings import AlertSettings, ConditionSettings
-from redrive.notices import Facts, Finding, Subject
+from redrive.model.alerts import Facts, Finding, Subject
 from redrive.store import lease
 from redrive.store.dialect import Dialect
 from redrive.store.owner import begin_work, end_work, is_dead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.model import Kind, Stop, Verdict, in_words
+from redrive.model.calls import Kind, Stop, Verdict, in_words
 
 ADVICE = {
     Kind.RETRY_NOW: "Transactions keep colliding: make them shorter, or touch rows in one order everywhere.",

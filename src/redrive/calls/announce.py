@@ -9,9 +9,9 @@ from traceback import format_exc
 
 from redrive.calls.event_lines import fields_of, line_of
 from redrive.classify.signals import is_interrupt
-from redrive.flows import TaskEnded
 from redrive.masking import mask
-from redrive.model import Attempt, CallFailed, Event, Kind, in_words
+from redrive.model.calls import Attempt, CallFailed, Event, Kind, in_words
+from redrive.model.tasks import TaskEnded
 
 Hook = Callable[[Event], None]
 

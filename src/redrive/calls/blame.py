@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redrive.classify.responses import attribute
-from redrive.model import Failure
+from redrive.model.calls import Failure
 
 _DEEPEST = 5
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from redrive.calls.parts import Part
 from redrive.clock import Clock, Random
-from redrive.model import BreakerChanged, Event
+from redrive.model.calls import BreakerChanged, Event
 from redrive.policy import fleet
 from redrive.policy.breaker import Breaker, Machine, Permit, Stance, State
 

@@ -15,9 +15,9 @@ from redrive.calls.target import Target, endpoint_of, is_async
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted
-from redrive.letters import GENERATED_KEY, ErrorType, NewLetter
 from redrive.masking import mask
-from redrive.model import Failure, Kind, Verdict
+from redrive.model.calls import Failure, Kind, Verdict
+from redrive.model.letters import GENERATED_KEY, ErrorType, NewLetter
 
 if TYPE_CHECKING:
     from redrive.calls.service import Service

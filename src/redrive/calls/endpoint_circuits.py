@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from redrive.calls.circuit import Circuit
 from redrive.calls.routes import MOST, OTHER
 from redrive.clock import Clock, Random
-from redrive.model import Event
+from redrive.model.calls import Event
 from redrive.policy.breaker import Breaker, State
 
 if TYPE_CHECKING:

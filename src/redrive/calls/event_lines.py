@@ -8,20 +8,8 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.flows import (
-    FlowEnded,
-    FlowEvent,
-    FlowStarted,
-    FlowStatus,
-    GroupHeld,
-    SlaAtRisk,
-    TaskFailed,
-    TaskRetried,
-    TasksDead,
-)
-from redrive.letters import LetterEvent, LettersChanged, LettersPurged, LettersPut, LettersReplayed
 from redrive.masking import mask, mask_start
-from redrive.model import (
+from redrive.model.calls import (
     QUOTA_USED_UP,
     BreakerChanged,
     CallFailed,
@@ -32,7 +20,8 @@ from redrive.model import (
     TokenRefreshed,
     in_words,
 )
-from redrive.runs import (
+from redrive.model.letters import LetterEvent, LettersChanged, LettersPurged, LettersPut, LettersReplayed
+from redrive.model.runs import (
     BatchQuarantined,
     BatchRetried,
     BatchShrunk,
@@ -45,6 +34,17 @@ from redrive.runs import (
     RunStarted,
     RunStatus,
     Tier,
+)
+from redrive.model.tasks import (
+    FlowEnded,
+    FlowEvent,
+    FlowStarted,
+    FlowStatus,
+    GroupHeld,
+    SlaAtRisk,
+    TaskFailed,
+    TaskRetried,
+    TasksDead,
 )
 
 

@@ -26,7 +26,7 @@ from redrive.calls.tokens import TokenKeeper
 from redrive.classify.ours import NO_LIST
 from redrive.classify.responses import is_response, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
-from redrive.model import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
+from redrive.model.calls import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
 from redrive.policy.breaker import Permit
 from redrive.policy.retry import LIMITED_STATUS, REPEATABLE, Progress, all_used
 

@@ -18,7 +18,7 @@ from redrive.classify.read import http_answer
 from redrive.classify.responses import response_status
 from redrive.classify.retry_after import retry_after
 from redrive.masking import mask
-from redrive.model import Verdict
+from redrive.model.calls import Verdict
 from redrive.policy import checks
 
 if TYPE_CHECKING:

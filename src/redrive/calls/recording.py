@@ -30,7 +30,7 @@ from redrive.calls.rollups import MINUTE, MINUTES_KEPT, Book, window
 from redrive.calls.sharing import in_words, own_name
 from redrive.calls.tally import take
 from redrive.errors import StoreError
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.policy import backoff
 
 LAST_WORD = 8.0

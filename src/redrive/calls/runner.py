@@ -27,7 +27,7 @@ from redrive.calls.target import Target
 from redrive.classify.responses import response_status
 from redrive.classify.signals import is_interrupt
 from redrive.clock import in_thread
-from redrive.model import Attempt
+from redrive.model.calls import Attempt
 from redrive.policy.breaker import Permit
 
 # Of asyncio and trio; neither is imported for it.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from redrive.model import Scope, Verdict
+    from redrive.model.calls import Scope, Verdict
 
 
 def classify(failure: object, scope: Scope = "call", *, now: datetime | None = None) -> Verdict:

@@ -16,7 +16,7 @@ from redrive.classify.responses import Answer, attribute, body_in_memory, header
 from redrive.classify.retry_after import asked_wait
 from redrive.classify.signals import is_interrupt
 from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TEXTS, TYPES
-from redrive.model import Kind, Scope, Verdict
+from redrive.model.calls import Kind, Scope, Verdict
 
 _STATUS_ATTRIBUTES = ("http_status", "http_status_code", "status", "code", "http_code")
 _RETRY_FLAGS = ("retryable", "retriable", "is_retryable", "is_transient", "transient")

@@ -17,7 +17,7 @@ from redrive.classify.responses import Answer, is_response, read_response
 from redrive.classify.retry_after import retry_after
 from redrive.classify.rules import Facts, Match, Predicate, Rule, RuleBroke, match
 from redrive.classify.signals import is_stop_signal
-from redrive.model import Kind, Scope, Verdict
+from redrive.model.calls import Kind, Scope, Verdict
 
 # What decides about several errors at once: one that cannot recover, before one that can.
 _GRAVITY = (

@@ -29,7 +29,7 @@ from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL, SQLITE, SQLSTATE, SQLSTATE_PHRASE
 from redrive.classify.tables.system import ERRNO, RESOLVER_NUMBERS
 from redrive.classify.tables.types import RESOLVER_TYPES, TYPES
-from redrive.model import Kind, Scope, Verdict
+from redrive.model.calls import Kind, Scope, Verdict
 
 # A service or an address family that the resolver does not know: the request is wrong, not the network.
 _BAD_LOOKUPS = frozenset(RESOLVER_NUMBERS.values())

@@ -10,7 +10,7 @@ from redrive.classify.detail import body_detail
 from redrive.classify.responses import Answer
 from redrive.classify.retry_after import retry_after
 from redrive.classify.tables.http import RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, TOO_FAST, USED_UP, USED_UP_429
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
 
 
 def _words(words: Iterable[str]) -> re.Pattern[str]:

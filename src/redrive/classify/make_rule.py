@@ -9,7 +9,7 @@ from sys import float_info
 
 from redrive.classify.rules import Predicate, Rule
 from redrive.classify.signals import is_stop_type
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 ErrorTypes = type[Exception] | tuple[type[Exception], ...]
 Numbers = int | Iterable[int]

@@ -15,7 +15,7 @@ from redrive.errors import (
     StatedVerdict,
     StoreError,
 )
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
 
 SKIP = "stated.skip"
 """The rule of verdicts on `Skip`."""

@@ -9,7 +9,7 @@ from typing import Any
 from redrive.classify.read import http_answer, os_errno, sqlstate
 from redrive.classify.responses import Answer
 from redrive.classify.signals import is_interrupt
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 Predicate = Callable[[Any], object]
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from redrive.errors import StoreError
 from redrive.masking import mask
-from redrive.notices import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Urgency
 
 if TYPE_CHECKING:
     from redrive.cli.output import Output

@@ -19,7 +19,7 @@ from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Limit, Session
 from redrive.cli.wording import ago, at, in_a_line
 from redrive.masking import mask
-from redrive.notices import Alert, AlertStatus, Send, SendStatus, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus, Urgency, What
 
 if TYPE_CHECKING:
     from redrive.alerts.conditions import Condition

@@ -16,14 +16,14 @@ from redrive.cli.progress import shown
 from redrive.demo import happened, stage, world
 from redrive.demo.happened import Happened
 from redrive.errors import FlowStopped
-from redrive.flows import FlowReport, FlowStatus
+from redrive.model.tasks import FlowReport, FlowStatus
 from redrive.opening import connect
 
 if TYPE_CHECKING:
     from redrive.cli.demo_story import Story
     from redrive.cli.session import Session
-    from redrive.letters import ReplayReport
-    from redrive.runs import Report
+    from redrive.model.letters import ReplayReport
+    from redrive.model.runs import Report
     from redrive.testing import FaultyServer
 
 _REPLAY = "dlq replay --pipeline vendor --target vendor.py:pipeline"

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from redrive.cli.runs import share
 from redrive.cli.wording import counted, in_a_line, lines
 from redrive.demo.happened import FLOW, Happened, Told
-from redrive.flows import FlowReport, State
-from redrive.model import in_words
-from redrive.notices import Urgency
+from redrive.model.alerts import Urgency
+from redrive.model.calls import in_words
+from redrive.model.tasks import FlowReport, State
 
 if TYPE_CHECKING:
     from redrive.cli.demo_play import CameTo
     from redrive.cli.output import Output
-    from redrive.letters import Cause, ReplayReport
-    from redrive.runs import Report
+    from redrive.model.letters import Cause, ReplayReport
+    from redrive.model.runs import Report
 
 _LABEL = 10  # columns for what stands before a line of the summary
 _TIERS = {Urgency.P1: "bold red", Urgency.P2: "red", Urgency.P3: "yellow"}

@@ -23,7 +23,7 @@ from redrive.errors import (
     StoreError,
     UnknownStore,
 )
-from redrive.model import Failure, Kind
+from redrive.model.calls import Failure, Kind
 
 DONE = 0
 USAGE = 64

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.cli.output import Column, Output
 from redrive.cli.wording import at, counted, in_a_line
-from redrive.flows import FlowStatus, State
 from redrive.masking import MASK, mask, mask_all
-from redrive.model import Kind, in_words
+from redrive.model.calls import Kind, in_words
+from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
-    from redrive.flows import FlowReport
+    from redrive.model.tasks import FlowReport
 
 _MOST_CAUSES = 5  # that are said in words; the table has all of them
 _LONGEST = 160  # characters of an error in a sentence

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive.cli.wording import counted, in_a_line, one_line
-from redrive.flows import FlowProgress, RunningTask, State, TaskFailed, TasksDead
 from redrive.masking import mask
-from redrive.model import in_words
+from redrive.model.calls import in_words
+from redrive.model.tasks import FlowProgress, RunningTask, State, TaskFailed, TasksDead
 
 if TYPE_CHECKING:
     from rich.text import Text

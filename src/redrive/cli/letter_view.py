@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from redrive.cli.output import iso
-from redrive.letters import AuditEntry, Cause, CutRecord, Letter
 from redrive.masking import MASK, mask, mask_all, mask_start
 from redrive.masking.controls import without_controls
+from redrive.model.letters import AuditEntry, Cause, CutRecord, Letter
 from redrive.store.encoding import encode
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def plain(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    from redrive.letters import ABSENT
+    from redrive.model.letters import ABSENT
 
     if value is ABSENT:
         return ""

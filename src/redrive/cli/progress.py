@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from redrive.cli.runs import share
 from redrive.cli.wording import counted, one_line
-from redrive.model import in_words
+from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
-    from redrive.runs import Progress
+    from redrive.model.runs import Progress
 
 _BAR = 24
 

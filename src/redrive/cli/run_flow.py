@@ -11,11 +11,11 @@ from redrive.cli.flow_report import say_what_to_do, show_data, show_outcome
 from redrive.cli.run_rows import leave_to_the_report
 from redrive.cli.wording import counted
 from redrive.errors import FlowStopped, RedriveError
-from redrive.flows import FlowEnded, FlowStatus, State, TaskFailed, TasksDead
+from redrive.model.tasks import FlowEnded, FlowStatus, State, TaskFailed, TasksDead
 
 if TYPE_CHECKING:
     from redrive.cli.session import Session
-    from redrive.flows import FlowReport
+    from redrive.model.tasks import FlowReport
     from redrive.opening import Store
     from redrive.tasks.flow import Flow
 

@@ -11,11 +11,11 @@ from redrive.cli.alerted import leave_alerts_to_the_report, say_alerts
 from redrive.cli.runs import say_what_to_do, show_data, show_outcome
 from redrive.cli.wording import counted
 from redrive.errors import RunStopped
-from redrive.runs import GateJudged, RunEnded, Tier
+from redrive.model.runs import GateJudged, RunEnded, Tier
 
 if TYPE_CHECKING:
     from redrive.cli.session import Session
-    from redrive.runs import Progress, Report
+    from redrive.model.runs import Progress, Report
 
 
 @dataclass(frozen=True, slots=True)

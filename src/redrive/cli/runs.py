@@ -17,10 +17,10 @@ from redrive.cli.output import Column, Output
 from redrive.cli.session import Limit, Session
 from redrive.cli.wording import ago, at, counted, in_a_line
 from redrive.errors import PipelineError
-from redrive.flows import FlowReport, FlowStatus, State
 from redrive.masking import mask, mask_all
-from redrive.model import in_words
-from redrive.runs import Report, RunStatus, Tier
+from redrive.model.calls import in_words
+from redrive.model.runs import Report, RunStatus, Tier
+from redrive.model.tasks import FlowReport, FlowStatus, State
 
 if TYPE_CHECKING:
     from redrive.opening import Store

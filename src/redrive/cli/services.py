@@ -17,7 +17,7 @@ from redrive.cli.service_chart import beginning, chart, share, span
 from redrive.cli.session import Session
 from redrive.cli.wording import ago, at, counted
 from redrive.masking import mask
-from redrive.model import in_words
+from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
     from redrive.opening import Store

@@ -15,7 +15,7 @@ from redrive.cli.spans import seconds
 from redrive.cli.wording import ago, at
 
 if TYPE_CHECKING:
-    from redrive.notices import Silence
+    from redrive.model.alerts import Silence
 
 _For = Annotated[str, typer.Option("--for", metavar="SPAN", help="How long: 30min, 2h, 3d …", show_default=False)]
 

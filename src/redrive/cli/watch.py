@@ -22,11 +22,11 @@ from redrive.cli.session import Session
 from redrive.cli.spans import seconds
 from redrive.cli.store import left_behind
 from redrive.cli.wording import in_a_line, in_json, one_line
-from redrive.model import in_words
+from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
     from redrive.alerts.watch import News, Watch
-    from redrive.notices import Alert
+    from redrive.model.alerts import Alert
     from redrive.opening import Store
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from redrive.model import in_words
+from redrive.model.calls import in_words
 
 _BARS = "▂▃▄▅▆▇█"
 # Controls, and what turns the direction of writing: a vendor's file must not steer the terminal that shows it.

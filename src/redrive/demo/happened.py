@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from redrive.flows import State
-from redrive.notices import Alert, Send, SendStatus, What
+from redrive.model.alerts import Alert, Send, SendStatus, What
+from redrive.model.tasks import State
 from redrive.store.service_log import together
 
 if TYPE_CHECKING:
-    from redrive.letters import Cause
+    from redrive.model.letters import Cause
     from redrive.opening import Store
     from redrive.store.shared import ServiceState
     from redrive.store.task_log import AttemptRow, TaskRow

@@ -15,7 +15,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, select, true
 
 from redrive.dlq.filters import Filter, of_cause
-from redrive.letters import Cause
+from redrive.model.letters import Cause
 from redrive.store.schema import STATUSES, cause_hours, causes, letters
 
 TREND_DAYS = 7

@@ -15,8 +15,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from redrive.dlq.filters import Filter
 from redrive.dlq.prepare import storable
 from redrive.errors import LetterError
-from redrive.letters import OPEN, Changed, Status
 from redrive.masking import mask
+from redrive.model.letters import OPEN, Changed, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letter_claims, letters
 

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, delete, or_, select, update
 
-from redrive.runs import RunStatus
+from redrive.model.runs import RunStatus
 from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.listed import among

@@ -16,10 +16,10 @@ from redrive.dlq.find import fetch, in_parts, must_exist, snapshot
 from redrive.dlq.prepare import error_text
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
-from redrive.letters import OPEN, Edit, EditReport, Letter
-from redrive.letters import Change as Difference
 from redrive.masking import MASK, mask_all
 from redrive.masking.controls import without_controls
+from redrive.model.letters import OPEN, Edit, EditReport, Letter
+from redrive.model.letters import Change as Difference
 from redrive.store.database import Database
 from redrive.store.encoding import encode
 from redrive.store.listed import among

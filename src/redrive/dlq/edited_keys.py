@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, null, or_, select, update
 from redrive.dlq.digests import PREFIX
 from redrive.dlq.edits import diff
 from redrive.dlq.prepare import key_text
-from redrive.letters import ABSENT, Letter, Status
+from redrive.model.letters import ABSENT, Letter, Status
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import letters, runs

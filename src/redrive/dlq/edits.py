@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from redrive.letters import ABSENT, Change
+from redrive.model.letters import ABSENT, Change
 from redrive.store.encoding import encode
 
 _PLAIN_KEY = re.compile(r"[^\W\d]\w*")

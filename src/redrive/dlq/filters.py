@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, and_, false, select, true
 
 from redrive.dlq.prepare import as_key, checked_error_type, checked_pipeline, storable
 from redrive.errors import LetterError
-from redrive.letters import OPEN, Status
+from redrive.model.letters import OPEN, Status
 from redrive.store.listed import among
 from redrive.store.run_log import is_run, of_run
 from redrive.store.schema import STATUSES, cause_hours, letters

@@ -10,7 +10,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cas
 
 from redrive.dlq.filters import Filter
 from redrive.errors import LetterError
-from redrive.letters import AuditEntry, CutRecord, Letter, Status
+from redrive.model.letters import AuditEntry, CutRecord, Letter, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, select
 
 from redrive.dlq.copies import Copies, Known, KnownBy, KnownLetters, Place
-from redrive.letters import OPEN, ErrorType, Status
+from redrive.model.letters import OPEN, ErrorType, Status
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow, Sighting
 from redrive.store.schema import cause_hours, letters

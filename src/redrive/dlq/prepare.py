@@ -15,7 +15,7 @@ from redrive.dlq.digests import Digests
 from redrive.dlq.fingerprint import Fingerprint, fingerprint
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
-from redrive.letters import GENERATED_KEY, ErrorType, NewLetter
+from redrive.model.letters import GENERATED_KEY, ErrorType, NewLetter
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import canonical, decode, encode
 from redrive.store.types import utc_text

@@ -16,7 +16,7 @@ from redrive.dlq.fingerprint import Fingerprint
 from redrive.dlq.match import RowThatCounts, match
 from redrive.dlq.prepare import Preparer
 from redrive.errors import StoreError
-from redrive.letters import OPEN, NewLetter, Stored
+from redrive.model.letters import OPEN, NewLetter, Stored
 from redrive.store.database import Database
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import decode, is_same

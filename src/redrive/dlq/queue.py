@@ -31,7 +31,7 @@ from redrive.dlq.replay import BATCH, Plan, Progress, Replay
 from redrive.dlq.scope import must_not_hide_tasks, scoped
 from redrive.dlq.target import Reprocesses, Target
 from redrive.errors import LetterError
-from redrive.letters import (
+from redrive.model.letters import (
     OPEN,
     AuditEntry,
     Cause,

@@ -32,7 +32,7 @@ from redrive.dlq.tally import Tally
 from redrive.dlq.target import Answer, Became, Target, TargetFailed
 from redrive.dlq.unknown_keys import UnknownKeys
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.letters import OPEN, Letter, ReplayReport
+from redrive.model.letters import OPEN, Letter, ReplayReport
 from redrive.policy import checks
 from redrive.store.database import Database
 from redrive.store.listed import among

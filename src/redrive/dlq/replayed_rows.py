@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, case
 
 from redrive.dlq.target import Answer
-from redrive.letters import Letter
+from redrive.model.letters import Letter
 from redrive.store.dialect import Dialect
 from redrive.store.schema import replayed_rows
 

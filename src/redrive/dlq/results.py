@@ -14,7 +14,7 @@ from redrive.dlq.due import Schedule
 from redrive.dlq.replayed_rows import note_replayed
 from redrive.dlq.siblings import StoredTexts, remember_keys, supersede
 from redrive.dlq.target import Answer, Became, Target
-from redrive.letters import OPEN, Letter, Status
+from redrive.model.letters import OPEN, Letter, Status
 from redrive.store.dialect import Dialect
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters

@@ -13,7 +13,7 @@ from redrive.dlq.change import actor
 from redrive.dlq.filters import Filter
 from redrive.dlq.find import in_parts, snapshot
 from redrive.errors import LetterError
-from redrive.letters import Purged, QueueSize, Status
+from redrive.model.letters import Purged, QueueSize, Status
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import STATUSES, cause_hours, causes, letter_audit, letters

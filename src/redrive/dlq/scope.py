@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Connection, select
 from redrive.dlq.filters import Filter
 from redrive.dlq.target import Target
 from redrive.errors import LetterError
-from redrive.flows import FlowStatus
-from redrive.letters import OPEN, ErrorType, Status
+from redrive.model.letters import OPEN, ErrorType, Status
+from redrive.model.tasks import FlowStatus
 from redrive.store.schema import letters, task_runs
 
 _MOST_NAMED = 5

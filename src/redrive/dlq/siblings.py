@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, literal, null, or_
 from redrive.dlq.digests import PREFIX
 from redrive.dlq.prepare import REDACTED, as_key
 from redrive.dlq.target import Answer
-from redrive.letters import Letter, Status
+from redrive.model.letters import Letter, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_claims, letters
 

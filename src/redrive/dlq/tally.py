@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from redrive.dlq.fingerprint import fingerprint
 from redrive.dlq.target import Answer, Became
-from redrive.letters import FailedCause, Letter
+from redrive.model.letters import FailedCause, Letter
 
 
 @dataclass(slots=True)

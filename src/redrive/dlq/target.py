@@ -15,8 +15,8 @@ from redrive.classify.signals import is_interrupt
 from redrive.dlq.edited_keys import KeysOf
 from redrive.dlq.prepare import error_text
 from redrive.errors import Discard, LetterError, RedriveError, Superseded
-from redrive.letters import Letter
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
+from redrive.model.letters import Letter
 
 _classifier = Classifier()
 # The record's own fault; anything else is about the target, and the next record would meet it, too.

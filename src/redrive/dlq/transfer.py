@@ -20,7 +20,7 @@ from redrive.dlq.prepare import REDACTED, masked_record, masked_text, storable
 from redrive.dlq.put import CauseFound, add_causes
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
-from redrive.letters import OPEN, Imported
+from redrive.model.letters import OPEN, Imported
 from redrive.store.database import Database
 from redrive.store.encoding import decode, encode
 from redrive.store.listed import among

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, or_
 from redrive.dlq.edited_keys import StoredTexts
 from redrive.dlq.prepare import as_key
 from redrive.dlq.target import Answer, Target
-from redrive.letters import Letter
-from redrive.runs import RunStatus
+from redrive.model.letters import Letter
+from redrive.model.runs import RunStatus
 from redrive.store.listed import among
 from redrive.store.schema import letters, replayed_rows, runs
 

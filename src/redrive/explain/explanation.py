@@ -17,7 +17,7 @@ from redrive.explain.rehearse import Rehearsal, rehearse
 from redrive.explain.schedule import Schedule, Span, fits, schedule
 from redrive.explain.unclear import Unclear
 from redrive.explain.words import ROWS, TASKS, people
-from redrive.model import Kind, Scope, Verdict, in_words
+from redrive.model.calls import Kind, Scope, Verdict, in_words
 from redrive.policy.breaker import Breaker
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)

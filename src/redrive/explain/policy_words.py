@@ -11,7 +11,7 @@ from redrive.explain.explanation import seconds, share_needed
 from redrive.explain.policy import Policy
 from redrive.explain.rehearse import rehearse
 from redrive.explain.schedule import TRANSIENT, Schedule, fits, schedule
-from redrive.model import Kind, Verdict, in_words
+from redrive.model.calls import Kind, Verdict, in_words
 from redrive.policy.breaker import Breaker
 from redrive.policy.budget import RetryBudget
 from redrive.policy.keys import KeyPool, name_of

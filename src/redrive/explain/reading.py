@@ -27,7 +27,7 @@ from redrive.explain.standing_in import (
 )
 from redrive.explain.unclear import Unclear
 from redrive.masking import mask_start
-from redrive.model import in_words
+from redrive.model.calls import in_words
 
 _STATUS = re.compile(
     r"(?:HTTP(?:/[\d.]+)?[\s_-]*|status(?:[\s_-]?code)?[\s:=]*)?([1-9]\d\d)(?:\s[a-z][a-z' -]*)?", re.IGNORECASE

@@ -19,7 +19,7 @@ from redrive.calls.flow import Call
 from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
 from redrive.explain.policy import Policy
 from redrive.explain.schedule import At
-from redrive.model import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed
+from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed
 from redrive.policy.breaker import State
 from redrive.policy.budget import Ledger
 from redrive.policy.keys import KeyPool

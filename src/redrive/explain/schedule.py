@@ -13,7 +13,7 @@ from statistics import fmean
 
 from redrive.clock import Random
 from redrive.explain.unclear import Unclear
-from redrive.model import Kind, Repeat, Verdict
+from redrive.model.calls import Kind, Repeat, Verdict
 from redrive.policy.retry import Progress, Retry
 
 TRANSIENT = Verdict(Kind.TRANSIENT, "a failure that heals", "schedule")

@@ -17,7 +17,7 @@ from redrive.calls.advice import CIRCUIT_OPEN
 from redrive.classify.retry_after import parse_retry_after
 from redrive.errors import CircuitOpen, RedriveError, StatedVerdict
 from redrive.explain.unclear import Unclear
-from redrive.model import Failure, Kind, Verdict
+from redrive.model.calls import Failure, Kind, Verdict
 from redrive.policy.breaker import Breaker
 
 TYPICAL_COOLDOWN = Breaker().cooldown

@@ -30,7 +30,7 @@ from redrive.explain.standing_in import (
 )
 from redrive.explain.traceback_text import Told
 from redrive.explain.unclear import Unclear
-from redrive.model import Failure, Kind, Verdict
+from redrive.model.calls import Failure, Kind, Verdict
 
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
 _STATUS = (

@@ -5,7 +5,7 @@ The row and the task runtime lie above this room; that these words are true of t
 
 from __future__ import annotations
 
-from redrive.model import Kind, Scope
+from redrive.model.calls import Kind, Scope
 
 HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
 """Kinds that may be gone when a run is started again."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Select, case, func, select
 
-from redrive.flows import FlowStatus
-from redrive.runs import COUNTED, RunStatus
+from redrive.model.runs import COUNTED, RunStatus
+from redrive.model.tasks import FlowStatus
 from redrive.store import migrate
 from redrive.store.database import Database
 from redrive.store.run_log import counts_of

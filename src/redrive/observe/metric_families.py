@@ -7,12 +7,12 @@ from itertools import accumulate
 
 from redrive.calls.rollups import EDGES
 from redrive.extras import needs
-from redrive.flows import FlowStatus
-from redrive.flows import State as TaskState
 from redrive.masking import mask
+from redrive.model.runs import RunStatus
+from redrive.model.tasks import FlowStatus
+from redrive.model.tasks import State as TaskState
 from redrive.observe.figures import Figures, RunFigures
 from redrive.policy.breaker import State
-from redrive.runs import RunStatus
 from redrive.store.schema import OUTCOMES
 from redrive.store.service_log import ServiceWindow
 

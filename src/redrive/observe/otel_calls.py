@@ -14,7 +14,7 @@ from typing import Any
 
 from redrive.extras import needs
 from redrive.masking import mask
-from redrive.model import Attempt, CallFailed
+from redrive.model.calls import Attempt, CallFailed
 
 with needs("otel"):
     from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, get_current_span, set_span_in_context

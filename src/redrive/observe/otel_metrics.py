@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from redrive.calls.routes import MOST, OTHER
 from redrive.extras import needs
-from redrive.flows import FlowEnded, FlowReport, TaskEnded
-from redrive.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
 from redrive.masking import mask
-from redrive.model import Attempt, BreakerChanged, CallFailed, Event, FallbackUsed
-from redrive.runs import BatchWritten, Report, RunEnded
+from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, FallbackUsed
+from redrive.model.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
+from redrive.model.runs import BatchWritten, Report, RunEnded
+from redrive.model.tasks import FlowEnded, FlowReport, TaskEnded
 
 with needs("otel"):
     from opentelemetry.metrics import Counter, Histogram, Meter

@@ -11,22 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from redrive.extras import needs
-from redrive.flows import (
-    FlowEnded,
-    FlowReport,
-    FlowStarted,
-    FlowStatus,
-    GroupHeld,
-    SlaAtRisk,
-    TaskEnded,
-    TaskFailed,
-    TaskRetried,
-    TasksDead,
-)
 from redrive.masking import mask
-from redrive.model import Attempt, CallFailed, Event
-from redrive.observe.otel_calls import CallSpans, lose, plain
-from redrive.runs import (
+from redrive.model.calls import Attempt, CallFailed, Event
+from redrive.model.runs import (
     COUNTED,
     BatchQuarantined,
     BatchRetried,
@@ -39,6 +26,19 @@ from redrive.runs import (
     RunStarted,
     RunStatus,
 )
+from redrive.model.tasks import (
+    FlowEnded,
+    FlowReport,
+    FlowStarted,
+    FlowStatus,
+    GroupHeld,
+    SlaAtRisk,
+    TaskEnded,
+    TaskFailed,
+    TaskRetried,
+    TasksDead,
+)
+from redrive.observe.otel_calls import CallSpans, lose, plain
 
 with needs("otel"):
     from opentelemetry.context import Context

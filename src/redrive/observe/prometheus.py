@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from redrive.config import ConfigError
 from redrive.errors import StoreError
 from redrive.extras import needs
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.observe.bounds import bounded, most_names
 from redrive.observe.figures import Figures, Reader
 from redrive.observe.http import Answer, Server

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from redrive.clock import Random
-from redrive.model import Decision, Kind, Repeat, Stop, Verdict
+from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict
 from redrive.policy import backoff, checks
 from redrive.policy.backoff import JITTERS, Jitter
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from redrive.errors import SinkMismatch
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.sink import Sink
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal
 
 from redrive.errors import SinkMismatch
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.checks.check import shown, unmet
 

@@ -9,7 +9,7 @@ from redrive.classify.classifier import Classifier
 from redrive.dlq.prepare import error_text, storable
 from redrive.errors import PipelineError, RedriveError
 from redrive.masking import mask_start
-from redrive.model import Kind, Scope
+from redrive.model.calls import Kind, Scope
 
 LONGEST = 2_000
 """Characters of a reason that are stored; an error may quote a whole file."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from redrive.model.runs import Tier
 from redrive.policy import checks
-from redrive.runs import Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,14 +22,14 @@ from redrive.dlq.claims import Claims, abandon_run, owner_of_run
 from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
 from redrive.masking import mask_all, mask_start
-from redrive.model import Kind, in_words
+from redrive.model.calls import Kind, in_words
+from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.daily import Daily, due_at
 from redrive.rows.faults import Fault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.files import with_new_files
 from redrive.rows.sources.source import Continues, Replaceable, Source
-from redrive.runs import Counts, RunStatus, Tier
 from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves

@@ -12,7 +12,8 @@ from redrive.calls.announce import Announcer, Hook
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import checked_pipeline, storable
 from redrive.errors import CallError, LetterError, RedriveError, RunStopped, StatedVerdict, StoreError
-from redrive.letters import Letter
+from redrive.model.letters import Letter
+from redrive.model.runs import Progress, Report
 from redrive.opening import Store, connect
 from redrive.policy import checks
 from redrive.policy.daily import checked_sla
@@ -30,7 +31,6 @@ from redrive.rows.sources.source import Replaceable, Source
 from redrive.rows.superseded import compared_texts
 from redrive.rows.transform import transform_of
 from redrive.rows.writer import Writer
-from redrive.runs import Progress, Report
 from redrive.stopping import Stopping
 
 BATCH = 40_000

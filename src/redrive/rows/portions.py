@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from redrive.errors import SinkMismatch
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.prepare import Preparation
 from redrive.rows.transform import BadBatch

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redrive.dlq.prepare import error_text, key_text
-from redrive.letters import ErrorType, NewLetter
 from redrive.masking import mask
+from redrive.model.letters import ErrorType, NewLetter
+from redrive.model.runs import Counts
 from redrive.rows import duplicates
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
 from redrive.rows.checks.check import Check, Checked, Unchecked
@@ -16,7 +17,6 @@ from redrive.rows.checks.function import FunctionCheck
 from redrive.rows.columns import Columns
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.transform import BadBatch, PerRow, Transform
-from redrive.runs import Counts
 
 OnDuplicate = duplicates.Rule
 

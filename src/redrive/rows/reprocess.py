@@ -12,8 +12,8 @@ from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.target import Outcomes, note_rows
 from redrive.errors import Discard, SinkMismatch, SourceError, Superseded
-from redrive.letters import ErrorType, Letter
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.letters import ErrorType, Letter
 from redrive.rows import portions
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.columns import unite

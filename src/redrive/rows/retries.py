@@ -16,7 +16,7 @@ from redrive.calls.blame import story_of
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
 from redrive.errors import RunStopped
-from redrive.model import Kind, Scope
+from redrive.model.calls import Kind, Scope
 from redrive.policy import backoff
 from redrive.rows import write_thread
 from redrive.stopping import Cancellation, StepCancelled, Stopping, ThreadInterrupt

@@ -16,20 +16,8 @@ from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import storable
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.interrupts import is_from_signal_handler
-from redrive.model import Kind
-from redrive.policy.daily import Daily
-from redrive.rows.batch import Batch
-from redrive.rows.checks.check import unmet
-from redrive.rows.columns import Columns
-from redrive.rows.faults import Fault, kind_of, sentence, stop_reason
-from redrive.rows.job import Job
-from redrive.rows.ledger import Begun, Ledger
-from redrive.rows.prepare import Prepared, reason_of
-from redrive.rows.retries import Retries
-from redrive.rows.sources.source import Reading, SetsFilesAside
-from redrive.rows.write_thread import WriteThread
-from redrive.rows.writer import Writer, Written
-from redrive.runs import (
+from redrive.model.calls import Kind
+from redrive.model.runs import (
     COUNTED,
     BatchQuarantined,
     BatchRetried,
@@ -45,6 +33,18 @@ from redrive.runs import (
     RunStatus,
     Tier,
 )
+from redrive.policy.daily import Daily
+from redrive.rows.batch import Batch
+from redrive.rows.checks.check import unmet
+from redrive.rows.columns import Columns
+from redrive.rows.faults import Fault, kind_of, sentence, stop_reason
+from redrive.rows.job import Job
+from redrive.rows.ledger import Begun, Ledger
+from redrive.rows.prepare import Prepared, reason_of
+from redrive.rows.retries import Retries
+from redrive.rows.sources.source import Reading, SetsFilesAside
+from redrive.rows.write_thread import WriteThread
+from redrive.rows.writer import Writer, Written
 from redrive.stopping import Stopping
 
 T = TypeVar("T")

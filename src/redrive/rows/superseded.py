@@ -20,8 +20,8 @@ from redrive.dlq.digests import PREFIX
 from redrive.dlq.edited_keys import KeysOf, Respelled, StoredTexts, find_edited, respell, respelled
 from redrive.dlq.prepare import as_key, key_text, storable
 from redrive.errors import RunStopped
-from redrive.letters import NewLetter
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.letters import NewLetter
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.sink import ComparesKeys, Sink
 from redrive.stopping import Cancellation

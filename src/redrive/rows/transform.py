@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from redrive.dlq.prepare import error_text
 from redrive.errors import PipelineError, RedriveError
 from redrive.extras import needs
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.checks.check import Checked, Sieve, blocking, copies, fault, owned, unusable
 

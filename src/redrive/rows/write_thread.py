@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from redrive.errors import RunStopped
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.stopping import Cancellation, Stopping
 
 T = TypeVar("T")

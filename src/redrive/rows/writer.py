@@ -20,8 +20,9 @@ from sqlalchemy import Connection
 
 from redrive.dlq.match import RowThatCounts
 from redrive.dlq.prepare import key_text
-from redrive.letters import ErrorType, NewLetter
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.letters import ErrorType, NewLetter
+from redrive.model.runs import Counts, Tier
 from redrive.opening import Store
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.distinct_keys import DistinctKeys, Hashes
@@ -37,7 +38,6 @@ from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransa
 from redrive.rows.sources.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
 from redrive.rows.superseded import OpenLetters, Order, Place, compared_texts, place_of
-from redrive.runs import Counts, Tier
 
 _NUMBER = re.compile(r"\d+")
 

@@ -21,7 +21,7 @@ from urllib.error import HTTPError
 
 from redrive.calls.flow import is_a_fault
 from redrive.calls.service import Service
-from redrive.model import Decision, Kind, Stop, Verdict
+from redrive.model.calls import Decision, Kind, Stop, Verdict
 from redrive.policy.breaker import Breaker, Machine, Permit, State
 from redrive.policy.budget import Ledger, RetryBudget
 from redrive.policy.retry import Progress, Retry

@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from redrive.classify.classifier import Classifier
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.masking import mask
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.stopping import Cancellation, cancel_statement
 from redrive.store import migrate

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection, Engine, Table
 
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 
 class LetterRow(NamedTuple):

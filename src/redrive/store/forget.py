@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Table, delete, func, or_, select
 
 from redrive.errors import StoreError
-from redrive.letters import OPEN
+from redrive.model.letters import OPEN
 from redrive.store.database import Database
 from redrive.store.owner import is_dead
 from redrive.store.registry import Runnable

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from redrive.extras import needs
 from redrive.masking import mask
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
 from redrive.store.encoding import decode, encode
 

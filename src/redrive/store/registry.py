@@ -7,8 +7,8 @@ from typing import Literal
 
 from sqlalchemy import Connection, update
 
+from redrive.model.runs import Counts
 from redrive.policy.daily import Daily
-from redrive.runs import Counts
 from redrive.store.dialect import Dialect
 from redrive.store.schema import pipelines
 

@@ -16,9 +16,9 @@ from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, delete, exists, func, or_, select
 
-from redrive.flows import FlowStatus
-from redrive.letters import Status
-from redrive.runs import RunStatus
+from redrive.model.letters import Status
+from redrive.model.runs import RunStatus
+from redrive.model.tasks import FlowStatus
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import (

@@ -16,8 +16,8 @@ from uuid import UUID
 from sqlalchemy import Connection, delete, exists, func, select, update
 
 from redrive.errors import StoreError
-from redrive.flows import FlowStatus
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import FlowStatus
 from redrive.store.listed import among
 from redrive.store.retention import FLOWS, PURGING, Retention, StorePurged
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Row, select
 
 from redrive.errors import PipelineError
-from redrive.runs import COUNTED, Counts, Report, RunStatus, Tier
+from redrive.model.runs import COUNTED, Counts, Report, RunStatus, Tier
 from redrive.store.database import Database
 from redrive.store.schema import checkpoints, runs
 from redrive.store.sense import making_sense

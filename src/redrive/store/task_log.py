@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 
 from redrive.errors import FlowError
-from redrive.flows import FlowReport, FlowStatus, State
+from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.store.database import Database
 from redrive.store.encoding import decode
 from redrive.store.listed import among

@@ -14,8 +14,8 @@ from uuid import UUID
 from sqlalchemy import Connection, select
 
 from redrive.errors import FlowError, FlowStopped, RedriveError
-from redrive.flows import FlowStatus
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import FlowStatus
 from redrive.opening import Store
 from redrive.policy import checks
 from redrive.stopping import Stopping

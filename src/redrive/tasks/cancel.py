@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Row, select, update
 
 from redrive.dlq.change import actor
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import FlowStatus, State
 from redrive.opening import Store
 from redrive.store.listed import among
 from redrive.store.schema import task_runs, tasks

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, select
 
-from redrive.flows import State
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import State
 from redrive.store.schema import task_runs, tasks
 from redrive.tasks.claims import Claim
 from redrive.tasks.decide import LOST, SUSPECT, Next, Past

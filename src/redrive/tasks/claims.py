@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from redrive.flows import State
+from redrive.model.tasks import State
 from redrive.store.listed import among, as_list
 from redrive.store.owner import is_dead
 from redrive.store.schema import task_attempts, task_changes, task_executors, tasks

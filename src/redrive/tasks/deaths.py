@@ -7,7 +7,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
 from redrive.tasks.decide import LOST
 from redrive.tasks.dumps import tidy
 from redrive.tasks.link import Link

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from redrive.calls.testmode import TestMode
 from redrive.classify.ours import SKIP
 from redrive.clock import Random
-from redrive.flows import State
-from redrive.model import Decision, Kind, Repeat, Stop, Verdict, in_words
+from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, in_words
+from redrive.model.tasks import State
 from redrive.policy.retry import DEFAULT_WITHIN, Progress, all_used
 from redrive.tasks.graph import Node
 from redrive.tasks.work import Ended, Outcome

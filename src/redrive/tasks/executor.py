@@ -15,8 +15,8 @@ from uuid import UUID
 
 from redrive.calls import testmode
 from redrive.clock import SystemClock
-from redrive.flows import FlowProgress, FlowReport, FlowStatus, State
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import FlowProgress, FlowReport, FlowStatus, State
 from redrive.opening import Store
 from redrive.stopping import Stopping
 from redrive.tasks.cancel import cancelled

@@ -13,7 +13,7 @@ from uuid import UUID
 from redrive.calls.announce import Announcer, Hook
 from redrive.calls.service import Service
 from redrive.errors import FlowError
-from redrive.flows import FlowProgress, FlowReport
+from redrive.model.tasks import FlowProgress, FlowReport
 from redrive.paths import local_path
 from redrive.policy import checks
 from redrive.policy.daily import checked_sla

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from redrive.calls.service import Service
 from redrive.clock import Clock
-from redrive.model import Kind, in_words
+from redrive.model.calls import Kind, in_words
 from redrive.policy import checks
 from redrive.policy.breaker import Permit, State
 from redrive.tasks.work import Ended, Outcome

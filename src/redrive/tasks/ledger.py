@@ -21,9 +21,9 @@ from sqlalchemy.exc import NoResultFound
 
 from redrive.dlq.change import actor, settle_within
 from redrive.errors import FlowError, FlowStopped, RedriveError
-from redrive.flows import FlowReport, FlowStatus, State
-from redrive.letters import Status
-from redrive.model import Kind, in_words
+from redrive.model.calls import Kind, in_words
+from redrive.model.letters import Status
+from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.opening import Store
 from redrive.policy.daily import Daily, due_at
 from redrive.store.encoding import decode, encode

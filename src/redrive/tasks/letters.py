@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from redrive.dlq.change import settle_within
-from redrive.letters import ErrorType, NewLetter, Status
+from redrive.model.letters import ErrorType, NewLetter, Status
 from redrive.store.encoding import decode
 from redrive.store.schema import letters
 from redrive.store.task_log import shown_name

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from redrive.calls.announce import EVENTS, Announcer
-from redrive.flows import (
+from redrive.model.calls import in_words
+from redrive.model.tasks import (
     FlowEnded,
     FlowEvent,
     FlowReport,
@@ -20,7 +21,6 @@ from redrive.flows import (
     TaskRetried,
     TasksDead,
 )
-from redrive.model import in_words
 from redrive.store.task_log import shown_name
 from redrive.tasks.ledger import Begun, Ledger
 from redrive.tasks.plan import Planner

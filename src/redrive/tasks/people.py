@@ -14,9 +14,9 @@ from sqlalchemy import Connection, Row, Select, insert, select, update
 
 from redrive.dlq.change import actor, as_note, settle_within
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State
-from redrive.letters import Status
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.letters import Status
+from redrive.model.tasks import FlowStatus, State
 from redrive.opening import Store
 from redrive.store.encoding import encode
 from redrive.store.listed import among

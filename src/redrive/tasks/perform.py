@@ -16,8 +16,8 @@ from typing import Any
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
 from redrive.errors import TaskTimeout
-from redrive.flows import Branch
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
+from redrive.model.tasks import Branch
 from redrive.private_files import make_directory, open_new, scratch_beside
 from redrive.store.encoding import decode, encode
 from redrive.tasks.binding import KEY

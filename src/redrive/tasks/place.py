@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
-from redrive.flows import State
+from redrive.model.tasks import State
 from redrive.opening import Store
 from redrive.store.encoding import decode
 from redrive.store.schema import task_runs, tasks

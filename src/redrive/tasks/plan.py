@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from redrive.clock import Clock
-from redrive.flows import State
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import State
 from redrive.policy.breaker import Permit
 from redrive.tasks.census import Census
 from redrive.tasks.claims import Claim, Wanted

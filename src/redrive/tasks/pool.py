@@ -15,7 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from redrive.errors import FlowError, FlowStopped
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.policy.checks import warn
 from redrive.tasks import deaths, processes
 from redrive.tasks.flow import Flow

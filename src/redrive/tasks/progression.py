@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Text, bindparam, insert, select, update
 
-from redrive.flows import State
+from redrive.model.tasks import State
 from redrive.store.encoding import decode
 from redrive.store.listed import among, as_list
 from redrive.store.schema import tasks

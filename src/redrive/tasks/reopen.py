@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 
 from redrive.dlq.change import actor, as_note, reopen_within
 from redrive.errors import FlowError
-from redrive.flows import State
-from redrive.letters import Status
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.letters import Status
+from redrive.model.tasks import State
 from redrive.opening import Store
 from redrive.store.listed import among
 from redrive.store.schema import letters, task_changes, tasks

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from redrive.dlq.change import actor, as_note
 from redrive.errors import FlowError
-from redrive.flows import State
+from redrive.model.tasks import State
 from redrive.opening import Store
 from redrive.store.schema import tasks
 from redrive.store.task_log import shown_name

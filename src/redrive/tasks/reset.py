@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from redrive.errors import FlowError
-from redrive.flows import State
-from redrive.letters import Status
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.letters import Status
+from redrive.model.tasks import State
 from redrive.store.encoding import decode
 from redrive.store.listed import among
 from redrive.store.schema import task_attempts, task_changes, tasks

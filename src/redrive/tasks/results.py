@@ -14,8 +14,8 @@ import orjson
 from sqlalchemy import Connection, select
 
 from redrive.errors import FlowError
-from redrive.flows import State
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import State
 from redrive.opening import Store
 from redrive.private_files import make_directory, open_new, scratch_beside
 from redrive.store.encoding import decode

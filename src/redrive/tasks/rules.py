@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from redrive.flows import State
+from redrive.model.tasks import State
 
 
 class RunWhen(StrEnum):

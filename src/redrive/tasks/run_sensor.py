@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from redrive.errors import Permanent, Transient
-from redrive.flows import FlowStatus
+from redrive.model.tasks import FlowStatus
 from redrive.policy import checks
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, true, update
 
-from redrive.flows import State
+from redrive.model.tasks import State
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, tasks
 from redrive.tasks.claims import CHANGE, Claim

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from redrive.flows import risk_begins
+from redrive.model.tasks import risk_begins
 
 WHOLE_RUN = ""
 """In place of a task's name: the run itself."""

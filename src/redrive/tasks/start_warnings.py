@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from redrive.model import in_words
+from redrive.model.calls import in_words
 from redrive.policy.checks import warn
 from redrive.policy.daily import Daily
 from redrive.tasks.graph import listed, longest_way, worst_case

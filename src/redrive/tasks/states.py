@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redrive.errors import RedriveError
-from redrive.flows import State
+from redrive.model.tasks import State
 
 _ = State
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from redrive.errors import FlowStopped
-from redrive.flows import FlowReport, FlowStatus, State
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.store.database import Database
 from redrive.store.task_log import causes_of
 from redrive.tasks.decide import RECOVERS

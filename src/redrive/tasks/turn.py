@@ -15,8 +15,8 @@ from sqlalchemy import Connection, select
 
 from redrive.calls import testmode
 from redrive.errors import FlowError
-from redrive.flows import FlowStatus, State
-from redrive.model import Kind, Verdict, in_words
+from redrive.model.calls import Kind, Verdict, in_words
+from redrive.model.tasks import FlowStatus, State
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_runs, tasks
 from redrive.store.task_log import counts_of, shown_name

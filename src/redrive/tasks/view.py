@@ -9,8 +9,8 @@ from traceback import format_exc
 from typing import TYPE_CHECKING
 
 from redrive.calls.announce import EVENTS
-from redrive.flows import FlowProgress, RunningTask, State
 from redrive.masking import mask
+from redrive.model.tasks import FlowProgress, RunningTask, State
 
 if TYPE_CHECKING:
     from redrive.tasks.pool import Pool

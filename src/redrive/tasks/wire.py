@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
 from redrive.tasks.work import Ended, Job, Outcome
 
 ORDER = struct.Struct("!BQi")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from redrive.model import Verdict
+from redrive.model.calls import Verdict
 
 LARGEST = 64 << 10
 """Bytes: what is larger goes by way of a file, so that a message always fits into a socket's buffer."""

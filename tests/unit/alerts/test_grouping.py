@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from redrive.alerts.grouping import Group, groups, sendable
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import Send, SendStatus, Urgency, What
+from redrive.model.alerts import Send, SendStatus, Urgency, What
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 P1, P2, P3 = Urgency.P1, Urgency.P2, Urgency.P3

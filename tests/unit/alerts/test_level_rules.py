@@ -9,7 +9,7 @@ import pytest
 
 from redrive.alerts.picture import DeadTasks, DueRun, Lag, PendingLetters, Slot, TableRows
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import Subject, Urgency
+from redrive.model.alerts import Subject, Urgency
 from redrive.policy.daily import Daily
 from tests.support.alert_snapshots import (
     DAY,

@@ -10,7 +10,7 @@ import pytest
 from redrive.alerts.message import VERSION, compose, compose_many, compose_plain
 from redrive.alerts.message_facts import moment
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import AlertStatus, Facts, Subject, Urgency, What
+from redrive.model.alerts import AlertStatus, Facts, Subject, Urgency, What
 from tests.support.sample_alerts import FACTS, MORNING, SETTINGS, an_alert, over
 
 BARE = Facts()

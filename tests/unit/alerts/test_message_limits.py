@@ -18,7 +18,7 @@ from redrive.alerts.channels import pagerduty
 from redrive.alerts.message import compose, compose_many
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.alerts.settings import AlertSettings, PipelineSettings
-from redrive.notices import Alert, AlertStatus, Facts, Subject, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Facts, Subject, Urgency, What
 from tests.oracles.channel_payloads import Misshapen, check_pagerduty, check_slack
 from tests.support.sample_alerts import SETTINGS, an_alert
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from redrive.alerts import state
 from redrive.alerts.picture import DueRun
-from redrive.notices import Subject, What
+from redrive.model.alerts import Subject, What
 from tests.support.alert_snapshots import levels, looked, with_thresholds
 from tests.support.alert_state import NOON, Books, after
 

@@ -26,7 +26,7 @@ from redrive.alerts.settings import (
     WatchedTable,
 )
 from redrive.config import ConfigError, load
-from redrive.notices import Urgency
+from redrive.model.alerts import Urgency
 from redrive.policy.daily import Daily
 
 P1, P2, P3 = Urgency

@@ -5,7 +5,7 @@ import pytest
 from redrive.alerts.reading import check_channels, read
 from redrive.alerts.settings import ConditionSettings
 from redrive.config import ConfigError, load
-from redrive.notices import Subject, Urgency
+from redrive.model.alerts import Subject, Urgency
 
 GOOD = "metric = 'redrive_letters'\nabove = 1\nseverity = 'P3'\n"
 QUERY = "query = 'SELECT 1'\nurl = 'shop.db'\nabove = 1\nseverity = 'P3'\n"

@@ -9,7 +9,7 @@ from redrive.alerts.days_off import DaysOff
 from redrive.alerts.reading import check_channels, read
 from redrive.alerts.settings import Maintenance, Quiet
 from redrive.config import ConfigError, load
-from redrive.notices import AlertFilter
+from redrive.model.alerts import AlertFilter
 
 
 @pytest.fixture

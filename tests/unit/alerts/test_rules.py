@@ -33,11 +33,11 @@ from redrive.alerts.rules import CONDITIONS, RUN_RULES, of_levels, of_run
 from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
 from redrive.alerts.watchers import Watchers
 from redrive.cli.app import app
-from redrive.flows import FlowStatus, State
-from redrive.model import Kind
-from redrive.notices import Subject, Urgency
+from redrive.model.alerts import Subject, Urgency
+from redrive.model.calls import Kind
+from redrive.model.runs import RunStatus, Tier
+from redrive.model.tasks import FlowStatus, State
 from redrive.policy.daily import Daily
-from redrive.runs import RunStatus, Tier
 from redrive.store.owner import ourselves
 from tests.support.alert_snapshots import (
     HOUR,

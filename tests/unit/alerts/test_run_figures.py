@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from redrive.alerts.picture import DeadTasks
-from redrive.notices import Urgency
+from redrive.model.alerts import Urgency
 from tests.support.alert_snapshots import (
     RUN,
     a_flow,

@@ -9,8 +9,8 @@ import pytest
 
 from redrive.alerts.days_off import DaysOff
 from redrive.alerts.settings import AlertSettings, PipelineSettings
-from redrive.model import Kind
-from redrive.notices import Subject, Urgency
+from redrive.model.alerts import Subject, Urgency
+from redrive.model.calls import Kind
 from redrive.policy.daily import Daily
 from tests.support.alert_snapshots import (
     DAY,

@@ -17,7 +17,7 @@ from redrive.alerts.outbox import Outbox
 from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.errors import StoreError
-from redrive.notices import Facts, SendStatus, Urgency
+from redrive.model.alerts import Facts, SendStatus, Urgency
 from redrive.store.database import Database
 from redrive.testing import Answer, FaultyServer
 from tests.support.alerts import Recorder, after, finding, judgement, many, raising, settings

@@ -6,7 +6,7 @@ import pytest
 
 from redrive.alerts.picture import Window
 from redrive.alerts.settings import AlertSettings, Thresholds
-from redrive.notices import Subject, Urgency
+from redrive.model.alerts import Subject, Urgency
 from tests.support.alert_snapshots import (
     DAY,
     HOUR,

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from redrive.notices import Urgency, What
+from redrive.model.alerts import Urgency, What
 from tests.support.alert_snapshots import DAY, HOUR, MINUTE
 from tests.support.alert_world import World
 

@@ -7,7 +7,7 @@ import pytest
 
 from redrive.alerts import state
 from redrive.alerts.settings import AlertSettings
-from redrive.notices import AlertStatus, Facts, Subject, What
+from redrive.model.alerts import AlertStatus, Facts, Subject, What
 from tests.support.alert_state import NOON, P1, P2, P3, Books, after, finding
 
 RUN = UUID(int=7)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from redrive.alerts import state
-from redrive.notices import AlertStatus, Urgency, What
+from redrive.model.alerts import AlertStatus, Urgency, What
 from tests.support.alert_state import SETTINGS, Books, after, finding
 
 KEYS = ("run:a", "service:bank:down", "letters:a")

@@ -7,7 +7,7 @@ import pytest
 
 import redrive
 from redrive import Breaker, CircuitOpen, Retry, Service
-from redrive.model import BreakerChanged
+from redrive.model.calls import BreakerChanged
 
 ONCE = Retry(attempts=1)
 

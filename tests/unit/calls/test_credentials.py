@@ -13,7 +13,7 @@ import requests
 
 import redrive
 from redrive import Breaker, KeyPool, QuotaExhausted, Retry, Service, Token
-from redrive.model import KeyCooled, TokenRefreshed
+from redrive.model.calls import KeyCooled, TokenRefreshed
 from redrive.testing import FakeClock, set_testing
 
 QUOTA = {"error": {"errors": [{"reason": "quotaExceeded"}], "code": 403}}

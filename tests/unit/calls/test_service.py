@@ -13,7 +13,7 @@ import pytest
 
 import redrive
 from redrive import Breaker, CircuitOpen, Classifier, KeyPool, Retry, RetryBudget, Service, Token
-from redrive.model import Attempt, CallFailed, FallbackUsed
+from redrive.model.calls import Attempt, CallFailed, FallbackUsed
 from redrive.observe.log import JsonFormatter
 from redrive.testing import Answer, FaultyServer
 

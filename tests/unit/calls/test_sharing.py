@@ -15,7 +15,7 @@ import pytest
 import redrive
 from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, Retry, Service, Token
 from redrive.calls import sharing
-from redrive.model import BreakerChanged, KeyCooled
+from redrive.model.calls import BreakerChanged, KeyCooled
 from redrive.policy.fleet import DrainedKey, Heard, Saying, Word
 
 ONCE = Retry(attempts=1)

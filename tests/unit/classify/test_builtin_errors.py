@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from redrive import classify
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 
 def error_of(function, *args):

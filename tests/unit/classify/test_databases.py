@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from psycopg import errors as pg
 
 from redrive import classify
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 SQLSTATES = {
     "retry_now": ["40P01", "40001"],

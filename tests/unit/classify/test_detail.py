@@ -7,7 +7,7 @@ import pydantic
 import pytest
 
 from redrive import classify
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 
 def detail_of(body, content_type="application/json"):

@@ -18,7 +18,7 @@ import urllib3
 
 from redrive import Classifier, classify
 from redrive.classify.responses import is_response_type, response_status
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 NOW = datetime(2024, 5, 1, 12, 0, 0, tzinfo=UTC)
 

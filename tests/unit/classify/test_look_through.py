@@ -18,7 +18,7 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError, ProtocolError
 
 from redrive import classify
 from redrive.classify.look_through import look_through
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 
 def get_by_httpx(url):

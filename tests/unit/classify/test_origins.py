@@ -12,7 +12,7 @@ import pytest
 
 import redrive
 from redrive import Classifier, Retry, Service, classify
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.testing import FakeClock
 
 

@@ -17,7 +17,7 @@ from redrive.errors import (
     RetriesExhausted,
     Transient,
 )
-from redrive.model import Failure, Kind, Verdict
+from redrive.model.calls import Failure, Kind, Verdict
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 

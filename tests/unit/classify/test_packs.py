@@ -19,7 +19,7 @@ from redrive import Service, classify
 from redrive.classify.names import type_names
 from redrive.classify.packs import PACKS
 from redrive.classify.tables.types import TYPES
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 with warnings.catch_warnings(action="ignore"):  # it would like to have grpcio-status
     import google.api_core.exceptions

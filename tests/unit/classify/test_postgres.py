@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from redrive import Classifier, classify
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 
 @pytest.fixture

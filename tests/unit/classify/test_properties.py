@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from redrive import classify
 from redrive.classify.detail import LIMIT
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
 
 scopes = st.sampled_from(["call", "row", "task"])
 anything = st.recursive(

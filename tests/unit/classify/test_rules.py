@@ -13,7 +13,7 @@ from psycopg import errors as pg
 
 from redrive import Classifier, classify
 from redrive.errors import Transient
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 
 class BankError(Exception):

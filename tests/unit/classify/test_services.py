@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from redrive import Classifier, classify
 from redrive.classify.tables.services import KAFKA
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 
 def client_error(code, status=400, message="it says so", headers=None):

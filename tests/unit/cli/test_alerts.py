@@ -15,7 +15,7 @@ from redrive.alerts.picture import Judgement
 from redrive.alerts.reading import read
 from redrive.alerts.settings import AlertSettings, Thresholds
 from redrive.config import load
-from redrive.notices import Facts, Finding, Subject, Urgency
+from redrive.model.alerts import Facts, Finding, Subject, Urgency
 from redrive.store.schema import alert_sends, alerts
 from redrive.testing import Answer, FaultyServer
 

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from redrive.cli.flow_view import Troubles, frame, watched
-from redrive.flows import FlowProgress, RunningTask, State, TaskFailed, TasksDead
+from redrive.model.tasks import FlowProgress, RunningTask, State, TaskFailed, TasksDead
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
 RUN = UUID(int=0)

@@ -14,7 +14,7 @@ import redrive
 from redrive.cli import exits
 from redrive.cli.app import NOUNS
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from tests.support.warm_python import warm_python
 
 HEAVY = ["sqlalchemy", "alembic", "rich", "psycopg", "pydantic", "redrive.dlq.queue", "redrive.connect"]

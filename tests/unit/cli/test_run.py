@@ -23,8 +23,8 @@ from redrive.errors import (
     SinkMismatch,
     SourceError,
 )
-from redrive.model import Failure, Kind, Verdict
-from redrive.runs import Counts, Progress
+from redrive.model.calls import Failure, Kind, Verdict
+from redrive.model.runs import Counts, Progress
 from tests.support.warm_python import cold_python, warm_python
 
 VENDOR = """

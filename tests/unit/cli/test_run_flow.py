@@ -14,7 +14,7 @@ import pytest
 
 from redrive.cli import exits
 from redrive.errors import FlowError, FlowStopped
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.store.schema import task_runs
 from tests.support.warm_python import warm_python
 

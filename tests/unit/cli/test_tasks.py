@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import redrive
-from redrive.flows import State
+from redrive.model.tasks import State
 
 
 class Settlement:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.dlq.edits import diff, expression, merge_patch
-from redrive.letters import ABSENT, Change
+from redrive.model.letters import ABSENT, Change
 from redrive.store.encoding import encode
 
 

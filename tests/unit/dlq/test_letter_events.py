@@ -8,7 +8,7 @@ import pytest
 import redrive
 from redrive.dlq import change, put
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
+from redrive.model.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
 
 ACTOR = change.actor()
 

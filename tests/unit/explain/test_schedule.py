@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from redrive.explain import schedule as explained
 from redrive.explain.schedule import MOST_ATTEMPTS, Span, schedule
 from redrive.explain.unclear import Unclear
-from redrive.model import Kind, Repeat, Verdict
+from redrive.model.calls import Kind, Repeat, Verdict
 from redrive.policy.backoff import JITTERS
 from redrive.policy.retry import REPEATABLE, Progress, Retry
 from tests.support.examples import examples

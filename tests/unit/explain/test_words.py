@@ -9,8 +9,8 @@ import redrive
 from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.run_rules import HEALS as HEALS_IN_ALERTS
 from redrive.explain.words import HEALS, ROWS, TASKS, people
-from redrive.flows import State
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
+from redrive.model.tasks import State
 from redrive.rows.run import SMALLEST
 from redrive.tasks.decide import Past, decide
 from redrive.tasks.work import Ended, Outcome

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from redrive.model import Event
+from redrive.model.calls import Event
 from redrive.observe.figures import Figures
 from redrive.observe.metric_families import families
 

@@ -23,10 +23,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 import redrive
 from redrive.calls.announce import everywhere
 from redrive.calls.routes import MOST, OTHER
-from redrive.flows import FlowEnded, FlowReport, FlowStarted, FlowStatus, TaskEnded
+from redrive.model.runs import BatchWritten, Counts, RunStarted
+from redrive.model.tasks import FlowEnded, FlowReport, FlowStarted, FlowStatus, TaskEnded
 from redrive.observe import otel, otel_spans
 from redrive.policy.breaker import Breaker
-from redrive.runs import BatchWritten, Counts, RunStarted
 from redrive.testing import Answer, FaultyServer, set_testing
 
 

@@ -18,13 +18,13 @@ import redrive
 from redrive.calls.rollups import EDGES
 from redrive.config import ConfigError
 from redrive.errors import StoreError
-from redrive.flows import FlowStatus
-from redrive.flows import State as TaskState
+from redrive.model.runs import RunStatus
+from redrive.model.tasks import FlowStatus
+from redrive.model.tasks import State as TaskState
 from redrive.observe import prometheus
 from redrive.observe.figures import Figures, LetterFigures, RunFigures
 from redrive.observe.metric_families import families
 from redrive.policy.breaker import State
-from redrive.runs import RunStatus
 from redrive.store.schema import OUTCOMES, STATUSES
 from redrive.store.service_log import EndpointSums, ServiceWindow
 from redrive.store.shared import ServiceState

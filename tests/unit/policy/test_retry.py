@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from redrive.errors import PolicyWarning
-from redrive.model import Kind, Repeat, Stop, Verdict
+from redrive.model.calls import Kind, Repeat, Stop, Verdict
 from redrive.policy.backoff import JITTERS
 from redrive.policy.retry import Progress, Retry
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from redrive.dlq.fingerprint import template
 from redrive.errors import PipelineError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing
 from redrive.rows.duplicates import Contest, keyless, reduce, twice
 

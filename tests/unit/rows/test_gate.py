@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import redrive
-from redrive.runs import Tier
+from redrive.model.runs import Tier
 
 GATE = redrive.Gate()
 

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 import redrive
-from redrive.runs import BatchRetried, RunEnded
+from redrive.model.runs import BatchRetried, RunEnded
 
 COUNT = 40
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import redrive
 from redrive.errors import PipelineError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows import per_frame
 from redrive.rows.batch import Outgoing, Received
 from redrive.rows.checks.check import check_of

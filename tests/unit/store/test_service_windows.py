@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.calls.rollups import EDGES, spread
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.store.schema import OUTCOMES
 from redrive.store.service_log import ServiceWindow, percentile, together
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 import redrive
-from redrive.flows import FlowStatus, State
+from redrive.model.tasks import FlowStatus, State
 from redrive.testing import set_testing
 from tests.support.worker_pool import importable
 

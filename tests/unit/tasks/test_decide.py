@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.calls.testmode import TestMode
-from redrive.flows import State
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
+from redrive.model.tasks import State
 from redrive.policy.retry import FLOOR_JITTER, Retry
 from redrive.tasks.binding import Binding
 from redrive.tasks.decide import Past, decide

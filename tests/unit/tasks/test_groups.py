@@ -5,7 +5,7 @@ import math
 import pytest
 
 import redrive
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
 from redrive.policy.breaker import Breaker
 from redrive.tasks.groups import Group, Turnstile
 from redrive.tasks.work import Ended, Outcome

@@ -19,9 +19,9 @@ from sqlalchemy import select
 import redrive
 from redrive.classify.ours import SKIP
 from redrive.errors import FlowStopped
-from redrive.flows import FlowStatus, State
-from redrive.letters import Status
-from redrive.model import Kind, Verdict
+from redrive.model.calls import Kind, Verdict
+from redrive.model.letters import Status
+from redrive.model.tasks import FlowStatus, State
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_changes, tasks

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import redrive
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
 from redrive.tasks.flow import Flow
 from redrive.tasks.perform import perform

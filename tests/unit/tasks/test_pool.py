@@ -12,7 +12,7 @@ import time
 import pytest
 
 from redrive.errors import FlowError, FlowStopped
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.store.encoding import decode
 from redrive.tasks import pool as pools
 from redrive.tasks.pool import Pool

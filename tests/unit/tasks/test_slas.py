@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import redrive
-from redrive.flows import SlaAtRisk
+from redrive.model.tasks import SlaAtRisk
 from redrive.tasks.slas import WHOLE_RUN, Slas
 from tests.support.flows import PATIENCE, eventually
 from tests.support.worker_pool import importable

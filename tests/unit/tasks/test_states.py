@@ -2,7 +2,7 @@
 
 import pytest
 
-from redrive.flows import State
+from redrive.model.tasks import State
 from redrive.tasks.graph import reach
 from redrive.tasks.states import TRANSITIONS, WrongTransition, checked
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
 from redrive.tasks.output import KEPT
 from redrive.tasks.work import LARGEST, Ended, Job

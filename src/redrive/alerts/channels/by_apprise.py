@@ -15,7 +15,7 @@ from redrive.alerts.channels.processes import run
 from redrive.alerts.channels.web import address
 from redrive.alerts.message import Message
 from redrive.alerts.settings import Channel
-from redrive.notices import Urgency, What
+from redrive.model.alerts import Urgency, What
 
 # The address is given on stdin: the words of a command can be read by everybody on the machine.
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from redrive.alerts.channels.apprise_process import main; main()"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from redrive.alerts.message import Message
-from redrive.notices import Urgency, What
+from redrive.model.alerts import Urgency, What
 
 _log = logging.getLogger("redrive.alerts")
 

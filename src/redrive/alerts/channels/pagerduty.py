@@ -16,7 +16,7 @@ from redrive.alerts.channels.web import address
 from redrive.alerts.message import Message
 from redrive.alerts.safe_text import cut
 from redrive.alerts.settings import Channel
-from redrive.notices import Urgency, What
+from redrive.model.alerts import Urgency, What
 
 ENDPOINT = "https://events.pagerduty.com/v2/enqueue"
 # developer.pagerduty.com/docs/events-api-v2

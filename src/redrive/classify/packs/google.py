@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from redrive.classify.packs.pack import Codes, Pack
-from redrive.classify.tables.entry import (
-    AMBIGUOUS,
-    AUTH,
-    PERMANENT,
-    RATE_LIMITED,
-    RETRY_NOW,
-    ROW,
-    TRANSIENT,
-    Entry,
-)
+from redrive.classify.tables.entry import AMBIGUOUS, AUTH, PERMANENT, RATE_LIMITED, RETRY_NOW, ROW, TRANSIENT, Entry
 
 PACK = Pack(
     "google",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from redrive.model import Kind, Scope
+from redrive.model.calls import Kind, Scope
 
 
 class ByScope(NamedTuple):

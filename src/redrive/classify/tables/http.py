@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redrive.classify.tables.entry import AMBIGUOUS, AUTH, PERMANENT, RATE_LIMITED, ROW, TRANSIENT
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 STATUS: dict[int, Kind] = {
     401: AUTH,

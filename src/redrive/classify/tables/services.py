@@ -13,7 +13,7 @@ from redrive.classify.tables.entry import (
     ROW,
     TRANSIENT,
 )
-from redrive.model import Kind
+from redrive.model.calls import Kind
 
 GRPC: dict[str, Kind] = {
     "CANCELLED": PERMANENT,

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.classify.tables.entry import (
-    AMBIGUOUS,
-    AUTH,
-    PERMANENT,
-    RESOURCE,
-    RETRY_NOW,
-    ROW,
-    TRANSIENT,
-    Entry,
-)
+from redrive.classify.tables.entry import AMBIGUOUS, AUTH, PERMANENT, RESOURCE, RETRY_NOW, ROW, TRANSIENT, Entry
 
 SQLSTATE: dict[str, Entry] = {
     "08*": Entry(TRANSIENT, "connection exception"),

@@ -8,16 +8,7 @@ from __future__ import annotations
 from redrive.classify.packs import PACKS
 from redrive.classify.packs.pack import Texts
 from redrive.classify.tables.drivers import DRIVER_TYPES, NO_CODE_TEXTS
-from redrive.classify.tables.entry import (
-    AMBIGUOUS,
-    AUTH,
-    DATA,
-    GARBLED,
-    PERMANENT,
-    RESOURCE,
-    TRANSIENT,
-    Entry,
-)
+from redrive.classify.tables.entry import AMBIGUOUS, AUTH, DATA, GARBLED, PERMANENT, RESOURCE, TRANSIENT, Entry
 from redrive.classify.tables.web import WEB_TYPES
 
 CERTIFICATE = Entry(PERMANENT, "certificate check failed")

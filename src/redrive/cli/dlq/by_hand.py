@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.cli.exits import Refused, Unwritten
 
 if TYPE_CHECKING:
-    from redrive.letters import Letter
+    from redrive.model.letters import Letter
 
 
 def edited_by_hand(letter: Letter) -> Any:

@@ -17,7 +17,7 @@ from redrive.errors import LetterError
 
 if TYPE_CHECKING:
     from redrive.dlq.queue import DeadLetters
-    from redrive.letters import Changed
+    from redrive.model.letters import Changed
 
 _Note = Annotated[
     str, typer.Option("--note", metavar="TEXT", help="Why; it stays with the letters.", show_default=False)

@@ -19,7 +19,7 @@ from redrive.cli.wording import counted
 from redrive.errors import LetterError
 
 if TYPE_CHECKING:
-    from redrive.letters import EditReport, Letter
+    from redrive.model.letters import EditReport, Letter
     from redrive.opening import Store
 
 MISSING: Any = object()  # no record was given, which is another thing than None

@@ -19,7 +19,7 @@ from redrive.masking import mask
 if TYPE_CHECKING:
     from redrive.cli.letter_view import LetterView
     from redrive.dlq.queue import DeadLetters
-    from redrive.letters import Cause, Letter
+    from redrive.model.letters import Cause, Letter
 
 _SHORTEST = 6
 

@@ -25,7 +25,7 @@ from redrive.masking import mask
 if TYPE_CHECKING:
     from redrive.dlq.due import Schedule
     from redrive.dlq.queue import DeadLetters
-    from redrive.letters import ReplayReport
+    from redrive.model.letters import ReplayReport
 
 
 @command(app)
@@ -117,7 +117,7 @@ class _Done:
 
 def _replay(session: Session, selection: Selection, target: str | None, **options: Any) -> _Done:
     from redrive.cli.loading import load_target
-    from redrive.letters import ReplayReport
+    from redrive.model.letters import ReplayReport
 
     done = _Done()
     given = None if target is None else load_target(target)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from redrive.cli.letter_view import LetterView
-    from redrive.letters import AuditEntry, Letter
+    from redrive.model.letters import AuditEntry, Letter
 
 _LONGEST = 4_000  # characters of a record that are shown unless all of it is asked for
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redrive.explain.policy import Policy
     from redrive.explain.reading import Reading
     from redrive.explain.standing_in import Given
-    from redrive.model import Scope
+    from redrive.model.calls import Scope
 
     Asked = Policy | Reading
 

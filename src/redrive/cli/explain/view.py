@@ -13,12 +13,12 @@ from redrive.explain.policy import DEFAULT, Policy
 from redrive.explain.policy_words import PolicyExplanation, explain_policy
 from redrive.explain.schedule import fits
 from redrive.masking import mask, mask_all
-from redrive.model import in_words
+from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
     from redrive.explain.reading import Reading
     from redrive.explain.schedule import Schedule, Span
-    from redrive.model import Scope
+    from redrive.model.calls import Scope
 
 _SURE = 0.995  # what a percentage shows as 100
 _FACTS = (Column(title="what"), Column(title="value", least=20, wrap=True, whole=True))

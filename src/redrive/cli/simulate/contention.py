@@ -13,7 +13,7 @@ from redrive.cli.output import Column
 from redrive.cli.session import Session
 from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
 from redrive.cli.wording import counted
-from redrive.model import in_words
+from redrive.model.calls import in_words
 from redrive.policy.checks import shown
 
 if TYPE_CHECKING:

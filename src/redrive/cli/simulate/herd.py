@@ -16,7 +16,7 @@ from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
 from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
 from redrive.cli.wording import counted
-from redrive.model import in_words
+from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
     from redrive.calls.service import Service

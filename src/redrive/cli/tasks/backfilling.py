@@ -15,8 +15,8 @@ from redrive.cli.session import Session
 from redrive.cli.tasks.noun import app
 from redrive.cli.wording import counted
 from redrive.errors import FlowStopped
-from redrive.flows import FlowStatus
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.tasks import FlowStatus
 
 if TYPE_CHECKING:
     from redrive.opening import Store

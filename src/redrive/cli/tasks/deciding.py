@@ -16,10 +16,10 @@ from redrive.cli.flow_report import in_words_again
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.cli.wording import counted
-from redrive.flows import FlowStatus, State
+from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
-    from redrive.flows import FlowReport
+    from redrive.model.tasks import FlowReport
     from redrive.tasks.people import Decided
 
 _Names = Annotated[

@@ -14,8 +14,8 @@ from redrive.cli.command import command
 from redrive.cli.exits import Refused
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.flows import State
-from redrive.model import in_words
+from redrive.model.calls import in_words
+from redrive.model.tasks import State
 from redrive.tasks.live import live_file, read_live
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from redrive.cli.command import noun
 from redrive.cli.exits import Refused
 
 if TYPE_CHECKING:
-    from redrive.flows import FlowReport
+    from redrive.model.tasks import FlowReport
     from redrive.opening import Store
 
 app = noun("Tasks of flows: where they stand, what went wrong, and what becomes of it.", bare="ls")

@@ -14,8 +14,8 @@ from redrive.cli.output import Column
 from redrive.cli.session import Limit, Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.cli.wording import ago, in_a_line
-from redrive.flows import FlowStatus, State
-from redrive.model import in_words
+from redrive.model.calls import in_words
+from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
     from redrive.store.task_log import TaskRow

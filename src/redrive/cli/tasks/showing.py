@@ -16,11 +16,11 @@ from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.cli.wording import at, in_a_line
-from redrive.model import in_words
+from redrive.model.calls import in_words
 from redrive.tasks.dumps import split
 
 if TYPE_CHECKING:
-    from redrive.flows import FlowReport
+    from redrive.model.tasks import FlowReport
 
 _LONGEST = 2_000  # characters of a value, a traceback or an output that people are shown
 _MOST = 10  # attempts, and changes

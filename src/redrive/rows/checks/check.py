@@ -16,9 +16,9 @@ from redrive.classify.names import type_names
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import error_text
 from redrive.errors import PipelineError
-from redrive.letters import ErrorType
 from redrive.masking import MARGIN, mask_start
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 
 _SCALARS = (str, bytes, int, float, Decimal, date, time, timedelta, UUID, type(None))

@@ -22,7 +22,7 @@ from redrive.classify.signals import is_interrupt
 from redrive.collection import without_collection
 from redrive.errors import PipelineError
 from redrive.extras import needs
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record
 from redrive.rows.checks.check import Checked, Sieve, joined, listed, own_key, owned, shown, unmet
 from redrive.rows.checks.serializers import dump_with, has_serializers

@@ -9,7 +9,7 @@ from typing import Any
 
 from redrive.errors import PipelineError
 from redrive.extras import needs
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.checks.casts import fitted, of_values, type_name
 from redrive.rows.checks.check import Checked, joined, listed, own_key, shown, unmet

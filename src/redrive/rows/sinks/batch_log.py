@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from redrive.errors import SinkMismatch
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.shape import TableName
 from redrive.rows.sinks.sink import Applied

@@ -14,7 +14,7 @@ from redrive.classify.classifier import Classifier
 from redrive.classify.detail import shown
 from redrive.errors import SinkMismatch, StoreError
 from redrive.extras import needs
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, Stat
 
 from redrive.classify.detail import error_detail
 from redrive.masking import mask
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.decimals import column_digits

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from redrive.errors import SinkMismatch
 from redrive.extras import needs
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.isolate import isolate
 from redrive.rows.sinks.parquet_types import has_nulls, is_writable, merged, plain

@@ -10,7 +10,7 @@ from sqlalchemy import URL, Connection, make_url
 
 from redrive.errors import SinkMismatch
 from redrive.extras import needs
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog

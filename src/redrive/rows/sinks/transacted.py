@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from redrive.classify.classifier import Classifier
 from redrive.classify.detail import shown
 from redrive.errors import SinkMismatch
-from redrive.letters import ErrorType
-from redrive.model import Kind
+from redrive.model.calls import Kind
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import BatchLog, Execute, digest_of
 from redrive.rows.sinks.keys import Ask, KeyKind, compared

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.errors import SourceError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources import file_identity
 from redrive.rows.sources.file_version import ChangedFile

@@ -14,7 +14,7 @@ from redrive.classify.ours import NO_LIST
 from redrive.classify.responses import attribute, body_in_memory, response_status
 from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError, StatedVerdict
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.numbers import exact
 from redrive.rows.sources.json_numbers import loads
 

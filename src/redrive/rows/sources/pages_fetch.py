@@ -15,7 +15,7 @@ from redrive.classify import classify
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
 from redrive.errors import CircuitOpen, RetriesExhausted, SourceError
-from redrive.model import Failure, Kind, Verdict
+from redrive.model.calls import Failure, Kind, Verdict
 from redrive.rows.sources.pages_content import Contents, MalformedPage, Page, body_of
 
 

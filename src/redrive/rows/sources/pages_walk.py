@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from redrive.errors import SourceError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.pages_ahead import Fetcher
 from redrive.rows.sources.pages_content import UNSAID, Page

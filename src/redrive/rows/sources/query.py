@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 from sqlalchemy import URL, Select, Text
 
 from redrive.errors import SourceError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources import query_database as databases
 from redrive.rows.sources.query_database import Database

@@ -20,7 +20,7 @@ from redrive.database_url import parse_url
 from redrive.errors import SourceError, Transient
 from redrive.extras import needs
 from redrive.masking import mask
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sources.duckdb_exact import ExactColumns, is_timedelta

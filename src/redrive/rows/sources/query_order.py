@@ -15,7 +15,7 @@ from sqlalchemy import Select
 
 from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.rows.batch import Record
 from redrive.rows.sources import query_database as databases
 from redrive.rows.sources.query_keyset import IS_BEHIND, Keyset

@@ -14,7 +14,7 @@ import pytest
 
 import redrive
 from redrive.errors import PipelineError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.batch import Received
 from redrive.rows.checks.check import Check, check_of, copied, fault, shown
 from redrive.rows.checks.function import FunctionCheck

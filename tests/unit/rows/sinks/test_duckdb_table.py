@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from redrive.errors import SinkMismatch, StoreError
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.table import table
 from tests.support.warm_python import warm_python

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import redrive
 from redrive.errors import SinkMismatch
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows import parquet_dataset
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks import parquet as module

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 
 import redrive
 from redrive.errors import SinkMismatch, StoreError
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.postgres_copy import faulty_line
 from redrive.rows.sinks.table import table

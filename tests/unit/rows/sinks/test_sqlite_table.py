@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 import redrive
 from redrive.errors import SinkMismatch, StoreError
-from redrive.model import Kind
+from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.table import table
 

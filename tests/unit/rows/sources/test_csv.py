@@ -10,7 +10,7 @@ import pytest
 
 from redrive import rows
 from redrive.errors import SourceError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.rows.sources import csv_reading
 from redrive.rows.sources.csv_frames import Frames
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from redrive import Retry, Service, rows
 from redrive.errors import SourceError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.testing import Answer, set_testing
 
 PAGES, SIZE = 23, 4

@@ -8,7 +8,7 @@ import pytest
 import redrive
 from redrive import Breaker, Retry, Service, rows
 from redrive.errors import SourceError
-from redrive.letters import ErrorType
+from redrive.model.letters import ErrorType
 from redrive.testing import Answer, FakeClock, FaultyServer, set_testing
 
 LAST = 9

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import redrive
 from redrive.errors import SourceError
+from redrive.model.runs import RunStarted
 from redrive.rows import records
-from redrive.runs import RunStarted
 
 
 def read_all(source, most=10, position=None):

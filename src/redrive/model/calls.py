@@ -7,9 +7,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from redrive.flows import FlowEvent
-from redrive.letters import LetterEvent
-from redrive.runs import RunEvent
+from redrive.model.letters import LetterEvent
+from redrive.model.runs import RunEvent
+from redrive.model.tasks import FlowEvent
 
 Scope = Literal["call", "row", "task"]
 

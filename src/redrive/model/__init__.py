@@ -1,0 +1,1 @@
+"""Frozen values that all packages share: verdicts and attempts, runs, tasks, letters and alerts."""
