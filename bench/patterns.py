@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from redrive._internal.masking import mask
 from redrive.dlq.fingerprint import template
-from redrive.masking import mask
 from tests.support.patterns import attacks, cpu_seconds, patterns
 
 SIZES = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from redrive import config
+from redrive._internal.database_url import STORE_FORMS, parse_url, wrong_path
+from redrive._internal.paths import local_path
 from redrive.calls.announce import Hook
-from redrive.database_url import STORE_FORMS, parse_url, wrong_path
 from redrive.dlq.filters import moment
 from redrive.dlq.queue import DeadLetters
 from redrive.errors import LetterError, UnknownStore
@@ -21,7 +22,6 @@ from redrive.model.calls import Event
 from redrive.model.letters import LettersChanged, LettersPurged, LettersReplayed, QueueSize
 from redrive.model.runs import RunEnded
 from redrive.model.tasks import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
-from redrive.paths import local_path
 from redrive.store import migrate
 from redrive.store.database import PATIENCE, Database
 from redrive.store.dialect import Dialect

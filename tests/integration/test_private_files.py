@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import create_engine
 
 import redrive
+from redrive._internal.private_files import open_new
 from redrive.observe.log import attempt_log
-from redrive.private_files import open_new
 from redrive.store import migrate
 
 PROGRAM = """

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sqlalchemy import URL
 
 import redrive
-from redrive.database_url import parse_url, wrong_path
+from redrive._internal.database_url import parse_url, wrong_path
 
 AT = "the password in the URL has an unencoded '@'; write %40"
 CUT = [

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
+from redrive._internal.masking import mask
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.classify.detail import body_detail, shown
 from redrive.classify.packs import PACKS
 from redrive.classify.tables.types import TEXTS
 from redrive.dlq.fingerprint import template
 from redrive.dlq.redact import Redactor
-from redrive.masking import mask
 from tests.support.patterns import Found, attacks, growth, patterns
 
 pytestmark = pytest.mark.slow

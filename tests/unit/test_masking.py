@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from redrive import masking
-from redrive.masking import MASK, last_four, mask, mask_all, remember
+from redrive._internal import masking
+from redrive._internal.masking import MASK, last_four, mask, mask_all, remember
 
 SHAPES = [
     "Authorization: Bearer {}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.masking import mask
+from redrive._internal.masking import mask
 from redrive.tasks.output import Output
 
 PASSWORD = "Tr0ub4dor-Correct-91"

@@ -8,8 +8,8 @@ import pytest
 
 import redrive
 from redrive import rows
+from redrive._internal.paths import local_path
 from redrive.observe.prometheus import write_textfile
-from redrive.paths import local_path
 
 URLS = ["s3://b/x", "gs://b/x", "abfss://c@a.dfs.core.windows.net/x", "hdfs://n/x", "file:///abs/x", "http://h/x"]
 

@@ -13,7 +13,7 @@ from detect_secrets.plugins.base import RegexBasedDetector
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from redrive.masking import mask
+from redrive._internal.masking import mask
 from tests.support.examples import examples
 
 _ALPHABET = st.sampled_from(string.ascii_letters + string.digits + " /:.=_+-@'")

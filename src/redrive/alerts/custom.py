@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from redrive._internal.masking import mask_all
+from redrive._internal.tracing import trace_id
 from redrive.alerts.safe_text import safe_line
 from redrive.alerts.sentences import TITLE_LENGTH
-from redrive.masking import mask_all
 from redrive.model.alerts import Facts, Finding, Subject, Urgency
-from redrive.tracing import trace_id
 
 CUSTOM = "custom"
 """Their condition, and how their keys and evidence begin."""

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 
 LOG = logging.getLogger("redrive.alerts")
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from redrive._internal.masking import mask
 from redrive.alerts import rules
 from redrive.alerts.custom import Fact, custom_finding, own_key
 from redrive.alerts.judging import RunName, gate_of, mark_judged, picture_of, still_runs, unjudged, waits
@@ -24,7 +25,6 @@ from redrive.alerts.silences import SilenceLog, check_silence
 from redrive.clock import Clock
 from redrive.dlq.change import actor
 from redrive.errors import AlertError, StoreError
-from redrive.masking import mask
 from redrive.model.alerts import (
     Alert,
     AlertFilter,

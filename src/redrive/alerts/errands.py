@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, text
 
+from redrive._internal.masking import mask
 from redrive.errors import RedriveError
-from redrive.masking import mask
 from redrive.store.database import Database
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, exists, func, select, update
 
+from redrive._internal.masking import mask
 from redrive.alerts.picture import DeadTasks, DueTask, PastRun, RunPicture
 from redrive.alerts.run_rules import TIERS
 from redrive.alerts.service_levels import next_probes
-from redrive.masking import mask
 from redrive.model.alerts import Alert, Subject
 from redrive.model.calls import Kind
 from redrive.model.letters import OPEN

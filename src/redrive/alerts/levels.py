@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, case, func, select
 
+from redrive._internal.masking import mask
 from redrive.alerts.condition_figures import ConditionFigures
 from redrive.alerts.errands import Errands, Unanswered, read_bounded, why
 from redrive.alerts.freshness import read_freshness
@@ -30,7 +31,6 @@ from redrive.alerts.table_counts import TableCounts
 from redrive.alerts.table_freshness import TableFreshness
 from redrive.classify.signals import is_interrupt
 from redrive.errors import StoreError
-from redrive.masking import mask
 from redrive.model.calls import Kind
 from redrive.store.database import Database
 from redrive.store.schema import cause_hours, causes

@@ -24,10 +24,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import quoted_name
 
+from redrive._internal.database_url import parse_url
+from redrive._internal.optional import needs
 from redrive.alerts.picture import Slot
 from redrive.alerts.queries import ONE_QUERY, is_one_query
-from redrive.database_url import parse_url
-from redrive.extras import needs
 
 _POSTGRES = ("postgresql", "postgres")
 _CONNECTING = 10  # seconds

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from redrive.masking import mask
-from redrive.masking.controls import without_controls
-from redrive.masking.excerpts import end_of, start_of
+from redrive._internal.masking import mask
+from redrive._internal.masking.controls import without_controls
+from redrive._internal.masking.excerpts import end_of, start_of
 
 LONGEST = 4_000
 _MOST_ENTRIES = 100

@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable
 from datetime import datetime
 
+from redrive._internal.masking import mask
 from redrive.alerts.dispatch import LOG, Deliver, Dispatch
 from redrive.alerts.outbox import Outbox
 from redrive.alerts.settings import AlertSettings
 from redrive.errors import StoreError
-from redrive.masking import mask
 from redrive.policy import backoff
 from redrive.store.database import Database
 

@@ -19,6 +19,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
+from redrive._internal.shutdown import Stopping
 from redrive.alerts.desk import Desk
 from redrive.alerts.errands import why
 from redrive.alerts.ledger import OPEN
@@ -30,7 +31,6 @@ from redrive.clock import Clock
 from redrive.errors import AlertError, StoreError
 from redrive.model.alerts import Alert, AlertStatus
 from redrive.model.calls import Kind
-from redrive.stopping import Stopping
 from redrive.store import lease
 from redrive.store.database import Database
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves

@@ -8,7 +8,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.masking import mask, mask_start
+from redrive._internal.masking import mask, mask_start
 from redrive.model.calls import (
     QUOTA_USED_UP,
     BreakerChanged,

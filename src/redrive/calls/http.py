@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from redrive._internal.masking import mask
 from redrive.calls.context import current
 from redrive.calls.in_flight import Known, carry, idempotency_key, key_in, known
 from redrive.calls.keys import EQUAL_REQUESTS, Keys
@@ -17,7 +18,6 @@ from redrive.calls.target import Target
 from redrive.classify.read import http_answer
 from redrive.classify.responses import response_status
 from redrive.classify.retry_after import retry_after
-from redrive.masking import mask
 from redrive.model.calls import Verdict
 from redrive.policy import checks
 

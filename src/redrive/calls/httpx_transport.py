@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 from urllib.request import getproxies, proxy_bypass_environment  # type: ignore[attr-defined]  # not in typeshed
 
+from redrive._internal.optional import needs
 from redrive.calls.apply import Apply, Origin, scrub
 from redrive.calls.http import (
     KEY,
@@ -28,7 +29,6 @@ from redrive.calls.runner import Runner
 from redrive.calls.target import Target
 from redrive.classify.responses import attribute
 from redrive.clock import time_limit
-from redrive.extras import needs
 
 with needs("http"):
     import httpx

@@ -7,6 +7,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from redrive._internal.optional import needs
 from redrive.calls.apply import Apply, Origin, scrub
 from redrive.calls.http import (
     KEY,
@@ -22,7 +23,6 @@ from redrive.calls.http import (
 )
 from redrive.calls.runner import Runner
 from redrive.classify.responses import attribute
-from redrive.extras import needs
 from redrive.policy.timeout import Timeout
 
 with needs("requests"):

@@ -20,10 +20,10 @@ from queue import Empty, SimpleQueue
 from secrets import token_hex
 from typing import NamedTuple, Protocol
 
+from redrive._internal.masking import mask
 from redrive.calls.announce import EVENTS
 from redrive.calls.core import Core
 from redrive.errors import RedriveError
-from redrive.masking import mask
 from redrive.policy import backoff, fleet
 from redrive.policy.breaker import Stance, State
 from redrive.policy.fleet import DrainedKey, Heard, Saying, Word

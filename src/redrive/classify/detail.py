@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from redrive._internal.masking import mask_start
 from redrive.classify.names import type_names
 from redrive.classify.packs.pack import Texts
 from redrive.classify.responses import attribute
 from redrive.classify.tables.entry import Entry
-from redrive.masking import mask_start
 
 LIMIT = 1_000
 

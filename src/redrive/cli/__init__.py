@@ -2,7 +2,7 @@
 
 import sys
 
-from redrive.interrupts import Terminated, end_at_once, end_in_order, interrupt_behind
+from redrive._internal.interrupts import Terminated, end_at_once, end_in_order, interrupt_behind
 
 
 def main() -> None:

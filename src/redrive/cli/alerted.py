@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from redrive._internal.masking import mask
 from redrive.errors import StoreError
-from redrive.masking import mask
 from redrive.model.alerts import AlertStatus, Urgency
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from redrive._internal.interrupts import Terminated, interrupt_behind
 from redrive.cli import exits, say_interrupted
 from redrive.cli.command import root
 from redrive.cli.wording import in_a_line, one_line
-from redrive.interrupts import Terminated, interrupt_behind
 
 VERBS = {
     "run": "Run a pipeline or a flow, or go on where it stopped.",
@@ -111,7 +111,7 @@ def _tell(error: Exception, *, debug: bool) -> int:
     if debug:
         import traceback
 
-        from redrive.masking import mask
+        from redrive._internal.masking import mask
 
         sys.stderr.write(mask("".join(traceback.format_exception(error))))
     _say(in_a_line(exits.sentence(error)))
@@ -126,7 +126,7 @@ def _as_a_clause(said: str) -> str:
 
 
 def _say(text: str) -> None:
-    from redrive.masking import mask
+    from redrive._internal.masking import mask
 
     sys.stderr.write(f"redrive: {one_line(mask(text))}\n")
 

@@ -40,10 +40,10 @@ def demo(
     outside the directory is touched. It takes half a minute. What it leaves there is yours to look at: the programs,
     the store, the warehouse, what people were told.
     """
+    from redrive._internal.optional import needs
     from redrive.cli.demo_play import Play, set_aside
     from redrive.cli.demo_story import Story
     from redrive.demo.stage import NoStage, set_up
-    from redrive.extras import needs
 
     if session.url is not None:
         raise Refused("the demo keeps a store of its own, so that yours is not touched; leave --store out")

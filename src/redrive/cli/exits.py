@@ -100,7 +100,7 @@ def of_kind(kind: Kind) -> int:
 
 def sentence(error: BaseException) -> str:
     """What to tell the user. What we did not foresee is named as such."""
-    from redrive.masking import mask
+    from redrive._internal.masking import mask
 
     if isinstance(error, RedriveError) or (isinstance(error, ImportError) and "redrive[" in str(error)):
         return mask(str(error))

@@ -7,9 +7,9 @@ from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from redrive._internal.masking import MASK, mask, mask_all, mask_start
+from redrive._internal.masking.controls import without_controls
 from redrive.cli.output import iso
-from redrive.masking import MASK, mask, mask_all, mask_start
-from redrive.masking.controls import without_controls
 from redrive.model.letters import AuditEntry, Cause, CutRecord, Letter
 from redrive.store.encoding import encode
 

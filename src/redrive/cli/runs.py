@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redrive._internal.masking import mask, mask_all
 from redrive.cli.command import command, noun
 from redrive.cli.exits import Refused
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Limit, Session
 from redrive.cli.wording import ago, at, counted, in_a_line
 from redrive.errors import PipelineError
-from redrive.masking import mask, mask_all
 from redrive.model.calls import in_words
 from redrive.model.runs import Report, RunStatus, Tier
 from redrive.model.tasks import FlowReport, FlowStatus, State

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
 from redrive.cli.exits import Refused
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.service_chart import beginning, chart, share, span
 from redrive.cli.session import Session
 from redrive.cli.wording import ago, at, counted
-from redrive.masking import mask
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ class Session:
 
     def named(self, made: Any) -> str | None:
         """The store to name in a command about what a pipeline or a flow did; None where it is looked at anyway."""
-        from redrive.masking import mask
+        from redrive._internal.masking import mask
         from redrive.opening import DEFAULT
 
         if self.url is not None:
@@ -149,7 +149,7 @@ def in_words(*added: str) -> str:
 
 def _shown(words: list[str]) -> str | None:
     """Return the command of these words, as a shell takes it; None if part of it would be masked."""
-    from redrive.masking import mask
+    from redrive._internal.masking import mask
 
     command = shlex.join(["redrive", *words])
     # Word by word, too: quotes of the shell may hide a secret's shape, or make one.
@@ -166,7 +166,7 @@ def _check_redaction(settings: Settings) -> None:
 
 
 def _must_exist(url: str | None) -> None:
-    from redrive.database_url import STORE_FORMS, wrong_path
+    from redrive._internal.database_url import STORE_FORMS, wrong_path
     from redrive.opening import DEFAULT
 
     path = Path(DEFAULT) if not url else _sqlite_path(url)

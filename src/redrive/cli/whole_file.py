@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from redrive._internal.private_files import FILE, open_new, scratch_beside
 from redrive.cli.exits import Refused, Unwritten
-from redrive.private_files import FILE, open_new, scratch_beside
 
 
 @contextmanager

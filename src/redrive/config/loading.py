@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from redrive._internal.database_url import STORE_FORMS, wrong_path
 from redrive.config import kinds
 from redrive.config.finding import find
 from redrive.config.located import ConfigError, Located, Source, dotted, listed
-from redrive.database_url import STORE_FORMS, wrong_path
 
 ALERTS = ("alerts", "channels", "routes", "pipelines", "tables", "conditions", "maintenance", "services")
 """The tables about alerts."""
@@ -152,7 +152,7 @@ def _leaves(at: Located) -> Iterator[Origin]:
 
 
 def _as_may_be_shown(value: Any, name: str) -> Any:
-    from redrive.masking import mask_all
+    from redrive._internal.masking import mask_all
 
     is_address = name.startswith("channels.") or name == "alerts.heartbeat"
     if isinstance(value, str) and is_address and not value.startswith("$"):

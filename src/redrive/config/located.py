@@ -50,7 +50,7 @@ class Located:
 
     def wrong(self, says: str) -> ConfigError:
         """The error about this value: "must be …", "names an unknown …". Never has the value of a secret in it."""
-        from redrive.masking import mask  # loaded only where something is wrong
+        from redrive._internal.masking import mask  # loaded only where something is wrong
 
         name = dotted(self.key)
         if self.taken_from:
@@ -145,7 +145,7 @@ def dotted(key: Key) -> str:
 
 def shown(value: object, *, longest: int = _LONGEST_VALUE) -> str:
     """A value that should have been a name, fit to be seen: an address or a key in its place stays hidden."""
-    from redrive.masking import mask
+    from redrive._internal.masking import mask
 
     if not isinstance(value, str) or len(value) > longest or "://" in value:
         return "…"

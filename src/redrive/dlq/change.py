@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Connection, literal, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from redrive._internal.masking import mask
 from redrive.dlq.filters import Filter
 from redrive.dlq.prepare import storable
 from redrive.errors import LetterError
-from redrive.masking import mask
 from redrive.model.letters import OPEN, Changed, Status
 from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letter_claims, letters

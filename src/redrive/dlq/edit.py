@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, null, select, update
 
+from redrive._internal.masking import MASK, mask_all
+from redrive._internal.masking.controls import without_controls
 from redrive.dlq.change import actor, held_letters
 from redrive.dlq.edited_keys import StoredTexts, rekey
 from redrive.dlq.edits import diff, expression, merge_patch
@@ -16,8 +18,6 @@ from redrive.dlq.find import fetch, in_parts, must_exist, snapshot
 from redrive.dlq.prepare import error_text
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
-from redrive.masking import MASK, mask_all
-from redrive.masking.controls import without_controls
 from redrive.model.letters import OPEN, Edit, EditReport, Letter
 from redrive.model.letters import Change as Difference
 from redrive.store.database import Database

@@ -9,6 +9,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
+from redrive._internal.tracing import trace_id
 from redrive.classify.detail import server_detail
 from redrive.dlq.copies import KnownBy
 from redrive.dlq.digests import Digests
@@ -19,7 +20,6 @@ from redrive.model.letters import GENERATED_KEY, ErrorType, NewLetter
 from redrive.store.dialect import LetterRow
 from redrive.store.encoding import canonical, decode, encode
 from redrive.store.types import utc_text
-from redrive.tracing import trace_id
 
 _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000

@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 from uuid import UUID
 
+from redrive._internal.masking import MASK, mask, mask_start
 from redrive.dlq.forms import mask_form
-from redrive.masking import MASK, mask, mask_start
 from redrive.store.encoding import decode, encode
 
 # Shorter values are found in every message.

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from redrive._internal.masking import mask_start
 from redrive.classify.signals import is_stop_type
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL
@@ -26,7 +27,6 @@ from redrive.explain.standing_in import (
     sqlite_error,
 )
 from redrive.explain.unclear import Unclear
-from redrive.masking import mask_start
 from redrive.model.calls import in_words
 
 _STATUS = re.compile(

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
 
-from redrive.masking import mask
+from redrive._internal.masking import mask
 
 
 class Urgency(StrEnum):

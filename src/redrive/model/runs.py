@@ -133,7 +133,7 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """The report as JSON has it; a secret in the checkpoint is masked."""
-        from redrive.masking import mask_all
+        from redrive._internal.masking import mask_all
 
         found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
         del found["ignored_columns"]  # the store does not keep them

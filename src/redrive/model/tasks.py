@@ -110,7 +110,7 @@ class FlowReport:
 
     def document(self) -> dict[str, Any]:
         """The report as JSON has it; secrets in the parameters are masked."""
-        from redrive.masking import mask_all
+        from redrive._internal.masking import mask_all
 
         return {
             **{one.name: _plain(getattr(self, one.name)) for one in fields(self)},

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.observe.figures import Figures
 from redrive.observe.metric_families import families
 

@@ -18,8 +18,8 @@ from traceback import format_exc
 from types import TracebackType
 from typing import Any, Self
 
+from redrive._internal.masking import mask
 from redrive.config import ConfigError
-from redrive.masking import mask
 
 LARGEST = 16 << 10
 """Bytes of a request."""

@@ -9,8 +9,8 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.masking import mask, mask_all
-from redrive.private_files import open_to_append
+from redrive._internal.masking import mask, mask_all
+from redrive._internal.private_files import open_to_append
 
 # What every record has by itself; the rest was passed as `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

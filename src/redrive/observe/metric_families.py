@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+from redrive._internal.masking import mask
+from redrive._internal.optional import needs
 from redrive.calls.rollups import EDGES
-from redrive.extras import needs
-from redrive.masking import mask
 from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus
 from redrive.model.tasks import State as TaskState

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import redrive
+from redrive._internal.optional import needs
+from redrive._internal.tracing import register
 from redrive.calls.announce import on_event
-from redrive.extras import needs
 from redrive.observe.otel_metrics import Meters
 from redrive.observe.otel_spans import Spans
-from redrive.tracing import register
 
 with needs("otel"):
     from opentelemetry.metrics import MeterProvider, get_meter

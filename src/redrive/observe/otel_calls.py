@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from redrive.extras import needs
-from redrive.masking import mask
+from redrive._internal.masking import mask
+from redrive._internal.optional import needs
 from redrive.model.calls import Attempt, CallFailed
 
 with needs("otel"):

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from redrive.extras import needs
-from redrive.masking import mask
+from redrive._internal.masking import mask
+from redrive._internal.optional import needs
 from redrive.model.calls import Attempt, CallFailed, Event
 from redrive.model.runs import (
     COUNTED,

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sqlalchemy import Connection
 
+from redrive._internal.optional import needs
+from redrive._internal.paths import local_path
+from redrive._internal.private_files import open_new, scratch_beside
 from redrive.config import ConfigError
 from redrive.errors import StoreError
-from redrive.extras import needs
 from redrive.model.calls import Kind
 from redrive.observe.bounds import bounded, most_names
 from redrive.observe.figures import Figures, Reader
 from redrive.observe.http import Answer, Server
 from redrive.observe.metric_families import families, up
-from redrive.paths import local_path
-from redrive.private_files import open_new, scratch_beside
 from redrive.store import migrate
 from redrive.store.database import Database
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
 
-from redrive.masking import MASK, last_four
+from redrive._internal.masking import MASK, last_four
 from redrive.policy import checks
 from redrive.policy.daily import Daily
 from redrive.policy.token import Token, check_secret

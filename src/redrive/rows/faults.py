@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redrive._internal.masking import mask_start
 from redrive.calls.blame import story_of
 from redrive.classify.classifier import Classifier
 from redrive.dlq.prepare import error_text, storable
 from redrive.errors import PipelineError, RedriveError
-from redrive.masking import mask_start
 from redrive.model.calls import Kind, Scope
 
 LONGEST = 2_000

@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.batch import Record
 from redrive.rows.sinks.values import json_text
 

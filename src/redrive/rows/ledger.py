@@ -18,10 +18,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, null, select, update
 
+from redrive._internal.masking import mask_all, mask_start
+from redrive._internal.tracing import trace_id
 from redrive.dlq.claims import Claims, abandon_run, owner_of_run
 from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
-from redrive.masking import mask_all, mask_start
 from redrive.model.calls import Kind, in_words
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.daily import Daily, due_at
@@ -36,7 +37,6 @@ from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import count_rows, note_start
 from redrive.store.run_log import columns_of, counts_of
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
-from redrive.tracing import trace_id
 
 LEASE = timedelta(seconds=60)
 _LONGEST_VARIABLE = 500

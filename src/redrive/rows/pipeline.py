@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+from redrive._internal.shutdown import Stopping
 from redrive.calls.announce import Announcer, Hook
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import checked_pipeline, storable
@@ -31,7 +32,6 @@ from redrive.rows.sources.source import Replaceable, Source
 from redrive.rows.superseded import compared_texts
 from redrive.rows.transform import transform_of
 from redrive.rows.writer import Writer
-from redrive.stopping import Stopping
 
 BATCH = 40_000
 _RULES = get_args(OnDuplicate)

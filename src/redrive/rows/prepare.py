@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from redrive._internal.masking import mask
 from redrive.dlq.prepare import error_text, key_text
-from redrive.masking import mask
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts
 from redrive.rows import duplicates

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from redrive._internal.shutdown import Cancellation, StepCancelled, Stopping, ThreadInterrupt
 from redrive.calls.blame import story_of
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
@@ -19,7 +20,6 @@ from redrive.errors import RunStopped
 from redrive.model.calls import Kind, Scope
 from redrive.policy import backoff
 from redrive.rows import write_thread
-from redrive.stopping import Cancellation, StepCancelled, Stopping, ThreadInterrupt
 
 T = TypeVar("T")
 

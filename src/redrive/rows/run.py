@@ -12,10 +12,11 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar
 
+from redrive._internal.interrupts import is_from_signal_handler
+from redrive._internal.shutdown import Stopping
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import storable
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
-from redrive.interrupts import is_from_signal_handler
 from redrive.model.calls import Kind
 from redrive.model.runs import (
     COUNTED,
@@ -45,7 +46,6 @@ from redrive.rows.retries import Retries
 from redrive.rows.sources.source import Reading, SetsFilesAside
 from redrive.rows.write_thread import WriteThread
 from redrive.rows.writer import Writer, Written
-from redrive.stopping import Stopping
 
 T = TypeVar("T")
 

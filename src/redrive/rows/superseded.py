@@ -15,6 +15,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, select, update
 
+from redrive._internal.shutdown import Cancellation
 from redrive.dlq.claims import Claims
 from redrive.dlq.digests import PREFIX
 from redrive.dlq.edited_keys import KeysOf, Respelled, StoredTexts, find_edited, respell, respelled
@@ -24,7 +25,6 @@ from redrive.model.calls import Kind
 from redrive.model.letters import NewLetter
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.sink import ComparesKeys, Sink
-from redrive.stopping import Cancellation
 from redrive.store.database import Database
 from redrive.store.schema import letters
 

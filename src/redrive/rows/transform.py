@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from redrive._internal.optional import needs
 from redrive.dlq.prepare import error_text
 from redrive.errors import PipelineError, RedriveError
-from redrive.extras import needs
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.checks.check import Checked, Sieve, blocking, copies, fault, owned, unusable

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+from redrive._internal.shutdown import Cancellation, Stopping
 from redrive.errors import RunStopped
 from redrive.model.calls import Kind
-from redrive.stopping import Cancellation, Stopping
 
 T = TypeVar("T")
 

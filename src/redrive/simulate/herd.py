@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heapreplace
 from random import Random
 from typing import get_args
 
-from redrive.collection import without_collection
+from redrive._internal.garbage import without_collection
 from redrive.policy import checks
 from redrive.policy.backoff import ceiling
 from redrive.policy.retry import Retry

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.simulate.figure import Figure
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
+from redrive._internal.masking import mask
+from redrive._internal.shutdown import Cancellation, cancel_statement
 from redrive.classify.classifier import Classifier
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.masking import mask
 from redrive.model.calls import Kind
 from redrive.policy import backoff
-from redrive.stopping import Cancellation, cancel_statement
 from redrive.store import migrate
 from redrive.store.dialect import Dialect
 from redrive.store.engine import SharedEngine

@@ -57,7 +57,7 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
-from redrive.numbers import exact
+from redrive._internal.numbers import exact
 
 # A map takes three levels of JSON for one of its own, and orjson writes 254: the second depth always fits.
 _DEPTHS = (250, 80)

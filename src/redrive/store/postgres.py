@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, text
 from sqlalchemy.dialects.postgresql import insert
 
-from redrive.extras import needs
-from redrive.masking import mask
+from redrive._internal.masking import mask
+from redrive._internal.optional import needs
 from redrive.model.calls import Kind
 from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
 from redrive.store.encoding import decode, encode

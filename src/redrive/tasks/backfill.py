@@ -13,12 +13,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
+from redrive._internal.shutdown import Stopping
 from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
 from redrive.opening import Store
 from redrive.policy import checks
-from redrive.stopping import Stopping
 from redrive.store.schema import task_runs
 from redrive.tasks.same_work import NO_PARAMS, spellings, written
 

@@ -13,12 +13,12 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from redrive._internal.shutdown import Stopping
 from redrive.calls import testmode
 from redrive.clock import SystemClock
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowProgress, FlowReport, FlowStatus, State
 from redrive.opening import Store
-from redrive.stopping import Stopping
 from redrive.tasks.cancel import cancelled
 from redrive.tasks.decide import Next, decide
 from redrive.tasks.groups import Turnstile

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from types import TracebackType
 
+from redrive._internal.masking import mask_end, mask_start
 from redrive.classify.detail import server_detail
-from redrive.masking import mask_end, mask_start
 
 ERROR_LENGTH = 2_000
 TRACE_LENGTH = 16 << 10

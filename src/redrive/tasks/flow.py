@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
+from redrive._internal.paths import local_path
 from redrive.calls.announce import Announcer, Hook
 from redrive.calls.service import Service
 from redrive.errors import FlowError
 from redrive.model.tasks import FlowProgress, FlowReport
-from redrive.paths import local_path
 from redrive.policy import checks
 from redrive.policy.daily import checked_sla
 from redrive.policy.retry import Retry

@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import redrive
+from redrive._internal.masking import mask
 from redrive.classify.detail import message
 from redrive.errors import FlowError
-from redrive.masking import mask
 from redrive.tasks.flow import Flow, defined
 
 _MAIN = ("__main__", "__mp_main__")

@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from uuid import UUID
 
-from redrive.masking import mask, mask_stream
-from redrive.private_files import make_directory
+from redrive._internal.masking import mask, mask_stream
+from redrive._internal.private_files import make_directory
 from redrive.tasks.fingerprint import storable
 
 LONGEST = 8 << 20

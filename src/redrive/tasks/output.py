@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from redrive.masking import MARGIN, mask, mask_end, mask_start
+from redrive._internal.masking import MARGIN, mask, mask_end, mask_start
 from redrive.tasks.fingerprint import storable
 from redrive.tasks.live import LiveOutput
 

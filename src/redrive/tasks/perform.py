@@ -13,12 +13,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from redrive._internal.private_files import make_directory, open_new, scratch_beside
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
 from redrive.errors import TaskTimeout
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import Branch
-from redrive.private_files import make_directory, open_new, scratch_beside
 from redrive.store.encoding import decode, encode
 from redrive.tasks.binding import KEY
 from redrive.tasks.fingerprint import ERROR_LENGTH, cut, fingerprint, one_line, storable, trace_of, with_status

@@ -13,11 +13,11 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Connection, select
 
+from redrive._internal.private_files import make_directory, open_new, scratch_beside
 from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.tasks import State
 from redrive.opening import Store
-from redrive.private_files import make_directory, open_new, scratch_beside
 from redrive.store.encoding import decode
 from redrive.store.schema import tasks
 from redrive.store.task_log import exactly, find_run, shown_name

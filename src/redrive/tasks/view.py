@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from traceback import format_exc
 from typing import TYPE_CHECKING
 
+from redrive._internal.masking import mask
 from redrive.calls.announce import EVENTS
-from redrive.masking import mask
 from redrive.model.tasks import FlowProgress, RunningTask, State
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 
 _WARNING = ("WARNING", "ERROR", "CRITICAL")
 # What apprise logs as mere details is why it failed.

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
+from redrive._internal.masking import MASK
 from redrive.alerts.safe_text import safe_line
-from redrive.masking import MASK
 
 _LONGEST = 500
 _END = 300

@@ -11,6 +11,7 @@ from typing import IO, Annotated, Any
 
 import typer
 
+from redrive._internal.paths import local_path
 from redrive.cli.command import command
 from redrive.cli.dlq.deciding import Yes, confirm
 from redrive.cli.dlq.noun import app
@@ -19,7 +20,6 @@ from redrive.cli.selecting import Selection
 from redrive.cli.session import Session
 from redrive.cli.whole_file import whole_file
 from redrive.cli.wording import counted, in_json
-from redrive.paths import local_path
 
 _REPORT_EVERY = 500
 

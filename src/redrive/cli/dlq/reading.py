@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.output import Column
 from redrive.cli.selecting import OPEN, Selection, statuses_of, what_is_there
 from redrive.cli.session import LARGEST_ID, Limit, Session
 from redrive.cli.wording import ago, bars, counted, in_a_line
-from redrive.masking import mask
 
 if TYPE_CHECKING:
     from redrive.cli.letter_view import LetterView

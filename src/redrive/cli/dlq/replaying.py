@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.exits import FAILED, BrokenModule, NotThere, exit_code
@@ -20,7 +21,6 @@ from redrive.cli.selecting import OPEN, Selection, what_is_there
 from redrive.cli.session import MOST, Session
 from redrive.cli.wording import counted
 from redrive.errors import LetterError, RedriveError, ReplayStopped
-from redrive.masking import mask
 
 if TYPE_CHECKING:
     from redrive.dlq.due import Schedule

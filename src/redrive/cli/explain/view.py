@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from redrive._internal.masking import mask, mask_all
 from redrive.cli.output import Column, Output
 from redrive.cli.wording import in_a_line
 from redrive.explain import policy_words
@@ -12,7 +13,6 @@ from redrive.explain.explanation import SCOPES, Explanation, document, explain, 
 from redrive.explain.policy import DEFAULT, Policy
 from redrive.explain.policy_words import PolicyExplanation, explain_policy
 from redrive.explain.schedule import fits
-from redrive.masking import mask, mask_all
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def _report(session: Session, flow: str, ended: list[Backfilled]) -> None:
 
 
 def _document(one: Backfilled) -> dict[str, Any]:
-    from redrive.masking import mask_all
+    from redrive._internal.masking import mask_all
 
     status = None if one.status is None else str(one.status)
     run_id = None if one.run_id is None else str(one.run_id)
@@ -139,6 +139,6 @@ def _line(one: Backfilled) -> str:
 
 
 def _shown(params: Any) -> str:
-    from redrive.masking import mask
+    from redrive._internal.masking import mask
 
     return mask(" ".join(f"{name}={value}" for name, value in params.items()))

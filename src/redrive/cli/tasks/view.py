@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from redrive._internal.masking import mask, mask_all
 from redrive.cli.letter_view import plain
-from redrive.masking import mask, mask_all
 from redrive.store.encoding import encode
 
 if TYPE_CHECKING:

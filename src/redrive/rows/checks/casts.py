@@ -11,7 +11,7 @@ from datetime import datetime, time, timedelta
 from functools import partial
 from typing import Any, Literal
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.exact import find_changes

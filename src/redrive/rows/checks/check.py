@@ -11,12 +11,12 @@ from inspect import iscoroutine, iscoroutinefunction
 from typing import Any, Protocol
 from uuid import UUID
 
+from redrive._internal.masking import MARGIN, mask_start
 from redrive.classify.classifier import Classifier
 from redrive.classify.names import type_names
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import error_text
 from redrive.errors import PipelineError
-from redrive.masking import MARGIN, mask_start
 from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused

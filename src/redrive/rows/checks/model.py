@@ -18,10 +18,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from redrive._internal.garbage import without_collection
+from redrive._internal.optional import needs
 from redrive.classify.signals import is_interrupt
-from redrive.collection import without_collection
 from redrive.errors import PipelineError
-from redrive.extras import needs
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record
 from redrive.rows.checks.check import Checked, Sieve, joined, listed, own_key, owned, shown, unmet

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 
 with needs("rows"):
     import polars as pl

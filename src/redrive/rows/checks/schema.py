@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from redrive._internal.optional import needs
 from redrive.errors import PipelineError
-from redrive.extras import needs
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.checks.casts import fitted, of_values, type_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 
 with needs("rows"):
     from pydantic import TypeAdapter

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from redrive._internal.optional import needs
+from redrive._internal.shutdown import Cancellation
 from redrive.classify.classifier import Classifier
 from redrive.classify.detail import shown
 from redrive.errors import SinkMismatch, StoreError
-from redrive.extras import needs
 from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.rows.batch import Outgoing, Refused
@@ -45,7 +46,6 @@ from redrive.rows.sinks.text_order import TextOrder
 from redrive.rows.sinks.transacted import is_row_fault, refusals
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.unique import Claim, losers, shown_values
-from redrive.stopping import Cancellation
 
 with needs("rows"):
     import duckdb

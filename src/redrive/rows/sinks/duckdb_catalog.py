@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.shape import Column, Shape, TableName, fold_name, listed, quoted
 from redrive.rows.sinks.unique import Index

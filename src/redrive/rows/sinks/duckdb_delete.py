@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.duckdb_catalog import DuckdbShape, type_of
 from redrive.rows.sinks.duckdb_keys import stored_values

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.duckdb_catalog import type_of
 from redrive.rows.sinks.duckdb_values import framed

@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.duckdb_types import change_within, own_rules
 from redrive.rows.sinks.exact_values import change_of

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.sinks.values import Convert, Rules, json_text
 
 with needs("rows"):

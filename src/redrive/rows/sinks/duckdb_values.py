@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.frames import has_nanoseconds, values_of
 from redrive.rows.sinks.capacity import Capacity, Family

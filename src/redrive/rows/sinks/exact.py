@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity, Family
 from redrive.rows.sinks.exact_values import NOT_TIMES, TIMES, change_of, unchecked

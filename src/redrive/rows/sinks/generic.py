@@ -14,8 +14,8 @@ from sqlalchemy import URL, Connection, Engine, Executable, TableClause, event
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, StatementError
 
+from redrive._internal.masking import mask
 from redrive.classify.detail import error_detail
-from redrive.masking import mask
 from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.capacity import Capacity, Family

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 
 with needs("rows"):

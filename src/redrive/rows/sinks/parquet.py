@@ -15,10 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+from redrive._internal.optional import needs
+from redrive._internal.paths import local_path
+from redrive._internal.private_files import open_new
 from redrive.errors import SinkMismatch, Transient
-from redrive.extras import needs
-from redrive.paths import local_path
-from redrive.private_files import open_new
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.parquet_columns import conformed, table_of
 from redrive.rows.sinks.parquet_parts import Keys, Parts, is_vague, see_that_they_are_plain

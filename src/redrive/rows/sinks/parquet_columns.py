@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
+from redrive._internal.optional import needs
 from redrive.errors import SinkMismatch
-from redrive.extras import needs
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.isolate import isolate

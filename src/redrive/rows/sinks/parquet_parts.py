@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from redrive._internal.optional import needs
 from redrive.errors import SinkMismatch
-from redrive.extras import needs
 from redrive.rows.sinks.parquet_columns import conformed
 from redrive.rows.sinks.parquet_types import has_nulls, merged, plain_schema
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 
 with needs("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]

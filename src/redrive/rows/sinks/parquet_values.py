@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.sinks.parquet_types import is_writable
 from redrive.rows.sinks.values import is_fine, is_foreign, native, plain_moment
 

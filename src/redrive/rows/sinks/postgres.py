@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from sqlalchemy import URL, Connection, make_url
 
+from redrive._internal.optional import needs
 from redrive.errors import SinkMismatch
-from redrive.extras import needs
 from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME

@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import Any
 from uuid import UUID
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity

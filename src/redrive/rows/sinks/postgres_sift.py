@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.sinks.postgres_catalog import PostgresShape, Staging
 from redrive.rows.sinks.shape import listed, quoted
 

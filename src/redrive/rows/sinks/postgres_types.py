@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.frames import values_of
 from redrive.rows.sinks.capacity import Capacity
 from redrive.rows.sinks.exact_values import change_of, unchecked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.sinks.postgres_catalog import PostgresShape, Staging, foreign_key, orphans
 from redrive.rows.sinks.shape import TableName, quoted
 from redrive.rows.sinks.unique import Claim, Index, losers, shown_values

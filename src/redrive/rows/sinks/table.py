@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from redrive.database_url import parse_url
-from redrive.paths import local_path
+from redrive._internal.database_url import parse_url
+from redrive._internal.paths import local_path
 from redrive.rows.sinks.mode import DeleteWhen, Mode, OnConflict
 from redrive.rows.sinks.shape import TableName
 from redrive.rows.sinks.sink import Sink

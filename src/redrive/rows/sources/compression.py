@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, Protocol
 
+from redrive._internal.optional import needs
 from redrive.errors import SourceError
-from redrive.extras import needs
 
 _CHUNK = 1 << 14  # of a compressed file: what it unpacks to may be a thousand times as large
 _STEP = 1 << 20

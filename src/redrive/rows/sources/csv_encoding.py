@@ -6,8 +6,8 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
+from redrive._internal.optional import needs
 from redrive.errors import SourceError
-from redrive.extras import needs
 from redrive.rows.sources.csv_structure import Bad, Block
 from redrive.rows.sources.files import Stream, too_short
 

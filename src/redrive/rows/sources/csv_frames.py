@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.csv_encoding import UTF_8
 from redrive.rows.sources.csv_records import Dialect, record_at, without_line_end

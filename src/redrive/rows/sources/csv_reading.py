@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from redrive._internal.optional import needs
 from redrive.errors import SourceError
-from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources.csv_encoding import UTF_8, FromUtf16, is_utf_16, mark_undecodable, open_text
 from redrive.rows.sources.csv_frames import Frames, Part

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.sources.csv_records import Dialect, record_at, shielded, without_line_end
 from redrive.rows.sources.csv_scan import QUOTE_ERRORS, count_lines
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from glob import glob, has_magic
 from typing import Any, TypeVar
 
+from redrive._internal.paths import local_path
 from redrive.errors import SourceError
-from redrive.paths import local_path
 from redrive.rows.sources import file_identity
 from redrive.rows.sources.compression import Damaged, Decoder, damage_of, is_plain, open_decoder
 from redrive.rows.sources.file_version import ChangedFile, FileVersion

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from redrive.numbers import exact
+from redrive._internal.numbers import exact
 
 # A float holds every number of 15 digits, and orjson every integer of 64 bits. So only a number of 16 digits or more
 # can be changed, or one whose exponent has three. Most texts have none, which these two bytestrings tell fast: they are

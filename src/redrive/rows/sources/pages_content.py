@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from inspect import isawaitable, signature
 from typing import Any, Final
 
+from redrive._internal.numbers import exact
 from redrive.classify import classify
 from redrive.classify.ours import NO_LIST
 from redrive.classify.responses import attribute, body_in_memory, response_status
 from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError, StatedVerdict
 from redrive.model.calls import Kind
-from redrive.numbers import exact
 from redrive.rows.sources.json_numbers import loads
 
 Finder = str | Callable[[Any], Any]

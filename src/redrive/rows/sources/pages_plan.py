@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from redrive._internal.masking import mask
 from redrive.errors import SourceError
-from redrive.masking import mask
 
 By = Literal["page", "offset", "cursor"]
 BadPage = Literal["stop", "quarantine"]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from redrive._internal.optional import needs
 from redrive.errors import SourceError
-from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv_header import unique_names
 from redrive.rows.sources.file_identity import content

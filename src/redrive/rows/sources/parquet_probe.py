@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 
 with needs("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from functools import cache
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 from redrive.rows.batch import Received, Unreadable
 from redrive.rows.frames import values_of
 from redrive.rows.sources.parquet_unfit import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redrive.extras import needs
+from redrive._internal.optional import needs
 
 with needs("rows"):
     import polars as pl

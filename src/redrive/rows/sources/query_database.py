@@ -14,17 +14,17 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.sql import ClauseElement
 
+from redrive._internal.database_url import parse_url
+from redrive._internal.masking import mask
+from redrive._internal.optional import needs
+from redrive._internal.shutdown import Cancellation, cancel_statement
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
-from redrive.database_url import parse_url
 from redrive.errors import SourceError, Transient
-from redrive.extras import needs
-from redrive.masking import mask
 from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sources.duckdb_exact import ExactColumns, is_timedelta
-from redrive.stopping import Cancellation, cancel_statement
 
 T = TypeVar("T")
 

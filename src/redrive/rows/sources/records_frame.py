@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from redrive._internal.optional import needs
 from redrive.classify.names import type_names
 from redrive.errors import SourceError
-from redrive.extras import needs
 from redrive.rows.batch import Batch, Received, Record
 from redrive.rows.sources.first_items import FirstItems, difference_of, difference_of_declared, digest_of
 

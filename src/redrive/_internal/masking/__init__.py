@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from redrive.masking.cards import cards_in, may_hold_cards, replace_cards
-from redrive.masking.commands import mask_commands
-from redrive.masking.controls import without_controls
-from redrive.masking.credentials import MASK as MASK
-from redrive.masking.credentials import SECRET_FIELD, mask_credentials
-from redrive.masking.excerpts import MARGIN as MARGIN
-from redrive.masking.excerpts import MaskedStream, end_of, start_of
+from redrive._internal.masking.cards import cards_in, may_hold_cards, replace_cards
+from redrive._internal.masking.commands import mask_commands
+from redrive._internal.masking.controls import without_controls
+from redrive._internal.masking.credentials import MASK as MASK
+from redrive._internal.masking.credentials import SECRET_FIELD, mask_credentials
+from redrive._internal.masking.excerpts import MARGIN as MARGIN
+from redrive._internal.masking.excerpts import MaskedStream, end_of, start_of
 
 __all__ = ["MARGIN", "MASK", "last_four", "mask", "mask_all", "mask_end", "mask_start", "mask_stream", "remember"]
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-from redrive.interrupts import STOP_SIGNALS, raise_terminated
+from redrive._internal.interrupts import STOP_SIGNALS, raise_terminated
 from redrive.model.calls import in_words
 
 _CANCEL_TIMEOUT = 3.0
