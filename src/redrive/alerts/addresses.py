@@ -12,9 +12,9 @@ from string import Formatter
 from urllib.parse import parse_qs, urlsplit
 
 from redrive._internal.database_url import parse_url, wrong_password, wrong_path
-from redrive.config.kinds import text
-from redrive.config.loading import beside
 from redrive.config.located import Located, listed, nearest, shown
+from redrive.config.settings import beside
+from redrive.config.value_kinds import text
 from redrive.model.alerts import FACTS_IN_LINKS
 
 PLACEHOLDERS = ("pipeline", "run_id", "alert", "service", "condition", "severity", *FACTS_IN_LINKS)

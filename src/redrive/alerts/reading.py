@@ -35,9 +35,9 @@ from redrive.alerts.settings import (
     WatchedTable,
 )
 from redrive.config import Settings
-from redrive.config.kinds import duration, duration_or_never, number, share, size, switch, text, texts, whole
 from redrive.config.located import Located, dotted, listed, nearest, shown
 from redrive.config.times import time_of_day, weekdays, zone
+from redrive.config.value_kinds import duration, duration_or_never, number, share, size, switch, text, texts, whole
 from redrive.model.alerts import Urgency
 from redrive.policy.daily import Daily
 

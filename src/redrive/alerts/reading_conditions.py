@@ -11,8 +11,8 @@ from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.custom import CUSTOM
 from redrive.alerts.queries import ONE_QUERY, is_one_query
 from redrive.alerts.settings import ConditionSettings
-from redrive.config.kinds import duration, text
 from redrive.config.located import Located, listed, nearest, shown
+from redrive.config.value_kinds import duration, text
 from redrive.model.alerts import Urgency
 
 CONDITION_KEYS = (

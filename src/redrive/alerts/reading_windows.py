@@ -10,9 +10,9 @@ from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.custom import CUSTOM
 from redrive.alerts.days_off import DaysOff, is_installed, known_calendars, unknown_calendar
 from redrive.alerts.settings import Maintenance, Quiet
-from redrive.config.kinds import text, texts
 from redrive.config.located import Located, nearest, shown
 from redrive.config.times import moment, time_of_day, weekdays, zone
+from redrive.config.value_kinds import text, texts
 from redrive.model.alerts import AlertFilter
 
 _CALENDAR = re.compile(r"[A-Z][A-Z0-9]{1,9}(?:-[A-Za-z0-9]{1,10})?")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from redrive.config.kinds import YEAR, duration
 from redrive.config.located import Located
+from redrive.config.value_kinds import YEAR, duration
 
 
 def seconds(option: str, said: str, *, most: float = YEAR) -> float:

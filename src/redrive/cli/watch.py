@@ -92,7 +92,7 @@ def _made(
     from redrive.alerts.reading import check_channels
     from redrive.alerts.watch import Watch
     from redrive.cli.loading import load
-    from redrive.config.kinds import DAY
+    from redrive.config.value_kinds import DAY
 
     settings = check_channels(session.settings)
     between = settings.every if every is None else seconds("--every", every, most=DAY)

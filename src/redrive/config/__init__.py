@@ -21,8 +21,8 @@ or the one that REDRIVE_CONFIG names:
     [alerts]                                # REDRIVE_ALERTS=off for none; `redrive.alerts.reading` has the rest
 """
 
-from redrive.config.finding import FILE, find
-from redrive.config.loading import Origin, Settings, load, origins
+from redrive.config.discovery import FILE, find
 from redrive.config.located import ConfigError
+from redrive.config.settings import Origin, Settings, load, origins
 
 __all__ = ["FILE", "ConfigError", "Origin", "Settings", "find", "load", "origins"]

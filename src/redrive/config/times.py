@@ -6,8 +6,8 @@ import re
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo, available_timezones
 
-from redrive.config.kinds import text
 from redrive.config.located import Located, listed, nearest, shown
+from redrive.config.value_kinds import text
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _GROUPS = {"weekdays": frozenset(range(5)), "daily": frozenset(range(7))}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from redrive._internal.database_url import STORE_FORMS, wrong_path
-from redrive.config import kinds
-from redrive.config.finding import find
+from redrive.config import value_kinds
+from redrive.config.discovery import find
 from redrive.config.located import ConfigError, Located, Source, dotted, listed
 
 ALERTS = ("alerts", "channels", "routes", "pipelines", "tables", "conditions", "maintenance", "services")
@@ -79,19 +79,28 @@ class _Key(NamedTuple):
 
 
 _KEYS = (
-    _Key("store", "url", "store", "REDRIVE_STORE", kinds.text),
-    _Key("store", "migrate", "migrate", "REDRIVE_STORE_MIGRATE", kinds.switch, _as_switch),
+    _Key("store", "url", "store", "REDRIVE_STORE", value_kinds.text),
+    _Key("store", "migrate", "migrate", "REDRIVE_STORE_MIGRATE", value_kinds.switch, _as_switch),
     _Key(
         *("store", "patience", "patience", "REDRIVE_STORE_PATIENCE"),
-        *(partial(kinds.duration, zero=True, most=kinds.DAY), _as_number),
+        *(partial(value_kinds.duration, zero=True, most=value_kinds.DAY), _as_number),
     ),
-    _Key("letters", "redact", "redact", "REDRIVE_LETTERS_REDACT", partial(kinds.texts, of="names of fields"), _as_list),
-    _Key("letters", "store_redacted", "store_redacted", "REDRIVE_LETTERS_STORE_REDACTED", kinds.switch, _as_switch),
-    _Key("retention", "runs", "keep_runs", "REDRIVE_RETENTION_RUNS", kinds.age, _as_number),
-    _Key("retention", "letters", "keep_letters", "REDRIVE_RETENTION_LETTERS", kinds.age, _as_number),
-    _Key("retention", "files", "result_files", "REDRIVE_RETENTION_FILES", kinds.text),
+    _Key(
+        "letters",
+        "redact",
+        "redact",
+        "REDRIVE_LETTERS_REDACT",
+        partial(value_kinds.texts, of="names of fields"),
+        _as_list,
+    ),
+    _Key(
+        "letters", "store_redacted", "store_redacted", "REDRIVE_LETTERS_STORE_REDACTED", value_kinds.switch, _as_switch
+    ),
+    _Key("retention", "runs", "keep_runs", "REDRIVE_RETENTION_RUNS", value_kinds.age, _as_number),
+    _Key("retention", "letters", "keep_letters", "REDRIVE_RETENTION_LETTERS", value_kinds.age, _as_number),
+    _Key("retention", "files", "result_files", "REDRIVE_RETENTION_FILES", value_kinds.text),
 )
-_ALERTS_ON = _Key("alerts", "enabled", "alerts_on", "REDRIVE_ALERTS", kinds.switch, _as_switch)
+_ALERTS_ON = _Key("alerts", "enabled", "alerts_on", "REDRIVE_ALERTS", value_kinds.switch, _as_switch)
 _TABLES: Mapping[str, Mapping[str, _Key]] = {
     table: {key.name: key for key in _KEYS if key.table == table} for table in ("store", "letters", "retention")
 }
@@ -188,7 +197,7 @@ def _from_file(file: Path, environ: Mapping[str, str], *, overruled: Mapping[str
 
 
 def _store(file: Path, at: Located) -> str:
-    url = kinds.text(at)
+    url = value_kinds.text(at)
     whole = beside(file, url)
     if (wrong := wrong_path(url, STORE_FORMS)) and not os.path.exists(whole):
         raise at.wrong(f"is not complete: {wrong}")
