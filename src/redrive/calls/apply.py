@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlencode, urlsplit
 
 from redrive._internal.masking import MASK, last_four
-from redrive.classify.look_through import look_through
 from redrive.classify.responses import header
+from redrive.classify.unwrap import look_through
 
 _PORTS = {"http": 80, "https": 443}
 _SENDABLE = re.compile(r"[\x20-\x7e]*")

@@ -23,7 +23,7 @@ from redrive.calls.http import why_not_again
 from redrive.calls.keys import Keys
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
 from redrive.calls.tokens import TokenKeeper
-from redrive.classify.ours import NO_LIST
+from redrive.classify.redrive_errors import NO_LIST
 from redrive.classify.responses import is_response, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model.calls import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict

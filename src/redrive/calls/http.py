@@ -15,7 +15,7 @@ from redrive.calls.keys import EQUAL_REQUESTS, Keys
 from redrive.calls.routes import route, shown_path
 from redrive.calls.sent import never_left, sent_requests
 from redrive.calls.target import Target
-from redrive.classify.read import http_answer
+from redrive.classify.error_codes import http_answer
 from redrive.classify.responses import response_status
 from redrive.classify.retry_after import retry_after
 from redrive.model.calls import Verdict

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from redrive.calls.background import tasks_of_attempt, threads_of
 from redrive.calls.context import Inside
-from redrive.classify.names import libraries, type_names
-from redrive.classify.read import called
+from redrive.classify.error_codes import called
 from redrive.classify.responses import attribute, header, is_response_type, response_status
+from redrive.classify.type_names import libraries, type_names
 
 _CARRIED = "_redrive_in_flight"
 _MOST_FRAMES = 1_000

@@ -21,9 +21,9 @@ from redrive.calls.in_flight import (
     sent_in,
     wrapping,
 )
-from redrive.classify.look_through import look_through
-from redrive.classify.names import libraries, type_names
 from redrive.classify.responses import attribute
+from redrive.classify.type_names import libraries, type_names
+from redrive.classify.unwrap import look_through
 
 _MOST_ERRORS = 1_000
 

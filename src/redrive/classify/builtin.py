@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from redrive.classify.codes import verdict_by_code
+from redrive.classify.code_verdict import verdict_by_code
 from redrive.classify.detail import error_detail, text_entry
 from redrive.classify.http_verdict import http_verdict
-from redrive.classify.look_through import look_through, origin_of, stands_for_another
-from redrive.classify.names import type_names
-from redrive.classify.ours import verdict_on_ours
+from redrive.classify.redrive_errors import verdict_on_ours
 from redrive.classify.responses import Answer, attribute, body_in_memory, headers_of
 from redrive.classify.retry_after import asked_wait
 from redrive.classify.signals import is_interrupt
 from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TEXTS, TYPES
+from redrive.classify.type_names import type_names
+from redrive.classify.unwrap import look_through, origin_of, stands_for_another
 from redrive.model.calls import Kind, Scope, Verdict
 
 _STATUS_ATTRIBUTES = ("http_status", "http_status_code", "status", "code", "http_code")

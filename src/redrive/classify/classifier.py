@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from redrive.classify.builtin import Found, find
-from redrive.classify.codes import kafka_verdict, sqlstate_entry
+from redrive.classify.code_verdict import kafka_verdict, sqlstate_entry
 from redrive.classify.detail import message, shown
+from redrive.classify.error_codes import sqlstate
 from redrive.classify.http_verdict import http_verdict, is_failure
-from redrive.classify.look_through import leaves, look_through
-from redrive.classify.make_rule import ErrorTypes, Numbers, known_kind, make_rule
-from redrive.classify.read import sqlstate
 from redrive.classify.responses import Answer, is_response, read_response
 from redrive.classify.retry_after import retry_after
+from redrive.classify.rule_options import ErrorTypes, Numbers, known_kind, make_rule
 from redrive.classify.rules import Facts, Match, Predicate, Rule, RuleBroke, match
 from redrive.classify.signals import is_stop_signal
+from redrive.classify.unwrap import leaves, look_through
 from redrive.model.calls import Kind, Scope, Verdict
 
 # What decides about several errors at once: one that cannot recover, before one that can.

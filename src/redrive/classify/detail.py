@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from redrive._internal.masking import mask_start
-from redrive.classify.names import type_names
 from redrive.classify.packs.pack import Texts
 from redrive.classify.responses import attribute
 from redrive.classify.tables.entry import Entry
+from redrive.classify.type_names import type_names
 
 LIMIT = 1_000
 
@@ -81,7 +81,7 @@ def body_detail(body: str | None) -> str | None:
 
 def server_detail(error: BaseException) -> str | None:
     """What the server said in the answer that an error was raised for, as `raise_for_status()` does; else None."""
-    from redrive.classify.read import http_answer
+    from redrive.classify.error_codes import http_answer
 
     answer = http_answer(error)
     return None if answer is None else body_detail(answer.body)

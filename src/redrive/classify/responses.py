@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from redrive.classify.names import type_names
+from redrive.classify.type_names import type_names
 
 _RESPONSE_TYPES: frozenset[str] = frozenset(
     {

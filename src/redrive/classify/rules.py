@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from redrive.classify.read import http_answer, os_errno, sqlstate
+from redrive.classify.error_codes import http_answer, os_errno, sqlstate
 from redrive.classify.responses import Answer
 from redrive.classify.signals import is_interrupt
 from redrive.model.calls import Kind

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from redrive._internal.interrupts import is_from_signal_handler
-from redrive.classify.look_through import look_through
-from redrive.classify.names import type_names
+from redrive.classify.type_names import type_names
+from redrive.classify.unwrap import look_through
 
 # Exceptions in form only: a cancelled future, and the limits that job runners raise inside the job.
 _STOP_TYPES = frozenset(

@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from functools import cache
 from types import ModuleType
 
-from redrive.classify.names import type_names
 from redrive.classify.tables.types import TYPES
+from redrive.classify.type_names import type_names
 
 # Where libraries keep their exceptions, if not at the top.
 _PLACES = (

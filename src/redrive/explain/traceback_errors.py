@@ -11,8 +11,8 @@ from collections.abc import Callable
 from socket import gaierror
 from typing import Any
 
-from redrive.classify.names import libraries
 from redrive.classify.signals import is_stop_signal
+from redrive.classify.type_names import libraries
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted
 from redrive.explain import names
 from redrive.explain.reading import Reading

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from redrive.calls.testmode import TestMode
-from redrive.classify.ours import SKIP
+from redrive.classify.redrive_errors import SKIP
 from redrive.clock import Random
 from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, in_words
 from redrive.model.tasks import State

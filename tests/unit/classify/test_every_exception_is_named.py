@@ -14,8 +14,8 @@ import requests
 import urllib3.exceptions
 from aiohttp import client_exceptions
 
-from redrive.classify.names import type_names
 from redrive.classify.tables.types import TYPES
+from redrive.classify.type_names import type_names
 
 LEFT_OUT: dict[str, str] = {
     "requests.RequestsWarning": "a warning",

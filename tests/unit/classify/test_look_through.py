@@ -17,7 +17,7 @@ import urllib3
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ProtocolError
 
 from redrive import classify
-from redrive.classify.look_through import look_through
+from redrive.classify.unwrap import look_through
 from redrive.model.calls import Kind
 
 

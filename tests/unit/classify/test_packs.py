@@ -16,9 +16,9 @@ import pytest
 import redis.exceptions
 
 from redrive import Service, classify
-from redrive.classify.names import type_names
 from redrive.classify.packs import PACKS
 from redrive.classify.tables.types import TYPES
+from redrive.classify.type_names import type_names
 from redrive.model.calls import Kind
 
 with warnings.catch_warnings(action="ignore"):  # it would like to have grpcio-status

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive._internal.optional import needs
-from redrive.classify.names import type_names
+from redrive.classify.type_names import type_names
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record
 from redrive.rows.sources.first_items import FirstItems, difference_of, difference_of_declared, digest_of

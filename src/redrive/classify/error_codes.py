@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from redrive.classify.names import libraries, type_names
 from redrive.classify.responses import Answer, attribute, body_in_memory, headers_of, read_response, status_of
+from redrive.classify.type_names import libraries, type_names
 
 _MYSQL_DRIVERS = frozenset({"MySQLdb", "aiomysql", "asyncmy", "mysql", "pymysql"})
 

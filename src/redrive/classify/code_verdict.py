@@ -6,11 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from redrive.classify.detail import error_detail, message, shown, text_entry
-from redrive.classify.http_verdict import http_verdict
-from redrive.classify.names import type_names
-from redrive.classify.packs import PACKS
-from redrive.classify.packs.pack import Codes
-from redrive.classify.read import (
+from redrive.classify.error_codes import (
     aws_code,
     aws_message,
     called,
@@ -22,6 +18,9 @@ from redrive.classify.read import (
     sqlite_code,
     sqlstate,
 )
+from redrive.classify.http_verdict import http_verdict
+from redrive.classify.packs import PACKS
+from redrive.classify.packs.pack import Codes
 from redrive.classify.responses import attribute
 from redrive.classify.retry_after import asked_wait, retry_after
 from redrive.classify.tables.entry import Entry
@@ -29,6 +28,7 @@ from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL, SQLITE, SQLSTATE, SQLSTATE_PHRASE
 from redrive.classify.tables.system import ERRNO, RESOLVER_NUMBERS
 from redrive.classify.tables.types import RESOLVER_TYPES, TYPES
+from redrive.classify.type_names import type_names
 from redrive.model.calls import Kind, Scope, Verdict
 
 # A service or an address family that the resolver does not know: the request is wrong, not the network.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redrive.classify.names import libraries, type_names
 from redrive.classify.packs import PACKS
 from redrive.classify.responses import attribute
+from redrive.classify.type_names import libraries, type_names
 
 _LIBRARIES_THAT_WRAP = frozenset(
     {
