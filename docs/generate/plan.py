@@ -24,7 +24,7 @@ from redrive.dlq.target import Reprocesses
 from redrive.model import alerts, calls, letters, runs, tasks
 from redrive.opening import StoreInfo
 from redrive.policy.breaker import State as Circuit
-from redrive.policy.fleet import DrainedKey
+from redrive.policy.consensus import DrainedKey
 from redrive.store.retention import StorePurged
 from redrive.store.run_log import RunLog
 from redrive.store.service_log import EndpointSums, ServiceLog, ServiceMinute, ServiceWindow

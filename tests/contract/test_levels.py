@@ -14,7 +14,7 @@ from redrive.alerts.promises import Promises
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.alerts.watch_rules import freshness
 from redrive.model.alerts import Subject
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.store.schema import runs, service_minutes, service_rollups
 from tests.support.alerts import finding, judgement
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books, levels_of, statements

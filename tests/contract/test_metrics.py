@@ -17,7 +17,7 @@ import redrive
 from redrive.calls.recording import Batch
 from redrive.calls.rollups import Book
 from redrive.observe import figures, prometheus
-from redrive.policy.fleet import Saying, Word
+from redrive.policy.consensus import Saying, Word
 from redrive.store.schema import alert_sends, alerts, breakers, runs
 from redrive.testing import set_testing
 from tests.support.alerts import watched

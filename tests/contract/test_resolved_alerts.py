@@ -19,7 +19,7 @@ from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
 from redrive.alerts.watch import Watch
 from redrive.model.alerts import AlertStatus
 from redrive.model.runs import RunEnded
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.store.schema import alert_sends, runs
 from redrive.testing import FakeClock
 from tests.oracles.incidents import CONDITIONS, DAY, Incidents

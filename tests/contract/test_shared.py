@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.policy.fleet import DrainedKey, Saying, Word
+from redrive.policy.consensus import DrainedKey, Saying, Word
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
 

@@ -21,7 +21,7 @@ from redrive.alerts.picture import Judgement
 from redrive.alerts.settings import AlertSettings, PipelineSettings, WatchedTable
 from redrive.alerts.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
 from redrive.model.alerts import AlertStatus, Finding, Subject, Urgency, What
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.store import lease
 from redrive.store.schema import alert_sends, alerts, runs, service_minutes, service_rollups, task_runs
 from redrive.testing import FakeClock

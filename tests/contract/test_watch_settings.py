@@ -11,7 +11,7 @@ from redrive.alerts.settings import AlertSettings, Channel, ConditionSettings, P
 from redrive.alerts.watch import LEASE, SettingsDiffer, Watch
 from redrive.alerts.watchers import describe
 from redrive.model.alerts import AlertStatus, Urgency
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.flows import eventually
 from tests.support.run_history import DAY

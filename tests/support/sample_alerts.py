@@ -6,7 +6,7 @@ from uuid import UUID
 
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.model.alerts import Alert, AlertStatus, Facts, Subject, Urgency
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 MORNING = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Set
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 _WEEK = timedelta(days=7)
 _YOUNG = timedelta(days=8)

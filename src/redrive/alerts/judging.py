@@ -19,7 +19,7 @@ from redrive.model.calls import Kind
 from redrive.model.letters import OPEN
 from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus, State
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.store.encoding import encode
 from redrive.store.owner import is_dead
 from redrive.store.registry import Runnable

@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from redrive.model.alerts import Finding, Subject
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

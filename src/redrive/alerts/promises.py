@@ -14,7 +14,7 @@ from redrive.alerts.expected import BACK, KNOWN, Turn, day_of, last_deadline, la
 from redrive.alerts.picture import DueRun
 from redrive.alerts.settings import WEEKEND, AlertSettings
 from redrive.model.alerts import Subject
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.store.database import Database
 from redrive.store.schema import gauges, pipelines, runs, task_runs
 

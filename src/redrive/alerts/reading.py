@@ -39,7 +39,7 @@ from redrive.config.located import Located, dotted, listed, nearest, shown
 from redrive.config.times import time_of_day, weekdays, zone
 from redrive.config.value_kinds import duration, duration_or_never, number, share, size, switch, text, texts, whole
 from redrive.model.alerts import Urgency
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 _ADVICE = "set it, or REDRIVE_ALERTS=off to do without alerts here"
 _KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {

@@ -13,7 +13,7 @@ from redrive.alerts.sentences import command, letters_sql, short, text, wall, wh
 from redrive.alerts.settings import WEEKEND, AlertSettings
 from redrive.model.alerts import Facts
 from redrive.model.runs import share_of
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 
 @dataclass(frozen=True, slots=True)

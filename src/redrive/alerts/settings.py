@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from redrive.alerts.days_off import NO_DAYS_OFF, DaysOff
 from redrive.model.alerts import AlertFilter, Subject, Urgency
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 ChannelKind = Literal["apprise", "webhook", "slack", "pagerduty", "command", "log"]
 WEEKEND = frozenset({5, 6})

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from redrive.calls.parts import Part
 from redrive.clock import Clock, Random
 from redrive.model.calls import BreakerChanged, Event
-from redrive.policy import fleet
+from redrive.policy import consensus
 from redrive.policy.breaker import Breaker, Machine, Permit, Stance, State
 
 T = TypeVar("T")
@@ -74,9 +74,9 @@ class Circuit(Part):
         """Close the circuit by hand."""
         self._moving(lambda machine, now: machine.reset(now))
 
-    def hear(self, words: Collection[fleet.Word], node: str) -> None:
+    def hear(self, words: Collection[consensus.Word], node: str) -> None:
         """Take in what other processes say of the service."""
-        self._moving(lambda machine, now: fleet.hear(machine, words, node=node, quorum=self.quorum, now=now))
+        self._moving(lambda machine, now: consensus.hear(machine, words, node=node, quorum=self.quorum, now=now))
 
     def stance(self) -> Stance | None:
         """What there is to tell other processes."""

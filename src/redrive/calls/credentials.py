@@ -15,7 +15,7 @@ from redrive.calls.parts import Part
 from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
 from redrive.model.calls import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed, in_words
-from redrive.policy.fleet import DrainedKey
+from redrive.policy.consensus import DrainedKey
 from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, Pool, name_of
 from redrive.policy.token import Token, TokenState
 

@@ -19,7 +19,7 @@ from redrive.classify.error_codes import http_answer
 from redrive.classify.responses import response_status
 from redrive.classify.retry_after import retry_after
 from redrive.model.calls import Verdict
-from redrive.policy import checks
+from redrive.policy import option_checks
 
 if TYPE_CHECKING:
     from redrive.calls.runner import Runner
@@ -99,7 +99,7 @@ def warn_of_retries(runner: Runner, retries: object, instead: str) -> None:
     """Warn where what sends a request repeats it, too: the attempts of both multiply."""
     made = runner.core.retry.attempts
     if isinstance(retries, int) and retries > 0 and made > 1:
-        checks.warn(
+        option_checks.warn(
             f"service {runner.core.name!r}: up to {retries} retries below each of {made} attempts multiply to "
             f"{made * (retries + 1)} requests; pass {instead}"
         )

@@ -24,7 +24,7 @@ from redrive.calls.tally import Stats, Tally
 from redrive.calls.target import Target, is_async, refuse_generator, refuse_unless_callable, target_of
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.policy.breaker import Breaker, State
 from redrive.policy.budget import Ledger, RetryBudget
 from redrive.policy.keys import KeyPool
@@ -120,7 +120,7 @@ class Service:
         total = None if limits is None else limits.total
         for option, value in {"round_trip": round_trip, "sla": sla}.items():
             if value is not None:
-                checks.seconds(option, value, above=0)
+                option_checks.seconds(option, value, above=0)
         if breaker is _BREAKER and retry is not None and retry.attempts > breaker.failures:
             breaker = replace(breaker, failures=retry.attempts)  # one call alone does not open the circuit early
         elif breaker is not None and retry is not None and retry is not _RETRY:
@@ -146,7 +146,7 @@ class Service:
         self.breaker = breaker
         self.budget = budget
         for concern in self.retry.concerns(timeout=total, round_trip=round_trip, sla=sla):
-            checks.warn(f"service {name!r}: {concern}")
+            option_checks.warn(f"service {name!r}: {concern}")
         clock = SystemClock() if clock is None else clock
         # The module's own generator: it is seeded anew after a fork, so that workers do not wait in step.
         random = chance if random is None else random
@@ -228,7 +228,7 @@ class Service:
         if (limits := timeout_of(timeout)) is not None:
             changes.update(timeout=limits.total, limits=limits)
             for concern in self.retry.concerns(timeout=limits.total):
-                checks.warn(f"service {self.name!r}: {concern}")
+                option_checks.warn(f"service {self.name!r}: {concern}")
         if fallback is not MISSING:
             changes["fallback"] = fallback
         view = copy.copy(self)

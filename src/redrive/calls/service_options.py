@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from redrive.classify.classifier import Classifier
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.policy.breaker import Breaker
 from redrive.policy.budget import RetryBudget
 from redrive.policy.keys import KeyPool
@@ -57,7 +57,7 @@ def warn_of_early_circuit(service: str, retry: Retry, breaker: Breaker) -> None:
     """Warn where the failures of a single call open the circuit, so that it ends before its attempts are used."""
     opens_at = max(breaker.failures, breaker.minimum)
     if opens_at < retry.attempts:
-        checks.warn(
+        option_checks.warn(
             f"service {service!r}: a single call that fails {opens_at} times opens the circuit, and the rest of its "
             f"{retry.attempts} attempts are not made: pass Breaker(failures={retry.attempts}) or more"
         )

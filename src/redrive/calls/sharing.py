@@ -24,9 +24,9 @@ from redrive._internal.masking import mask
 from redrive.calls.announce import EVENTS
 from redrive.calls.core import Core
 from redrive.errors import RedriveError
-from redrive.policy import backoff, fleet
+from redrive.policy import backoff, consensus
 from redrive.policy.breaker import Stance, State
-from redrive.policy.fleet import DrainedKey, Heard, Saying, Word
+from redrive.policy.consensus import DrainedKey, Heard, Saying, Word
 
 FIRST_LOOK = 2.0
 """Seconds for which a new service waits to hear what is known already."""
@@ -110,10 +110,10 @@ class Member:
             before = self._circuit.state
             self._circuit.hear(others, self._node)
             if self._circuit.state is State.OPEN and before is State.CLOSED:
-                hosts = ", ".join(sorted({word.host for word in fleet.openings(others) if word.in_force}))
+                hosts = ", ".join(sorted({word.host for word in consensus.openings(others) if word.in_force}))
                 EVENTS.info("%s circuit is open by word of %s", self.service, hosts)
         if self.keys is not None:
-            self.keys.hear_reset(fleet.reset_ago(others, Saying.RESET_KEYS))
+            self.keys.hear_reset(consensus.reset_ago(others, Saying.RESET_KEYS))
             drained = {key.digest: key for key in heard.drained}
             slots = {slot: drained[name.digest] for slot, name in enumerate(self._names) if name.digest in drained}
             self.keys.hear_drained(slots)
@@ -122,7 +122,7 @@ class Member:
         """What is worth telling, given what was said."""
         stance = None if self._circuit is None else self._circuit.stance()
         words = [] if stance is None or stance == self._said else [self._word(stance)]
-        words = [word for word in words if fleet.is_news(word, said)]
+        words = [word for word in words if consensus.is_news(word, said)]
         slots = {} if self.keys is None else self.keys.untold()
         drained = [
             DrainedKey(self.service, self._names[slot].digest, self._names[slot].key_id, until)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from redrive.errors import LetterError
-from redrive.policy import checks
+from redrive.policy import option_checks
 
 _LEAST = 1e-6  # letters per second: below that, one letter waits for weeks
 
@@ -26,10 +26,10 @@ class Pace:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if rate is not None and not (checks.finite(rate) and rate >= _LEAST):
+        if rate is not None and not (option_checks.finite(rate) and rate >= _LEAST):
             raise LetterError(
                 "rate must be a number of letters per second above 0, finite and not below 0.000001, "
-                f"not {checks.shown(rate)}"
+                f"not {option_checks.shown(rate)}"
             )
         self._rate = rate
         self._clock = clock

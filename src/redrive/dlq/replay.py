@@ -33,7 +33,7 @@ from redrive.dlq.target import Answer, Became, Target, TargetFailed
 from redrive.dlq.unknown_keys import UnknownKeys
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.model.letters import OPEN, Letter, ReplayReport
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.store.database import Database
 from redrive.store.listed import among
 from redrive.store.schema import letter_claims, letters
@@ -80,10 +80,10 @@ class Plan:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise LetterError(f"{name} must be a whole number of {least} or more, not {value!r}")
-        if not (checks.finite(self.lease) and 0 < self.lease <= _LONGEST_LEASE):
+        if not (option_checks.finite(self.lease) and 0 < self.lease <= _LONGEST_LEASE):
             raise LetterError(
                 f"lease must be a number of seconds above 0 and at most {_LONGEST_LEASE:,} (a year), "
-                f"not {checks.shown(self.lease)}"
+                f"not {option_checks.shown(self.lease)}"
             )
         if settled := set(self.chosen.status or ()) - set(OPEN):
             raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is replayed")

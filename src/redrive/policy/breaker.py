@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from redrive.clock import Random
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.policy.window import RollingWindow
 
 
@@ -54,17 +54,17 @@ class Breaker:
     quorum: int = 2
 
     def __post_init__(self) -> None:
-        checks.count("failures", self.failures, least=1)
-        checks.seconds("window", self.window, above=0)
-        checks.seconds("cooldown", self.cooldown, above=0)
-        checks.count("probes", self.probes, least=1)
-        checks.share("rate", self.rate, zero=True)
-        checks.count("minimum", self.minimum, least=1)
+        option_checks.count("failures", self.failures, least=1)
+        option_checks.seconds("window", self.window, above=0)
+        option_checks.seconds("cooldown", self.cooldown, above=0)
+        option_checks.count("probes", self.probes, least=1)
+        option_checks.share("rate", self.rate, zero=True)
+        option_checks.count("minimum", self.minimum, least=1)
         if self.slow is not None:
-            checks.seconds("slow", self.slow, above=0)
-        checks.share("jitter", self.jitter, zero=True)
-        checks.seconds("lease", self.lease, above=0)
-        checks.count("quorum", self.quorum, least=1)
+            option_checks.seconds("slow", self.slow, above=0)
+        option_checks.share("jitter", self.jitter, zero=True)
+        option_checks.seconds("lease", self.lease, above=0)
+        option_checks.count("quorum", self.quorum, least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Machine:
     A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
     about the service (a cancelled probe, a permanent 4xx). A report that comes after the state has changed is void.
 
-    What other processes say is heard by `hear_open`, `hear_closed` and `hear_reset`; `redrive.policy.fleet` knows when.
+    What other processes say is heard by `hear_open`, `hear_closed` and `hear_reset`; `redrive.policy.consensus` knows when.
     """
 
     def __init__(self, options: Breaker, random: Random) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.policy.window import RollingWindow
 
 
@@ -17,9 +17,9 @@ class RetryBudget:
     window: float = 60.0
 
     def __post_init__(self) -> None:
-        checks.share("ratio", self.ratio, zero=True)
-        checks.count("reserve", self.reserve, least=0)
-        checks.seconds("window", self.window, above=0)
+        option_checks.share("ratio", self.ratio, zero=True)
+        option_checks.count("reserve", self.reserve, least=0)
+        option_checks.seconds("window", self.window, above=0)
 
 
 class Ledger:

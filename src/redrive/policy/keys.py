@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 
 from redrive._internal.masking import MASK, last_four
-from redrive.policy import checks
-from redrive.policy.daily import Daily
+from redrive.policy import option_checks
+from redrive.policy.time_of_day import Daily
 from redrive.policy.token import Token, check_secret
 
 # A reset is a date, and dates have an end.
@@ -46,7 +46,7 @@ class KeyPool:
         )
         if self._daily is None:
             span = resets.total_seconds() if isinstance(resets, timedelta) else resets
-            if checks.seconds("resets", span, above=0) > LONGEST_REST:  # type: ignore[arg-type]  # a str is daily
+            if option_checks.seconds("resets", span, above=0) > LONGEST_REST:  # type: ignore[arg-type]  # a str is daily
                 raise ValueError("resets must be within ten years")
 
     def __repr__(self) -> str:

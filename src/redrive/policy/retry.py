@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from redrive.clock import Random
 from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict
-from redrive.policy import backoff, checks
+from redrive.policy import backoff, option_checks
 from redrive.policy.backoff import JITTERS, Jitter
 
 REPEATABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS})
@@ -91,17 +91,19 @@ class Retry:
     on: Iterable[Kind | str] = REPEATABLE
 
     def __post_init__(self) -> None:
-        checks.count("attempts", self.attempts, least=1)
-        checks.seconds("base", self.base, least=0)
-        checks.seconds("cap", self.cap, least=0)
-        checks.seconds("within", self.within, above=0)
-        checks.count("ambiguous", self.ambiguous, least=0)
-        checks.seconds("rate_limit_wait", self.rate_limit_wait, least=0)
-        if not checks.finite(self.multiplier) or self.multiplier < 1:
-            raise ValueError(f"multiplier must be a finite number of 1 or more, not {checks.shown(self.multiplier)}")
+        option_checks.count("attempts", self.attempts, least=1)
+        option_checks.seconds("base", self.base, least=0)
+        option_checks.seconds("cap", self.cap, least=0)
+        option_checks.seconds("within", self.within, above=0)
+        option_checks.count("ambiguous", self.ambiguous, least=0)
+        option_checks.seconds("rate_limit_wait", self.rate_limit_wait, least=0)
+        if not option_checks.finite(self.multiplier) or self.multiplier < 1:
+            raise ValueError(
+                f"multiplier must be a finite number of 1 or more, not {option_checks.shown(self.multiplier)}"
+            )
         if self.cap < self.base:
             raise ValueError(f"cap must not be below base: {self.cap:g} s is less than {self.base:g} s")
-        if self.jitter not in JITTERS and not (checks.finite(self.jitter) and 0 < float(self.jitter) <= 1):
+        if self.jitter not in JITTERS and not (option_checks.finite(self.jitter) and 0 < float(self.jitter) <= 1):
             raise ValueError(
                 f"jitter must be one of {', '.join(JITTERS)}, or a number above 0 up to 1, not {self.jitter!r}"
             )
@@ -123,9 +125,9 @@ class Retry:
 
     def _warn(self) -> None:
         if self.attempts > 10:
-            checks.warn(f"{self.attempts} attempts: past ten, a retry hides an outage instead of bridging it")
+            option_checks.warn(f"{self.attempts} attempts: past ten, a retry hides an outage instead of bridging it")
         if self.jitter == "fixed" and self.attempts > 1:
-            checks.warn(
+            option_checks.warn(
                 f'jitter="fixed" makes all clients that failed together come back together every {self.base:g} s'
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redrive.policy import checks
+from redrive.policy import option_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Timeout:
             value = getattr(self, name)
             if value is None:
                 continue
-            object.__setattr__(self, name, checks.seconds(name, value, above=0))
+            object.__setattr__(self, name, option_checks.seconds(name, value, above=0))
             if self.total is not None and value > self.total:
                 raise ValueError(f"{name} of {value:g} s is longer than the total of {self.total:g} s")
         if self.total is self.connect is self.read is None:
@@ -45,6 +45,6 @@ def timeout_of(value: object) -> Timeout | None:
     """Return the limits that an option gives: a number of seconds is the total."""
     if value is None or isinstance(value, Timeout):
         return value
-    if checks.finite(value):
-        return Timeout(total=checks.seconds("timeout", value, above=0))  # type: ignore[arg-type]  # it is a number
-    raise ValueError(f"timeout must be a number of seconds or a redrive.Timeout, not {checks.shown(value)}")
+    if option_checks.finite(value):
+        return Timeout(total=option_checks.seconds("timeout", value, above=0))  # type: ignore[arg-type]  # it is a number
+    raise ValueError(f"timeout must be a number of seconds or a redrive.Timeout, not {option_checks.shown(value)}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-from redrive.policy import checks
+from redrive.policy import option_checks
 
 Expiry = float | timedelta | datetime
 Fetched = str | tuple[str, Expiry]
@@ -39,7 +39,7 @@ class Token:
             raise TypeError(f"Token needs a function that returns the token, not {type(fetch).__name__}")
         self.fetch = fetch
         span = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-        self.ttl = None if span is None else checks.seconds("ttl", span, above=0)
+        self.ttl = None if span is None else option_checks.seconds("ttl", span, above=0)
 
     def __repr__(self) -> str:
         return f"Token({getattr(self.fetch, '__qualname__', type(self.fetch).__qualname__)})"
@@ -78,9 +78,9 @@ def _span(expiry: object, now: datetime) -> float:
     if isinstance(expiry, datetime) and expiry.tzinfo is not None:
         return max(0.0, (expiry - now).total_seconds())
     span = expiry.total_seconds() if isinstance(expiry, timedelta) else expiry
-    if not checks.finite(span):
+    if not option_checks.finite(span):
         raise TypeError(
             "the token's fetch function must return when it expires as seconds, a timedelta or a datetime with zone, "
-            f"not {checks.shown(expiry)}"
+            f"not {option_checks.shown(expiry)}"
         )
     return max(0.0, float(span))  # type: ignore[arg-type]  # checked

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from redrive.model.runs import Tier
-from redrive.policy import checks
+from redrive.policy import option_checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class Gate:
 
     def __post_init__(self) -> None:
         for name in ("warn", "page", "abort"):
-            checks.share(name, getattr(self, name), zero=True)
+            option_checks.share(name, getattr(self, name), zero=True)
         if not self.warn <= self.page <= self.abort:
             raise ValueError(f"warn ≤ page ≤ abort is needed, not {self.warn}, {self.page}, {self.abort}")
         for name in ("least", "page_least", "abort_least"):
-            checks.count(name, getattr(self, name), least=1)
+            option_checks.count(name, getattr(self, name), least=1)
         if self.at_least is not None:
-            checks.count("at_least", self.at_least, least=1)
+            option_checks.count("at_least", self.at_least, least=1)
 
     def judge(self, rejected: int, read: int) -> Tier:
         """Return the tier of this many rejected rows."""

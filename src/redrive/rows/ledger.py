@@ -25,7 +25,7 @@ from redrive.dlq.prepare import storable
 from redrive.errors import PipelineError, RunStopped
 from redrive.model.calls import Kind, in_words
 from redrive.model.runs import Counts, RunStatus, Tier
-from redrive.policy.daily import Daily, due_at
+from redrive.policy.time_of_day import Daily, due_at
 from redrive.rows.faults import Fault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends

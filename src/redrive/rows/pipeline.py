@@ -1,4 +1,4 @@
-"""`redrive.Pipeline`: rows from a source, through checks, into a sink; what is bad goes to the quarantine."""
+"""`redrive.Pipeline`: rows from a source, through option_checks, into a sink; what is bad goes to the quarantine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from redrive.errors import CallError, LetterError, RedriveError, RunStopped, Sta
 from redrive.model.letters import Letter
 from redrive.model.runs import Progress, Report
 from redrive.opening import Store, connect
-from redrive.policy import checks
-from redrive.policy.daily import checked_sla
+from redrive.policy import option_checks
+from redrive.policy.time_of_day import checked_sla
 from redrive.rows.checks.check import check_of
 from redrive.rows.faults import kind_of, sentence
 from redrive.rows.gate import Gate
@@ -100,7 +100,7 @@ class Pipeline:
             raise TypeError(f"gate is a redrive.Gate, not {type(gate).__name__}")
         named = (key,) if isinstance(key, str) else tuple(key or ())
         self._sla = checked_sla(sla)
-        self._deadline = None if deadline is None else checks.seconds("deadline", deadline, above=0)
+        self._deadline = None if deadline is None else option_checks.seconds("deadline", deadline, above=0)
         self._job = Job(
             pipeline=self.name,
             source=self.source,
@@ -115,10 +115,10 @@ class Pipeline:
             ),
             key=named,
             on_duplicate=on_duplicate,
-            batch=checks.count("batch", batch, least=1),
+            batch=option_checks.count("batch", batch, least=1),
             gate=gate or Gate(),
             on_new_column=on_new_column,
-            patience=checks.seconds("patience", patience),
+            patience=option_checks.seconds("patience", patience),
             announcer=Announcer(on_event),
         )
         self.target: str | None = None
@@ -161,7 +161,7 @@ class Pipeline:
         store          another store than the pipeline's own, for this run
         """
         opened = store or self.store
-        limit = self._deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
+        limit = self._deadline if deadline is None else option_checks.seconds("deadline", deadline, above=0)
         job = replace(self._job, announcer=self._job.announcer.heard_by(opened.listeners), target=self.target)
         kept = opened.alerts.settings.environment
         ledger = Ledger(

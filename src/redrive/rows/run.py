@@ -34,7 +34,7 @@ from redrive.model.runs import (
     RunStatus,
     Tier,
 )
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.rows.batch import Batch
 from redrive.rows.checks.check import unmet
 from redrive.rows.columns import Columns

@@ -16,7 +16,7 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any
 
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.policy.backoff import Jitter, wait
 from redrive.simulate.figure import Figure, Series
 
@@ -51,10 +51,10 @@ class Network:
     deviation: float = 0.002
 
     def __post_init__(self) -> None:
-        checks.seconds("base", self.base, above=0)
-        checks.seconds("cap", self.cap, above=0)
-        checks.seconds("hop", self.hop, above=0)
-        checks.seconds("deviation", self.deviation, least=0)
+        option_checks.seconds("base", self.base, above=0)
+        option_checks.seconds("cap", self.cap, above=0)
+        option_checks.seconds("hop", self.hop, above=0)
+        option_checks.seconds("deviation", self.deviation, least=0)
         for name in ("cap", "hop", "deviation"):
             if getattr(self, name) > _LONGEST:
                 raise ValueError(f"{name} must be a day or less, {_LONGEST:g} seconds, not {getattr(self, name):g}")
@@ -135,10 +135,10 @@ class Study:
             if strategy not in _JITTER:
                 raise ValueError(f"there is no strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
         for clients in self.clients:
-            checks.count("clients", clients, least=1)
+            option_checks.count("clients", clients, least=1)
             if clients > MOST_CLIENTS:
                 raise ValueError(f"clients must be {MOST_CLIENTS:,} or fewer, not {clients:,}")
-        checks.count("repetitions", self.repetitions, least=1)
+        option_checks.count("repetitions", self.repetitions, least=1)
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         return ((clients, strategy) for clients in self.clients for strategy in self.strategies)

@@ -13,7 +13,7 @@ from random import Random
 from typing import get_args
 
 from redrive._internal.garbage import without_collection
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.policy.backoff import ceiling
 from redrive.policy.retry import Retry
 from redrive.simulate.herd_books import Books
@@ -65,13 +65,13 @@ class Scenario:
     bucket: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.count("clients", self.clients, least=1)
+        option_checks.count("clients", self.clients, least=1)
         for name in ("every", "latency", "timeout", "outage", "again", "fixed", "warmup", "watch", "bucket"):
-            if checks.seconds(name, getattr(self, name), above=0) > _LONGEST:
+            if option_checks.seconds(name, getattr(self, name), above=0) > _LONGEST:
                 raise ValueError(f"{name} must be a day or less, {_LONGEST:,.0f} seconds, not {getattr(self, name):g}")
-        if self.queue is not None and checks.count("queue", self.queue, least=0) > _MOST_REQUESTS:
-            raise ValueError(f"queue must be {_MOST_REQUESTS:,} or fewer, not {checks.shown(self.queue)}")
-        if self.retry_after is not None and checks.count("Retry-After", self.retry_after, least=1) > _LONGEST:
+        if self.queue is not None and option_checks.count("queue", self.queue, least=0) > _MOST_REQUESTS:
+            raise ValueError(f"queue must be {_MOST_REQUESTS:,} or fewer, not {option_checks.shown(self.queue)}")
+        if self.retry_after is not None and option_checks.count("Retry-After", self.retry_after, least=1) > _LONGEST:
             raise ValueError(f"Retry-After must be a day or less, {_LONGEST:,.0f} seconds, not {self.retry_after}")
         if self.kind not in get_args(OutageKind):
             raise ValueError(f"the kind of outage must be one of {', '.join(get_args(OutageKind))}, not {self.kind!r}")
@@ -86,10 +86,10 @@ class Scenario:
             raise ValueError(f"latency must be below timeout, {self.timeout:g} seconds, not {self.latency:g}")
         if self.warmup < self.latency:
             raise ValueError(f"warmup must be no less than latency, {self.latency:g} seconds, not {self.warmup:g}")
-        if self.capacity is not None and not (checks.finite(self.capacity) and self.capacity > self.normal):
+        if self.capacity is not None and not (option_checks.finite(self.capacity) and self.capacity > self.normal):
             raise ValueError(
                 f"capacity must be above the normal rate of {self.normal:,.1f} requests a second, "
-                f"not {checks.shown(self.capacity)}: such a service never keeps up"
+                f"not {option_checks.shown(self.capacity)}: such a service never keeps up"
             )
         if self.capacity is not None and self.capacity > _MOST_REQUESTS:
             raise ValueError(f"capacity must be {_MOST_REQUESTS:,} or less, not {self.capacity:g}")

@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import Connection, update
 
 from redrive.model.runs import Counts
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.store.dialect import Dialect
 from redrive.store.schema import pipelines
 

@@ -1,6 +1,6 @@
 """What processes share about the services they call: where each one's circuit stands, which keys are used up.
 
-See `redrive.policy.fleet` for what is said and believed, and `SharedState` in `redrive.calls.sharing` for the contract.
+See `redrive.policy.consensus` for what is said and believed, and `SharedState` in `redrive.calls.sharing` for the contract.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, or_, select
 
-from redrive.policy import fleet
+from redrive.policy import consensus
 from redrive.policy.breaker import State
-from redrive.policy.fleet import DrainedKey, Heard, Saying, Word
+from redrive.policy.consensus import DrainedKey, Heard, Saying, Word
 from redrive.store.database import Database
 from redrive.store.schema import breakers, credentials
 
@@ -219,7 +219,7 @@ def _drained_key(row: Row[Any]) -> DrainedKey:
 
 
 def _state(service: str, rows: Sequence[Row[Any]], drained: tuple[DrainedKey, ...], now: datetime) -> ServiceState:
-    standing = fleet.openings(_words(rows, now))
+    standing = consensus.openings(_words(rows, now))
     in_force = [word for word in standing if word.in_force]
     hosts = {word.host for word in in_force}
     state = State.OPEN if in_force else State.HALF_OPEN if standing else State.CLOSED

@@ -18,7 +18,7 @@ from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
 from redrive.opening import Store
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.store.schema import task_runs
 from redrive.tasks.same_work import NO_PARAMS, spellings, written
 
@@ -109,7 +109,7 @@ class Backfill:
         self.params = list({written(one): one for one in given}.values())
         self.repeated = len(given) - len(self.params)
         """Sets of parameters that were given once more than needed, and are run once."""
-        self._parallel = checks.count("parallel", parallel, least=1)
+        self._parallel = option_checks.count("parallel", parallel, least=1)
         if not self.params:
             raise FlowError("a backfill needs at least one set of parameters")
 

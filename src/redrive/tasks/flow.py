@@ -15,9 +15,9 @@ from redrive.calls.announce import Announcer, Hook
 from redrive.calls.service import Service
 from redrive.errors import FlowError
 from redrive.model.tasks import FlowProgress, FlowReport
-from redrive.policy import checks
-from redrive.policy.daily import checked_sla
+from redrive.policy import option_checks
 from redrive.policy.retry import Retry
+from redrive.policy.time_of_day import checked_sla
 from redrive.tasks.binding import bind
 from redrive.tasks.decisions import Decisions
 from redrive.tasks.graph import Graph, Node, Sensing
@@ -92,13 +92,15 @@ class Flow(Decisions):
         self.params = dict(params) if isinstance(params, Mapping) else {}
         """The parameters that have a default."""
         self.param_names = frozenset(checked_params(params))
-        self.workers = checks.count("workers", workers, least=1) if workers is not None else cores()
+        self.workers = option_checks.count("workers", workers, least=1) if workers is not None else cores()
         self.sla = checked_sla(sla)
-        self.deadline = None if deadline is None else checks.seconds("deadline", deadline, above=0)
-        self.stop_within = checks.seconds("stop_within", stop_within, least=0)
+        self.deadline = None if deadline is None else option_checks.seconds("deadline", deadline, above=0)
+        self.stop_within = option_checks.seconds("stop_within", stop_within, least=0)
         self.files = None if files is None else Path(local_path(files, "the directory of results"))
-        self.recycle_after = None if recycle_after is None else checks.count("recycle_after", recycle_after, least=1)
-        self.max_rss = None if max_rss is None else checks.count("max_rss", max_rss, least=1)
+        self.recycle_after = (
+            None if recycle_after is None else option_checks.count("recycle_after", recycle_after, least=1)
+        )
+        self.max_rss = None if max_rss is None else option_checks.count("max_rss", max_rss, least=1)
         self.announcer = Announcer(on_event)
         self.graph = Graph()
         self.groups: dict[str, Group] = {}
@@ -196,11 +198,11 @@ class Flow(Decisions):
         sla        seconds from the start of the run by which it is to be done; announced as `SlaAtRisk`
         """
         rule = checked_rule(run_when)
-        promised = None if sla is None else checks.seconds("sla", sla, above=0)
+        promised = None if sla is None else option_checks.seconds("sla", sla, above=0)
         limit = checked_timeout(timeout, in_thread)
-        checks.seconds("grace", grace, least=0)
-        checks.count("poison", poison, least=1)
-        checks.count("storm", storm, least=1)
+        option_checks.seconds("grace", grace, least=0)
+        option_checks.count("poison", poison, least=1)
+        option_checks.count("storm", storm, least=1)
 
         def add(function: Callable[P, R]) -> Task[P, R]:
             own = name_of_task(function, name)
@@ -256,8 +258,8 @@ class Flow(Decisions):
         poison     consecutive failures of one cause that make it a dead letter
         in_thread  ask in a thread of the executor: for what is short and can be trusted
         """
-        checks.seconds("every", every, above=0)
-        checks.seconds("timeout", timeout, above=0)
+        option_checks.seconds("every", every, above=0)
+        option_checks.seconds("timeout", timeout, above=0)
 
         def add(function: Callable[P, R]) -> Task[P, R]:
             own = name_of_task(function, name)
@@ -271,7 +273,7 @@ class Flow(Decisions):
                 timeout=None if in_thread else every + _BEYOND_THE_INTERVAL,
                 grace=GRACE,
                 retry=checked_retry(retry),
-                poison=checks.count("poison", poison, least=1),
+                poison=option_checks.count("poison", poison, least=1),
                 service=self._downstream(service),
                 classifier=service._core.classifier if isinstance(service, Service) else None,
                 in_thread=in_thread,
@@ -387,7 +389,7 @@ class Flow(Decisions):
             raise TypeError(f"store must be what redrive.connect() returns, not {type(store).__name__}")
         if watch is not None and not callable(watch):
             raise TypeError(f"watch needs a function that takes the progress, not {type(watch).__name__}")
-        limit = self.deadline if deadline is None else checks.seconds("deadline", deadline, above=0)
+        limit = self.deadline if deadline is None else option_checks.seconds("deadline", deadline, above=0)
         values, wanted = self._given(params or {}), as_run_id(run_id)
         from redrive.tasks.launch import launched
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from redrive.calls.service import Service
 from redrive.clock import Clock
 from redrive.model.calls import Kind, in_words
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.policy.breaker import Permit, State
 from redrive.tasks.work import Ended, Outcome
 
@@ -37,11 +37,11 @@ class Group:
             raise ValueError("across_runs=True says for what concurrency counts: add concurrency=…")
         if when_open not in get_args(WhenOpen):
             raise ValueError(f'when_open must be "hold" or "fail", not {when_open!r}')
-        if rate is not None and not (checks.finite(rate) and rate > 0):
-            raise ValueError(f"rate must be a number of tasks a second above 0, not {checks.shown(rate)}")
+        if rate is not None and not (option_checks.finite(rate) and rate > 0):
+            raise ValueError(f"rate must be a number of tasks a second above 0, not {option_checks.shown(rate)}")
         self.name = name
         self.service = service
-        self.concurrency = None if concurrency is None else checks.count("concurrency", concurrency, least=1)
+        self.concurrency = None if concurrency is None else option_checks.count("concurrency", concurrency, least=1)
         self.rate = rate
         self.when_open: WhenOpen = when_open
         self.across_runs = across_runs

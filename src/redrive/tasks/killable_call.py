@@ -19,7 +19,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from redrive.calls.context import innermost
 from redrive.calls.in_flight import Known, carry
 from redrive.calls.target import endpoint_of
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.tasks.supervisor import Supervisor
 from redrive.tasks.wire import UNFORKED, Frames
 
@@ -63,7 +63,7 @@ def run_with_timeout(function: Callable[..., Any], timeout: float, /, *args: Any
     """
     if not callable(function):
         raise TypeError(f"run_with_timeout needs a function, not {function!r}")
-    checks.seconds("timeout", timeout, above=0)
+    option_checks.seconds("timeout", timeout, above=0)
     if is_importing:
         raise RuntimeError(
             "run_with_timeout is called when the program is imported: put that under `if __name__ == '__main__':`"

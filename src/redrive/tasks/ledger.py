@@ -25,7 +25,7 @@ from redrive.model.calls import Kind, in_words
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.opening import Store
-from redrive.policy.daily import Daily, due_at
+from redrive.policy.time_of_day import Daily, due_at
 from redrive.store.encoding import decode, encode
 from redrive.store.owner import begin_work, end_work, is_dead, ourselves
 from redrive.store.registry import note_start

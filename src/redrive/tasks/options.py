@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from redrive.errors import FlowError
-from redrive.policy import checks
+from redrive.policy import option_checks
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.tasks.binding import KEY, Binding
@@ -29,7 +29,7 @@ _LONGEST_NAME = 200
 def checked_name(name: object) -> str:
     """A flow's name, by which its runs and its letters are known."""
     if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise FlowError(f"a flow needs a name of up to {_LONGEST_NAME} characters, not {checks.shown(name)}")
+        raise FlowError(f"a flow needs a name of up to {_LONGEST_NAME} characters, not {option_checks.shown(name)}")
     return name
 
 
@@ -117,7 +117,7 @@ def checked_rule(rule: object) -> RunWhen:
     """When a task runs."""
     known = {str(one): one for one in RunWhen}
     if not isinstance(rule, str) or rule not in known:
-        raise ValueError(f"run_when must be one of {', '.join(known)}, not {checks.shown(rule)}")
+        raise ValueError(f"run_when must be one of {', '.join(known)}, not {option_checks.shown(rule)}")
     return known[rule]
 
 
@@ -129,7 +129,7 @@ def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:
         raise TypeError(f"timeout is in seconds: write timeout={timeout.total_seconds():g}")
     if in_thread or timeout is None:
         return None
-    return checks.seconds("timeout", timeout, above=0)
+    return option_checks.seconds("timeout", timeout, above=0)
 
 
 def checked_key(key: Callable[..., str] | None, task: str, binding: Binding) -> Callable[..., str] | None:

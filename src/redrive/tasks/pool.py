@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from redrive.errors import FlowError, FlowStopped
 from redrive.model.calls import Kind
-from redrive.policy.checks import warn
+from redrive.policy.option_checks import warn
 from redrive.tasks import deaths, processes
 from redrive.tasks.flow import Flow
 from redrive.tasks.graph import listed

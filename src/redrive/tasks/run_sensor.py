@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from redrive.errors import Permanent, Transient
 from redrive.model.tasks import FlowStatus
-from redrive.policy import checks
+from redrive.policy import option_checks
 
 if TYPE_CHECKING:
     from redrive.opening import Store
@@ -33,13 +33,13 @@ class RunSensor:
 
     def __init__(self, function: Callable[..., Any], flow: str, *, within: float | None, on_failure: OnFailure) -> None:
         if not isinstance(flow, str) or not flow.strip():
-            raise TypeError(f"a run sensor takes the name of the other flow, not {checks.shown(flow)}")
+            raise TypeError(f"a run sensor takes the name of the other flow, not {option_checks.shown(flow)}")
         if on_failure not in get_args(OnFailure):
-            raise ValueError(f'on_failure must be "wait" or "fail", not {checks.shown(on_failure)}')
+            raise ValueError(f'on_failure must be "wait" or "fail", not {option_checks.shown(on_failure)}')
         functools.update_wrapper(self, function)
         self._function = function
         self._flow = flow
-        self._within = None if within is None else checks.seconds("within", within, above=0)
+        self._within = None if within is None else option_checks.seconds("within", within, above=0)
         self._on_failure = on_failure
 
     def __call__(self, **arguments: Any) -> dict[str, Any] | None:

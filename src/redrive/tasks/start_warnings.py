@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from redrive.model.calls import in_words
-from redrive.policy.checks import warn
-from redrive.policy.daily import Daily
+from redrive.policy.option_checks import warn
+from redrive.policy.time_of_day import Daily
 from redrive.tasks.graph import listed, longest_way, worst_case
 from redrive.tasks.ledger import Begun
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from redrive.calls.testmode import TestMode, activate
-from redrive.policy import checks
+from redrive.policy import option_checks
 
 
 class _Restore:
@@ -32,7 +32,7 @@ def set_testing(testing: bool = True, *, longest_wait: float = 0.0, attempts: in
     """
     if not testing:
         return _Restore(activate(TestMode()))
-    checks.seconds("longest_wait", longest_wait, least=0)
+    option_checks.seconds("longest_wait", longest_wait, least=0)
     if attempts is not None:
-        checks.count("attempts", attempts, least=1)
+        option_checks.count("attempts", attempts, least=1)
     return _Restore(activate(TestMode(longest_wait, attempts)))

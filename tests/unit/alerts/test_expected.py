@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.alerts.expected import KNOWN, Turn, day_of, is_expected, last_deadline, last_expected, meant
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SLA = Daily(6, 30, BERLIN)

@@ -10,7 +10,7 @@ import pytest
 from redrive.alerts.picture import DeadTasks, DueRun, Lag, PendingLetters, Slot, TableRows
 from redrive.alerts.settings import AlertSettings
 from redrive.model.alerts import Subject, Urgency
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from tests.support.alert_snapshots import (
     DAY,
     HOUR,

@@ -27,7 +27,7 @@ from redrive.alerts.settings import (
 )
 from redrive.config import ConfigError, load
 from redrive.model.alerts import Urgency
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 P1, P2, P3 = Urgency
 ENVIRON = {"KEY": "pd-hunter2", "SLACK": "https://hooks.example/hunter2", "DB": "postgresql://u:hunter2@h/d"}

@@ -37,7 +37,7 @@ from redrive.model.alerts import Subject, Urgency
 from redrive.model.calls import Kind
 from redrive.model.runs import RunStatus, Tier
 from redrive.model.tasks import FlowStatus, State
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from redrive.store.owner import ourselves
 from tests.support.alert_snapshots import (
     HOUR,

@@ -11,7 +11,7 @@ from redrive.alerts.days_off import DaysOff
 from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.model.alerts import Subject, Urgency
 from redrive.model.calls import Kind
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from tests.support.alert_snapshots import (
     DAY,
     HOUR,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from redrive.alerts.picture import DueTask
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 from tests.support.alert_snapshots import (
     HOUR,
     MINUTE,

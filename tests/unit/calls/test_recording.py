@@ -17,7 +17,7 @@ import redrive
 from redrive import Breaker, CircuitOpen, Retry, Service
 from redrive.calls import announce, recording
 from redrive.calls.rollups import Book
-from redrive.policy.fleet import Heard
+from redrive.policy.consensus import Heard
 from redrive.store import service_log
 from redrive.testing import FakeClock
 

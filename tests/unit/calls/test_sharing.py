@@ -16,7 +16,7 @@ import redrive
 from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, Retry, Service, Token
 from redrive.calls import sharing
 from redrive.model.calls import BreakerChanged, KeyCooled
-from redrive.policy.fleet import DrainedKey, Heard, Saying, Word
+from redrive.policy.consensus import DrainedKey, Heard, Saying, Word
 
 ONCE = Retry(attempts=1)
 BREAKER = Breaker(failures=1, probes=1)

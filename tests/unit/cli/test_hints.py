@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.policy.fleet import DrainedKey
+from redrive.policy.consensus import DrainedKey
 
 
 @pytest.mark.usefixtures("store")

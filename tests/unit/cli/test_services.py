@@ -7,7 +7,7 @@ import pytest
 
 from redrive.calls.recording import Batch
 from redrive.calls.rollups import QUARTER, Book, window
-from redrive.policy.fleet import DrainedKey, Saying, Word
+from redrive.policy.consensus import DrainedKey, Saying, Word
 
 
 @pytest.fixture

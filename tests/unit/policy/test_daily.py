@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.policy.daily import Daily
+from redrive.policy.time_of_day import Daily
 
 KOLKATA = Daily.of("sla", "06:30 Asia/Kolkata")
 BERLIN = Daily.of("sla", "02:30 Europe/Berlin")

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from redrive.policy import fleet
+from redrive.policy import consensus
 from redrive.policy.breaker import Breaker, Machine, State
-from redrive.policy.fleet import Saying, Word
+from redrive.policy.consensus import Saying, Word
 from tests.support.examples import examples
 
 OPTIONS = Breaker(failures=1, cooldown=30.0, probes=1, rate=0, quorum=2)
@@ -38,7 +38,7 @@ def opened(at, machine=None):
 
 
 def hear(machine, *words, node="a", quorum=2):
-    fleet.hear(machine, words, node=node, quorum=quorum, now=NOW)
+    consensus.hear(machine, words, node=node, quorum=quorum, now=NOW)
     return machine
 
 
@@ -91,7 +91,7 @@ def test_one_bad_process_cannot_hold_the_others_of_its_machine_open_by_failing_a
     for second in range(300):
         stance = bad.stance()
         word = says("open", process="bad", ago=second - stance.since, retry_in=max(0.0, stance.retry_at - second))
-        fleet.hear(good, [word], node="a", quorum=2, now=float(second))
+        consensus.hear(good, [word], node="a", quorum=2, now=float(second))
         if (probe := bad.admit(second)) is not None:
             bad.failed(probe, second)
         if (permit := good.admit(second)) is not None:
@@ -128,25 +128,27 @@ def test_a_reset_closes_what_opened_before_it_and_voids_what_was_said_before_it(
 
 
 def test_a_process_of_a_machine_that_says_so_already_need_not_say_it_again():
-    assert fleet.is_news(says("open", process="2"), [])
-    assert not fleet.is_news(says("open", process="2"), [says("open", process="1")])
-    assert fleet.is_news(says("open", process="2"), [says("open", process="1", retry_in=0)])
-    assert fleet.is_news(says("open", process="2"), [says("open", "b", "1")])
-    assert not fleet.is_news(says("open", process="2", retry_in=0), [])
+    assert consensus.is_news(says("open", process="2"), [])
+    assert not consensus.is_news(says("open", process="2"), [says("open", process="1")])
+    assert consensus.is_news(says("open", process="2"), [says("open", process="1", retry_in=0)])
+    assert consensus.is_news(says("open", process="2"), [says("open", "b", "1")])
+    assert not consensus.is_news(says("open", process="2", retry_in=0), [])
 
 
 def test_what_corrects_an_earlier_word_of_the_same_process_is_news():
-    assert fleet.is_news(says("open", process="1", retry_in=25), [says("open", process="1")])
-    assert fleet.is_news(says("closed", process="1"), [says("open", process="1", ago=9), says("closed", process="2")])
+    assert consensus.is_news(says("open", process="1", retry_in=25), [says("open", process="1")])
+    assert consensus.is_news(
+        says("closed", process="1"), [says("open", process="1", ago=9), says("closed", process="2")]
+    )
 
 
 def test_a_closing_is_news_where_somebody_says_open_and_the_machine_has_not_said_closed_since():
-    assert not fleet.is_news(says("closed", process="2"), [])
-    assert fleet.is_news(says("closed", process="2", ago=1), [says("open", process="1", ago=5)])
-    assert fleet.is_news(says("closed", process="2", ago=1), [says("open", "b", "1", ago=5)])
-    assert not fleet.is_news(says("closed", process="2", ago=7), [says("open", "b", "1", ago=5)])
+    assert not consensus.is_news(says("closed", process="2"), [])
+    assert consensus.is_news(says("closed", process="2", ago=1), [says("open", process="1", ago=5)])
+    assert consensus.is_news(says("closed", process="2", ago=1), [says("open", "b", "1", ago=5)])
+    assert not consensus.is_news(says("closed", process="2", ago=7), [says("open", "b", "1", ago=5)])
     said = [says("open", "b", "1", ago=5), says("closed", process="3", ago=2)]
-    assert not fleet.is_news(says("closed", process="2", ago=1), said)
+    assert not consensus.is_news(says("closed", process="2", ago=1), said)
 
 
 WORDS = st.builds(
@@ -215,11 +217,11 @@ class Fleets(RuleBasedStateMachine):
     @rule(who=st.sampled_from(PROCESSES))
     def a_process_looks_and_tells(self, who):
         machine, name, words = self.machines[who], self.names[who], self.words()
-        fleet.hear(machine, [w for w in words if (w.host, w.process) != name], node=who[0], quorum=2, now=self.now)
+        consensus.hear(machine, [w for w in words if (w.host, w.process) != name], node=who[0], quorum=2, now=self.now)
         stance = machine.stance()
         if stance is not None and stance != self.said.get(name):
             (word,) = self.words({name: stance})
-            if fleet.is_news(word, words):
+            if consensus.is_news(word, words):
                 self.table[name] = self.said[name] = stance
 
     @rule(who=st.sampled_from(PROCESSES))

@@ -14,7 +14,7 @@ from redrive.cli.session import Session
 from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
 from redrive.cli.wording import counted
 from redrive.model.calls import in_words
-from redrive.policy.checks import shown
+from redrive.policy.option_checks import shown
 
 if TYPE_CHECKING:
     from redrive.simulate.contention import Result, Study

@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, Column, Float, Integer, PrimaryKeyConstraint,
 from redrive.store.schema.base import metadata
 from redrive.store.types import Moment
 
-# What each process last said of a service's circuit, by its own evidence (see `redrive.policy.fleet`); a reset by hand
+# What each process last said of a service's circuit, by its own evidence (see `redrive.policy.consensus`); a reset by hand
 # is said by the host `*`. All times are by the database's clock.
 breakers = Table(
     "breakers",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from redrive.policy import checks
+from redrive.policy import option_checks
 
 _DAILY = re.compile(r"([01]\d|2[0-3]):([0-5]\d) (\S+)")
 
@@ -17,7 +17,7 @@ def checked_sla(sla: object) -> Daily | float | None:
     if sla is None:
         return None
     if isinstance(sla, int | float) and not isinstance(sla, bool):
-        return checks.seconds("sla", sla, above=0)
+        return option_checks.seconds("sla", sla, above=0)
     return Daily.of("sla", sla, or_else=" or seconds from the start of the run")  # type: ignore[arg-type]
 
 
