@@ -9,7 +9,6 @@ from redrive.classify import classify
 
 if TYPE_CHECKING:
     from redrive import rows
-    from redrive.calls.announce import on_event
     from redrive.calls.retry import retry
     from redrive.calls.service import Service
     from redrive.classify.classifier import Classifier
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
         TaskTimeout,
         Transient,
     )
+    from redrive.events.bus import on_event
     from redrive.model.calls import Kind, Verdict
     from redrive.model.letters import Letter, NewLetter
     from redrive.model.runs import Report
@@ -127,7 +127,7 @@ _HOMES = {
     "Token": "policy.token",
     "Verdict": "model.calls",
     "connect": "opening",
-    "on_event": "calls.announce",
+    "on_event": "events.bus",
     "retry": "calls.retry",
     "run_with_timeout": "tasks.killable_call",
 }

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Self
 from redrive import config
 from redrive._internal.database_url import STORE_FORMS, parse_url, wrong_path
 from redrive._internal.paths import local_path
-from redrive.calls.announce import Hook
 from redrive.dlq.filters import moment
 from redrive.dlq.queue import DeadLetters
 from redrive.errors import LetterError, UnknownStore
+from redrive.events.bus import Hook
 from redrive.model.calls import Event
 from redrive.model.letters import LettersChanged, LettersPurged, LettersReplayed, QueueSize
 from redrive.model.runs import RunEnded

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from redrive.calls.announce import Announcer
 from redrive.calls.circuit import Circuit
 from redrive.calls.credentials import Credentials
 from redrive.calls.dead_letters import LetterBox
@@ -19,6 +18,7 @@ from redrive.calls.parts import received, sent
 from redrive.calls.tally import Tally
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
+from redrive.events.bus import Announcer
 from redrive.policy.budget import Ledger
 from redrive.policy.retry import Retry
 from redrive.policy.timeout import Timeout

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive._internal.masking import last_four, remember
-from redrive.calls.announce import EVENTS
 from redrive.calls.parts import Part
 from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
+from redrive.events.bus import EVENTS
 from redrive.model.calls import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed, in_words
 from redrive.policy.consensus import DrainedKey
 from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, Pool, name_of

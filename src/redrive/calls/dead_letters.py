@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive._internal.masking import mask
-from redrive.calls.announce import EVENTS
 from redrive.calls.blame import story_of
 from redrive.calls.in_flight import idempotency_key
 from redrive.calls.steps import Outcome, Raised
@@ -16,6 +15,7 @@ from redrive.calls.target import Target, endpoint_of, is_async
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted
+from redrive.events.bus import EVENTS
 from redrive.model.calls import Failure, Kind, Verdict
 from redrive.model.letters import GENERATED_KEY, ErrorType, NewLetter
 

@@ -24,12 +24,12 @@ from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from redrive.calls.announce import EVENTS
 from redrive.calls.core import Core
 from redrive.calls.rollups import MINUTE, MINUTES_KEPT, Book, window
 from redrive.calls.sharing import in_words, own_name
 from redrive.calls.tally import take
 from redrive.errors import StoreError
+from redrive.events.bus import EVENTS
 from redrive.model.calls import Kind
 from redrive.policy import backoff
 

@@ -12,8 +12,7 @@ from logging import INFO
 from types import CoroutineType
 from typing import Any, NamedTuple
 
-from redrive.calls import announce, context, results
-from redrive.calls.announce import ATTEMPTS
+from redrive.calls import context, results
 from redrive.calls.circuit import Circuit
 from redrive.calls.context import Inside, inside
 from redrive.calls.core import Core, Options
@@ -27,6 +26,8 @@ from redrive.calls.target import Target
 from redrive.classify.responses import response_status
 from redrive.classify.signals import is_interrupt
 from redrive.clock import in_thread
+from redrive.events import bus
+from redrive.events.bus import ATTEMPTS
 from redrive.model.calls import Attempt
 from redrive.policy.breaker import Permit
 
@@ -97,7 +98,7 @@ class Runner:
         core.tally.latencies_of(self.options.endpoint or target.endpoint).append(latency)
         if passage.grant is not None and core.credentials is not None and core.credentials.blamed:
             core.credentials.succeeded(passage.grant)
-        if core.announcer.hooks or announce.everywhere or ATTEMPTS.isEnabledFor(INFO):
+        if core.announcer.hooks or bus.everywhere or ATTEMPTS.isEnabledFor(INFO):
             self._announce_success(target, result, latency, passage.grant)
         return True
 
@@ -232,7 +233,7 @@ def _straight(runner: Runner) -> Guard:
                     and ended < tally.fold_at
                     and gate.generation == generation
                     and not (credentials and credentials.blamed)
-                    and not (hooks or announce.everywhere or logged(INFO))
+                    and not (hooks or bus.everywhere or logged(INFO))
                 ):
                     count(ended - began)
                     return result
@@ -304,7 +305,7 @@ def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, a
                     and ended < tally.fold_at
                     and gate.generation == generation
                     and not (credentials and credentials.blamed)
-                    and not (hooks or announce.everywhere or logged(INFO))
+                    and not (hooks or bus.everywhere or logged(INFO))
                 ):
                     count(ended - began)
                     return result

@@ -12,7 +12,6 @@ from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, ParamSpec, TypeVar, cast
 
-from redrive.calls.announce import EVENTS, Announcer, Hook
 from redrive.calls.attempts import BLOCK, Attempts
 from redrive.calls.core import MISSING, Core, Idempotent, Options
 from redrive.calls.credentials import Credentials
@@ -24,6 +23,7 @@ from redrive.calls.tally import Stats, Tally
 from redrive.calls.target import Target, is_async, refuse_generator, refuse_unless_callable, target_of
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
+from redrive.events.bus import EVENTS, Announcer, Hook
 from redrive.policy import option_checks
 from redrive.policy.breaker import Breaker, State
 from redrive.policy.budget import Ledger, RetryBudget

@@ -21,9 +21,9 @@ from secrets import token_hex
 from typing import NamedTuple, Protocol
 
 from redrive._internal.masking import mask
-from redrive.calls.announce import EVENTS
 from redrive.calls.core import Core
 from redrive.errors import RedriveError
+from redrive.events.bus import EVENTS
 from redrive.policy import backoff, consensus
 from redrive.policy.breaker import Stance, State
 from redrive.policy.consensus import DrainedKey, Heard, Saying, Word

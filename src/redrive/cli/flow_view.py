@@ -45,7 +45,7 @@ def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgres
     from rich.console import Console, Group
     from rich.live import Live
 
-    from redrive.calls.announce import on_event
+    from redrive.events.bus import on_event
 
     console = Console(stderr=True)
     troubles = Troubles()

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from redrive.calls.announce import Announcer, Hook
 from redrive.dlq import edit as editing
 from redrive.dlq import find as finding
 from redrive.dlq import retain, transfer
@@ -31,6 +30,7 @@ from redrive.dlq.replay import BATCH, Plan, Progress, Replay
 from redrive.dlq.scope import must_not_hide_tasks, scoped
 from redrive.dlq.target import Reprocesses, Target
 from redrive.errors import LetterError
+from redrive.events.bus import Announcer, Hook
 from redrive.model.letters import (
     OPEN,
     AuditEntry,

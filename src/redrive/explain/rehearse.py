@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redrive.calls.announce import Announcer
 from redrive.calls.circuit import Circuit
 from redrive.calls.core import Core
 from redrive.calls.credentials import Credentials
 from redrive.calls.flow import Call
 from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
+from redrive.events.bus import Announcer
 from redrive.explain.policy import Policy
 from redrive.explain.schedule import At
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed

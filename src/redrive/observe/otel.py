@@ -7,7 +7,7 @@ from collections.abc import Callable
 import redrive
 from redrive._internal.optional import needs
 from redrive._internal.tracing import register
-from redrive.calls.announce import on_event
+from redrive.events.bus import on_event
 from redrive.observe.otel_metrics import Meters
 from redrive.observe.otel_spans import Spans
 

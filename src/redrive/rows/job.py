@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redrive.calls.announce import Announcer
 from redrive.dlq.prepare import storable
+from redrive.events.bus import Announcer
 from redrive.rows.gate import Gate
 from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.sinks.sink import Sink

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from redrive._internal.shutdown import Stopping
-from redrive.calls.announce import Announcer, Hook
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.prepare import checked_pipeline, storable
 from redrive.errors import CallError, LetterError, RedriveError, RunStopped, StatedVerdict, StoreError
+from redrive.events.bus import Announcer, Hook
 from redrive.model.letters import Letter
 from redrive.model.runs import Progress, Report
 from redrive.opening import Store, connect

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from redrive._internal.paths import local_path
-from redrive.calls.announce import Announcer, Hook
 from redrive.calls.service import Service
 from redrive.errors import FlowError
+from redrive.events.bus import Announcer, Hook
 from redrive.model.tasks import FlowProgress, FlowReport
 from redrive.policy import option_checks
 from redrive.policy.retry import Retry

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from redrive.calls.announce import EVENTS, Announcer
+from redrive.events.bus import EVENTS, Announcer
 from redrive.model.calls import in_words
 from redrive.model.tasks import (
     FlowEnded,

@@ -9,7 +9,7 @@ from traceback import format_exc
 from typing import TYPE_CHECKING
 
 from redrive._internal.masking import mask
-from redrive.calls.announce import EVENTS
+from redrive.events.bus import EVENTS
 from redrive.model.tasks import FlowProgress, RunningTask, State
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ import pytest
 
 import redrive
 from redrive import Breaker, CircuitOpen, Retry, Service
-from redrive.calls import announce, recording
+from redrive.calls import recording
 from redrive.calls.rollups import Book
+from redrive.events import bus
 from redrive.policy.consensus import Heard
 from redrive.store import service_log
 from redrive.testing import FakeClock
@@ -464,12 +465,12 @@ def test_closing_waits_for_a_store_that_another_process_writes_to(tmp_path, monk
                     other.execute("COMMIT")
 
         handler = CommitsOnceItFailed()
-        announce.EVENTS.addHandler(handler)
+        bus.EVENTS.addHandler(handler)
         try:
             bank.call(fine)
             store.close()
         finally:
-            announce.EVENTS.removeHandler(handler)
+            bus.EVENTS.removeHandler(handler)
     assert "database is locked" in caplog.text
     assert "could not be told what services did last" not in caplog.text
     with redrive.connect(f"sqlite:///{tmp_path / 'store.db'}") as store:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import redrive
-from redrive.calls.event_lines import fields_of
+from redrive.events.log_lines import fields_of
 from redrive.observe.log import JsonFormatter, execution_log
 
 EVENTS = logging.getLogger("redrive.events")

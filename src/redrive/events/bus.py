@@ -8,8 +8,8 @@ from dataclasses import fields
 from traceback import format_exc
 
 from redrive._internal.masking import mask
-from redrive.calls.event_lines import fields_of, line_of
 from redrive.classify.signals import is_interrupt
+from redrive.events.log_lines import fields_of, line_of
 from redrive.model.calls import Attempt, CallFailed, Event, Kind, in_words
 from redrive.model.tasks import TaskEnded
 
