@@ -26,7 +26,7 @@ from redrive.alerts.desk import Desk
 from redrive.alerts.levels import Levels
 from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings, Thresholds
 from redrive.alerts.watch import Watch
-from redrive.calls import recording
+from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped
 from redrive.model.alerts import Urgency
 from redrive.testing import FakeClock
@@ -228,7 +228,7 @@ class World:
         return self.plan.close_look if close else self.plan.look
 
     def _look(self) -> None:
-        recording.flush()
+        publisher.flush()
         self.watch.look()
         self._stand_by()
         for watch in (self.watch, self.other):

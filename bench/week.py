@@ -34,7 +34,7 @@ from redrive.alerts.desk import Desk
 from redrive.alerts.levels import Levels
 from redrive.alerts.settings import AlertSettings, PipelineSettings, Quiet
 from redrive.alerts.watch import Watch
-from redrive.calls import recording
+from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, Urgency
 from redrive.model.calls import Attempt, Event
@@ -165,7 +165,7 @@ class World:
         return self.week
 
     def _look(self) -> None:
-        recording.flush()
+        publisher.flush()
         self.watch.look()
         if self.watch.failed:
             raise self.watch.failed[0]

@@ -17,7 +17,7 @@ import redrive
 from redrive import errors
 from redrive.alerts.desk import Desk
 from redrive.calls.attempts import Attempts, Block
-from redrive.calls.tally import Stats
+from redrive.calls.metrics.counters import Stats
 from redrive.dlq.filters import Filter
 from redrive.dlq.queue import DeadLetters
 from redrive.dlq.target import Reprocesses

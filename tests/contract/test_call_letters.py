@@ -8,7 +8,7 @@ import pytest
 import requests
 
 import redrive
-from redrive.calls.target import endpoint_of
+from redrive.calls.function import endpoint_of
 from redrive.testing import Answer, FaultyServer
 
 ONCE = redrive.Retry(attempts=1)

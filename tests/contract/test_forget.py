@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy import select
 
 import redrive
-from redrive.calls.recording import Batch
-from redrive.calls.rollups import Book
+from redrive.calls.metrics.publisher import Batch
+from redrive.calls.metrics.window import Book
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.observe.figures import Reader
 from redrive.policy.consensus import Saying, Word

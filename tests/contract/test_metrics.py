@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import delete
 
 import redrive
-from redrive.calls.recording import Batch
-from redrive.calls.rollups import Book
+from redrive.calls.metrics.publisher import Batch
+from redrive.calls.metrics.window import Book
 from redrive.observe import figures, prometheus
 from redrive.policy.consensus import Saying, Word
 from redrive.store.schema import alert_sends, alerts, breakers, runs

@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 
 import redrive
 from redrive.alerts import cases, expected, judging
-from redrive.calls.recording import Batch
-from redrive.calls.rollups import Book
+from redrive.calls.metrics.publisher import Batch
+from redrive.calls.metrics.window import Book
 from redrive.errors import FlowError, LetterError, PipelineError, RunStopped, StoreError
 from redrive.store import retention, retention_flows
 from redrive.store.purge import purge_work

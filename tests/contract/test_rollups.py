@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 import redrive
-from redrive.calls.recording import Batch
-from redrive.calls.rollups import EDGES, Book
+from redrive.calls.metrics.publisher import Batch
+from redrive.calls.metrics.window import EDGES, Book
 from redrive.store.schema import service_minutes, service_reporters
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)

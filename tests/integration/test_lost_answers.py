@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 import redrive
-from redrive.calls import recording
+from redrive.calls.metrics import publisher
 from redrive.dlq import retain
 
 COMMIT = b"Q\0\0\0\x0bCOMMIT\0"  # as the client sends it
@@ -173,7 +173,7 @@ def test_what_services_did_is_counted_once(censored, after):
     for _ in range(4):
         for _ in range(25):
             bank.call(len, "fine")
-        recording.flush()
+        publisher.flush()
     assert answers.struck
     (one,) = store.services.totals()
     assert (one.calls, one.attempts, sum(one.latencies)) == (100, 100, 100)
@@ -184,7 +184,7 @@ def test_a_purge_of_what_services_did_keeps_what_it_comes_to(censored):
     store, answers = censored
     store.services.every = 600
     redrive.Service("bank", store=store, breaker=None).call(len, "fine")
-    recording.flush()
+    publisher.flush()
     before = store.services.totals()
     answers.strike(after=1)  # the first is that of a look
     store.services.purge(datetime.now(UTC))

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import redrive
-from redrive.calls.rollups import EDGES
+from redrive.calls.metrics.window import EDGES
 from redrive.store.schema import OUTCOMES
 from tests.support.stores import OF_SLOTS
 from tests.support.warm_python import warm_python

@@ -15,8 +15,8 @@ import redrive
 from redrive.alerts import state
 from redrive.alerts.picture import Minute, Window
 from redrive.alerts.service_levels import FEW, SPAN, last_hour, usual_windows
-from redrive.calls.recording import Record
-from redrive.calls.rollups import MINUTES_KEPT, Book
+from redrive.calls.metrics.publisher import Record
+from redrive.calls.metrics.window import MINUTES_KEPT, Book
 from redrive.model.alerts import AlertStatus, What
 from redrive.testing import FakeClock
 from tests.support.alert_snapshots import DAY, MINUTE, a_run, a_service, judged, levels, looked

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from redrive.alerts.picture import Minute, ServicePicture, Window
 from redrive.alerts.state import NO_LONGER
-from redrive.calls.rollups import MINUTES_KEPT, QUARTER
+from redrive.calls.metrics.window import MINUTES_KEPT, QUARTER
 from redrive.store.schema import alerts, breakers, runs, service_minutes, service_rollups
 
 _MINUTES = timedelta(seconds=MINUTES_KEPT)

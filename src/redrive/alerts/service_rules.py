@@ -11,7 +11,7 @@ from redrive.alerts.conditions import found
 from redrive.alerts.picture import Judgement, LevelPicture, Minute, ServicePicture, Window
 from redrive.alerts.sentences import clock, command, counted, percent, short, span
 from redrive.alerts.settings import AlertSettings, Thresholds
-from redrive.calls.rollups import MINUTES_KEPT
+from redrive.calls.metrics.window import MINUTES_KEPT
 from redrive.model.alerts import Facts, Finding, Subject
 
 _MINUTE = timedelta(minutes=1)

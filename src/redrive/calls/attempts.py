@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 from redrive.calls.context import Inside, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, aperform, perform, unwrap
-from redrive.calls.flow import Call, Steps, Trial
-from redrive.calls.http import disown
-from redrive.calls.in_flight import left_in_flight
-from redrive.calls.keys import Keys
-from redrive.calls.runner import Passage, Runner
+from redrive.calls.effects.idempotency_keys import Keys
+from redrive.calls.effects.in_flight import left_in_flight
+from redrive.calls.effects.repeatable import disown
+from redrive.calls.fast_path import Passage, Runner
+from redrive.calls.function import Target
+from redrive.calls.retry_loop import Call, Steps, Trial
 from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
-from redrive.calls.target import Target
 from redrive.classify.signals import is_interrupt
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR

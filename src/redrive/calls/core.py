@@ -14,8 +14,8 @@ from redrive.calls.circuit import Circuit
 from redrive.calls.credentials import Credentials
 from redrive.calls.dead_letters import LetterBox
 from redrive.calls.endpoint_circuits import Circuits
+from redrive.calls.metrics.counters import Tally
 from redrive.calls.parts import received, sent
-from redrive.calls.tally import Tally
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
 from redrive.events.bus import Announcer

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive._internal.masking import mask
-from redrive.calls.blame import story_of
-from redrive.calls.in_flight import idempotency_key
+from redrive.calls.effects.in_flight import idempotency_key
+from redrive.calls.failure_of import story_of
+from redrive.calls.function import Target, endpoint_of, is_async
 from redrive.calls.steps import Outcome, Raised
-from redrive.calls.target import Target, endpoint_of, is_async
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted

@@ -8,7 +8,7 @@ from inspect import isawaitable
 from typing import Any, cast
 
 from redrive.calls import testmode
-from redrive.calls.flow import Steps
+from redrive.calls.retry_loop import Steps
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock

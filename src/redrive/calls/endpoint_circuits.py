@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from redrive.calls.circuit import Circuit
-from redrive.calls.routes import MOST, OTHER
+from redrive.calls.endpoints import MOST, OTHER
 from redrive.clock import Clock, Random
 from redrive.model.calls import Event
 from redrive.policy.breaker import Breaker, State

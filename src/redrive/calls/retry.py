@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
+from redrive.calls.function import endpoint_of
 from redrive.calls.service import Service
-from redrive.calls.target import endpoint_of
 from redrive.classify.classifier import Classifier
 from redrive.policy.retry import Retry, RetryOptions
 

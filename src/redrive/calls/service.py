@@ -17,10 +17,10 @@ from redrive.calls.core import MISSING, Core, Idempotent, Options
 from redrive.calls.credentials import Credentials
 from redrive.calls.dead_letters import CallTarget, KeepsLetters, LetterBox
 from redrive.calls.endpoint_circuits import Circuits, circuits_of
-from redrive.calls.runner import Runner
+from redrive.calls.fast_path import Runner
+from redrive.calls.function import Target, is_async, refuse_generator, refuse_unless_callable, target_of
+from redrive.calls.metrics.counters import Stats, Tally
 from redrive.calls.service_options import check_letters, check_types, refuse_mistaken, warn_of_early_circuit
-from redrive.calls.tally import Stats, Tally
-from redrive.calls.target import Target, is_async, refuse_generator, refuse_unless_callable, target_of
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
 from redrive.events.bus import EVENTS, Announcer, Hook
@@ -34,9 +34,9 @@ from redrive.policy.token import Token
 from redrive.policy.window import RollingWindow
 
 if TYPE_CHECKING:
-    from redrive.calls.httpx_transport import ServiceTransport
-    from redrive.calls.requests_adapter import ServiceAdapter
-    from redrive.calls.sharing import Shares
+    from redrive.calls.adapters.httpx import ServiceTransport
+    from redrive.calls.adapters.requests import ServiceAdapter
+    from redrive.calls.shared_state import Shares
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -176,11 +176,12 @@ class Service:
             core.circuits = Circuits(core, opened)
         self._use(core, Options(timeout=total, limits=limits, fallback=fallback))
         if store is not None:
-            from redrive.calls import recording, sharing
+            from redrive.calls import shared_state
+            from redrive.calls.metrics import publisher
 
             if (rollups := getattr(store, "services", None)) is not None:
-                recording.attach(core, rollups)
-            sharing.attach(core, store.shared)
+                publisher.attach(core, rollups)
+            shared_state.attach(core, store.shared)
 
     def _use(self, core: Core, options: Options) -> None:
         self._core = core
@@ -322,13 +323,13 @@ class Service:
         apply   how the credential is sent: "bearer", a header's name, or "query:NAME"
         stream  leave bodies unread, for large downloads: a connection that breaks in mid-body is then the caller's
         """
-        from redrive.calls.httpx_transport import ServiceTransport
+        from redrive.calls.adapters.httpx import ServiceTransport
 
         return ServiceTransport(self._runner, transport, apply=apply, stream=stream)
 
     def requests_adapter(self, adapter: Any = None, *, apply: str = "bearer") -> ServiceAdapter:
         """An adapter to mount on a `requests.Session`, around `adapter` or requests' own; `apply` as for httpx."""
-        from redrive.calls.requests_adapter import ServiceAdapter
+        from redrive.calls.adapters.requests import ServiceAdapter
 
         return ServiceAdapter(self._runner, adapter, apply=apply)
 

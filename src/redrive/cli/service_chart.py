@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from redrive.calls.rollups import QUARTER, window
+from redrive.calls.metrics.window import QUARTER, window
 
 if TYPE_CHECKING:
     from redrive.store.service_log import ServiceWindow

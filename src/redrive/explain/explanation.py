@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from redrive.calls.advice import advice_on
-from redrive.calls.blame import story_of
-from redrive.calls.flow import is_a_fault
+from redrive.calls.failure_of import story_of
+from redrive.calls.remediation import advice_on
+from redrive.calls.retry_loop import is_a_fault
 from redrive.classify.classifier import Classifier
 from redrive.explain.policy import Policy
 from redrive.explain.reading import Reading

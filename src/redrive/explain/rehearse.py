@@ -14,7 +14,7 @@ from typing import Any
 from redrive.calls.circuit import Circuit
 from redrive.calls.core import Core
 from redrive.calls.credentials import Credentials
-from redrive.calls.flow import Call
+from redrive.calls.retry_loop import Call
 from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
 from redrive.events.bus import Announcer
 from redrive.explain.policy import Policy

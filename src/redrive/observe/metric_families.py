@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from redrive._internal.masking import mask
 from redrive._internal.optional import needs
-from redrive.calls.rollups import EDGES
+from redrive.calls.metrics.window import EDGES
 from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus
 from redrive.model.tasks import State as TaskState

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from redrive._internal.masking import mask
 from redrive._internal.optional import needs
-from redrive.calls.routes import MOST, OTHER
+from redrive.calls.endpoints import MOST, OTHER
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, FallbackUsed
 from redrive.model.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
 from redrive.model.runs import BatchWritten, Report, RunEnded

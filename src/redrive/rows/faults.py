@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redrive._internal.masking import mask_start
-from redrive.calls.blame import story_of
+from redrive.calls.failure_of import story_of
 from redrive.classify.classifier import Classifier
 from redrive.dlq.prepare import error_text, storable
 from redrive.errors import PipelineError, RedriveError

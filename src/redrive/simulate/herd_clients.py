@@ -19,7 +19,7 @@ from random import Random
 from typing import NamedTuple
 from urllib.error import HTTPError
 
-from redrive.calls.flow import is_a_fault
+from redrive.calls.retry_loop import is_a_fault
 from redrive.calls.service import Service
 from redrive.model.calls import Decision, Kind, Stop, Verdict
 from redrive.policy.breaker import Breaker, Machine, Permit, State
@@ -134,7 +134,7 @@ class Policy:
 class Guarded:
     """One client with a policy: a process with a circuit and a retry budget of its own.
 
-    It takes the steps of `redrive.calls.flow` with the same machine, ledger and retry in the same order, and none of
+    It takes the steps of `redrive.calls.retry_loop` with the same machine, ledger and retry in the same order, and none of
     those that a simulation has no use for: locks, logs, events, exceptions, keys. A test holds the two together.
     """
 
@@ -251,7 +251,7 @@ class Guarded:
                 self._ledger.earn(now)
 
     def _fold(self, now: float) -> None:
-        """Tell of the successes since the last time, as `redrive.calls.tally` does."""
+        """Tell of the successes since the last time, as `redrive.calls.metrics.counters` does."""
         if self._fresh:
             if self._machine is not None:
                 self._machine.count_successes(self._fresh, self._since)

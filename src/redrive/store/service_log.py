@@ -1,6 +1,6 @@
 """What services did, as people and rules ask for it: `store.services`.
 
-All processes add to the same sums. See `Rollups` in `redrive.calls.recording` for how they do that.
+All processes add to the same sums. See `Rollups` in `redrive.calls.metrics.publisher` for how they do that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
-from redrive.calls.rollups import EDGES
+from redrive.calls.metrics.window import EDGES
 from redrive.policy.retry import REPEATABLE
 from redrive.store import service_sums
 from redrive.store.database import Database
@@ -22,7 +22,7 @@ from redrive.store.schema import OUTCOMES, service_endpoints, service_latencies,
 from redrive.store.service_sums import ENDPOINT_SUMS, EPOCH, SUMS
 
 if TYPE_CHECKING:
-    from redrive.calls.recording import Batch
+    from redrive.calls.metrics.publisher import Batch
 
 EVERY = 5.0
 """Seconds between two batches of a process."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table, delete
 
-from redrive.calls.rollups import MINUTES_KEPT, Book
+from redrive.calls.metrics.window import MINUTES_KEPT, Book
 from redrive.store.dialect import Dialect
 from redrive.store.schema import (
     service_endpoints,
@@ -20,7 +20,7 @@ from redrive.store.schema import (
 )
 
 if TYPE_CHECKING:
-    from redrive.calls.recording import Batch
+    from redrive.calls.metrics.publisher import Batch
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 """The window of what was purged."""

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 
-from redrive.calls.in_flight import in_flight_in_process
+from redrive.calls.effects.in_flight import in_flight_in_process
 from redrive.tasks.killable_call import LENGTH, REPORT
 
 _BEFORE_THE_LIMIT = 0.5

@@ -21,7 +21,7 @@ from redrive.tasks.forkserver import ForkServer, open_control, serve
 from redrive.tasks.killable_call import LENGTH, RAISED, REBUILT, RETURNED
 
 if TYPE_CHECKING:
-    from redrive.calls.in_flight import Known
+    from redrive.calls.effects.in_flight import Known
 
 
 def main(descriptor: int) -> NoReturn:
@@ -115,7 +115,7 @@ def _raised(error: BaseException) -> bytes:
 def _sent(error: BaseException) -> list[Known]:
     """The requests behind an error that must not be repeated: its frames, which tell of them, stay in this process."""
     with contextlib.suppress(Exception):
-        from redrive.calls.http import effects_of
+        from redrive.calls.effects.repeatable import effects_of
 
         return effects_of(error)
     return []
@@ -143,7 +143,7 @@ def _tidy_up() -> None:
     import atexit
 
     atexit._run_exitfuncs()
-    if (recording := sys.modules.get("redrive.calls.recording")) is not None:
+    if (recording := sys.modules.get("redrive.calls.metrics.publisher")) is not None:
         recording.flush()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

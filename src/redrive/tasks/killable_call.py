@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from redrive.calls.context import innermost
-from redrive.calls.in_flight import Known, carry
-from redrive.calls.target import endpoint_of
+from redrive.calls.effects.in_flight import Known, carry
+from redrive.calls.function import endpoint_of
 from redrive.policy import option_checks
 from redrive.tasks.supervisor import Supervisor
 from redrive.tasks.wire import UNFORKED, Frames

@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from redrive.calls import recording
+from redrive.calls.metrics import publisher
 from redrive.errors import TaskTimeout
 from redrive.tasks import processes
 from redrive.tasks.flow import Flow
@@ -38,11 +38,11 @@ def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int 
     except ConnectionError:
         pass  # the executor is gone
     if timed_out:
-        recording.flush()  # this is no end that `atexit` knows of
+        publisher.flush()  # this is no end that `atexit` knows of
         _end_by(signal.SIGTERM)
     if os.getpid() == worker.pid:
         run_exit_functions()
-    recording.flush()
+    publisher.flush()
     return 0
 
 

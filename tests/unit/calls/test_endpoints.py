@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, RetriesExhausted, Retry, Service
-from redrive.calls.routes import MOST, OTHER, route, shown_path
+from redrive.calls.endpoints import MOST, OTHER, route, shown_path
 from redrive.testing import Answer, FaultyServer
 
 

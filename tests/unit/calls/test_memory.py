@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from redrive import Service
-from redrive.calls import target
+from redrive.calls import function
 
 
 class Frame:
@@ -50,11 +50,11 @@ async def test_what_a_coroutine_function_refers_to_is_let_go():
 
 def test_known_functions_are_bounded():
     service = Service("bank")
-    for number in range(target._MOST_KNOWN + 10):
+    for number in range(function._MOST_KNOWN + 10):
         names = {}
         exec(f"def made_{number}(): return {number}", names)
         assert service.call(names[f"made_{number}"]) == number
-    assert len(target._known) <= target._MOST_KNOWN
+    assert len(function._known) <= function._MOST_KNOWN
 
 
 def test_functions_of_one_factory_have_their_own_names():

@@ -15,8 +15,8 @@ import pytest
 
 import redrive
 from redrive import Breaker, CircuitOpen, Retry, Service
-from redrive.calls import recording
-from redrive.calls.rollups import Book
+from redrive.calls.metrics import publisher
+from redrive.calls.metrics.window import Book
 from redrive.events import bus
 from redrive.policy.consensus import Heard
 from redrive.store import service_log
@@ -66,16 +66,16 @@ class Shelf:
     # As the tests ask for it.
 
     def counts(self, at=NOON, service="bank"):
-        recording.flush()
+        publisher.flush()
         sums = self.books.get(service, Book()).quarters.get(int(at.timestamp()))
         return {} if sums is None else dict(+sums.counts)
 
     def sums(self, at=NOON, service="bank"):
-        recording.flush()
+        publisher.flush()
         return self.books[service].quarters[int(at.timestamp())]
 
     def minute(self, at, service="bank"):
-        recording.flush()
+        publisher.flush()
         found = self.books[service].minutes.get(int(at.timestamp()))
         return None if found is None else (found.attempts, found.faults)
 
@@ -340,7 +340,7 @@ def test_while_the_store_is_lost_everything_is_kept_and_that_is_said_once(servic
     for _ in range(5):
         bank.call(fine)
         clock.advance(900)
-        recording.flush()
+        publisher.flush()
     assert caplog.text.count("cannot be told") == 1
     assert "hunter2" not in caplog.text
     shelf.broken = False
@@ -353,7 +353,7 @@ def test_what_was_written_is_not_added_again_when_only_the_answer_was_lost(servi
     shelf.loses_answers = True
     for _ in range(4):
         bank.call(fine)
-        recording.flush()
+        publisher.flush()
     shelf.loses_answers = False
     assert shelf.counts()["calls"] == 4
     processes, numbers = zip(*shelf.batches, strict=True)
@@ -365,7 +365,7 @@ def test_nothing_is_written_while_nothing_is_done(service, shelf):
     bank = service()
     bank.call(fine)
     for _ in range(3):
-        recording.flush()
+        publisher.flush()
     assert len(shelf.batches) == 1
 
 
@@ -385,7 +385,7 @@ def test_what_a_service_did_that_is_forgotten_is_written_and_then_nobody_waits_a
     del bank
     gc.collect()
     assert shelf.counts()["calls"] == 3
-    eventually(lambda: recording.flush() or not writers())
+    eventually(lambda: publisher.flush() or not writers())
     service().call(fine)
     assert shelf.counts()["calls"] == 4
 
@@ -417,7 +417,7 @@ def test_what_a_recorded_service_tells_of_itself_is_the_same(service, shelf, fla
     for _ in range(10):
         bank.call(fine)
     bank.call(flaky(TimeoutError(), "fine"))
-    recording.flush()
+    publisher.flush()
     stats = bank.stats()
     assert (stats.calls, stats.attempts, stats.successes, stats.repeats) == (11, 12, 11, 1)
     assert Counter(stats.failures) == {"transient": 1}

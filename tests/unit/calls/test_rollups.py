@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.calls.rollups import EDGES, MINUTE, MINUTES_KEPT, QUARTER, Book, spans, spread, window
+from redrive.calls.metrics.window import EDGES, MINUTE, MINUTES_KEPT, QUARTER, Book, spans, spread, window
 
 NOON = 1_800_014_400  # a moment at which a quarter of an hour begins
 assert NOON % QUARTER == 0

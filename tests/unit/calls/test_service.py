@@ -785,7 +785,7 @@ def test_everything_together_under_a_partial(service, flaky):
 def test_a_missing_extra_is_one_sentence_with_the_command(monkeypatch):
     import sys
 
-    for module in ("redrive.calls.requests_adapter", "requests"):
+    for module in ("redrive.calls.adapters.requests", "requests"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "requests", None)
     with pytest.raises(ImportError, match=r"pip install 'redrive\[requests\]'"):

@@ -14,7 +14,7 @@ import pytest
 
 import redrive
 from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, Retry, Service, Token
-from redrive.calls import sharing
+from redrive.calls import shared_state
 from redrive.model.calls import BreakerChanged, KeyCooled
 from redrive.policy.consensus import DrainedKey, Heard, Saying, Word
 
@@ -405,8 +405,8 @@ def test_a_store_that_is_lost_is_told_of_once_and_so_is_its_return_and_news_wait
 
 
 def test_a_store_that_does_not_answer_keeps_a_new_service_waiting_only_so_long(board, caplog, monkeypatch):
-    monkeypatch.setattr(sharing, "FIRST_LOOK", 0.05)
-    monkeypatch.setattr(sharing, "LAST_WORD", 0.05)
+    monkeypatch.setattr(shared_state, "FIRST_LOOK", 0.05)
+    monkeypatch.setattr(shared_state, "LAST_WORD", 0.05)
     board.open_for_business.clear()
     service = bank(board.seen_from())
     assert service.call(answer) == "fine"
@@ -424,7 +424,7 @@ def test_where_the_store_is_known_to_be_lost_further_services_do_not_wait_for_it
     board.broken = True
     view = board.seen_from()
     bank(view)
-    monkeypatch.setattr(sharing, "FIRST_LOOK", 600)
+    monkeypatch.setattr(shared_state, "FIRST_LOOK", 600)
     board.open_for_business.clear()
     assert bank(view).call(answer) == "fine"
 
@@ -481,7 +481,7 @@ def test_without_a_store_there_is_no_thread_and_nothing_is_imported_for_it():
     program = (
         "import sys, threading, redrive\n"
         "redrive.Service('bank', credentials=redrive.KeyPool(['key-1111'])).call(lambda: 1)\n"
-        "print(threading.active_count(), 'redrive.calls.sharing' in sys.modules)"
+        "print(threading.active_count(), 'redrive.calls.shared_state' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "False"]

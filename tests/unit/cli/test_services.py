@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.calls.recording import Batch
-from redrive.calls.rollups import QUARTER, Book, window
+from redrive.calls.metrics.publisher import Batch
+from redrive.calls.metrics.window import QUARTER, Book, window
 from redrive.policy.consensus import DrainedKey, Saying, Word
 
 

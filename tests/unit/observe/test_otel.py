@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import redrive
-from redrive.calls.routes import MOST, OTHER
+from redrive.calls.endpoints import MOST, OTHER
 from redrive.events.bus import everywhere
 from redrive.model.runs import BatchWritten, Counts, RunStarted
 from redrive.model.tasks import FlowEnded, FlowReport, FlowStarted, FlowStatus, TaskEnded

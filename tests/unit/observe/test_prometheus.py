@@ -15,7 +15,7 @@ from prometheus_client import openmetrics, parser
 from prometheus_client.openmetrics import parser as strict
 
 import redrive
-from redrive.calls.rollups import EDGES
+from redrive.calls.metrics.window import EDGES
 from redrive.config import ConfigError
 from redrive.errors import StoreError
 from redrive.model.runs import RunStatus

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.calls.rollups import EDGES, spread
+from redrive.calls.metrics.window import EDGES, spread
 from redrive.model.calls import Kind
 from redrive.store.schema import OUTCOMES
 from redrive.store.service_log import ServiceWindow, percentile, together

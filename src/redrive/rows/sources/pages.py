@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from redrive.calls.function import refuse_generator, refuse_unless_callable
 from redrive.calls.service import Service
-from redrive.calls.target import refuse_generator, refuse_unless_callable
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.first_items import FirstItems, difference_of, difference_of_declared

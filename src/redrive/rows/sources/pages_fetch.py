@@ -9,8 +9,8 @@ from enum import Enum, auto
 from inspect import isawaitable, iscoroutine
 from typing import Any
 
+from redrive.calls.function import endpoint_of, is_async
 from redrive.calls.service import Service
-from redrive.calls.target import endpoint_of, is_async
 from redrive.classify import classify
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt

@@ -64,7 +64,7 @@ class SharedState(Protocol):
 
 class Shares(Protocol):
     """What a service is given as its `store`. Where it has `services`, too, the service is recorded there: see
-    `redrive.calls.recording`.
+    `redrive.calls.metrics.publisher`.
     """
 
     @property

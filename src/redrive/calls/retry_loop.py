@@ -15,12 +15,12 @@ from datetime import datetime
 from typing import Any
 
 from redrive.calls import testmode
-from redrive.calls.advice import BUDGET_SPENT, CIRCUIT_OPEN, EFFECT_UNKNOWN, NO_KEY_LEFT, advise
-from redrive.calls.blame import story_of
 from redrive.calls.core import Core
 from redrive.calls.credentials import Credentials, Grant
-from redrive.calls.http import why_not_again
-from redrive.calls.keys import Keys
+from redrive.calls.effects.idempotency_keys import Keys
+from redrive.calls.effects.repeatable import why_not_again
+from redrive.calls.failure_of import story_of
+from redrive.calls.remediation import BUDGET_SPENT, CIRCUIT_OPEN, EFFECT_UNKNOWN, NO_KEY_LEFT, advise
 from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
 from redrive.calls.tokens import TokenKeeper
 from redrive.classify.redrive_errors import NO_LIST

@@ -14,8 +14,8 @@ from itertools import islice
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from redrive.calls.background import tasks_of_attempt, threads_of
 from redrive.calls.context import Inside
+from redrive.calls.effects.background import tasks_of_attempt, threads_of
 from redrive.classify.error_codes import called
 from redrive.classify.responses import attribute, header, is_response_type, response_status
 from redrive.classify.type_names import libraries, type_names

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from redrive.calls.endpoints import MOST, OTHER
 from redrive.calls.parts import Latencies, Part
-from redrive.calls.routes import MOST, OTHER
 from redrive.clock import Clock
 
 

@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable, Iterator
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from redrive.calls.in_flight import Sent, answered, place_of, redirected
-from redrive.calls.members import members
+from redrive.calls.effects.in_flight import Sent, answered, place_of, redirected
+from redrive.calls.effects.members import members
 from redrive.classify.responses import attribute, is_response_type
 
 _MOST_STEPS = 3

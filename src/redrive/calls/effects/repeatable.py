@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from redrive._internal.masking import mask
 from redrive.calls.context import current
-from redrive.calls.in_flight import Known, carry, idempotency_key, key_in, known
-from redrive.calls.keys import EQUAL_REQUESTS, Keys
-from redrive.calls.routes import route, shown_path
-from redrive.calls.sent import never_left, sent_requests
-from redrive.calls.target import Target
+from redrive.calls.effects.idempotency_keys import EQUAL_REQUESTS, Keys
+from redrive.calls.effects.in_flight import Known, carry, idempotency_key, key_in, known
+from redrive.calls.effects.sent import never_left, sent_requests
+from redrive.calls.endpoints import route, shown_path
+from redrive.calls.function import Target
 from redrive.classify.error_codes import http_answer
 from redrive.classify.responses import response_status
 from redrive.classify.retry_after import retry_after
@@ -22,7 +22,7 @@ from redrive.model.calls import Verdict
 from redrive.policy import option_checks
 
 if TYPE_CHECKING:
-    from redrive.calls.runner import Runner
+    from redrive.calls.fast_path import Runner
 
 # By RFC 9110 and IANA's registry of methods, repeating these has the effect of sending them once.
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"}

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 from urllib.request import getproxies, proxy_bypass_environment  # type: ignore[attr-defined]  # not in typeshed
 
 from redrive._internal.optional import needs
-from redrive.calls.apply import Apply, Origin, scrub
-from redrive.calls.http import (
+from redrive.calls.apply_credential import Apply, Origin, scrub
+from redrive.calls.effects.repeatable import (
     KEY,
     KEY_SENT,
     begin_key,
@@ -25,8 +25,8 @@ from redrive.calls.http import (
     too_slow,
     warn_of_retries,
 )
-from redrive.calls.runner import Runner
-from redrive.calls.target import Target
+from redrive.calls.fast_path import Runner
+from redrive.calls.function import Target
 from redrive.classify.responses import attribute
 from redrive.clock import time_limit
 

@@ -18,11 +18,11 @@ from redrive.calls.context import Inside, inside
 from redrive.calls.core import Core, Options
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Work, adrive, drive, unwrap
-from redrive.calls.flow import Trial
-from redrive.calls.job import Function, Job, TurnedOutAsync, settle
+from redrive.calls.function import Target
+from redrive.calls.invocation import Function, Job, TurnedOutAsync, settle
 from redrive.calls.results import Nature, nature_of
+from redrive.calls.retry_loop import Trial
 from redrive.calls.steps import Outcome, Raised, Returned
-from redrive.calls.target import Target
 from redrive.classify.responses import response_status
 from redrive.classify.signals import is_interrupt
 from redrive.clock import in_thread

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from redrive.calls.context import Inside, inside
-from redrive.calls.members import members
+from redrive.calls.effects.members import members
 from redrive.classify.responses import attribute
 
 

@@ -25,9 +25,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from redrive.calls.core import Core
-from redrive.calls.rollups import MINUTE, MINUTES_KEPT, Book, window
-from redrive.calls.sharing import in_words, own_name
-from redrive.calls.tally import take
+from redrive.calls.metrics.counters import take
+from redrive.calls.metrics.window import MINUTE, MINUTES_KEPT, Book, window
+from redrive.calls.shared_state import in_words, own_name
 from redrive.errors import StoreError
 from redrive.events.bus import EVENTS
 from redrive.model.calls import Kind

@@ -12,17 +12,17 @@ from uuid import UUID
 
 from redrive.calls.context import Inside, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.core import MISSING
-from redrive.calls.flow import Call, Steps, Trial
-from redrive.calls.http import disown, has_acted
-from redrive.calls.in_flight import Known, carry, in_flight, left_in_flight
-from redrive.calls.keys import Keys
+from redrive.calls.effects.idempotency_keys import Keys
+from redrive.calls.effects.in_flight import Known, carry, in_flight, left_in_flight
+from redrive.calls.effects.repeatable import disown, has_acted
+from redrive.calls.function import Target, refuse_generator
 from redrive.calls.results import Nature, nature_of
+from redrive.calls.retry_loop import Call, Steps, Trial
 from redrive.calls.steps import Invoke, Outcome, Raised
-from redrive.calls.target import Target, refuse_generator
 from redrive.clock import time_limit
 
 if TYPE_CHECKING:
-    from redrive.calls.runner import Runner
+    from redrive.calls.fast_path import Runner
 
 Function = Callable[..., Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redrive._internal.optional import needs
-from redrive.calls.apply import Apply, Origin, scrub
-from redrive.calls.http import (
+from redrive.calls.apply_credential import Apply, Origin, scrub
+from redrive.calls.effects.repeatable import (
     KEY,
     KEY_SENT,
     begin_key,
@@ -21,7 +21,7 @@ from redrive.calls.http import (
     too_slow,
     warn_of_retries,
 )
-from redrive.calls.runner import Runner
+from redrive.calls.fast_path import Runner
 from redrive.classify.responses import attribute
 from redrive.policy.timeout import Timeout
 

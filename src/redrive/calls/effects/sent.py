@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from redrive.calls.held import answered_in, given_to_attempt
-from redrive.calls.in_flight import (
+from redrive.calls.effects.held_responses import answered_in, given_to_attempt
+from redrive.calls.effects.in_flight import (
     Known,
     Sent,
     answered,

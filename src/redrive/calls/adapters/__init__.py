@@ -1,0 +1,1 @@
+"""Adapters that put a service below an HTTP client: httpx and requests."""
