@@ -22,14 +22,14 @@ from redrive.dlq.filters import Filter
 from redrive.dlq.queue import DeadLetters
 from redrive.dlq.target import Reprocesses
 from redrive.model import alerts, calls, letters, runs, tasks
-from redrive.opening import StoreInfo
 from redrive.policy.breaker import State as Circuit
 from redrive.policy.consensus import DrainedKey
-from redrive.store.retention import StorePurged
-from redrive.store.run_log import RunLog
-from redrive.store.service_log import EndpointSums, ServiceLog, ServiceMinute, ServiceWindow
-from redrive.store.shared import ServiceState, SharedState
-from redrive.store.task_log import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskLog, TaskRow
+from redrive.store.repositories.runs import RunLog
+from redrive.store.repositories.service_state import ServiceState, SharedState
+from redrive.store.repositories.services import EndpointSums, ServiceLog, ServiceMinute, ServiceWindow
+from redrive.store.repositories.tasks import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskLog, TaskRow
+from redrive.store.retention.finished import StorePurged
+from redrive.store.store import StoreInfo
 from redrive.tasks.cancel import TasksCancelled
 from redrive.tasks.flow import Task
 from redrive.tasks.people import Decided

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from redrive.model.letters import Letter, NewLetter
     from redrive.model.runs import Report
     from redrive.model.tasks import Branch, FlowReport
-    from redrive.opening import Store, connect
     from redrive.policy.breaker import Breaker
     from redrive.policy.budget import RetryBudget
     from redrive.policy.keys import KeyPool
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from redrive.policy.token import Token
     from redrive.rows.gate import Gate
     from redrive.rows.pipeline import Pipeline
+    from redrive.store.store import Store, connect
     from redrive.tasks.flow import Flow
     from redrive.tasks.killable_call import run_with_timeout
 
@@ -122,11 +122,11 @@ _HOMES = {
     "RetryBudget": "policy.budget",
     "Schedule": "dlq.due",
     "Service": "calls.service",
-    "Store": "opening",
+    "Store": "store.store",
     "Timeout": "policy.timeout",
     "Token": "policy.token",
     "Verdict": "model.calls",
-    "connect": "opening",
+    "connect": "store.store",
     "on_event": "events.bus",
     "retry": "calls.retry",
     "run_with_timeout": "tasks.killable_call",

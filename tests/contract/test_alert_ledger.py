@@ -14,7 +14,7 @@ from redrive.alerts.settings import AlertSettings, PipelineSettings
 from redrive.alerts.stored import case_of
 from redrive.errors import AlertError
 from redrive.model.alerts import AlertStatus, Facts, SendStatus, Subject, Urgency, What
-from redrive.store.owner import end_work
+from redrive.store.process_identity import end_work
 from redrive.store.schema import alert_sends, gauges
 from tests.support.alerts import (
     EVERYTHING,

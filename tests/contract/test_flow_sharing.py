@@ -15,7 +15,7 @@ from sqlalchemy import select, text, update
 import redrive
 from redrive.errors import FlowStopped
 from redrive.model.tasks import FlowStatus, State
-from redrive.store import postgres
+from redrive.store.dialects import postgres
 from redrive.store.schema import task_executors, tasks
 from redrive.tasks.executor import Executor
 from redrive.tasks.ledger import Ledger, Start

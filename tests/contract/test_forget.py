@@ -9,7 +9,7 @@ from redrive.calls.metrics.window import Book
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.observe.figures import Reader
 from redrive.policy.consensus import Saying, Word
-from redrive.store.forget import count_service, find_work, forget_service, forget_work
+from redrive.store.retention.forget import count_service, find_work, forget_service, forget_work
 from redrive.store.schema import checkpoints, gauges, pipelines, replayed_rows, runs, task_runs, tasks
 from tests.support.alerts import finding, judgement
 from tests.support.run_history import MONDAY

@@ -14,8 +14,9 @@ from redrive.alerts import cases, expected, judging
 from redrive.calls.metrics.publisher import Batch
 from redrive.calls.metrics.window import Book
 from redrive.errors import FlowError, LetterError, PipelineError, RunStopped, StoreError
-from redrive.store import retention, retention_flows
-from redrive.store.purge import purge_work
+from redrive.store.retention import finished
+from redrive.store.retention import flows as retention_flows
+from redrive.store.retention.purge import purge_work
 from redrive.store.schema import (
     alert_sends,
     alerts,
@@ -47,7 +48,7 @@ def _no_waits():
 @pytest.fixture
 def few(monkeypatch):
     """The newest two of each are enough to say what is usual: to make sixty takes its time."""
-    monkeypatch.setattr(retention, "NEWEST", 2)
+    monkeypatch.setattr(finished, "NEWEST", 2)
 
 
 def settlement(store, tmp_path, *, name="settlement", work=lambda item: LARGE):
@@ -159,7 +160,7 @@ def test_keys_that_a_run_has_seen_go_with_it(store, few):
 
 def test_what_goes_is_exactly_what_nobody_needs(store, few, monkeypatch):
     """Against a model: a few hundred runs of every kind, and each is looked at by itself."""
-    monkeypatch.setattr(retention, "BATCH", 7)
+    monkeypatch.setattr(finished, "BATCH", 7)
     chance, facts = random.Random(20_261), []
     for n in range(300):
         name, age = chance.choice("abc"), chance.uniform(0, 200)
@@ -260,8 +261,8 @@ def test_who_is_killed_in_the_middle_leaves_what_the_next_one_finishes(store, st
     program = """
 import os, signal, sys
 import redrive
-from redrive.store import retention, retention_flows
-retention.NEWEST, retention_flows.TASKS = 2, 5
+from redrive.store import finished, retention_flows
+finished.NEWEST, retention_flows.TASKS = 2, 5
 remove = retention_flows.FlowRetention._remove_tasks
 def killed(self, ids):
     real = self._old.remove
@@ -284,7 +285,7 @@ redrive.connect(sys.argv[1]).purge(older_than="90d", files=sys.argv[2])
 
 
 def test_two_purges_at_once_remove_each_thing_once(store, store_url, few, tmp_path, monkeypatch):
-    monkeypatch.setattr(retention, "BATCH", 3)
+    monkeypatch.setattr(finished, "BATCH", 3)
     ran(store, *range(100, 142))
     kept = nights(store, tmp_path, 1, 2, *range(100, 108))[:2]
     done, together = [], threading.Barrier(3)
@@ -363,7 +364,7 @@ def test_a_run_that_was_begun_anew_while_two_purge_keeps_its_tasks_and_files(sto
     *_, old = nights(store, tmp_path, 1, 2, 100)
     now = datetime.now(UTC)
     slow = retention_flows.FlowRetention(
-        retention.Retention(store.database, before=now - 90 * DAY, now=now), tmp_path / "results"
+        finished.Retention(store.database, before=now - 90 * DAY, now=now), tmp_path / "results"
     )
     assert purge(store, tmp_path).flows == 1
     flow = settlement(store, tmp_path)
@@ -388,9 +389,9 @@ def test_a_mark_whose_commit_was_lost_is_made_again(store, few, tmp_path, monkey
 
     monkeypatch.setattr(store.database, "write", loses_the_commit)
     now = datetime.now(UTC)
-    old_runs = retention.Retention(store.database, before=now - 90 * DAY, now=now)
+    old_runs = finished.Retention(store.database, before=now - 90 * DAY, now=now)
     flows = retention_flows.FlowRetention(old_runs, tmp_path / "results")
-    ((ids_of_page, why),) = old_runs.pages(retention.FLOWS, 10)
+    ((ids_of_page, why),) = old_runs.pages(finished.FLOWS, 10)
     assert flows._mark(ids_of_page, why) == [old] == answers[0]
     assert flows._marked() == [old]
 
@@ -467,7 +468,7 @@ def test_letters_and_what_pipelines_go_on_from_are_never_touched(store, few, put
 
 
 def test_progress_is_told_up_to_the_end(store, few, tmp_path, monkeypatch):
-    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(finished, "BATCH", 2)
     ran(store, *range(100, 107))
     nights(store, tmp_path, 1, 2, 100)
     told = []
@@ -480,7 +481,7 @@ def test_what_there_is_no_time_for_is_left_for_another_time(store, few, tmp_path
     made = nights(store, tmp_path, 1, 2, 100, 101)
     asked = iter([False, False, False, True])  # the page, its runs, the first tasks, and then it is enough
     now = datetime.now(UTC)
-    old = retention.Retention(store.database, before=now - 90 * DAY, now=now, enough=lambda: next(asked, True))
+    old = finished.Retention(store.database, before=now - 90 * DAY, now=now, enough=lambda: next(asked, True))
     part = retention_flows.FlowRetention(old, tmp_path / "results").purge(lambda seen: None)
     assert (part.flows, part.tasks) == (0, 3)
     assert purge_work(store.database, before=now - 90 * DAY, files=tmp_path / "results", within=-1).tasks == 0
@@ -508,6 +509,6 @@ def test_rubbish_is_refused_and_nothing_is_removed(store, few, older_than, says)
 
 
 def test_as_much_is_kept_as_the_rules_look_at():
-    assert retention.NEWEST >= judging._REMEMBERED
-    assert expected.KNOWN + timedelta(days=expected.BACK) <= retention.LEARNED
-    assert retention.UNTOLD >= cases._REMEMBERED
+    assert finished.NEWEST >= judging._REMEMBERED
+    assert expected.KNOWN + timedelta(days=expected.BACK) <= finished.LEARNED
+    assert finished.UNTOLD >= cases._REMEMBERED

@@ -22,7 +22,8 @@ from sqlalchemy import make_url, text
 import redrive
 from redrive.cli import exits
 from redrive.rows.sources.query_database import open_database, parsed
-from redrive.store import migrate, postgres
+from redrive.store import migrate
+from redrive.store.dialects import postgres
 from redrive.store.schema import metadata
 from tests.support.flows import eventually
 from tests.support.warm_python import warm_python

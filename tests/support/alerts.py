@@ -10,7 +10,7 @@ from redrive.alerts.picture import Judgement
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.model.alerts import Finding, Subject, Urgency
 from redrive.store import lease
-from redrive.store.owner import begin_work, ourselves
+from redrive.store.process_identity import begin_work, ourselves
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 P1, P2, P3 = Urgency.P1, Urgency.P2, Urgency.P3

@@ -15,8 +15,8 @@ from redrive.alerts.state import Case
 from redrive.alerts.stored import case_of
 from redrive.errors import AlertError
 from redrive.model.alerts import Finding
-from redrive.store.listed import among
 from redrive.store.schema import ALERT_IS_OPEN, alerts
+from redrive.store.sql import among
 
 _FAILED = ("retries_exhausted", "permanent_error")
 _REMEMBERED = timedelta(days=7)

@@ -21,10 +21,10 @@ from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus, State
 from redrive.policy.time_of_day import Daily
 from redrive.store.encoding import encode
-from redrive.store.owner import is_dead
-from redrive.store.registry import Runnable
+from redrive.store.process_identity import is_dead
+from redrive.store.repositories.known_runs import Runnable
+from redrive.store.repositories.tasks import anybody_at, causes_of, counts_of, time_at_work
 from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_runs, tasks
-from redrive.store.task_log import anybody_at, causes_of, counts_of, time_at_work
 
 _REMEMBERED = 60  # runs that say what is usual
 _SAMPLED = 10_000  # letters of a run that are looked at for what they have in common

@@ -45,10 +45,10 @@ from redrive.model.alerts import (
     What,
 )
 from redrive.store.database import Database
-from redrive.store.listed import among
-from redrive.store.retention import Retention
+from redrive.store.repositories.watches import is_watched
+from redrive.store.retention.finished import Retention
 from redrive.store.schema import ALERT_IS_OPEN, alert_sends, alerts
-from redrive.store.watched import is_watched
+from redrive.store.sql import among
 
 OPEN = "open"
 """As a person asks for it: all that is not over."""

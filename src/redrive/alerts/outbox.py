@@ -30,9 +30,9 @@ from redrive.clock import Random
 from redrive.model.alerts import Alert, Send, SendStatus, Urgency, What
 from redrive.policy import backoff
 from redrive.store.database import Database
-from redrive.store.listed import among
-from redrive.store.owner import begin_work, end_work, is_dead, ourselves
+from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
 from redrive.store.schema import alert_sends, alerts
+from redrive.store.sql import among
 
 BASE, CAP = 15.0, 900.0
 """Seconds: the ramp of the waits between tries, with full jitter."""

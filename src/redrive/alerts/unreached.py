@@ -16,8 +16,8 @@ from redrive.alerts.state import SILENCED, Case
 from redrive.alerts.stored import case_of, send_of
 from redrive.alerts.watchers import CONDITION as SETTINGS_DIFFER
 from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus
-from redrive.store.listed import among
 from redrive.store.schema import alert_sends, alerts
+from redrive.store.sql import among
 
 _sends = alert_sends.c
 

@@ -33,8 +33,8 @@ from redrive.model.alerts import Alert, AlertStatus
 from redrive.model.calls import Kind
 from redrive.store import lease
 from redrive.store.database import Database
-from redrive.store.owner import begin_work, end_work, is_dead, ourselves
-from redrive.store.watched import WATCH, mark_look
+from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.repositories.watches import WATCH, mark_look
 
 LOG = logging.getLogger("redrive.watch")
 

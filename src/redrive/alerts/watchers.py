@@ -22,8 +22,8 @@ from redrive.alerts.sentences import counted, short
 from redrive.alerts.settings import AlertSettings, ConditionSettings
 from redrive.model.alerts import Facts, Finding, Subject
 from redrive.store import lease
-from redrive.store.dialect import Dialect
-from redrive.store.owner import begin_work, end_work, is_dead
+from redrive.store.dialects.dialect import Dialect
+from redrive.store.process_identity import begin_work, end_work, is_dead
 from redrive.store.schema import leases
 
 CONDITION = "settings_differ"

@@ -14,7 +14,7 @@ from redrive.model.alerts import AlertStatus, Urgency
 
 if TYPE_CHECKING:
     from redrive.cli.output import Output
-    from redrive.opening import Store
+    from redrive.store.store import Store
 
 _WHAT = {
     Urgency.P1: "alert P1, a person is needed now",

@@ -67,7 +67,7 @@ def demo(
 
 def as_typed(directory: Path) -> str:
     """The program as it must be typed in the demo's directory: by its path, where the shell finds no or another one."""
-    from redrive.opening import DEFAULT
+    from redrive.store.store import DEFAULT
 
     script, found = Path(sysconfig.get_path("scripts"), "redrive"), shutil.which("redrive")
     if not script.exists():

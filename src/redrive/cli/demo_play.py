@@ -17,7 +17,7 @@ from redrive.demo import happened, stage, world
 from redrive.demo.happened import Happened
 from redrive.errors import FlowStopped
 from redrive.model.tasks import FlowReport, FlowStatus
-from redrive.opening import connect
+from redrive.store.store import connect
 
 if TYPE_CHECKING:
     from redrive.cli.demo_story import Story

@@ -16,7 +16,7 @@ from redrive.model.tasks import FlowEnded, FlowStatus, State, TaskFailed, TasksD
 if TYPE_CHECKING:
     from redrive.cli.session import Session
     from redrive.model.tasks import FlowReport
-    from redrive.opening import Store
+    from redrive.store.store import Store
     from redrive.tasks.flow import Flow
 
 

@@ -23,7 +23,7 @@ from redrive.model.runs import Report, RunStatus, Tier
 from redrive.model.tasks import FlowReport, FlowStatus, State
 
 if TYPE_CHECKING:
-    from redrive.opening import Store
+    from redrive.store.store import Store
 
 app = noun("Runs: what pipelines and flows did, and how far they came.", bare="ls")
 
@@ -360,7 +360,7 @@ def forget(
     Examples: redrive runs forget vendor_2024; redrive runs forget vendor_2024 --go
     """
     from redrive.dlq.change import actor
-    from redrive.store.forget import find_work, forget_work
+    from redrive.store.retention.forget import find_work, forget_work
 
     with session.opened() as store:
         found = find_work(store.database, name)

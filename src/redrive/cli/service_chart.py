@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redrive.calls.metrics.window import QUARTER, window
 
 if TYPE_CHECKING:
-    from redrive.store.service_log import ServiceWindow
+    from redrive.store.repositories.services import ServiceWindow
 
 DAY = timedelta(days=1)
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -44,7 +44,7 @@ def beginning(now: datetime, seconds: int = QUARTER) -> datetime:
 
 def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> list[str]:
     """Attempts, the share of them that failed, and the 95th percentile of the others, one below the other."""
-    from redrive.store.service_log import together
+    from redrive.store.repositories.services import together
 
     grid = next((one for one in _GRIDS if width >= _LABEL + one.width), _GRIDS[-1])
     begins = beginning(now, grid.seconds)

@@ -20,9 +20,9 @@ from redrive.cli.wording import ago, at, counted
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
-    from redrive.opening import Store
-    from redrive.store.service_log import EndpointSums, ServiceWindow
-    from redrive.store.shared import ServiceState
+    from redrive.store.repositories.service_state import ServiceState
+    from redrive.store.repositories.services import EndpointSums, ServiceWindow
+    from redrive.store.store import Store
 
 app = noun("Services: what they did of late, open circuits, used-up keys.", bare="ls")
 
@@ -52,8 +52,8 @@ class Known:
 
 def _all(store: Store, now: datetime) -> list[Known]:
     from redrive.policy.breaker import State
-    from redrive.store.service_log import together
-    from redrive.store.shared import ServiceState
+    from redrive.store.repositories.service_state import ServiceState
+    from redrive.store.repositories.services import together
 
     since = beginning(now)
     states = {one.service: one for one in store.shared.services()}
@@ -292,7 +292,7 @@ def forget(
     Examples: redrive services forget shipfast; redrive services forget shipfast --go
     """
     from redrive.dlq.change import actor
-    from redrive.store.forget import count_service, forget_service
+    from redrive.store.retention.forget import count_service, forget_service
 
     with session.opened() as store:
         rows, closed = count_service(store.database, name), 0

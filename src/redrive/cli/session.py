@@ -17,7 +17,7 @@ from redrive.cli.output import Output
 from redrive.config import ConfigError, Settings, load
 
 if TYPE_CHECKING:
-    from redrive.opening import Store
+    from redrive.store.store import Store
 
 # Who waits at a terminal for a server that is down wants to know soon; work that is under way has more patience.
 _PATIENCE_TO_CONNECT = 5.0
@@ -71,8 +71,8 @@ class Session:
 
         Only a run needs the secrets of channels: what a command has to say waits for a process that has them.
         """
-        from redrive.opening import open_store
         from redrive.store.database import PATIENCE
+        from redrive.store.store import open_store
 
         settings = self.settings
         _check_redaction(settings)
@@ -110,7 +110,7 @@ class Session:
     def named(self, made: Any) -> str | None:
         """The store to name in a command about what a pipeline or a flow did; None where it is looked at anyway."""
         from redrive._internal.masking import mask
-        from redrive.opening import DEFAULT
+        from redrive.store.store import DEFAULT
 
         if self.url is not None:
             return self.url
@@ -167,7 +167,7 @@ def _check_redaction(settings: Settings) -> None:
 
 def _must_exist(url: str | None) -> None:
     from redrive._internal.database_url import STORE_FORMS, wrong_path
-    from redrive.opening import DEFAULT
+    from redrive.store.store import DEFAULT
 
     path = Path(DEFAULT) if not url else _sqlite_path(url)
     if path is None or path.exists():

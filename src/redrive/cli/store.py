@@ -16,7 +16,7 @@ from redrive.cli.wording import at, counted, megabytes
 from redrive.errors import SchemaMismatch
 
 if TYPE_CHECKING:
-    from redrive.store.retention import StorePurged
+    from redrive.store.retention.finished import StorePurged
 
 app = noun("The store: what it holds, and its schema.", bare="info")
 

@@ -27,7 +27,7 @@ from redrive.model.calls import in_words
 if TYPE_CHECKING:
     from redrive.alerts.watch import News, Watch
     from redrive.model.alerts import Alert
-    from redrive.opening import Store
+    from redrive.store.store import Store
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -134,7 +134,7 @@ def _purges(session: Session, store: Store) -> list[Callable[[], object]]:
 
 
 def _purge_runs(session: Session, store: Store, keep: timedelta) -> None:
-    from redrive.store.purge import place_of_results, purge_work
+    from redrive.store.retention.purge import place_of_results, purge_work
 
     where = place_of_results(session.settings.result_files, usual=store.results)
     done = purge_work(store.database, before=_ago(store, keep), files=where, within=_MOST_OF_A_LOOK)

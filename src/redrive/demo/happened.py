@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.model.alerts import Alert, Send, SendStatus, What
 from redrive.model.tasks import State
-from redrive.store.service_log import together
+from redrive.store.repositories.services import together
 
 if TYPE_CHECKING:
     from redrive.model.letters import Cause
-    from redrive.opening import Store
-    from redrive.store.shared import ServiceState
-    from redrive.store.task_log import AttemptRow, TaskRow
+    from redrive.store.repositories.service_state import ServiceState
+    from redrive.store.repositories.tasks import AttemptRow, TaskRow
+    from redrive.store.store import Store
 
 FLOW = "settlement"
 _TASK, _KILLED = "task", "timed_out"

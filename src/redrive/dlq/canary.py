@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from redrive.store.listed import among
 from redrive.store.schema import letters
+from redrive.store.sql import among
 
 _STEP = 0.618  # its multiples are spread over the fractions of 1
 

@@ -17,8 +17,8 @@ from redrive.dlq.filters import Filter
 from redrive.dlq.prepare import storable
 from redrive.errors import LetterError
 from redrive.model.letters import OPEN, Changed, Status
-from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letter_claims, letters
+from redrive.store.sql import among
 
 BATCH = 5_000
 _LONGEST_NOTE = 4_000

@@ -19,8 +19,8 @@ from sqlalchemy import Connection, and_, delete, or_, select, update
 from redrive.model.runs import RunStatus
 from redrive.store.database import Database
 from redrive.store.lease import renewed
-from redrive.store.listed import among
 from redrive.store.schema import checkpoints, letter_claims, letters, runs
+from redrive.store.sql import among
 
 LEASE = 30.0
 _RUN = "run:"

@@ -22,8 +22,8 @@ from redrive.model.letters import OPEN, Edit, EditReport, Letter
 from redrive.model.letters import Change as Difference
 from redrive.store.database import Database
 from redrive.store.encoding import encode
-from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
+from redrive.store.sql import among
 
 BATCH = 500
 EDITED, UNDONE = "edited", "edit undone"

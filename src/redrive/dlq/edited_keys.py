@@ -19,10 +19,10 @@ from redrive.dlq.digests import PREFIX
 from redrive.dlq.edits import diff
 from redrive.dlq.prepare import key_text
 from redrive.model.letters import ABSENT, Letter, Status
+from redrive.store.column_types import utc_text
 from redrive.store.database import Database
-from redrive.store.listed import among
 from redrive.store.schema import letters, runs
-from redrive.store.types import utc_text
+from redrive.store.sql import among
 
 StoredTexts = Callable[[str], tuple[str, ...]]
 """How a key may be stored: as it is, or as a digest where its record was masked."""

@@ -14,9 +14,9 @@ from sqlalchemy import ColumnElement, and_, false, select, true
 from redrive.dlq.prepare import as_key, checked_error_type, checked_pipeline, storable
 from redrive.errors import LetterError
 from redrive.model.letters import OPEN, Status
-from redrive.store.listed import among
-from redrive.store.run_log import is_run, of_run
+from redrive.store.repositories.runs import is_run, of_run
 from redrive.store.schema import STATUSES, cause_hours, letters
+from redrive.store.sql import among
 
 _SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}

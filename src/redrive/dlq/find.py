@@ -11,8 +11,8 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cas
 from redrive.dlq.filters import Filter
 from redrive.errors import LetterError
 from redrive.model.letters import AuditEntry, CutRecord, Letter, Status
-from redrive.store.listed import among
 from redrive.store.schema import letter_audit, letters
+from redrive.store.sql import among
 
 PAGE = 1_000
 _STREAM = {"yield_per": 20_000}

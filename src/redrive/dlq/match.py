@@ -19,7 +19,7 @@ from sqlalchemy import Connection, select
 from redrive.dlq.copies import Copies, Known, KnownBy, KnownLetters, Place
 from redrive.model.letters import OPEN, ErrorType, Status
 from redrive.store.database import Database
-from redrive.store.dialect import LetterRow, Sighting
+from redrive.store.dialects.dialect import LetterRow, Sighting
 from redrive.store.schema import cause_hours, letters
 
 _AT_ONCE = 500

@@ -17,9 +17,9 @@ from redrive.dlq.fingerprint import Fingerprint, fingerprint
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.model.letters import GENERATED_KEY, ErrorType, NewLetter
-from redrive.store.dialect import LetterRow
+from redrive.store.column_types import utc_text
+from redrive.store.dialects.dialect import LetterRow
 from redrive.store.encoding import canonical, decode, encode
-from redrive.store.types import utc_text
 
 _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000

@@ -35,8 +35,8 @@ from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.model.letters import OPEN, Letter, ReplayReport
 from redrive.policy import option_checks
 from redrive.store.database import Database
-from redrive.store.listed import among
 from redrive.store.schema import letter_claims, letters
+from redrive.store.sql import among
 
 BATCH = 500
 CANARY = 10

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, case
 
 from redrive.dlq.target import Answer
 from redrive.model.letters import Letter
-from redrive.store.dialect import Dialect
+from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import replayed_rows
 
 

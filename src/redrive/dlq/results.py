@@ -15,9 +15,9 @@ from redrive.dlq.replayed_rows import note_replayed
 from redrive.dlq.siblings import StoredTexts, remember_keys, supersede
 from redrive.dlq.target import Answer, Became, Target
 from redrive.model.letters import OPEN, Letter, Status
-from redrive.store.dialect import Dialect
-from redrive.store.listed import among
+from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import letter_audit, letters
+from redrive.store.sql import among
 
 _LONGEST_REASON = 2_000
 _AT_ONCE = 500

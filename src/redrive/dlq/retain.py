@@ -15,8 +15,8 @@ from redrive.dlq.find import in_parts, snapshot
 from redrive.errors import LetterError
 from redrive.model.letters import Purged, QueueSize, Status
 from redrive.store.database import Database
-from redrive.store.listed import among
 from redrive.store.schema import STATUSES, cause_hours, causes, letter_audit, letters
+from redrive.store.sql import among
 
 BATCH = 2_000
 _SETTLED = (Status.REPROCESSED, Status.DISCARDED)

@@ -15,8 +15,8 @@ from redrive.dlq.digests import PREFIX
 from redrive.dlq.prepare import REDACTED, as_key
 from redrive.dlq.target import Answer
 from redrive.model.letters import Letter, Status
-from redrive.store.listed import among
 from redrive.store.schema import letter_claims, letters
+from redrive.store.sql import among
 
 _AT_ONCE = 500
 

@@ -21,11 +21,11 @@ from redrive.dlq.put import CauseFound, add_causes
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
 from redrive.model.letters import OPEN, Imported
+from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.encoding import decode, encode
-from redrive.store.listed import among
 from redrive.store.schema import causes, letters
-from redrive.store.types import utc_text
+from redrive.store.sql import among
 
 FORMAT = 1
 BATCH = 1_000

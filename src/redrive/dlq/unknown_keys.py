@@ -12,8 +12,8 @@ from redrive.dlq.prepare import as_key
 from redrive.dlq.target import Answer, Target
 from redrive.model.letters import Letter
 from redrive.model.runs import RunStatus
-from redrive.store.listed import among
 from redrive.store.schema import letters, replayed_rows, runs
+from redrive.store.sql import among
 
 
 class UnknownKeys:

@@ -13,11 +13,11 @@ from redrive.model.runs import COUNTED, RunStatus
 from redrive.model.tasks import FlowStatus
 from redrive.store import migrate
 from redrive.store.database import Database
-from redrive.store.run_log import counts_of
+from redrive.store.repositories.runs import counts_of
+from redrive.store.repositories.service_state import ServiceState, SharedState
+from redrive.store.repositories.services import EndpointSums, ServiceLog, ServiceWindow
+from redrive.store.repositories.watches import is_watched
 from redrive.store.schema import STATUSES, alert_sends, alerts, cause_hours, pipelines, runs, task_runs, tasks
-from redrive.store.service_log import EndpointSums, ServiceLog, ServiceWindow
-from redrive.store.shared import ServiceState, SharedState
-from redrive.store.watched import is_watched
 
 _DAY = timedelta(days=1)
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED, FlowStatus.HELD)

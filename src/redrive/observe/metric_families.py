@@ -13,8 +13,8 @@ from redrive.model.tasks import FlowStatus
 from redrive.model.tasks import State as TaskState
 from redrive.observe.figures import Figures, RunFigures
 from redrive.policy.breaker import State
+from redrive.store.repositories.services import ServiceWindow
 from redrive.store.schema import OUTCOMES
-from redrive.store.service_log import ServiceWindow
 
 with needs("prometheus"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily

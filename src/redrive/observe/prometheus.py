@@ -36,7 +36,7 @@ with needs("prometheus"):
     from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from redrive.opening import Store
+    from redrive.store.store import Store
 
 LISTEN = "127.0.0.1:9464"
 KEPT = 1.0

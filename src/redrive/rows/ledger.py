@@ -33,9 +33,9 @@ from redrive.rows.sources.files import with_new_files
 from redrive.rows.sources.source import Continues, Replaceable, Source
 from redrive.store.database import Database
 from redrive.store.lease import renewed
-from redrive.store.owner import begin_work, end_work, is_dead, ourselves
-from redrive.store.registry import count_rows, note_start
-from redrive.store.run_log import columns_of, counts_of
+from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.repositories.known_runs import count_rows, note_start
+from redrive.store.repositories.runs import columns_of, counts_of
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
 
 LEASE = timedelta(seconds=60)

@@ -15,7 +15,6 @@ from redrive.errors import CallError, LetterError, RedriveError, RunStopped, Sta
 from redrive.events.bus import Announcer, Hook
 from redrive.model.letters import Letter
 from redrive.model.runs import Progress, Report
-from redrive.opening import Store, connect
 from redrive.policy import option_checks
 from redrive.policy.time_of_day import checked_sla
 from redrive.rows.checks.check import check_of
@@ -32,6 +31,7 @@ from redrive.rows.sources.source import Replaceable, Source
 from redrive.rows.superseded import compared_texts
 from redrive.rows.transform import transform_of
 from redrive.rows.writer import Writer
+from redrive.store.store import Store, connect
 
 BATCH = 40_000
 _RULES = get_args(OnDuplicate)

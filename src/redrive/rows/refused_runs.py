@@ -8,7 +8,7 @@ from sqlalchemy import Row
 
 from redrive.errors import GateAborted, PipelineError
 from redrive.rows.sinks.sink import Appends
-from redrive.store.run_log import report_of
+from redrive.store.repositories.runs import report_of
 
 
 def still_aborted(last: Row[Any], position: Any) -> GateAborted:

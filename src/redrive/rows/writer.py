@@ -23,7 +23,6 @@ from redrive.dlq.prepare import key_text
 from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts, Tier
-from redrive.opening import Store
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.distinct_keys import DistinctKeys, Hashes
 from redrive.rows.duplicates import Contest, Rounds, twice
@@ -38,6 +37,7 @@ from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransa
 from redrive.rows.sources.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
 from redrive.rows.superseded import OpenLetters, Order, Place, compared_texts, place_of
+from redrive.store.store import Store
 
 _NUMBER = re.compile(r"\d+")
 

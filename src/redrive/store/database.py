@@ -22,7 +22,7 @@ from redrive.errors import SchemaMismatch, StoreError
 from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.store import migrate
-from redrive.store.dialect import Dialect
+from redrive.store.dialects.dialect import Dialect
 from redrive.store.engine import SharedEngine
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from sqlalchemy import Connection, Engine
 
-from redrive.store.dialect import Dialect
+from redrive.store.dialects.dialect import Dialect
 
 
 class SharedEngine:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, select
 
 from redrive.errors import StoreError
 from redrive.store.database import Database
-from redrive.store.dialect import Dialect
+from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import leases
 
 

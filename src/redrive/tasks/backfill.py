@@ -17,9 +17,9 @@ from redrive._internal.shutdown import Stopping
 from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
-from redrive.opening import Store
 from redrive.policy import option_checks
 from redrive.store.schema import task_runs
+from redrive.store.store import Store
 from redrive.tasks.same_work import NO_PARAMS, spellings, written
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from redrive.dlq.change import actor
 from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus, State
-from redrive.opening import Store
-from redrive.store.listed import among
+from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import task_runs, tasks
-from redrive.store.task_log import shown_name
+from redrive.store.sql import among
+from redrive.store.store import Store
 from redrive.tasks.claims import CHANGE
 from redrive.tasks.decide import Next
 from redrive.tasks.people import CANCELLED, checked_note, must_say_which, wake_run

@@ -25,9 +25,9 @@ from sqlalchemy import (
 )
 
 from redrive.model.tasks import State
-from redrive.store.listed import among, as_list
-from redrive.store.owner import is_dead
+from redrive.store.process_identity import is_dead
 from redrive.store.schema import task_attempts, task_changes, task_executors, tasks
+from redrive.store.sql import among, as_list
 from redrive.tasks.decide import Past
 from redrive.tasks.ledger import Ledger
 from redrive.tasks.states import checked

@@ -10,7 +10,7 @@ from redrive.tasks.task import Upstream, shown
 if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
     from pathlib import Path
 
-    from redrive.opening import Store
+    from redrive.store.store import Store
     from redrive.tasks.cancel import TasksCancelled
     from redrive.tasks.people import Decided
 

@@ -18,7 +18,7 @@ from redrive.calls import testmode
 from redrive.clock import SystemClock
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowProgress, FlowReport, FlowStatus, State
-from redrive.opening import Store
+from redrive.store.store import Store
 from redrive.tasks.cancel import cancelled
 from redrive.tasks.decide import Next, decide
 from redrive.tasks.groups import Turnstile

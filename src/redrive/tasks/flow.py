@@ -39,7 +39,7 @@ from redrive.tasks.rules import RunWhen
 from redrive.tasks.task import Task, Upstream, name_of, name_of_task, names_of
 
 if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
-    from redrive.opening import Store
+    from redrive.store.store import Store
     from redrive.tasks.executor import Executor
     from redrive.tasks.run_sensor import OnFailure
 
@@ -125,7 +125,7 @@ class Flow(Decisions):
         """Where its state is kept."""
         with self._lock:
             if self._store is None:
-                from redrive.opening import connect
+                from redrive.store.store import connect
 
                 self._store = connect(self._store_url)
             return self._store

@@ -24,13 +24,13 @@ from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.model.calls import Kind, in_words
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowReport, FlowStatus, State
-from redrive.opening import Store
 from redrive.policy.time_of_day import Daily, due_at
 from redrive.store.encoding import decode, encode
-from redrive.store.owner import begin_work, end_work, is_dead, ourselves
-from redrive.store.registry import note_start
+from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.repositories.known_runs import note_start
+from redrive.store.repositories.tasks import anybody_at, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
-from redrive.store.task_log import anybody_at, report_of
+from redrive.store.store import Store
 from redrive.tasks.graph import Shape
 from redrive.tasks.keys import Before, new_prefix
 from redrive.tasks.place import Place

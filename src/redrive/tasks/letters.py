@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from redrive.dlq.change import settle_within
 from redrive.model.letters import ErrorType, NewLetter, Status
 from redrive.store.encoding import decode
+from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import letters
-from redrive.store.task_log import shown_name
 from redrive.tasks.place import Place
 
 if TYPE_CHECKING:

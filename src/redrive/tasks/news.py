@@ -21,7 +21,7 @@ from redrive.model.tasks import (
     TaskRetried,
     TasksDead,
 )
-from redrive.store.task_log import shown_name
+from redrive.store.repositories.tasks import shown_name
 from redrive.tasks.ledger import Begun, Ledger
 from redrive.tasks.plan import Planner
 from redrive.tasks.progression import Settled

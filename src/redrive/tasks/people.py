@@ -17,12 +17,12 @@ from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, State
-from redrive.opening import Store
+from redrive.store.corrupt_rows import making_sense
 from redrive.store.encoding import encode
-from redrive.store.listed import among
+from redrive.store.repositories.tasks import exactly, find_run, named, no_such_task, shown_name, whole_cause
 from redrive.store.schema import letters, task_changes, task_runs, tasks
-from redrive.store.sense import making_sense
-from redrive.store.task_log import exactly, find_run, named, no_such_task, shown_name, whole_cause
+from redrive.store.sql import among
+from redrive.store.store import Store
 from redrive.tasks.decide import RECOVERS
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named

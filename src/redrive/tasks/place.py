@@ -9,9 +9,9 @@ from uuid import UUID
 from sqlalchemy import Connection, select
 
 from redrive.model.tasks import State
-from redrive.opening import Store
 from redrive.store.encoding import decode
 from redrive.store.schema import task_runs, tasks
+from redrive.store.store import Store
 from redrive.tasks.graph import Shape
 from redrive.tasks.rules import RunWhen
 

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, Text, bindparam, insert, select, update
 
 from redrive.model.tasks import State
 from redrive.store.encoding import decode
-from redrive.store.listed import among, as_list
 from redrive.store.schema import tasks
-from redrive.store.schema.task_tables import PASSED_OVER
+from redrive.store.schema.tasks import PASSED_OVER
+from redrive.store.sql import among, as_list
 from redrive.tasks.claims import CHANGE
 from redrive.tasks.graph import reach
 from redrive.tasks.place import Place

@@ -15,10 +15,10 @@ from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.letters import Status
 from redrive.model.tasks import State
-from redrive.opening import Store
-from redrive.store.listed import among
+from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import letters, task_changes, tasks
-from redrive.store.task_log import shown_name
+from redrive.store.sql import among
+from redrive.store.store import Store
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run

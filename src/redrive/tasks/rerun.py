@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Row, select, update
 from redrive.dlq.change import actor, as_note
 from redrive.errors import FlowError
 from redrive.model.tasks import State
-from redrive.opening import Store
+from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import tasks
-from redrive.store.task_log import shown_name
+from redrive.store.store import Store
 from redrive.tasks.graph import reach
 from redrive.tasks.people import WRONG, Decided, must_say_which, wake_run
 from redrive.tasks.place import Place

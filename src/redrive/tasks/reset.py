@@ -17,9 +17,9 @@ from redrive.model.calls import Kind
 from redrive.model.letters import Status
 from redrive.model.tasks import State
 from redrive.store.encoding import decode
-from redrive.store.listed import among
+from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import task_attempts, task_changes, tasks
-from redrive.store.task_log import shown_name
+from redrive.store.sql import among
 from redrive.tasks.graph import reach
 from redrive.tasks.letters import settle_named
 from redrive.tasks.place import Place

@@ -17,10 +17,10 @@ from redrive._internal.private_files import make_directory, open_new, scratch_be
 from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.tasks import State
-from redrive.opening import Store
 from redrive.store.encoding import decode
+from redrive.store.repositories.tasks import exactly, find_run, shown_name
 from redrive.store.schema import tasks
-from redrive.store.task_log import exactly, find_run, shown_name
+from redrive.store.store import Store
 from redrive.tasks.live import live_file
 from redrive.tasks.place import Place
 from redrive.tasks.work import LARGEST

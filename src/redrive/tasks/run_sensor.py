@@ -13,7 +13,7 @@ from redrive.model.tasks import FlowStatus
 from redrive.policy import option_checks
 
 if TYPE_CHECKING:
-    from redrive.opening import Store
+    from redrive.store.store import Store
 
 OnFailure = Literal["wait", "fail"]
 _LOOKED_AT = 1_000  # runs of the other flow, the newest first

@@ -6,7 +6,7 @@ from redrive.errors import FlowStopped
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.store.database import Database
-from redrive.store.task_log import causes_of
+from redrive.store.repositories.tasks import causes_of
 from redrive.tasks.decide import RECOVERS
 from redrive.tasks.people import CANCELLED
 

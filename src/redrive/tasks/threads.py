@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from redrive.opening import Store
+from redrive.store.store import Store
 from redrive.tasks.graph import Node, followers_of
 from redrive.tasks.perform import perform
 from redrive.tasks.run_sensor import ASKING

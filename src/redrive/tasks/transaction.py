@@ -9,10 +9,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, select
 
-from redrive.opening import Store
+from redrive.store.corrupt_rows import making_sense
+from redrive.store.repositories.tasks import find_run, named, no_such_task
 from redrive.store.schema import tasks
-from redrive.store.sense import making_sense
-from redrive.store.task_log import find_run, named, no_such_task
+from redrive.store.store import Store
 from redrive.tasks.place import Place
 
 T = TypeVar("T")

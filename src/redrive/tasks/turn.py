@@ -18,8 +18,8 @@ from redrive.errors import FlowError
 from redrive.model.calls import Kind, Verdict, in_words
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.encoding import encode
+from redrive.store.repositories.tasks import counts_of, shown_name
 from redrive.store.schema import task_attempts, task_runs, tasks
-from redrive.store.task_log import counts_of, shown_name
 from redrive.tasks.cancel import cancelled
 from redrive.tasks.census import Census, census
 from redrive.tasks.claims import Claim, Wanted, active, claim, is_idle, next_due

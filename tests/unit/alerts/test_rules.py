@@ -38,7 +38,7 @@ from redrive.model.calls import Kind
 from redrive.model.runs import RunStatus, Tier
 from redrive.model.tasks import FlowStatus, State
 from redrive.policy.time_of_day import Daily
-from redrive.store.owner import ourselves
+from redrive.store.process_identity import ourselves
 from tests.support.alert_snapshots import (
     HOUR,
     NOW,

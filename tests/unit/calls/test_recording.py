@@ -19,7 +19,7 @@ from redrive.calls.metrics import publisher
 from redrive.calls.metrics.window import Book
 from redrive.events import bus
 from redrive.policy.consensus import Heard
-from redrive.store import service_log
+from redrive.store.repositories import services as service_log
 from redrive.testing import FakeClock
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)

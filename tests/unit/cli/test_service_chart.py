@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.cli.service_chart import Grid, bars, beginning, chart, share, short, span
-from redrive.store.service_log import ServiceWindow
+from redrive.store.repositories.services import ServiceWindow
 
 NOW = datetime(2027, 1, 1, 12, 20, tzinfo=UTC)
 GRID = Grid(3600, 2, 3)

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from redrive.cli.store import beside, in_words
-from redrive.store import retention
+from redrive.store.retention import finished
 from tests.support.retention import left, ran
 
 READING = [
@@ -85,7 +85,7 @@ def test_migrate_makes_a_store_and_says_when_there_is_nothing_to_do(run, here):
 @pytest.fixture
 def old_runs(store):
     """Two more than it takes to learn what is usual."""
-    ran(store, *range(100, 102 + retention.NEWEST))
+    ran(store, *range(100, 102 + finished.NEWEST))
 
 
 def test_a_purge_says_what_it_would_remove_and_then_removes_it(run, store, old_runs):
@@ -95,14 +95,14 @@ def test_a_purge_says_what_it_would_remove_and_then_removes_it(run, store, old_r
         "would remove 2 runs of pipelines; nothing was changed",
         "60 runs of that age stay: unfinished, waited for, or needed to say what is usual",
     ]
-    assert len(left(store)) == retention.NEWEST + 2
+    assert len(left(store)) == finished.NEWEST + 2
     done = run("store", "purge", "--older-than", "90d", "--json")
     assert json.loads(done.out) == {
         **{"runs": 2, "flows": 0, "tasks": 0, "files": 0, "elsewhere": 0, "alerts": 0, "services": 0},
-        **{"kept": retention.NEWEST, "dry_run": False},
+        **{"kept": finished.NEWEST, "dry_run": False},
     }
     assert "the file itself does not shrink, unless by SQLite's VACUUM" in done.err
-    assert len(left(store)) == retention.NEWEST
+    assert len(left(store)) == finished.NEWEST
     again = run("store", "purge", "--older-than", "90d")
     assert again.err.startswith("removed nothing\n")
 
@@ -110,9 +110,9 @@ def test_a_purge_says_what_it_would_remove_and_then_removes_it(run, store, old_r
 def test_a_person_is_asked_before_anything_is_removed(terminal, store, old_runs):
     refused = terminal("store", "purge", "--older-than", "90d", keys="n\n")
     assert "Remove 2 runs of pipelines for good?" in refused.out
-    assert (refused.code, len(left(store))) == (64, retention.NEWEST + 2)
+    assert (refused.code, len(left(store))) == (64, finished.NEWEST + 2)
     agreed = terminal("store", "purge", "--older-than", "90d", keys="y\n")
-    assert (agreed.code, len(left(store))) == (0, retention.NEWEST)
+    assert (agreed.code, len(left(store))) == (0, finished.NEWEST)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_results_are_looked_for_where_the_settings_say_unless_another_place_is_n
 
 
 def test_what_is_gone_is_told_in_words():
-    purged = retention.StorePurged(runs=1, flows=1, tasks=1_200, files=3, elsewhere=1, alerts=2, services=4)
+    purged = finished.StorePurged(runs=1, flows=1, tasks=1_200, files=3, elsewhere=1, alerts=2, services=4)
     assert in_words(purged) == (
         "1 run of pipelines, 1 run of flows with 1,200 tasks and 3 files, 2 alerts, 4 quarters of an hour of services"
     )

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import delete, insert, update
 
 import redrive
-from redrive.store import retention
+from redrive.store.retention import finished
 from redrive.store.schema import leases, letters, runs
 from redrive.testing import Answer, FaultyServer
 from tests.support.retention import left, ran
@@ -144,14 +144,14 @@ def test_the_metrics_are_put_into_the_file_that_is_named(run, here, failed):
 
 
 def test_runs_are_forgotten_as_the_settings_say_and_else_never(run, store, settings):
-    ran(store, *range(100, 102 + retention.NEWEST))
+    ran(store, *range(100, 102 + finished.NEWEST))
     assert run("watch", "--once").code == 0
-    assert len(left(store)) == retention.NEWEST + 2
+    assert len(left(store)) == finished.NEWEST + 2
     settings('[retention]\nruns = "90d"\n')
     tomorrow = delete(leases).where(leases.c.name == "purge")
     store.database.write(lambda connection: connection.execute(tomorrow))
     assert run("watch", "--once").code == 0
-    assert len(left(store)) == retention.NEWEST
+    assert len(left(store)) == finished.NEWEST
 
 
 def test_watch_purges_settled_letters_as_the_settings_say(run, store, settings):
@@ -174,12 +174,12 @@ def test_watch_purges_settled_letters_as_the_settings_say(run, store, settings):
 
 
 def test_runs_stay_while_the_directory_of_their_results_is_not_there(run, store, settings):
-    ran(store, *range(100, 102 + retention.NEWEST))
+    ran(store, *range(100, 102 + finished.NEWEST))
     settings('[retention]\nruns = "90d"\nfiles = "unmounted"\n')
     answer = run("watch", "--once")
     assert answer.code == 70
     assert "unmounted' in which results of flows could be" in answer.sentence
-    assert len(left(store)) == retention.NEWEST + 2
+    assert len(left(store)) == finished.NEWEST + 2
 
 
 def test_probes_are_found_beside_the_settings_and_asked(run, store, settings, here, monkeypatch):

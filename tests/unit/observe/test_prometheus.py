@@ -25,9 +25,9 @@ from redrive.observe import prometheus
 from redrive.observe.figures import Figures, LetterFigures, RunFigures
 from redrive.observe.metric_families import families
 from redrive.policy.breaker import State
+from redrive.store.repositories.service_state import ServiceState
+from redrive.store.repositories.services import EndpointSums, ServiceWindow
 from redrive.store.schema import OUTCOMES, STATUSES
-from redrive.store.service_log import EndpointSums, ServiceWindow
-from redrive.store.shared import ServiceState
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 SECRETS = ("https://user:hunter2@bank.example", "https://user:hunter3@bank.example", "x?api_key=hunter2hunter2")

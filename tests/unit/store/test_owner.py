@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from redrive.store.owner import begin_work, end_work, is_dead, ourselves
+from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
 
 pytestmark = pytest.mark.process
 
-SAYS_WHO_IT_IS = "from redrive.store.owner import ourselves; print(ourselves())"
+SAYS_WHO_IT_IS = "from redrive.store.process_identity import ourselves; print(ourselves())"
 
 
 @pytest.fixture

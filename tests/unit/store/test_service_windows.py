@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from redrive.calls.metrics.window import EDGES, spread
 from redrive.model.calls import Kind
+from redrive.store.repositories.services import ServiceWindow, percentile, together
 from redrive.store.schema import OUTCOMES
-from redrive.store.service_log import ServiceWindow, percentile, together
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
 

@@ -20,7 +20,7 @@ from redrive.errors import LetterError
 
 if TYPE_CHECKING:
     from redrive.model.letters import EditReport, Letter
-    from redrive.opening import Store
+    from redrive.store.store import Store
 
 MISSING: Any = object()  # no record was given, which is another thing than None
 _COLUMNS = (

@@ -19,7 +19,7 @@ from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
 
 if TYPE_CHECKING:
-    from redrive.opening import Store
+    from redrive.store.store import Store
     from redrive.tasks.backfill import Backfill, Backfilled
     from redrive.tasks.flow import Flow
 

@@ -20,8 +20,8 @@ from redrive.tasks.live import live_file, read_live
 
 if TYPE_CHECKING:
     from redrive.cli.output import Output
-    from redrive.opening import Store
-    from redrive.store.task_log import AttemptRow, TaskDetails
+    from redrive.store.repositories.tasks import AttemptRow, TaskDetails
+    from redrive.store.store import Store
 
 _POLL = 0.5  # seconds between two looks at the file and the store
 _OVER = (State.SUCCESS, State.SKIPPED, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER)

@@ -11,7 +11,7 @@ from redrive.cli.exits import Refused
 
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport
-    from redrive.opening import Store
+    from redrive.store.store import Store
 
 app = noun("Tasks of flows: where they stand, what went wrong, and what becomes of it.", bare="ls")
 

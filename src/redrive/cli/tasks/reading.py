@@ -18,7 +18,7 @@ from redrive.model.calls import in_words
 from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
-    from redrive.store.task_log import TaskRow
+    from redrive.store.repositories.tasks import TaskRow
 
 _CAUSE_COLUMNS = (
     Column(title="cause", least=16),

@@ -12,8 +12,8 @@ from redrive.cli.letter_view import plain
 from redrive.store.encoding import encode
 
 if TYPE_CHECKING:
-    from redrive.opening import Store
-    from redrive.store.task_log import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskRow
+    from redrive.store.repositories.tasks import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskRow
+    from redrive.store.store import Store
 
 
 class TaskView:

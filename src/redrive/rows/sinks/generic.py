@@ -30,7 +30,7 @@ from redrive.rows.sinks.transacted import TransactedTable, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 from redrive.store.database import Database
-from redrive.store.dialect import Dialect
+from redrive.store.dialects.dialect import Dialect
 
 _VALUES: Rules = {**NESTED, UUID: str}
 _TYPES: dict[ColumnType, sa.types.TypeEngine[Any]] = {

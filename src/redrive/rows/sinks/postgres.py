@@ -38,7 +38,7 @@ from redrive.rows.sinks.shape import Shape, TableName, listed, quoted
 from redrive.rows.sinks.transacted import Faults, TransactedTable, execute_with, is_row_fault
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.store.database import Database
-from redrive.store.postgres import PostgresDialect
+from redrive.store.dialects.postgres import PostgresDialect
 
 with needs("postgres"):
     import psycopg

@@ -31,7 +31,7 @@ from redrive.rows.sinks.transacted import Faults, TransactedTable, execute_with,
 from redrive.rows.sinks.types_of import ColumnType, types_of
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
 from redrive.store.database import Database
-from redrive.store.sqlite import SqliteDialect
+from redrive.store.dialects.sqlite import SqliteDialect
 
 
 def _number(number: float) -> float:

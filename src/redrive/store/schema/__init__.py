@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.store.schema.alert_tables import (
+from redrive.store.schema.alerts import (
     ALERT_IS_OPEN,
     ALERT_OPEN_MARK,
     alert_sends,
@@ -12,7 +12,7 @@ from redrive.store.schema.alert_tables import (
     leases,
 )
 from redrive.store.schema.base import SCHEMA, metadata
-from redrive.store.schema.letter_tables import (
+from redrive.store.schema.letters import (
     OPEN_MARK,
     STATUSES,
     cause_hours,
@@ -23,8 +23,8 @@ from redrive.store.schema.letter_tables import (
     letters,
     replayed_rows,
 )
-from redrive.store.schema.run_tables import checkpoints, pipelines, run_key_blocks, run_keys, runs
-from redrive.store.schema.service_tables import (
+from redrive.store.schema.runs import checkpoints, pipelines, run_key_blocks, run_keys, runs
+from redrive.store.schema.services import (
     OUTCOMES,
     breakers,
     credentials,
@@ -34,7 +34,7 @@ from redrive.store.schema.service_tables import (
     service_reporters,
     service_rollups,
 )
-from redrive.store.schema.task_tables import task_attempts, task_changes, task_executors, task_runs, tasks
+from redrive.store.schema.tasks import task_attempts, task_changes, task_executors, task_runs, tasks
 
 __all__ = [
     "ALERT_IS_OPEN",

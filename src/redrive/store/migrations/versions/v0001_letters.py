@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.types import Digest, Moment, RunId, Value
+from redrive.store.column_types import Digest, Moment, RunId, Value
 
 revision = "0001"
 down_revision = None

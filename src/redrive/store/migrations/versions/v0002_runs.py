@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.types import Digest, Moment, RunId, Value
+from redrive.store.column_types import Digest, Moment, RunId, Value
 
 revision = "0002"
 down_revision = "0001"

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.types import Moment, RunId
+from redrive.store.column_types import Moment, RunId
 
 revision = "0003"
 down_revision = "0002"

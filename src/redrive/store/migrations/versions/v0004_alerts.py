@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.types import Moment, RunId, Value
+from redrive.store.column_types import Moment, RunId, Value
 
 revision = "0004"
 down_revision = "0003"

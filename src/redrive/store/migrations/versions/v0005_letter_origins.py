@@ -9,7 +9,7 @@ import secrets
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.types import Moment, RunId, Value
+from redrive.store.column_types import Moment, RunId, Value
 
 revision = "0005"
 down_revision = "0004"

@@ -15,8 +15,8 @@ from sqlalchemy import (
     text,
 )
 
+from redrive.store.column_types import Digest, Moment, RunId, Value
 from redrive.store.schema.base import Id, metadata
-from redrive.store.types import Digest, Moment, RunId, Value
 
 STATUSES = ("pending", "reprocessed", "discarded", "escalated")
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, update
 
 from redrive.model.runs import Counts
 from redrive.policy.time_of_day import Daily
-from redrive.store.dialect import Dialect
+from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import pipelines
 
 Runnable = Literal["pipeline", "flow"]

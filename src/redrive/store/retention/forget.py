@@ -14,10 +14,11 @@ from sqlalchemy import Connection, Table, delete, func, or_, select
 from redrive.errors import StoreError
 from redrive.model.letters import OPEN
 from redrive.store.database import Database
-from redrive.store.owner import is_dead
-from redrive.store.registry import Runnable
-from redrive.store.retention import BATCH, Retention
-from redrive.store.retention_flows import FlowRetention
+from redrive.store.process_identity import is_dead
+from redrive.store.repositories.known_runs import Runnable
+from redrive.store.repositories.tasks import anybody_at
+from redrive.store.retention.finished import BATCH, Retention
+from redrive.store.retention.flows import FlowRetention
 from redrive.store.schema import (
     breakers,
     checkpoints,
@@ -35,7 +36,6 @@ from redrive.store.schema import (
     service_rollups,
     task_runs,
 )
-from redrive.store.task_log import anybody_at
 
 _OF_SERVICES: tuple[Table, ...] = (
     service_minutes,

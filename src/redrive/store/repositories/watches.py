@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, select
 
 from redrive.store import lease
-from redrive.store.dialect import Dialect
-from redrive.store.owner import is_dead
+from redrive.store.dialects.dialect import Dialect
+from redrive.store.process_identity import is_dead
 from redrive.store.schema import leases
 
 WATCH = "watch"

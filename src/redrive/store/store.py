@@ -24,16 +24,16 @@ from redrive.model.runs import RunEnded
 from redrive.model.tasks import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.store import migrate
 from redrive.store.database import PATIENCE, Database
-from redrive.store.dialect import Dialect
-from redrive.store.run_log import RunLog
-from redrive.store.service_log import ServiceLog
-from redrive.store.shared import SharedState
-from redrive.store.task_log import TaskLog
+from redrive.store.dialects.dialect import Dialect
+from redrive.store.repositories.runs import RunLog
+from redrive.store.repositories.service_state import SharedState
+from redrive.store.repositories.services import ServiceLog
+from redrive.store.repositories.tasks import TaskLog
 
 if TYPE_CHECKING:
     from redrive.alerts.desk import Desk
     from redrive.alerts.settings import AlertSettings
-    from redrive.store.retention import StorePurged
+    from redrive.store.retention.finished import StorePurged
 
 DEFAULT = ".redrive/redrive.db"
 _FOR_ALERTS = (RunEnded, FlowEnded, TasksDead, TaskFailed, SlaAtRisk, LettersReplayed, LettersChanged, LettersPurged)
@@ -144,7 +144,7 @@ class Store:
         files       the directory that `Flow(files=…)` names, where the results are there
         progress    is called with how many runs were looked at, and of how many
         """
-        from redrive.store.purge import place_of_results, purge
+        from redrive.store.retention.purge import place_of_results, purge
 
         # By the clock that all who share the store have in common: one that is ahead would take what is young.
         before = old_before(older_than, self.database.read(self.database.dialect.now))
@@ -224,7 +224,7 @@ def _alerts(settings: config.Settings, *, may_lack_secrets: bool) -> AlertSettin
 
 
 def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
-    from redrive.store.sqlite import SqliteDialect
+    from redrive.store.dialects.sqlite import SqliteDialect
 
     if url is None or (isinstance(url, str) and not url):
         return SqliteDialect(Path(DEFAULT), patience=patience)
@@ -244,7 +244,7 @@ def _dialect(url: str | os.PathLike[str] | None, patience: float) -> Dialect:
             raise UnknownStore("a store in memory would lose its letters with the process; name a file: sqlite:///x.db")
         return SqliteDialect(_file(parsed.database), patience=patience)
     if backend in {"postgresql", "postgres"}:
-        from redrive.store.postgres import PostgresDialect
+        from redrive.store.dialects.postgres import PostgresDialect
 
         return PostgresDialect(parsed)
     raise UnknownStore(f"a store is SQLite or PostgreSQL, not {backend}; write {STORE_FORMS}")

@@ -18,9 +18,9 @@ from sqlalchemy import Connection, delete, exists, func, select, update
 from redrive.errors import StoreError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
-from redrive.store.listed import among
-from redrive.store.retention import FLOWS, PURGING, Retention, StorePurged
+from redrive.store.retention.finished import FLOWS, PURGING, Retention, StorePurged
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
+from redrive.store.sql import among
 
 RUNS = 100
 TASKS = 2_000

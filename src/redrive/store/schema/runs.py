@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, PrimaryKeyConstraint, Table, Text, text
 
+from redrive.store.column_types import Digest, Moment, RunId, Value
 from redrive.store.schema.base import metadata
-from redrive.store.types import Digest, Moment, RunId, Value
 
 # One row per run of a pipeline, resumed parts included.
 runs = Table(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, case, text
 
+from redrive.store.column_types import Moment, RunId, Value
 from redrive.store.schema.base import Id, metadata
-from redrive.store.types import Moment, RunId, Value
 
 alerts = Table(
     "alerts",

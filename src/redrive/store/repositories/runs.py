@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, Connection, Row, select
 
 from redrive.errors import PipelineError
 from redrive.model.runs import COUNTED, Counts, Report, RunStatus, Tier
+from redrive.store.corrupt_rows import making_sense
 from redrive.store.database import Database
 from redrive.store.schema import checkpoints, runs
-from redrive.store.sense import making_sense
 
 _COLUMNS = {name: runs.c[name if name in {"batches", "retries"} else f"rows_{name}"] for name in COUNTED}
 _DIGITS = 32

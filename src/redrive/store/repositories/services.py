@@ -16,10 +16,10 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
 from redrive.calls.metrics.window import EDGES
 from redrive.policy.retry import REPEATABLE
-from redrive.store import service_sums
 from redrive.store.database import Database
+from redrive.store.repositories import service_sums
+from redrive.store.repositories.service_sums import ENDPOINT_SUMS, EPOCH, SUMS
 from redrive.store.schema import OUTCOMES, service_endpoints, service_latencies, service_minutes, service_rollups
-from redrive.store.service_sums import ENDPOINT_SUMS, EPOCH, SUMS
 
 if TYPE_CHECKING:
     from redrive.calls.metrics.publisher import Batch

@@ -21,7 +21,7 @@ from sqlalchemy.pool import QueuePool
 from redrive._internal.private_files import make_directory, open_new, scratch_beside, tighten
 from redrive.errors import StoreError
 from redrive.model.calls import Kind
-from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
+from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, Sighting
 from redrive.store.encoding import decode, encode, is_same
 from redrive.store.schema import SCHEMA, STATUSES
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Table, delete
 
 from redrive.calls.metrics.window import MINUTES_KEPT, Book
-from redrive.store.dialect import Dialect
+from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import (
     service_endpoints,
     service_latencies,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Integer, PrimaryKeyConstraint, Table, Text, text
 
+from redrive.store.column_types import Moment
 from redrive.store.schema.base import metadata
-from redrive.store.types import Moment
 
 # What each process last said of a service's circuit, by its own evidence (see `redrive.policy.consensus`); a reset by hand
 # is said by the host `*`. All times are by the database's clock.

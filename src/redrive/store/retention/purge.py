@@ -12,9 +12,9 @@ from pathlib import Path
 
 from redrive.errors import StoreError
 from redrive.store.database import Database
-from redrive.store.retention import FLOWS, PIPELINES, Retention, StorePurged
-from redrive.store.retention_flows import FlowRetention
-from redrive.store.service_log import ServiceLog
+from redrive.store.repositories.services import ServiceLog
+from redrive.store.retention.finished import FLOWS, PIPELINES, Retention, StorePurged
+from redrive.store.retention.flows import FlowRetention
 
 Progress = Callable[[int, int], None]
 

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from redrive._internal.masking import mask
 from redrive._internal.optional import needs
 from redrive.model.calls import Kind
-from redrive.store.dialect import PUT_COLUMNS, LetterRow, Sighting
+from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, Sighting
 from redrive.store.encoding import decode, encode
 
 with needs("postgres"):

@@ -15,13 +15,13 @@ from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 
 from redrive.errors import FlowError
 from redrive.model.tasks import FlowReport, FlowStatus, State
+from redrive.store.corrupt_rows import making_sense
 from redrive.store.database import Database
 from redrive.store.encoding import decode
-from redrive.store.listed import among
-from redrive.store.owner import is_dead
-from redrive.store.run_log import is_run, of_run
+from redrive.store.process_identity import is_dead
+from redrive.store.repositories.runs import is_run, of_run
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
-from redrive.store.sense import making_sense
+from redrive.store.sql import among
 
 T = TypeVar("T")
 

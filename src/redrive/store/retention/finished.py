@@ -20,7 +20,7 @@ from redrive.model.letters import Status
 from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus
 from redrive.store.database import Database
-from redrive.store.listed import among
+from redrive.store.repositories.service_sums import EPOCH
 from redrive.store.schema import (
     ALERT_IS_OPEN,
     alert_sends,
@@ -36,7 +36,7 @@ from redrive.store.schema import (
     task_executors,
     task_runs,
 )
-from redrive.store.service_sums import EPOCH
+from redrive.store.sql import among
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, text
 
+from redrive.store.column_types import Moment, RunId
 from redrive.store.schema.base import Id, metadata
-from redrive.store.types import Moment, RunId
 
 # One row per run of a flow. `params` and `shape` are JSON text: compared as such, and read by us alone.
 task_runs = Table(

@@ -1,0 +1,1 @@
+"""The two databases of a store: one small contract, SQLite and PostgreSQL."""
