@@ -20,7 +20,7 @@ from redrive.calls.attempts import Attempts, Block
 from redrive.calls.metrics.counters import Stats
 from redrive.dlq.filters import Filter
 from redrive.dlq.queue import DeadLetters
-from redrive.dlq.target import Reprocesses
+from redrive.dlq.replay.target import Reprocesses
 from redrive.model import alerts, calls, letters, runs, tasks
 from redrive.policy.breaker import State as Circuit
 from redrive.policy.consensus import DrainedKey

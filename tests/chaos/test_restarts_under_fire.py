@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import redrive
-from redrive.dlq import put as putting
+from redrive.dlq.insert import insert as putting
 from redrive.model.letters import Status
 from tests.oracles.letters import checked_store
 from tests.support import letters_worker

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 import redrive
-from redrive.dlq.claims import Claims
+from redrive.dlq.replay.claims import Claims
 from redrive.store.schema import letters as letters_table
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 
 import redrive
 from redrive.calls.metrics import publisher
-from redrive.dlq import retain
+from redrive.dlq import retention
 
 COMMIT = b"Q\0\0\0\x0bCOMMIT\0"  # as the client sends it
 
@@ -153,7 +153,7 @@ def test_letters_are_discarded_once_and_the_log_says_so_once(censor):
 
 
 def test_a_purge_goes_on_to_its_end(censor, monkeypatch):
-    monkeypatch.setattr(retain, "BATCH", 10)
+    monkeypatch.setattr(retention, "BATCH", 10)
     dlq, answers = censor
     dlq.put_many(letters(30), pipeline="vendor")
     dlq.discard(pipeline="vendor", note="too old")

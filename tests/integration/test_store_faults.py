@@ -168,7 +168,7 @@ def fill_the_disk(directory, ballast, limit):
     import sqlite3
 
     import redrive
-    from redrive.dlq import put as putting
+    from redrive.dlq.insert import insert as putting
 
     def put():
         letters = (redrive.NewLetter({"n": n, "text": "x" * 2_000}, "bad", key=str(n)) for n in range(1_500))

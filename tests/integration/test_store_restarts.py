@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import redrive
-from redrive.dlq import put as putting
+from redrive.dlq.insert import insert as putting
 from redrive.errors import SchemaMismatch
 from redrive.model.letters import Stored
 

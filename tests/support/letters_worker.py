@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import psycopg
 
 import redrive
-from redrive.dlq import put as putting
-from redrive.dlq import retain
+from redrive.dlq import retention
+from redrive.dlq.insert import insert as putting
 from tests.oracles.effects import EffectLedger
 from tests.support.killable import serve
 
@@ -95,7 +95,7 @@ def upsert(target, rows):
 
 def purge(mouth, *, url, batch, older_than="30d", times=1):
     """Remove what was settled so long ago."""
-    retain.BATCH = batch
+    retention.BATCH = batch
     store = connect(url, mouth)
     mouth.say("report", letters=sum(store.dlq.purge(older_than=older_than).letters for _ in range(times)))
 

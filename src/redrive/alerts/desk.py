@@ -23,7 +23,7 @@ from redrive.alerts.sender import Sender
 from redrive.alerts.settings import AlertSettings
 from redrive.alerts.silences import SilenceLog, check_silence
 from redrive.clock import Clock
-from redrive.dlq.change import actor
+from redrive.dlq.status import actor
 from redrive.errors import AlertError, StoreError
 from redrive.model.alerts import (
     Alert,

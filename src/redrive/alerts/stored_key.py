@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from redrive.alerts.custom import CUSTOM
 from redrive.alerts.safe_text import safe_line
-from redrive.dlq.digests import Digests
+from redrive.dlq.insert.digests import Digests
 from redrive.store.database import Database
 
 LONGEST = 255

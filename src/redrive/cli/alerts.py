@@ -196,7 +196,7 @@ def resolve(
 
 
 def _resolve_keys(session: Session, keys: Iterable[str], note: str | None) -> None:
-    from redrive.dlq.change import actor
+    from redrive.dlq.status import actor
 
     with session.opened() as store:
         if not store.alerts.settings.enabled:
@@ -256,7 +256,7 @@ def send_test(
 
 
 def _decide(session: Session, ids: Iterable[int], decide: Callable[[Desk, int, str], Alert], done: str) -> None:
-    from redrive.dlq.change import actor
+    from redrive.dlq.status import actor
 
     with session.opened() as store, _in_a_sentence():
         for alert_id in ids:

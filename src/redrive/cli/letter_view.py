@@ -76,7 +76,7 @@ class LetterView:
 
     def changes(self, before: Any, after: Any) -> list[tuple[str, str, str]]:
         """What an edit changed: the path, and the value before and after as short JSON."""
-        from redrive.dlq.edits import diff
+        from redrive.dlq.edit.corrections import diff
 
         def hidden(record: Any) -> Any:
             return mask_all(self._redactor.record(record))

@@ -359,7 +359,7 @@ def forget(
 
     Examples: redrive runs forget vendor_2024; redrive runs forget vendor_2024 --go
     """
-    from redrive.dlq.change import actor
+    from redrive.dlq.status import actor
     from redrive.store.retention.forget import find_work, forget_work
 
     with session.opened() as store:

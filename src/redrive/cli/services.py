@@ -291,7 +291,7 @@ def forget(
 
     Examples: redrive services forget shipfast; redrive services forget shipfast --go
     """
-    from redrive.dlq.change import actor
+    from redrive.dlq.status import actor
     from redrive.store.retention.forget import count_service, forget_service
 
     with session.opened() as store:

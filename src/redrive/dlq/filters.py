@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, and_, false, select, true
 
-from redrive.dlq.prepare import as_key, checked_error_type, checked_pipeline, storable
+from redrive.dlq.insert.row_builder import as_key, checked_error_type, checked_pipeline, storable
 from redrive.errors import LetterError
 from redrive.model.letters import OPEN, Status
 from redrive.store.repositories.runs import is_run, of_run

@@ -11,24 +11,24 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from redrive.dlq import edit as editing
-from redrive.dlq import find as finding
-from redrive.dlq import retain, transfer
+from redrive.dlq import queries as finding
+from redrive.dlq import retention, transfer
 from redrive.dlq.causes import find_causes
-from redrive.dlq.change import ACTIONS, actor, as_note, checked_note, settle_batch
-from redrive.dlq.change import BATCH as SETTLED_AT_ONCE
-from redrive.dlq.claims import LEASE
-from redrive.dlq.digests import Digests
-from redrive.dlq.due import Schedule
-from redrive.dlq.edit import MISSING
+from redrive.dlq.edit import edit as editing
+from redrive.dlq.edit.edit import MISSING
 from redrive.dlq.filters import Filter, moment
-from redrive.dlq.match import RowThatCounts
-from redrive.dlq.prepare import Preparer
-from redrive.dlq.put import in_order, put_all, put_rows
+from redrive.dlq.insert.digests import Digests
+from redrive.dlq.insert.insert import in_order, put_all, put_rows
+from redrive.dlq.insert.match import RowThatCounts
+from redrive.dlq.insert.row_builder import Preparer
 from redrive.dlq.redact import Redactor
-from redrive.dlq.replay import BATCH, Plan, Progress, Replay
-from redrive.dlq.scope import must_not_hide_tasks, scoped
-from redrive.dlq.target import Reprocesses, Target
+from redrive.dlq.replay.claims import LEASE
+from redrive.dlq.replay.replay import BATCH, Plan, Progress, Replay
+from redrive.dlq.replay.scope import must_not_hide_tasks, scoped
+from redrive.dlq.replay.target import Reprocesses, Target
+from redrive.dlq.schedule import Schedule
+from redrive.dlq.status import ACTIONS, actor, as_note, checked_note, settle_batch
+from redrive.dlq.status import BATCH as SETTLED_AT_ONCE
 from redrive.errors import LetterError
 from redrive.events.bus import Announcer, Hook
 from redrive.model.letters import (
@@ -281,7 +281,7 @@ class DeadLetters:
 
     def size(self) -> QueueSize:
         """How full the queue is."""
-        return self._database.read(lambda connection: retain.size(connection, self._database, now=_now()))
+        return self._database.read(lambda connection: retention.size(connection, self._database, now=_now()))
 
     # ── deciding ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -502,7 +502,7 @@ class DeadLetters:
                 self._tell(LettersPurged(count=count, before=before, actor=actor()))
 
         chosen = self._filter(filters, now)
-        return retain.purge(self._database, chosen, before=before, dry_run=dry_run, gone=gone, within=within)
+        return retention.purge(self._database, chosen, before=before, dry_run=dry_run, gone=gone, within=within)
 
     def export(self, **filters: Any) -> Iterator[str]:
         """Letters as lines of NDJSON."""

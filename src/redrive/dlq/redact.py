@@ -23,7 +23,7 @@ from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 from redrive._internal.masking import MASK, mask, mask_start
-from redrive.dlq.forms import mask_form
+from redrive.dlq.form_fields import mask_form
 from redrive.store.encoding import decode, encode
 
 # Shorter values are found in every message.

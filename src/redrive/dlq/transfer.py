@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from redrive.dlq.digests import PREFIX, Digests, salt_id
 from redrive.dlq.filters import Filter, checked_status
-from redrive.dlq.find import in_parts, snapshot
 from redrive.dlq.fingerprint import Fingerprint
-from redrive.dlq.prepare import REDACTED, masked_record, masked_text, storable
-from redrive.dlq.put import CauseFound, add_causes
+from redrive.dlq.insert.digests import PREFIX, Digests, salt_id
+from redrive.dlq.insert.insert import CauseFound, add_causes
+from redrive.dlq.insert.row_builder import REDACTED, masked_record, masked_text, storable
+from redrive.dlq.queries import in_parts, snapshot
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
 from redrive.model.letters import OPEN, Imported

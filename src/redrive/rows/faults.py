@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from redrive._internal.masking import mask_start
 from redrive.calls.failure_of import story_of
 from redrive.classify.classifier import Classifier
-from redrive.dlq.prepare import error_text, storable
+from redrive.dlq.insert.row_builder import error_text, storable
 from redrive.errors import PipelineError, RedriveError
 from redrive.model.calls import Kind, Scope
 

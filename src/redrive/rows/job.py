@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redrive.dlq.prepare import storable
+from redrive.dlq.insert.row_builder import storable
 from redrive.events.bus import Announcer
 from redrive.rows.gate import Gate
 from redrive.rows.prepare import OnDuplicate, Preparation

@@ -20,8 +20,8 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, null, select, upd
 
 from redrive._internal.masking import mask_all, mask_start
 from redrive._internal.tracing import trace_id
-from redrive.dlq.claims import Claims, abandon_run, owner_of_run
-from redrive.dlq.prepare import storable
+from redrive.dlq.insert.row_builder import storable
+from redrive.dlq.replay.claims import Claims, abandon_run, owner_of_run
 from redrive.errors import PipelineError, RunStopped
 from redrive.model.calls import Kind, in_words
 from redrive.model.runs import Counts, RunStatus, Tier

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from redrive._internal.shutdown import Stopping
 from redrive.classify.signals import is_interrupt
-from redrive.dlq.prepare import checked_pipeline, storable
+from redrive.dlq.insert.row_builder import checked_pipeline, storable
 from redrive.errors import CallError, LetterError, RedriveError, RunStopped, StatedVerdict, StoreError
 from redrive.events.bus import Announcer, Hook
 from redrive.model.letters import Letter

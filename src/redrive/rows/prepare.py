@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redrive._internal.masking import mask
-from redrive.dlq.prepare import error_text, key_text
+from redrive.dlq.insert.row_builder import error_text, key_text
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts
 from redrive.rows import duplicates

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
-from redrive.dlq.target import Outcomes, note_rows
+from redrive.dlq.replay.target import Outcomes, note_rows
 from redrive.errors import Discard, SinkMismatch, SourceError, Superseded
 from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, Letter

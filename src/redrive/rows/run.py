@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from redrive._internal.interrupts import is_from_signal_handler
 from redrive._internal.shutdown import Stopping
 from redrive.classify.signals import is_interrupt
-from redrive.dlq.prepare import storable
+from redrive.dlq.insert.row_builder import storable
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.model.calls import Kind
 from redrive.model.runs import (

@@ -16,10 +16,10 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, select, update
 
 from redrive._internal.shutdown import Cancellation
-from redrive.dlq.claims import Claims
-from redrive.dlq.digests import PREFIX
-from redrive.dlq.edited_keys import KeysOf, Respelled, StoredTexts, find_edited, respell, respelled
-from redrive.dlq.prepare import as_key, key_text, storable
+from redrive.dlq.edit.keys import KeysOf, Respelled, StoredTexts, find_edited, respell, respelled
+from redrive.dlq.insert.digests import PREFIX
+from redrive.dlq.insert.row_builder import as_key, key_text, storable
+from redrive.dlq.replay.claims import Claims
 from redrive.errors import RunStopped
 from redrive.model.calls import Kind
 from redrive.model.letters import NewLetter

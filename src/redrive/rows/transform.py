@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive._internal.optional import needs
-from redrive.dlq.prepare import error_text
+from redrive.dlq.insert.row_builder import error_text
 from redrive.errors import PipelineError, RedriveError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused

@@ -18,8 +18,8 @@ from itertools import takewhile
 
 from sqlalchemy import Connection
 
-from redrive.dlq.match import RowThatCounts
-from redrive.dlq.prepare import key_text
+from redrive.dlq.insert.match import RowThatCounts
+from redrive.dlq.insert.row_builder import key_text
 from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts, Tier

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, select, update
 
-from redrive.dlq.change import actor
+from redrive.dlq.status import actor
 from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus, State

@@ -19,7 +19,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import NoResultFound
 
-from redrive.dlq.change import actor, settle_within
+from redrive.dlq.status import actor, settle_within
 from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.model.calls import Kind, in_words
 from redrive.model.letters import Status

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from redrive.dlq.change import settle_within
+from redrive.dlq.status import settle_within
 from redrive.model.letters import ErrorType, NewLetter, Status
 from redrive.store.encoding import decode
 from redrive.store.repositories.tasks import shown_name

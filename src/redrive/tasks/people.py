@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Select, insert, select, update
 
-from redrive.dlq.change import actor, as_note, settle_within
+from redrive.dlq.status import actor, as_note, settle_within
 from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.letters import Status

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, select, update
 
-from redrive.dlq.change import actor, as_note
+from redrive.dlq.status import actor, as_note
 from redrive.errors import FlowError
 from redrive.model.tasks import State
 from redrive.store.repositories.tasks import shown_name

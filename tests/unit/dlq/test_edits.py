@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.dlq.edits import diff, expression, merge_patch
+from redrive.dlq.edit.corrections import diff, expression, merge_patch
 from redrive.model.letters import ABSENT, Change
 from redrive.store.encoding import encode
 

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import redrive
-from redrive.dlq import change, put
+from redrive.dlq import status as change
+from redrive.dlq.insert import insert
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.model.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
 
@@ -29,7 +30,7 @@ def heard():
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(put, "BATCH", 10)
+    monkeypatch.setattr(insert, "BATCH", 10)
 
 
 def letters(count, *, start=0):

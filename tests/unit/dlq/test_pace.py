@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.dlq.pace import Pace
+from redrive.dlq.replay.rate import Pace
 
 
 class Clock:

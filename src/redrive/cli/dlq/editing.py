@@ -151,7 +151,7 @@ def _the_one(store: Store, selection: Selection, said: list[str]) -> Letter:
 
 def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go: bool, note: str | None) -> None:
     from redrive.cli.letter_view import LetterView
-    from redrive.dlq.edit import refuse_mask
+    from redrive.dlq.edit.edit import refuse_mask
 
     out, by_hand = session.out, new is MISSING
     if by_hand and not out.attended:

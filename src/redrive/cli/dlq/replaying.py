@@ -23,8 +23,8 @@ from redrive.cli.wording import counted
 from redrive.errors import LetterError, RedriveError, ReplayStopped
 
 if TYPE_CHECKING:
-    from redrive.dlq.due import Schedule
     from redrive.dlq.queue import DeadLetters
+    from redrive.dlq.schedule import Schedule
     from redrive.model.letters import ReplayReport
 
 
@@ -239,8 +239,8 @@ def _schedule(due: bool, tries: int | None, first: str | None) -> Schedule | Non
         if tries is not None or first is not None:
             raise LetterError("--tries and --first are about the schedule; say --due as well")
         return None
-    from redrive.dlq.due import Schedule
     from redrive.dlq.filters import moment
+    from redrive.dlq.schedule import Schedule
 
     now = datetime.now(UTC)
     given: dict[str, Any] = {} if tries is None else {"tries": tries}
@@ -273,7 +273,7 @@ def _show(session: Session, done: _Done) -> None:
 
 
 def _show_one(session: Session, report: ReplayReport) -> None:
-    from redrive.dlq.scope import named
+    from redrive.dlq.replay.scope import named
 
     out = session.out
     if not out.json:
@@ -348,7 +348,7 @@ def _rows(report: ReplayReport) -> list[list[Any]]:
 
 def _pipelines(report: ReplayReport) -> str | None:
     """Return the pipelines that the selected letters belong to."""
-    from redrive.dlq.scope import named
+    from redrive.dlq.replay.scope import named
 
     names = [mask(name) for name in report.selected_by_pipeline]
     if len(names) > 1:

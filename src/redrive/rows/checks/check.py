@@ -15,7 +15,7 @@ from redrive._internal.masking import MARGIN, mask_start
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
 from redrive.classify.type_names import type_names
-from redrive.dlq.prepare import error_text
+from redrive.dlq.insert.row_builder import error_text
 from redrive.errors import PipelineError
 from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType

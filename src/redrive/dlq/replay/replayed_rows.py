@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, case
 
-from redrive.dlq.target import Answer
+from redrive.dlq.replay.target import Answer
 from redrive.model.letters import Letter
 from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import replayed_rows

@@ -10,13 +10,13 @@ from sqlalchemy import Connection, null, select, update
 
 from redrive._internal.masking import MASK, mask_all
 from redrive._internal.masking.controls import without_controls
-from redrive.dlq.change import actor, held_letters
-from redrive.dlq.edited_keys import StoredTexts, rekey
-from redrive.dlq.edits import diff, expression, merge_patch
+from redrive.dlq.edit.corrections import diff, expression, merge_patch
+from redrive.dlq.edit.keys import StoredTexts, rekey
 from redrive.dlq.filters import Filter
-from redrive.dlq.find import fetch, in_parts, must_exist, snapshot
-from redrive.dlq.prepare import error_text
+from redrive.dlq.insert.row_builder import error_text
+from redrive.dlq.queries import fetch, in_parts, must_exist, snapshot
 from redrive.dlq.redact import Redactor
+from redrive.dlq.status import actor, held_letters
 from redrive.errors import LetterError
 from redrive.model.letters import OPEN, Edit, EditReport, Letter
 from redrive.model.letters import Change as Difference

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, or_, select
 
-from redrive.dlq.edited_keys import StoredTexts
-from redrive.dlq.prepare import as_key
-from redrive.dlq.target import Answer, Target
+from redrive.dlq.edit.keys import StoredTexts
+from redrive.dlq.insert.row_builder import as_key
+from redrive.dlq.replay.target import Answer, Target
 from redrive.model.letters import Letter
 from redrive.model.runs import RunStatus
 from redrive.store.schema import letters, replayed_rows, runs

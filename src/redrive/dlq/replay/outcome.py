@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, case, update
 
-from redrive.dlq.change import actor
-from redrive.dlq.due import Schedule
-from redrive.dlq.replayed_rows import note_replayed
-from redrive.dlq.siblings import StoredTexts, remember_keys, supersede
-from redrive.dlq.target import Answer, Became, Target
+from redrive.dlq.replay.replayed_rows import note_replayed
+from redrive.dlq.replay.siblings import StoredTexts, remember_keys, supersede
+from redrive.dlq.replay.target import Answer, Became, Target
+from redrive.dlq.schedule import Schedule
+from redrive.dlq.status import actor
 from redrive.model.letters import OPEN, Letter, Status
 from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import letter_audit, letters

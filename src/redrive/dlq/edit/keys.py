@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, null, or_, select, update
 
-from redrive.dlq.digests import PREFIX
-from redrive.dlq.edits import diff
-from redrive.dlq.prepare import key_text
+from redrive.dlq.edit.corrections import diff
+from redrive.dlq.insert.digests import PREFIX
+from redrive.dlq.insert.row_builder import key_text
 from redrive.model.letters import ABSENT, Letter, Status
 from redrive.store.column_types import utc_text
 from redrive.store.database import Database

@@ -11,10 +11,10 @@ from itertools import islice
 
 from sqlalchemy import Connection, literal, select, update
 
-from redrive.dlq.copies import KnownBy
 from redrive.dlq.fingerprint import Fingerprint
-from redrive.dlq.match import RowThatCounts, match
-from redrive.dlq.prepare import Preparer
+from redrive.dlq.insert.copies import KnownBy
+from redrive.dlq.insert.match import RowThatCounts, match
+from redrive.dlq.insert.row_builder import Preparer
 from redrive.errors import StoreError
 from redrive.model.letters import OPEN, NewLetter, Stored
 from redrive.store.column_types import utc_text

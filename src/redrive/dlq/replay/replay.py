@@ -16,21 +16,21 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
-from redrive.dlq.canary import canary_first, has_unknown_key
-from redrive.dlq.claims import LEASE, Claims, holders, unsaved_runs
-from redrive.dlq.due import Schedule
-from redrive.dlq.edited_keys import respell_all
+from redrive.dlq.edit.keys import respell_all
 from redrive.dlq.filters import Filter
-from redrive.dlq.find import fetch, snapshot
-from redrive.dlq.pace import Pace
-from redrive.dlq.prepare import REDACTED, storable
+from redrive.dlq.insert.row_builder import REDACTED, storable
+from redrive.dlq.queries import fetch, snapshot
 from redrive.dlq.redact import Redactor, has_mask
-from redrive.dlq.results import Answered, mark
-from redrive.dlq.scope import must_be_its_own, must_be_one_pipeline, must_be_records
-from redrive.dlq.siblings import StoredTexts, held_siblings
-from redrive.dlq.tally import Tally
-from redrive.dlq.target import Answer, Became, Target, TargetFailed
-from redrive.dlq.unknown_keys import UnknownKeys
+from redrive.dlq.replay.canary import canary_first, has_unknown_key
+from redrive.dlq.replay.claims import LEASE, Claims, holders, unsaved_runs
+from redrive.dlq.replay.counts import Tally
+from redrive.dlq.replay.outcome import Answered, mark
+from redrive.dlq.replay.rate import Pace
+from redrive.dlq.replay.scope import must_be_its_own, must_be_one_pipeline, must_be_records
+from redrive.dlq.replay.siblings import StoredTexts, held_siblings
+from redrive.dlq.replay.target import Answer, Became, Target, TargetFailed
+from redrive.dlq.replay.unknown_keys import UnknownKeys
+from redrive.dlq.schedule import Schedule
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.model.letters import OPEN, Letter, ReplayReport
 from redrive.policy import option_checks

@@ -11,9 +11,9 @@ from typing import Any
 
 from redrive._internal.tracing import trace_id
 from redrive.classify.detail import server_detail
-from redrive.dlq.copies import KnownBy
-from redrive.dlq.digests import Digests
 from redrive.dlq.fingerprint import Fingerprint, fingerprint
+from redrive.dlq.insert.copies import KnownBy
+from redrive.dlq.insert.digests import Digests
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.model.letters import GENERATED_KEY, ErrorType, NewLetter

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from redrive.dlq.fingerprint import fingerprint
-from redrive.dlq.target import Answer, Became
+from redrive.dlq.replay.target import Answer, Became
 from redrive.model.letters import FailedCause, Letter
 
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
-from redrive.dlq.change import actor
 from redrive.dlq.filters import Filter
-from redrive.dlq.find import in_parts, snapshot
+from redrive.dlq.queries import in_parts, snapshot
+from redrive.dlq.status import actor
 from redrive.errors import LetterError
 from redrive.model.letters import Purged, QueueSize, Status
 from redrive.store.database import Database

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from redrive.calls.dead_letters import TargetStopped
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
-from redrive.dlq.edited_keys import KeysOf
-from redrive.dlq.prepare import error_text
+from redrive.dlq.edit.keys import KeysOf
+from redrive.dlq.insert.row_builder import error_text
 from redrive.errors import Discard, LetterError, RedriveError, Superseded
 from redrive.model.calls import Kind, Verdict
 from redrive.model.letters import Letter

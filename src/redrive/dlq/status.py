@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from redrive._internal.masking import mask
 from redrive.dlq.filters import Filter
-from redrive.dlq.prepare import storable
+from redrive.dlq.insert.row_builder import storable
 from redrive.errors import LetterError
 from redrive.model.letters import OPEN, Changed, Status
 from redrive.store.schema import letter_audit, letter_claims, letters

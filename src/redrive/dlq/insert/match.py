@@ -2,7 +2,7 @@
 
 A record that is put by hand has one identity: its key, or its position and content. The row of a run has several: its
 key, which over runs identifies it whatever it holds; for further rows of the same key, and for rows whose key is not
-sure, the content; for a further row of the same content, its number among them (`redrive.dlq.copies`).
+sure, the content; for a further row of the same content, its number among them (`redrive.dlq.insert.copies`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
-from redrive.dlq.copies import Copies, Known, KnownBy, KnownLetters, Place
+from redrive.dlq.insert.copies import Copies, Known, KnownBy, KnownLetters, Place
 from redrive.model.letters import OPEN, ErrorType, Status
 from redrive.store.database import Database
 from redrive.store.dialects.dialect import LetterRow, Sighting

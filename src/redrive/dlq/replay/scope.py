@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import ColumnElement, Connection, select
 
 from redrive.dlq.filters import Filter
-from redrive.dlq.target import Target
+from redrive.dlq.replay.target import Target
 from redrive.errors import LetterError
 from redrive.model.letters import OPEN, ErrorType, Status
 from redrive.model.tasks import FlowStatus

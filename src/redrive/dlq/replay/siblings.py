@@ -11,9 +11,9 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, case, func, literal, null, or_, select, update
 
-from redrive.dlq.digests import PREFIX
-from redrive.dlq.prepare import REDACTED, as_key
-from redrive.dlq.target import Answer
+from redrive.dlq.insert.digests import PREFIX
+from redrive.dlq.insert.row_builder import REDACTED, as_key
+from redrive.dlq.replay.target import Answer
 from redrive.model.letters import Letter, Status
 from redrive.store.schema import letter_claims, letters
 from redrive.store.sql import among

@@ -1,0 +1,1 @@
+"""Editing letters before a replay."""

@@ -1,0 +1,1 @@
+"""Replay: open letters go back through a target; each is claimed, sent, and marked by its outcome."""
