@@ -20,7 +20,8 @@ import pytest
 
 from redrive import rows
 from redrive.errors import SourceError
-from redrive.rows.sources import csv_header, csv_reading
+from redrive.rows.sources.csv import header as csv_header
+from redrive.rows.sources.csv import reader
 from tests.oracles.compressed import PACKERS, truncated
 from tests.oracles.csv_files import (
     SplitRecord,
@@ -236,7 +237,7 @@ def run(path, number: int) -> None:
         source = rows.csv(path, **case.options)
         with (
             mock.patch.object(csv_header, "BLOCK", case.block),
-            mock.patch.object(csv_reading, "_BATCH_BYTES", case.batch_bytes),
+            mock.patch.object(reader, "_BATCH_BYTES", case.batch_bytes),
         ):
             found_rows, letters, ends = read(source, case)
             check(case, found_rows, letters)

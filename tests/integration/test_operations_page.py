@@ -21,7 +21,7 @@ from sqlalchemy import make_url, text
 
 import redrive
 from redrive.cli import exits
-from redrive.rows.sources.query_database import open_database, parsed
+from redrive.rows.sources.query.database import open_database, parsed
 from redrive.store import migrate
 from redrive.store.dialects import postgres
 from redrive.store.schema import metadata

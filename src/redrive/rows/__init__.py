@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redrive.rows.sinks.parquet import parquet_dataset
     from redrive.rows.sinks.table import table
-    from redrive.rows.sources.csv import csv
-    from redrive.rows.sources.ndjson import ndjson
-    from redrive.rows.sources.pages import pages
-    from redrive.rows.sources.parquet import parquet
-    from redrive.rows.sources.query import query
-    from redrive.rows.sources.records import records
+    from redrive.rows.sources.csv.source import csv
+    from redrive.rows.sources.ndjson.source import ndjson
+    from redrive.rows.sources.pages.source import pages
+    from redrive.rows.sources.parquet.source import parquet
+    from redrive.rows.sources.query.source import query
+    from redrive.rows.sources.records.source import records
     from redrive.rows.transform import per_frame
 
 __all__ = ["csv", "ndjson", "pages", "parquet", "parquet_dataset", "per_frame", "query", "records", "table"]
 
 _HOMES = {
-    "csv": "sources.csv",
-    "ndjson": "sources.ndjson",
-    "pages": "sources.pages",
-    "parquet": "sources.parquet",
+    "csv": "sources.csv.source",
+    "ndjson": "sources.ndjson.source",
+    "pages": "sources.pages.source",
+    "parquet": "sources.parquet.source",
     "parquet_dataset": "sinks.parquet",
     "per_frame": "transform",
-    "query": "sources.query",
-    "records": "sources.records",
+    "query": "sources.query.source",
+    "records": "sources.records.source",
     "table": "sinks.table",
 }
 

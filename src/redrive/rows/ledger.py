@@ -29,7 +29,7 @@ from redrive.policy.time_of_day import Daily, due_at
 from redrive.rows.faults import Fault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
-from redrive.rows.sources.files import with_new_files
+from redrive.rows.sources.files.files import with_new_files
 from redrive.rows.sources.source import Continues, Replaceable, Source
 from redrive.store.database import Database
 from redrive.store.lease import renewed

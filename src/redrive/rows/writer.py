@@ -34,7 +34,7 @@ from redrive.rows.keys_seen import digest_of as digest_of_key
 from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import Preparation, Prepared, reason_of
 from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransactions
-from redrive.rows.sources.first_items import digest_of
+from redrive.rows.sources.records.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
 from redrive.rows.superseded import OpenLetters, Order, Place, compared_texts, place_of
 from redrive.store.store import Store

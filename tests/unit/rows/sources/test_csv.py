@@ -11,8 +11,8 @@ import pytest
 from redrive import rows
 from redrive.errors import SourceError
 from redrive.model.letters import ErrorType
-from redrive.rows.sources import csv_reading
-from redrive.rows.sources.csv_frames import Frames
+from redrive.rows.sources.csv import reader
+from redrive.rows.sources.csv.frames import Frames
 
 
 def batches(source, most=100, position=None, identity=None):
@@ -381,7 +381,7 @@ def test_a_disk_that_fails_is_no_end_of_the_source(two_files):
     source = rows.csv(two_files / "a.csv")
     reading = source.open(None, source.identity())
     with (
-        mock.patch.object(csv_reading, "structure", side_effect=OSError(5, "Input/output error")),
+        mock.patch.object(reader, "structure", side_effect=OSError(5, "Input/output error")),
         pytest.raises(OSError, match="Input/output"),
     ):
         reading.read(10)

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redrive import rows
-from redrive.rows.sources import csv_header
-from redrive.rows.sources.csv_encoding import undecodable
-from redrive.rows.sources.csv_records import Dialect, record_at
-from redrive.rows.sources.csv_scan import count_lines
+from redrive.rows.sources.csv import header as csv_header
+from redrive.rows.sources.csv.encoding import undecodable
+from redrive.rows.sources.csv.record_end import count_lines
+from redrive.rows.sources.csv.records import Dialect, record_at
 from tests.oracles.csv_files import (
     Refused,
     agreed_records,

@@ -10,7 +10,7 @@ import pytest
 
 from redrive import rows
 from redrive.errors import SourceError
-from redrive.rows.sources import csv_header
+from redrive.rows.sources.csv import header as csv_header
 from tests.oracles.csv_files import Refused, agreed_records, read_with_csv_module, read_with_duckdb
 
 AMBIGUOUS = "a quote is not closed, or text follows a closing quote on a later line"

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.errors import SourceError
-from redrive.rows.sources import compression
-from redrive.rows.sources.files import Files, Stream, names_of, size_of
+from redrive.rows.sources.files import compression
+from redrive.rows.sources.files.files import Files, Stream, names_of, size_of
 from tests.support.examples import examples
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import redrive
 from redrive import rows
 from redrive._internal.numbers import exact
-from redrive.rows.sources.json_numbers import has_long_number, is_exact, loads
-from redrive.rows.sources.pages_content import decoded
+from redrive.rows.sources.ndjson.numbers import has_long_number, is_exact, loads
+from redrive.rows.sources.pages.content import decoded
 from redrive.testing import Answer, FaultyServer
 from tests.support.examples import examples
 

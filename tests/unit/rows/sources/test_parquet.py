@@ -14,7 +14,7 @@ import pytest
 
 from redrive.errors import SourceError
 from redrive.rows import parquet
-from redrive.rows.sources.parquet_rows import rows_of
+from redrive.rows.sources.parquet.rows import rows_of
 
 
 def read_all(source, most=1_000, position=None):

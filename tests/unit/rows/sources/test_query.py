@@ -24,9 +24,9 @@ from sqlalchemy import text as sql_text
 import redrive
 from redrive.errors import SourceError
 from redrive.rows import query, write_thread
-from redrive.rows.sources import query_database as databases
-from redrive.rows.sources.query_keyset import Keyset
-from redrive.rows.sources.query_watermark import given_back, kept, stepped_back
+from redrive.rows.sources.query import database as databases
+from redrive.rows.sources.query.keyset import Keyset
+from redrive.rows.sources.query.watermark import given_back, kept, stepped_back
 
 _serial = itertools.count()
 

@@ -14,7 +14,7 @@ import pytest
 
 from redrive.errors import SourceError
 from redrive.rows import query
-from redrive.rows.sources import query_database as databases
+from redrive.rows.sources.query import database as databases
 
 _serial = itertools.count()
 

@@ -1,0 +1,1 @@
+"""Files as input: globs, compression, identity, changes while they are read."""

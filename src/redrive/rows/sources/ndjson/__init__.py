@@ -1,0 +1,1 @@
+"""NDJSON files: one JSON object per line, with exact numbers."""

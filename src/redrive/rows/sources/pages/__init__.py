@@ -1,0 +1,1 @@
+"""Paginated APIs, fetched through a service."""

@@ -1,0 +1,186 @@
+"""Fetching one page through the service. It ends as a page, or as what went wrong and what that says of the page."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from inspect import isawaitable, iscoroutine
+from typing import Any
+
+from redrive.calls.function import endpoint_of, is_async
+from redrive.calls.service import Service
+from redrive.classify import classify
+from redrive.classify.responses import attribute
+from redrive.classify.signals import is_interrupt
+from redrive.errors import CircuitOpen, RetriesExhausted, SourceError
+from redrive.model.calls import Failure, Kind, Verdict
+from redrive.rows.sources.pages.content import Contents, MalformedPage, Page, body_of
+
+
+class Fault(Enum):
+    """Whose fault it is that there is no page."""
+
+    MALFORMED = auto()
+    """It came and cannot be read."""
+    MISSING = auto()
+    """HTTP 404: a page that is not there, or the end."""
+    REFUSED = auto()
+    """This page alone, by the verdict."""
+    DOWN = auto()
+    """The service's: it failed as long as it was tried."""
+    FINAL = auto()
+    """Ours, the key's or nobody's: other pages would fare no better, or nothing was sent at all."""
+
+
+RETRY_LATER = (Fault.DOWN, Fault.FINAL)
+"""Faults that say nothing about the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A page that could not be had."""
+
+    error: Exception
+    fault: Fault
+
+    @property
+    def reason(self) -> str:
+        """What was wrong, in a phrase."""
+        if isinstance(self.error, MalformedPage):
+            return str(self.error)
+        reason = _verdict(self.error).reason
+        return f"{reason}: {self.error}" if self.fault is Fault.MALFORMED else reason
+
+    @property
+    def body(self) -> str | bytes | None:
+        """What came in place of the page."""
+        error = self.error
+        if isinstance(error, MalformedPage):
+            return error.body
+        for name in ("doc", "object"):  # a JSONDecodeError and a UnicodeDecodeError hold what they could not read
+            if isinstance(held := attribute(error, name), str | bytes):
+                return body_of(held)
+        return body_of(attribute(error, "response"))
+
+
+Outcome = Page | Failed
+
+
+class Stopped(BaseException):
+    """The reading was closed: no further attempt. No Exception, so that the service counts it nowhere."""
+
+
+class Fetch:
+    """The user's function behind its service, for one reading."""
+
+    def __init__(self, service: Service, function: Callable[..., Any], contents: Contents) -> None:
+        self.is_async = is_async(function)
+        self._service = service
+        self._function = function
+        self._contents = contents
+        self._stopped = False
+        self._guarded = service(self._named_attempt())
+
+    def __call__(self, token: Any) -> Outcome:
+        """Fetch a page in this thread."""
+        try:
+            return self._page(self._guarded(token))
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            return Failed(error, fault_of(error))
+
+    async def acall(self, token: Any) -> Outcome:
+        """Fetch a page in this coroutine."""
+        try:
+            return self._page(await self._guarded(token))
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            return Failed(error, fault_of(error))
+
+    def stop(self) -> None:
+        """Let calls under way make no further attempt."""
+        self._stopped = True
+
+    def _named_attempt(self) -> Callable[..., Any]:
+        """An attempt that takes the function's keywords, `credential` among them, and has its name in logs."""
+
+        async def aattempt(*args: Any, **kwargs: Any) -> Any:
+            return await self._aattempt(*args, **kwargs)
+
+        def attempt(*args: Any, **kwargs: Any) -> Any:
+            return self._attempt(*args, **kwargs)
+
+        named: Callable[..., Any] = aattempt if self.is_async else attempt
+        functools.update_wrapper(named, self._function, assigned=(), updated=())
+        named.__qualname__ = endpoint_of(self._function)
+        return named
+
+    # A page is read inside the attempt: a body that was cut short is then fetched once more.
+
+    def _attempt(self, *args: Any, **kwargs: Any) -> Any:
+        self._go_on()
+        fetched = self._function(*args, **kwargs)
+        if isawaitable(fetched):
+            if iscoroutine(fetched):
+                fetched.close()
+            raise SourceError("fetch gave something to await: define it with `async def`")
+        return fetched if self._is_bad_answer(fetched) else self._contents.page(fetched)
+
+    async def _aattempt(self, *args: Any, **kwargs: Any) -> Any:
+        self._go_on()
+        fetched = await self._function(*args, **kwargs)
+        return fetched if self._is_bad_answer(fetched) else await self._contents.apage(fetched)
+
+    def _go_on(self) -> None:
+        if self._stopped:
+            raise Stopped
+
+    def _is_bad_answer(self, fetched: Any) -> bool:
+        """Whether the service, by its own rules, too, would object to this response; then the judging is its."""
+        core = self._service._core
+        return core.classifier.judge(fetched, now=core.clock.now()) is not None
+
+    def _page(self, result: Any) -> Page:
+        if isinstance(result, Page):
+            return result
+        story = attribute(result, "redrive")
+        if isinstance(story, Failure):
+            raise RetriesExhausted(redrive=story, response=result)
+        raise SourceError(
+            f"service {self._service.name!r} gave its fallback in place of a page: what is missing would be lost "
+            "without a trace; use a service that has no fallback"
+        )
+
+
+def fault_of(error: Exception) -> Fault:
+    """What an error that outlived its retries says of the page."""
+    if isinstance(error, MalformedPage | UnicodeDecodeError):
+        return Fault.MALFORMED
+    if isinstance(error, SourceError | CircuitOpen):
+        return Fault.FINAL
+    verdict, kind = _verdict(error), _kind(error)
+    if kind in (Kind.ROW, Kind.DISCARD):
+        return Fault.MISSING if verdict.status == 404 else Fault.REFUSED
+    # A ValueError is what a function raises for a page that it fetched and cannot read.
+    unread = kind is Kind.AMBIGUOUS or (kind is Kind.PERMANENT and isinstance(error, ValueError))
+    if unread and verdict.status is None and classify(error, "row").kind is Kind.ROW:
+        return Fault.MALFORMED
+    # Who is told to come back later is not told that this page is bad: rate limits are nobody's fault.
+    return Fault.DOWN if kind in (Kind.TRANSIENT, Kind.RETRY_NOW, Kind.AMBIGUOUS) else Fault.FINAL
+
+
+def _verdict(error: Exception) -> Verdict:
+    story = attribute(error, "redrive")
+    return story.verdict if isinstance(story, Failure) else classify(error)
+
+
+def _kind(error: Exception) -> Kind:
+    """The kind as it was judged: an ambiguous error whose repeats are spent is called permanent in the end."""
+    story = attribute(error, "redrive")
+    if isinstance(story, Failure) and story.attempts:
+        return Kind(story.attempts[-1].outcome)
+    return _verdict(error).kind

@@ -1,0 +1,330 @@
+"""From page to page in their order: which comes next, which is lost, where the source ends, whether it goes in circles.
+
+A walk gives one piece at a time and raises what stops it. After an error it stands where it stood, and may be asked
+again: what was down may be up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from redrive.errors import SourceError
+from redrive.model.letters import ErrorType
+from redrive.rows.batch import Unreadable
+from redrive.rows.sources.pages.content import UNSAID, Page
+from redrive.rows.sources.pages.fetch import RETRY_LATER, Failed, Fault, Outcome
+from redrive.rows.sources.pages.plan import Plan, is_json
+from redrive.rows.sources.pages.prefetch import Fetcher
+
+_MOST_DOWN = 3  # so many pages in a row that the service fails on are no bad pages: it is down
+_MOST_ALIKE = 3  # so many pages in a row with the same rows are one and the same
+_MOST_EMPTY = 1_000  # so many pages in a row without any, each of which says that more will come, are a broken promise
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A page, or what is left of it."""
+
+    label: str
+    items: Sequence[Any]
+    next: dict[str, Any]
+    """Where the reading stands behind it."""
+    lost: Unreadable | None = None
+
+
+class Numbered:
+    """Pages that are called by a number, several of them on their way at once.
+
+    first     the first page, where it has been fetched already
+    identity  what tells the pages of this run from others: kept with the letter of a lost page
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        name: str,
+        fetcher: Fetcher,
+        position: Any | None,
+        first: Outcome | None,
+        *,
+        identity: Mapping[str, Any],
+    ) -> None:
+        _, self._pages, self._over = plan.place(position)
+        self._plan = plan
+        self._name = name
+        self._identity = identity
+        self._fetcher = fetcher
+        self._ahead: deque[Future[Outcome] | None] = deque()  # None: to be fetched again
+        if first is not None and not self._pages and not self._over:
+            fetched: Future[Outcome] = Future()
+            fetched.set_result(first)
+            self._ahead.append(fetched)
+        self._answered = False
+        self._alike = 0
+        self._digest = b""
+        self._rows = plan.size or 1
+
+    def next(self) -> Piece | None:
+        """The next page; None at the end."""
+        if self._over or self._plan.is_enough(self._pages):
+            return None
+        outcome = self._outcome(0)
+        try:
+            piece = self._sound(outcome) if isinstance(outcome, Page) else self._lost(outcome)
+        except Exception:
+            self._forget_failures()
+            raise
+        self._answered = self._answered or _is_answer(outcome)
+        if piece is None or "end" in piece.next:
+            self._over = True
+            return piece
+        self._ahead.popleft()
+        self._pages += 1
+        return piece
+
+    def _outcome(self, place: int) -> Outcome:
+        """What became of the next page, or of the one so many places after it."""
+        self._fill(place + 1)
+        under_way = self._ahead[place]
+        assert under_way is not None
+        return under_way.result()
+
+    def _fill(self, least: int) -> None:
+        """Have as many pages on their way as are wanted, but none behind one that ends it all."""
+        plan = self._plan
+        for place, under_way in enumerate(self._ahead):
+            if under_way is None:
+                self._ahead[place] = self._fetcher.start(self._token(place))
+        while len(self._ahead) < plan.in_flight or len(self._ahead) < least:
+            beyond = plan.is_enough(self._pages + len(self._ahead)) or any(map(self._ends, self._ahead))
+            if beyond and len(self._ahead) >= least:
+                return
+            self._ahead.append(self._fetcher.start(self._token(len(self._ahead))))
+
+    def _forget_failures(self) -> None:
+        """Whoever asks again after an error is told how it is then. What is under way goes on, since a client whose
+        requests are cancelled may lose their connections for good."""
+        self._ahead[0] = None
+        for place, under_way in enumerate(self._ahead):
+            if under_way is not None and under_way.done():
+                outcome = under_way.result()
+                if isinstance(outcome, Failed) and outcome.fault in RETRY_LATER:
+                    self._ahead[place] = None
+
+    def _ends(self, under_way: Future[Outcome] | None) -> bool:
+        if under_way is None or not under_way.done():
+            return False
+        outcome = under_way.result()
+        return self._is_last(outcome) if isinstance(outcome, Page) else outcome.fault is Fault.FINAL
+
+    def _token(self, place: int = 0) -> int:
+        token: int = self._plan.start + (self._pages + place) * self._plan.step
+        return token
+
+    def _label(self) -> str:
+        return self._plan.label(self._token())
+
+    # ── a page that came ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _sound(self, page: Page) -> Piece | None:
+        if not page.items and not self._plan.asks_next:
+            if self._is_empty_end():
+                return None
+            self._alike = 0
+            return Piece(self._label(), (), self._plan.position(self._token(1), self._pages + 1))
+        last = self._is_last(page)
+        if last and self._pages == 0 and not self._plan.asks_next:
+            last = self._is_alone(page)
+        refuse_short(self._plan, self._name, self._token(), page)
+        self._look_for_circles(page)
+        self._rows = self._plan.size or len(page.items) or self._rows
+        pages = self._pages + 1
+        behind = self._plan.end(pages) if last else self._plan.position(self._token(1), pages)
+        return Piece(self._label(), page.items, behind)
+
+    def _is_last(self, page: Page) -> bool:
+        if self._plan.asks_next:
+            return not page.following
+        return len(page.items) < (self._plan.size or 1)
+
+    def _is_empty_end(self) -> bool:
+        """Whether an empty page is the end: not where the page after it has items. Many APIs fail behind their end."""
+        if self._plan.is_enough(self._pages + 1):
+            return True
+        after = self._outcome(1)
+        return not (isinstance(after, Page) and after.items)
+
+    def _is_alone(self, page: Page) -> bool:
+        """Whether a first page that is shorter than it should be is the only one: an API may give less than it is asked
+        for, and then every page is short."""
+        if self._plan.limit == 1:
+            return True
+        after = self._outcome(1)
+        if isinstance(after, Page) and after.items:
+            raise SourceError(
+                f"{self._name}: the first page has {len(page.items)} items instead of {self._plan.size}, and more "
+                f"follow: the API gives at most {len(page.items)} at a time; set size to that"
+            )
+        return _is_no_page(after)
+
+    def _look_for_circles(self, page: Page) -> None:
+        """By the rows alone: a page may tell its number, or the time, and be the same. Rows have keys, and differ."""
+        digest = _digest(page.items)
+        self._alike = self._alike + 1 if digest == self._digest else 1
+        self._digest = digest
+        if self._alike >= (_MOST_ALIKE if page.items else _MOST_EMPTY):
+            found = "the very same items" if page.items else "nothing, and say that there is more"
+            raise SourceError(
+                f"{self._name}: {self._alike:,} pages in a row, up to {self._label()}, hold {found}: the API goes in "
+                "circles; does fetch send the number it is given?"
+            )
+
+    # ── a page that did not ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _lost(self, failed: Failed) -> Piece | None:
+        """A lost page is quarantined where that is allowed; None where there is none to lose."""
+        if failed.fault is Fault.MISSING and self._is_the_end(failed):
+            return None
+        quarantine = self._plan.bad_page == "quarantine" and failed.fault is not Fault.FINAL
+        if not quarantine or (failed.fault is Fault.DOWN and not self._is_up()):
+            hint = 'bad_page="quarantine" would set it aside and go on'
+            raise _stopping(failed, self._label(), self._name, hint)
+        self._alike = 0
+        raw = {"page": self._token(), "service": self._name, "body": failed.body}
+        context = dict(self._identity)
+        lost = Unreadable(raw, failed.error, self._label(), ErrorType.PAGE, rows=self._rows, context=context)
+        return Piece(self._label(), (), self._plan.position(self._token(1), self._pages + 1), lost)
+
+    def _is_the_end(self, missing: Failed) -> bool:
+        """One page that is missing may be one among others; two in a row are the end."""
+        stops = self._plan.bad_page == "stop"
+        if self._pages == 0 and stops:
+            return False
+        after = self._outcome(1)
+        if _is_no_page(after):
+            if self._pages == 0:
+                raise _stopping(missing, self._label(), self._name, "and there is none after it")
+            return True
+        if stops and isinstance(after, Failed) and after.fault in RETRY_LATER:
+            raise _stopping(after, self._plan.label(self._token(1)), self._name)  # who knows which of the two it is
+        return False
+
+    def _is_up(self) -> bool:
+        """Whether the service answers for other pages, so that one it fails on is the page's fault."""
+        for place in range(1, _MOST_DOWN):
+            if self._plan.is_enough(self._pages + place):
+                return self._answered
+            after = self._outcome(place)
+            if _is_answer(after):
+                return True
+            if isinstance(after, Failed) and after.fault is Fault.FINAL:  # the circuit, most likely: who knows
+                return self._answered
+        return False
+
+
+def refuse_short(plan: Plan, name: str, token: Any, page: Page) -> None:
+    """Raise where the offset of the next page would skip rows: this page is short and says that more follow."""
+    count, size = len(page.items), plan.size
+    if plan.by != "offset" or size is None or count >= size or not plan.asks_next or not page.following:
+        return
+    cap = f": the API gives at most {count} at a time; set size to that" if count else ""
+    raise SourceError(
+        f"{name}: {plan.label(token)} has {count} items instead of {size}, and more follow{cap}. "
+        'If the API filters the rows of a page, use by="page" or by="cursor"'
+    )
+
+
+class Cursors:
+    """Pages of which each tells where the next one is."""
+
+    def __init__(self, plan: Plan, name: str, fetcher: Fetcher, position: Any | None) -> None:
+        self._token, self._pages, self._over = plan.place(position)
+        self._plan = plan
+        self._name = name
+        self._fetcher = fetcher
+        self._circle = _Circle(self._token)
+
+    def next(self) -> Piece | None:
+        """The next page; None at the end."""
+        if self._over or self._plan.is_enough(self._pages):
+            return None
+        label = self._plan.label(self._token)
+        if self._circle.closed:
+            raise SourceError(f"{self._name}: {label} came twice: the API goes in circles")
+        outcome = self._fetcher.start(self._token).result()
+        if isinstance(outcome, Failed):
+            hint = "behind a cursor nobody can go on without it, since it alone tells where the next page is"
+            raise _stopping(outcome, label, self._name, hint)
+        following = self._following(outcome)
+        self._pages += 1
+        self._token, self._over = following, following is None
+        if following is None:
+            return Piece(label, outcome.items, self._plan.end(self._pages))
+        self._circle.meet(following)
+        return Piece(label, outcome.items, self._plan.position(following, self._pages))
+
+    def _following(self, page: Page) -> Any | None:
+        if page.following is UNSAID:
+            if self._pages == 0:
+                raise SourceError(
+                    f"{self._name}: the first page has no cursor under a usual name: say with following= where it is, "
+                    "or how to tell it"
+                )
+            return None
+        if not is_json(page.following):
+            raise SourceError(
+                f"{self._name}: a cursor must be something that JSON can hold, for the checkpoint, not a "
+                f"{type(page.following).__name__}"
+            )
+        return page.following or None
+
+
+class _Circle:
+    """Tells when cursors come again, with the memory of one: it is compared with the next 1, then with 2, 4, 8 …"""
+
+    def __init__(self, first: Any) -> None:
+        self.closed = False
+        self._mark = first
+        self._met = 0
+        self._span = 1
+
+    def meet(self, cursor: Any) -> None:
+        self.closed = cursor == self._mark
+        self._met += 1
+        if self._met == self._span:
+            self._mark, self._met, self._span = cursor, 0, 2 * self._span
+
+
+def _digest(items: Sequence[Any]) -> bytes:
+    try:
+        # orjson ends the process over a datetime whose zone raises.
+        text = orjson.dumps(items, default=repr, option=orjson.OPT_PASSTHROUGH_DATETIME)
+    except TypeError:  # an int beyond 64 bits, a lone surrogate, a key that is no text
+        text = repr(items).encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=16).digest()
+
+
+def _is_answer(outcome: Outcome) -> bool:
+    return isinstance(outcome, Page) or outcome.fault not in RETRY_LATER
+
+
+def _is_no_page(outcome: Outcome) -> bool:
+    return not outcome.items if isinstance(outcome, Page) else outcome.fault is Fault.MISSING
+
+
+def _stopping(failed: Failed, label: str, name: str, hint: str = "") -> Exception:
+    """What to raise for a page that stops the run: what may heal, and what is the key's, as it is."""
+    if failed.fault in RETRY_LATER:
+        if not isinstance(failed.error, SourceError):
+            failed.error.add_note(f"redrive: it was {label} of {name!r}")
+        return failed.error
+    error = SourceError(f"{label} of {name!r} cannot be had: {failed.reason}; {hint}".removesuffix("; "))
+    error.__cause__ = failed.error
+    return error

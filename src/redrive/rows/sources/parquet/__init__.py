@@ -1,0 +1,1 @@
+"""Parquet files, one row group at a time."""

@@ -1,0 +1,465 @@
+"""Rows of Parquet files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from redrive._internal.optional import needs
+from redrive.errors import SourceError
+from redrive.rows.batch import Batch, Received, Record, Unreadable
+from redrive.rows.sources.csv.header import unique_names
+from redrive.rows.sources.files.files import Files, Paths, at_same_file, names_of
+from redrive.rows.sources.files.identity import content
+from redrive.rows.sources.files.odd_files import FileFit, check_that_one_is_good, is_odd, refuse_file, set_aside
+from redrive.rows.sources.files.partitions import add_partition, partition_in, partitions_of, with_partitions
+from redrive.rows.sources.files.version import FileVersion
+from redrive.rows.sources.parquet.footer import check_names, footer_fault
+from redrive.rows.sources.parquet.rows import rows_of
+from redrive.rows.sources.parquet.unfit_values import see_that_it_was_edited
+from redrive.rows.sources.source import Misfit, Reading
+
+with needs("rows"):
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+# Decoded at a time, whatever the batch: so a fault costs the same rows whichever way they are read.
+_PIECE = 8_192
+_RAW = {"file", "row_group", "row", "rows"}
+_SAMPLES = 256
+_REPLACE = "Replace the file by a whole one"
+
+
+def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
+    """Read Parquet files: a path, a glob, or several. `columns` leaves out all others.
+
+    A row group that is damaged is handed out as one piece, which counts as all of its rows that could not be read. A
+    row with a date before the year 1 or after 9999 is handed out as what it is, that date as a text; so is a row with a
+    text that is not UTF-8 (as bytes), or a map in which a key comes twice (as a list of pairs). Moments in a zone that
+    is a mere offset ("+05:30") come in UTC, UUIDs as texts; in records, a moment with nanoseconds is a text. A column
+    without a name is called by its place, "column_3".
+
+    path  a file, a glob ("in/**/*.parquet"), or a list of them; a directory that a glob has found and that is called
+          like "dt=2026-07-01" is a column of the rows in it, as a text
+    """
+    if columns is not None and (isinstance(columns, str) or not columns):
+        raise ValueError("columns is a list of the columns to read, such as ['id', 'fee']")
+    return Parquet(Files(path, example="*.parquet"), None if columns is None else tuple(dict.fromkeys(columns)))
+
+
+class Parquet:
+    """See `Source`."""
+
+    def __init__(self, files: Files, columns: tuple[str, ...] | None) -> None:
+        self.name = files.name
+        self._files = files
+        self._columns = columns
+
+    def __repr__(self) -> str:
+        return f"<parquet {self.name!r}>"
+
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "parquet", "files": self._files.identity()}
+
+    def difference(self, identity: Mapping[str, Any]) -> str | None:
+        if identity.get("kind") != "parquet":
+            return f"it was taken over {identity.get('kind')}, not over parquet"
+        return self._files.difference(identity["files"])
+
+    def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
+        return self.open_fitting(position, identity, None)
+
+    def open_fitting(self, position: Any | None, identity: Mapping[str, Any], misfit: Misfit | None) -> Reading:
+        """See `SetsFilesAside`."""
+        names = names_of(identity["files"])
+        partitions = partitions_of(names, self._files.patterns)
+
+        def look(name: str) -> _Footer:
+            return _footer(name, self._columns, besides=partitions.get(name, {}))
+
+        check_that_one_is_good(names, look)
+        footers = [_footer_or_odd(name, look, names) for name in names]
+        if self._columns is not None:
+            wanted = self._columns
+            partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
+        good = {footer.name: footer.columns for footer in footers if not footer.odd}
+        fit = FileFit(misfit, names, partitions, good.get)
+        reading = at_same_file(ParquetReading(footers, position, fit), position, identity["files"])
+        return with_partitions(reading, partitions)
+
+    def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
+        refuse_file(raw)
+        return add_partition(self._again(raw, context), context)
+
+    def _again(self, raw: Any, context: Mapping[str, Any] | None) -> Record | list[Record]:
+        if not isinstance(raw, Mapping):
+            raise TypeError(f"a row of Parquet is a mapping, not a {type(raw).__name__}")
+        if raw.keys() != _RAW:
+            see_that_it_was_edited(raw, context or {})
+            return dict(raw)
+        try:
+            _see_that_it_is_the_same(raw, context)
+            footer = _footer(raw["file"], self._columns, besides=partition_in(context))
+            return _rows_again(footer, raw["row"] - 1, raw["rows"])
+        except SourceError as error:
+            raise ValueError(str(error)) from error  # the fault of this letter: others may be of another file
+
+
+class ParquetReading:
+    """See `Reading`."""
+
+    def __init__(self, footers: Sequence[_Footer], position: Mapping[str, Any] | None, fit: FileFit) -> None:
+        good = {footer.columns: footer.name for footer in footers if not footer.odd}
+        fitting = [columns for columns, name in good.items() if fit.objection(name, columns) is None]
+        self.columns: tuple[str, ...] | None = _in_common(fitting or list(good))
+        self._fit = fit
+        self.total: int | None = sum(footer.rows for footer in footers)
+        self._left = list(footers)
+        self._done = 0
+        self._row = 0
+        self._file: _OpenFile | None = None
+        self._pieces: Iterator[pa.Table | Unreadable] | None = None
+        self._rest: pa.Table | None = None
+        if position is not None:
+            self._skip_to(position)
+
+    def read(self, most: int) -> Batch | None:
+        while self._left:
+            try:
+                batch = self._take(most)
+            except BaseException:
+                self.close()  # the next reading begins where the last batch ended
+                raise
+            if batch is not None:
+                return batch
+            self.close()
+            self._done += self._left.pop(0).rows
+            self._row = 0
+        return None
+
+    def close(self) -> None:
+        self._pieces = self._rest = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _skip_to(self, position: Mapping[str, Any]) -> None:
+        name = position["file"]
+        if name not in [footer.name for footer in self._left]:
+            raise SourceError(f"{name}, where to go on, is not among the files")
+        while self._left[0].name != name:
+            self._done += self._left.pop(0).rows
+        if position.get("ended"):
+            self._done += self._left.pop(0).rows
+        else:
+            self._row = position["row"]
+
+    def _take(self, most: int) -> Batch | None:
+        name, odd = self._left[0].name, self._left[0].odd
+        if odd is not None and self._row:
+            return None  # a checkpoint of an older version stands behind it
+        if odd is None and not self._row:
+            # Now, and not when the source was opened: a table may have been created from the files before.
+            odd = self._fit.objection(name, self._left[0].columns)
+        if odd is not None:
+            self._done += self._left.pop(0).rows
+            return set_aside(name, odd, {"file": name, "row": 0, "ended": True}, done=self._done)
+        tables: list[Any] = []
+        before: list[Unreadable] = []
+        behind: list[Unreadable] = []
+        first, row, count = self._row, self._row, 0
+        while count < most and (piece := self._next()) is not None:
+            if isinstance(piece, Unreadable):
+                row += piece.rows
+                if tables:
+                    behind.append(piece)
+                    break  # the rows of a batch stand one after the other
+                before.append(piece)
+                first = row
+                continue
+            tables.append(piece.slice(0, most - count))
+            if len(piece) > most - count:
+                self._rest = piece.slice(most - count)
+            count += len(tables[-1])
+            row += len(tables[-1])
+        if not tables and not before:
+            return None
+        rows, places, among = rows_of(pa.concat_tables(tables), first) if tables else (Received([]), (), [])
+        self._row = row
+        return Batch(
+            rows,
+            lambda place: f"row {first + places[place] + 1}",
+            {"file": name, "row": row},
+            name,
+            [*before, *among, *behind],
+            self._done + row,
+        )
+
+    def _next(self) -> pa.Table | Unreadable | None:
+        if self._rest is not None:
+            piece, self._rest = self._rest, None
+            return piece
+        if self._pieces is None:
+            self._file = _OpenFile(self._left[0])
+            self._pieces = self._file.pieces(self._row)
+        return next(self._pieces, None)
+
+
+class _Footer(NamedTuple):
+    """What a file says of itself."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Those that are wanted."""
+    rows: int
+    whole: bool
+    """Whether they are all there are."""
+    renamed: tuple[str, ...] | None = None
+    """What all columns are called here, where one of them has no name."""
+    odd: SourceError | None = None
+    """Why the file is set aside."""
+    version: os.stat_result | None = None
+    """The file that says so."""
+
+
+class _OpenFile:
+    """A file while it is read."""
+
+    def __init__(self, footer: _Footer) -> None:
+        self._name = footer.name
+        self._columns = list(footer.columns)
+        self._renamed = footer.renamed
+        self._only = None if footer.whole or footer.renamed else self._columns
+        self._version = FileVersion(footer.name)
+        self._bytes = _bytes_of(footer.name)
+        self._damaged: list[int] | None = None
+        try:
+            self._version.check_path()
+            self._version.check_same(footer.version)
+        except BaseException:
+            self._version.close()
+            self._bytes.close()
+            raise
+        self._file = pq.ParquetFile(
+            self._bytes,
+            # Buffered, so that a row group need not be in memory as a whole.
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            page_checksum_verification=True,  # where the writer left checksums
+            coerce_int96_timestamp_unit="us",  # nanoseconds end in 2262, and begin anew without a word
+        )
+
+    def __enter__(self) -> _OpenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self._bytes.close()
+        self._version.close()
+
+    def pieces(self, row: int, *, identify: bool = True) -> Iterator[pa.Table | Unreadable]:
+        """The rows behind the first `row` ones.
+
+        Args:
+            identify: whether what is unreadable says of which file it is; all of the file is read for that.
+        """
+        metadata = self._file.metadata
+        end = 0
+        for group in range(metadata.num_row_groups):
+            start, end = end, end + metadata.row_group(group).num_rows
+            if end > row:
+                yield from self._pieces_of(group, start, end, row, identify=identify)
+
+    def _pieces_of(
+        self, group: int, start: int, end: int, row: int, *, identify: bool
+    ) -> Iterator[pa.Table | Unreadable]:
+        at, fault = start, "it has fewer rows than the file says"
+        try:
+            for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
+                self._version.check()
+                at += len(piece)
+                if at > row:
+                    table = pa.Table.from_batches([piece])
+                    table = table.rename_columns(self._renamed) if self._renamed else table
+                    yield table.slice(max(0, row - at + len(piece))).select(self._columns)
+        except (pa.ArrowException, OSError) as error:
+            if not _is_damage(error):
+                raise
+            fault = _first_line(error)
+        self._version.check()
+        first = max(at, row)
+        if first < end:
+            raw = {"file": self._name, "row_group": group, "row": first + 1, "rows": end - first}
+            place = f"rows {first + 1} to {end}"
+            why = f"row group {group} cannot be read: {fault}"
+            context = {"file": self._identity(group)} if identify else None
+            yield Unreadable(raw, why, place, rows=end - first, context=context)
+
+    def _identity(self, group: int) -> dict[str, Any]:
+        """What tells the file from others, and not from a whole copy: nothing of any damaged row group.
+
+        "without" names the row groups that are left out; where it is missing, only that of the letter is.
+        """
+        metadata = self._file.metadata
+        _check_footer(self._name, metadata, group)
+        if self._damaged is None:
+            self._damaged = [one for one in range(metadata.num_row_groups) if self._is_damaged(one)]
+            self._version.check()
+        damaged = sorted({group, *self._damaged})
+        identity = _identity(self._name, metadata, damaged)
+        return identity if damaged == [group] else {**identity, "without": damaged}
+
+    def _is_damaged(self, group: int) -> bool:
+        """Return whether a row group cannot be read. The run itself fails at one that the footer describes wrongly."""
+        metadata, rows = self._file.metadata, 0
+        if footer_fault(metadata, group):
+            return False
+        try:
+            for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
+                rows += len(piece)
+        except (pa.ArrowException, OSError) as error:
+            if not _is_damage(error):
+                raise
+            return True
+        return bool(rows < metadata.row_group(group).num_rows)
+
+
+def _rows_again(footer: _Footer, first: int, rows: int) -> list[Record]:
+    """The rows of a row group that was damaged, where the file has been replaced by a whole one."""
+    found: list[Record] = []
+    with _OpenFile(footer) as file:
+        for piece in file.pieces(first, identify=False):
+            if isinstance(piece, Unreadable):
+                raise ValueError(str(piece.error))
+            received, _, unreadable = rows_of(piece.slice(0, rows - len(found)), first + len(found))
+            for bad in unreadable:
+                raise ValueError(f"{bad.position}: {bad.error}")
+            found += received.records
+            if len(found) == rows:
+                return found
+    raise ValueError(f"{footer.name} has {first + len(found)} rows, and those asked for end at {first + rows}")
+
+
+def _footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[str] = ()) -> _Footer:
+    """Read what a file says of itself; of the wanted `columns` it may lack those that are `besides`."""
+    try:
+        version = os.stat(name)
+        with _bytes_of(name) as data:
+            file = pq.ParquetFile(data)
+            names, rows = file.schema_arrow.names, file.metadata.num_rows
+            check_names(file.schema_arrow)
+            of_groups = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+    except FileNotFoundError:
+        raise SourceError(f"there is no file {name}") from None
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
+            raise
+        raise SourceError(f"{name} is no Parquet file, or not a whole one: {_first_line(error)}") from error
+    except UnicodeDecodeError:
+        raise SourceError(f"{name} has a damaged footer: a name in it is not UTF-8. {_REPLACE}") from None
+    if sum(of_groups) != rows or min(of_groups, default=0) < 0:
+        raise SourceError(
+            f"{name} has a damaged footer: {rows:,} rows, and {sum(of_groups):,} in row groups. {_REPLACE}"
+        )
+    for one in names:
+        if names.count(one) > 1:
+            raise SourceError(f"{name} has the column {one} twice")
+    renamed = unique_names(names) if "" in names else None  # as the columns of a CSV file are
+    names = renamed or names
+    if columns is not None:
+        columns = tuple(one for one in columns if one in names or one not in besides)
+        if not columns:
+            raise SourceError(f"columns must name one that is in {name} itself, such as {names[0]}")
+    for one in columns or ():
+        if one not in names:
+            raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
+    return _Footer(name, columns or tuple(names), rows, columns is None, renamed, version=version)
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Return whether an error is the fault of a file, not of the disk or of the memory."""
+    return not isinstance(error, MemoryError) and getattr(error, "errno", None) is None
+
+
+def _check_footer(name: str, metadata: Any, group: int) -> None:
+    if fault := footer_fault(metadata, group):
+        raise SourceError(f"{name} has a damaged footer: {_first_line(fault)}. {_REPLACE}")
+
+
+def _identity(name: str, metadata: Any, damaged: Sequence[int]) -> dict[str, Any]:
+    """What tells a file from others, with nothing of its damaged row groups."""
+    size = os.stat(name).st_size
+    ranges = [_bytes_of_group(metadata, group) for group in damaged]
+    return {
+        "size": size,
+        "footer": _footer_digest(name),
+        "rest": content(name, size, samples=_SAMPLES, without=ranges),
+    }
+
+
+def _bytes_of_group(metadata: Any, group: int) -> tuple[int, int]:
+    columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
+    starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
+    ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
+    return min(starts, default=0), max(ends, default=0)
+
+
+def _footer_digest(name: str) -> str:
+    """Digest the footer, which holds sizes, places and statistics of all row groups."""
+    with open(name, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, os.SEEK_END)
+        return blake2b(file.read(length), digest_size=16).hexdigest()
+
+
+def _see_that_it_is_the_same(raw: Mapping[str, Any], context: Mapping[str, Any] | None) -> None:
+    """Raise ValueError unless the file is the one of which a row group was damaged."""
+    name, expected = raw["file"], (context or {}).get("file")
+    if not isinstance(expected, Mapping):
+        raise ValueError(
+            f"the letter does not say which {name} it is of, because an older version wrote it: run the pipeline over "
+            "the file of that day, then discard the letter"
+        )
+    _footer(name, None)  # there is such a file, and it is one of Parquet
+    with _bytes_of(name) as data:
+        metadata = pq.ParquetFile(data).metadata
+    damaged = expected.get("without", [raw["row_group"]])  # a letter of an older version, or the only one
+    if _footer_digest(name) == expected.get("footer") and max(damaged) < metadata.num_row_groups:
+        for group in damaged:
+            _check_footer(name, metadata, group)
+        found = _identity(name, metadata, damaged)
+        if found == {key: value for key, value in expected.items() if key != "without"}:
+            return
+    raise ValueError(
+        f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "
+        "that file there and replay again. If the sink has a key, you can also run the pipeline over the file and "
+        "discard the letter; a sink that appends would get the other rows of it twice"
+    )
+
+
+def _footer_or_odd(name: str, look: Callable[[str], _Footer], names: Sequence[str]) -> _Footer:
+    try:
+        return look(name)
+    except SourceError as error:
+        if not is_odd(name, error, names):
+            raise
+        return _Footer(name, (), 0, whole=True, odd=error)
+
+
+def _bytes_of(name: str) -> Any:
+    return pa.OSFile(name)  # a name alone might be taken for a URL
+
+
+def _in_common(columns: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(name for name in columns[0] if all(name in others for others in columns[1:]))
+
+
+def _first_line(error: BaseException | str) -> str:
+    said = str(error).strip().splitlines()
+    return said[0] if said else type(error).__name__

@@ -1,0 +1,1 @@
+"""Incremental SQL queries, read page by page behind a watermark."""

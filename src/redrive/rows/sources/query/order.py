@@ -1,0 +1,124 @@
+"""Checks that a database compares the rows of a query as it sorts them: no page passes over a row of the next one.
+
+A page begins behind the last row of the one before. To the database texts may be equal that are not: a collation
+ignores case, or spaces at their end. And it may compare a value that it gave by other rules than those by which it
+sorts, such as a number that the driver has rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, NoReturn
+
+from sqlalchemy import Select
+
+from redrive.classify.signals import is_interrupt
+from redrive.errors import SourceError
+from redrive.model.calls import Kind
+from redrive.rows.batch import Record
+from redrive.rows.sources.query import database as databases
+from redrive.rows.sources.query.keyset import IS_BEHIND, Keyset
+
+
+class Page(NamedTuple):
+    """Where a page begins, as `Keyset.page` takes it, and how many rows it has at most."""
+
+    start: Any
+    behind: Sequence[Any] | None
+    most: int
+
+
+class Order:
+    """The order of a query's rows; `select` runs a statement."""
+
+    def __init__(self, name: str, keyset: Keyset, select: Callable[[Select[Any]], list[Record]]) -> None:
+        self._name = name
+        self._keyset = keyset
+        self._select = select
+
+    def check(self, last: Record, following: Record, page: Page) -> None:
+        """Raise where a page that begins behind a row of this one would pass over the following row."""
+        self._check(last, following, self._keyset.names, page)
+
+    def check_key(self, last: Record, following: Record, page: Page) -> None:
+        """Check rows without a watermark, which are in the order of their key."""
+        self._check(last, following, self._keyset.names[1:], page)
+
+    def _check(self, last: Record, following: Record, names: Sequence[str], page: Page) -> None:
+        here, there = _place(last, names), _place(following, names)
+        if here == there:
+            raise SourceError(
+                f"several rows of {self._name} have {_named(names, there)}, and some of them would be passed over: "
+                "name a key that tells them apart"
+            )
+        if self._keyset.is_sure(here, there):
+            return
+        try:
+            is_passed_over = self._is_passed_over(here, there, names, page)
+        except Exception as error:
+            self.raise_incomparable(error, names)
+        if is_passed_over:
+            raise SourceError(
+                f"several rows of {self._name} have {_named(names, there)}, or the database compares it otherwise than "
+                "it sorts it, and some of them would be passed over: name a key that tells them apart, or cast the "
+                "columns to text in the SQL"
+            )
+
+    def _is_passed_over(self, here: list[Any], there: list[Any], names: Sequence[str], page: Page) -> bool:
+        """Return whether the place that follows another is not behind it when the two are compared."""
+        if [_place(record, names) for record in self._select(self._keyset.following(here))] == [there]:
+            return False
+        # Others may have written meanwhile: one statement sees the rows sorted and compared at the same moment.
+        found = self._select(self._keyset.compared_places(page.start, page.behind, page.most + 1, here))
+        for record, following in pairwise(found):
+            if _place(record, names) == here != _place(following, names):
+                if record[IS_BEHIND]:
+                    raise SourceError(self.stands_still(here))
+                return not following[IS_BEHIND]
+        return False
+
+    def stands_still(self, place: Sequence[Any]) -> str:
+        """Return the message for a row that is behind itself."""
+        return (
+            f"the row of {self._name} at {_named(self._keyset.names[-len(place) :], place)} comes again behind itself: "
+            "its watermark or key is finer than the driver gives it, as nanoseconds or rounded floats are; round it or "
+            "cast it to text in the SQL"
+        )
+
+    def raise_incomparable(self, error: Exception, names: Sequence[str]) -> NoReturn:
+        """Raise the error of a statement that compares columns with values, of columns that can be sorted."""
+        if isinstance(error, SourceError) or databases.is_no_rows_fault(error):
+            raise_fault(self._name, error)
+        columns = ", ".join(dict.fromkeys(names))
+        raise SourceError(
+            f"{self._name}: the database sorts its rows by {columns}, and cannot compare them with the values of a row "
+            f"({databases.first_line(error)}): cast {columns} to text in the SQL"
+        ) from error
+
+
+def raise_fault(name: str, error: Exception) -> NoReturn:
+    """Raise the error of a statement, as one of the source unless it can heal."""
+    if (
+        isinstance(error, SourceError)
+        or is_interrupt(error)
+        or databases.heals(error)
+        or databases.kind_of(error) is Kind.RESOURCE
+    ):
+        raise error
+    raise SourceError(f"{name}: {databases.first_line(error)}") from error
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "null" if value is None else str(value)
+
+
+def _place(record: Record, names: Sequence[str]) -> list[Any]:
+    return [record[name] for name in names]
+
+
+def _named(names: Sequence[str], values: Sequence[Any]) -> str:
+    return ", ".join(f"{name} {shown(value)}" for name, value in dict(zip(names, values, strict=True)).items())

@@ -1,0 +1,1 @@
+"""Records that a program makes itself: lists, generators and frames."""
