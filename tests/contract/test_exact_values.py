@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.parquet import parquet_dataset
+from redrive.rows.sinks.parquet.sink import parquet_dataset
 from redrive.rows.sinks.table import table
 from tests.oracles.values import Moment, is_same
 from tests.support import table_places

@@ -25,13 +25,13 @@ import redrive
 from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.capacity import Capacity
-from redrive.rows.sinks.exact import find_changes
-from redrive.rows.sinks.generic import GenericTable
-from redrive.rows.sinks.parquet import parquet_dataset
-from redrive.rows.sinks.shape import TableName
+from redrive.rows.sinks.exact.capacity import Capacity
+from redrive.rows.sinks.exact.columns import find_changes
+from redrive.rows.sinks.parquet.sink import parquet_dataset
 from redrive.rows.sinks.sink import SharesTransactions
+from redrive.rows.sinks.sqlalchemy.sink import GenericTable
 from redrive.rows.sinks.table import table
+from redrive.rows.sinks.table_schema import TableName
 from tests.support.examples import examples
 
 UTC = dt.UTC

@@ -16,8 +16,8 @@ from sqlalchemy import make_url
 import redrive
 from redrive.model.calls import Kind
 from redrive.rows import write_thread
-from redrive.rows.sinks.generic import GenericTable
-from redrive.rows.sinks.shape import TableName
+from redrive.rows.sinks.sqlalchemy.sink import GenericTable
+from redrive.rows.sinks.table_schema import TableName
 
 TABLE = "CREATE TABLE t (id integer PRIMARY KEY, v integer)"
 COUNT, BATCH = 300, 100

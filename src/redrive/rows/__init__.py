@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redrive.rows.sinks.parquet import parquet_dataset
+    from redrive.rows.sinks.parquet.sink import parquet_dataset
     from redrive.rows.sinks.table import table
     from redrive.rows.sources.csv.source import csv
     from redrive.rows.sources.ndjson.source import ndjson
@@ -22,7 +22,7 @@ _HOMES = {
     "ndjson": "sources.ndjson.source",
     "pages": "sources.pages.source",
     "parquet": "sources.parquet.source",
-    "parquet_dataset": "sinks.parquet",
+    "parquet_dataset": "sinks.parquet.sink",
     "per_frame": "transform",
     "query": "sources.query.source",
     "records": "sources.records.source",

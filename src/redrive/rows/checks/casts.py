@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from redrive._internal.optional import needs
 from redrive.rows.frames import values_of
-from redrive.rows.sinks.capacity import Capacity, Family
-from redrive.rows.sinks.exact import find_changes
-from redrive.rows.sinks.exact_values import change_of
+from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.columns import find_changes
+from redrive.rows.sinks.exact.values import change_of
 
 with needs("rows"):
     import polars as pl

@@ -16,8 +16,8 @@ from typing import Any
 from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.sinks.shape import TableName
 from redrive.rows.sinks.sink import Applied
+from redrive.rows.sinks.table_schema import TableName
 
 NAME = "redrive_batches"
 KEPT = timedelta(days=30)

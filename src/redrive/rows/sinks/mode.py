@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.deletion_marks import is_yes, marked
-from redrive.rows.sinks.shape import TableName, quoted
 from redrive.rows.sinks.sink import Applied
+from redrive.rows.sinks.table_schema import TableName, quoted
 
 OnConflict = Literal["update", "ignore"]
 DeleteWhen = str | Mapping[str, Any]

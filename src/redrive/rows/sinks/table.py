@@ -11,8 +11,8 @@ from sqlalchemy import URL
 from redrive._internal.database_url import parse_url
 from redrive._internal.paths import local_path
 from redrive.rows.sinks.mode import DeleteWhen, Mode, OnConflict
-from redrive.rows.sinks.shape import TableName
 from redrive.rows.sinks.sink import Sink
+from redrive.rows.sinks.table_schema import TableName
 
 _FORMS = "postgresql://user:password@host/database, sqlite:///path/to/file.db or duckdb:///path/to/file.duckdb"
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
@@ -57,15 +57,15 @@ def table(
     if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
         raise ValueError(f"patience is a number of seconds from 0 up, not {patience!r}")
     if parsed.drivername in _POSTGRES:
-        from redrive.rows.sinks.postgres import PostgresTable
+        from redrive.rows.sinks.postgres.sink import PostgresTable
 
         return PostgresTable(parsed, where, key=parts, create=create, patience=patience, mode=mode)
     if parsed.drivername in _SQLITE:
-        from redrive.rows.sinks.sqlite import SqliteTable
+        from redrive.rows.sinks.sqlite.sink import SqliteTable
 
         return SqliteTable(_file(parsed), where, key=parts, create=create, patience=patience, mode=mode)
     if parsed.drivername == "duckdb":
-        from redrive.rows.sinks.duckdb import DuckdbTable
+        from redrive.rows.sinks.duckdb.sink import DuckdbTable
 
         return DuckdbTable(_file(parsed), where, key=parts, create=create, patience=patience, mode=mode)
     if append:
@@ -76,7 +76,7 @@ def table(
         raise ValueError(
             f"on_conflict, newer and delete_when are for PostgreSQL, SQLite and DuckDB, not for {parsed.drivername}"
         )
-    from redrive.rows.sinks.generic import GenericTable
+    from redrive.rows.sinks.sqlalchemy.sink import GenericTable
 
     return GenericTable(parsed, where, key=parts, create=create, patience=patience)
 

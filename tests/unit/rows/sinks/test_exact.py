@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from redrive.rows.sinks.capacity import Capacity
-from redrive.rows.sinks.exact import find_changes
-from redrive.rows.sinks.postgres_types import Stored, find_changes_by_type
+from redrive.rows.sinks.exact.capacity import Capacity
+from redrive.rows.sinks.exact.columns import find_changes
+from redrive.rows.sinks.postgres.types import Stored, find_changes_by_type
 
 MOMENT = dt.datetime(2026, 7, 1, 12)
 

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import mysql, oracle
 
 from redrive.errors import StoreError
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.generic import upsert
+from redrive.rows.sinks.sqlalchemy.sink import upsert
 from redrive.rows.sinks.table import table
 
 TABLE = sa.table("odd table", sa.column("id"), sa.column("Shop"), sa.column("a"), schema="silver")

@@ -26,7 +26,7 @@ from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows import parquet_dataset
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks import parquet as module
+from redrive.rows.sinks.parquet import sink as module
 from tests.support.warm_python import warm_python
 
 

@@ -18,7 +18,7 @@ import redrive
 from redrive.errors import SinkMismatch, StoreError
 from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.postgres_copy import faulty_line
+from redrive.rows.sinks.postgres.copy import faulty_line
 from redrive.rows.sinks.table import table
 
 _serial = itertools.count()

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import make_url
 
 from redrive import rows
-from redrive.rows.sinks.shape import TableName, quoted
+from redrive.rows.sinks.table_schema import TableName, quoted
 
 
 @pytest.mark.parametrize(

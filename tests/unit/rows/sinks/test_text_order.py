@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import SinkMismatch
-from redrive.rows.sinks.shape import TableName
-from redrive.rows.sinks.text_order import TextOrder
+from redrive.rows.sinks.exact.text_order import TextOrder
+from redrive.rows.sinks.table_schema import TableName
 
 moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))
 WRITTEN = (

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.types_of import ColumnType, types_of
+from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.values import NESTED, adapt_columns, json_text
 
 

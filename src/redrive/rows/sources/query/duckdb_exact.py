@@ -14,7 +14,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from redrive.errors import SourceError
-from redrive.rows.sinks.shape import quoted
+from redrive.rows.sinks.table_schema import quoted
 
 _INSTANT = "TIMESTAMP WITH TIME ZONE"
 _ENDLESS = ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", _INSTANT)

@@ -1,0 +1,1 @@
+"""DuckDB tables as a sink."""

@@ -1,0 +1,307 @@
+"""What DuckDB knows about a table that rows are to be loaded into, and how to ask which rows it will refuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redrive._internal.optional import needs
+from redrive.rows.sinks.mode import Mode
+from redrive.rows.sinks.table_schema import Column, Shape, TableName, fold_name, listed, quoted
+from redrive.rows.sinks.unique import Index
+
+with needs("rows"):
+    import duckdb
+
+_HERE = "database_name = current_database() AND schema_name = ?"
+_UNIQUE = ("PRIMARY KEY", "UNIQUE")
+_KEYS = (*_UNIQUE, "FOREIGN KEY")  # each has an index
+_COLLATED = re.compile(r"""("(?:[^"]|""){1,200}"|(?<!\w)\w{1,200}) VARCHAR COLLATE ([\w.]+)""")
+_INDEXED = re.compile(r"'((?:[^']|'')*)'|([^,\[\]\s][^,\[\]]*)")
+
+
+class Rule(NamedTuple):
+    """A constraint that a query can ask about."""
+
+    kind: str
+    """CHECK or FOREIGN KEY."""
+    said: str
+    columns: tuple[str, ...]
+    expression: str = ""
+    refers_to: str = ""
+    found_as: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DuckdbShape(Shape):
+    """A table of DuckDB."""
+
+    not_null: frozenset[str]
+    rules: tuple[Rule, ...]
+    moved: frozenset[str]
+    """Columns whose change is made by removing the row and adding it anew: those of indexes, and nested ones."""
+    referred_to: bool
+    """Other rows refer to those of this table, which cannot be removed then."""
+    collations: dict[str, str]
+    """By column, in lower case: how texts are compared, where that is not by their characters."""
+
+    @property
+    def refers_to_itself(self) -> bool:
+        """Whether a row may refer to another row of the same table."""
+        return self.referred_to and any(rule.kind == "FOREIGN KEY" for rule in self.rules)
+
+
+def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> DuckdbShape | None:
+    """What the catalog says; None where there is no such table."""
+    schema = _schema(connection, table)
+    own = f"{_HERE} AND lower(table_name) = lower(?)"
+    columns = _records(connection, f"SELECT * FROM duckdb_columns() WHERE {own} ORDER BY column_index", schema, table)
+    if not columns:
+        return None
+    constraints = _records(connection, f"SELECT * FROM duckdb_constraints() WHERE {own}", schema, table)
+    indexes = _records(connection, f"SELECT * FROM duckdb_indexes() WHERE {own}", schema, table)
+    referring = f"SELECT 1 FROM duckdb_constraints() WHERE {_HERE} AND lower(referenced_table) = lower(?)"
+    unique = [
+        *(one["constraint_column_names"] for one in constraints if one["constraint_type"] in _UNIQUE),
+        *(_names(index["expressions"]) for index in indexes if index["is_unique"]),
+    ]
+    keyed = {name for one in constraints if one["constraint_type"] in _KEYS for name in one["constraint_column_names"]}
+    spoken = " ".join(str(index["expressions"]) for index in indexes)
+    return DuckdbShape(
+        columns=tuple(
+            Column(
+                one["column_name"],
+                one["data_type"],
+                required=not one["is_nullable"] and one["column_default"] is None,
+                computed=bool(one.get("is_generated")),
+            )
+            for one in columns
+        ),
+        unique=tuple(map(frozenset, unique)),
+        not_null=frozenset(one["column_name"].lower() for one in columns if not one["is_nullable"]),
+        rules=tuple(_rules(constraints, schema)),
+        moved=frozenset(
+            one["column_name"].lower()
+            for one in columns
+            if one["column_name"] in keyed or one["column_name"] in spoken or is_nested(one["data_type"])
+        ),
+        referred_to=bool(connection.execute(referring, [schema, table.table]).fetchall()),
+        collations=_collations(connection, own, schema, table),
+        kind="view" if _is_view(connection, schema, table) else "table",
+    )
+
+
+def _is_view(connection: duckdb.DuckDBPyConnection, schema: str, table: TableName) -> bool:
+    return bool(
+        _records(
+            connection, f"SELECT 1 FROM duckdb_views() WHERE {_HERE} AND lower(view_name) = lower(?)", schema, table
+        )
+    )
+
+
+def _collations(connection: duckdb.DuckDBPyConnection, own: str, schema: str, table: TableName) -> dict[str, str]:
+    """What the definition of the table says: no other part of the catalog has it."""
+    found = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
+    said = " ".join(str(one["sql"]) for one in found)
+    return {
+        (name[1:-1].replace('""', '"') if name.startswith('"') else name).lower(): collation
+        for name, collation in _COLLATED.findall(said)
+    }
+
+
+def is_nested(kind: str) -> bool:
+    """Whether a type of DuckDB is made of others."""
+    return kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION"))
+
+
+def type_of(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
+    """A type by its name: it has an `id`, and `children` where it is made of others."""
+    description = connection.execute(f"SELECT CAST(NULL AS {name})").description
+    assert description is not None
+    return description[0][1]
+
+
+def other_tables(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """The tables a person may have meant."""
+    found = connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall()
+    return [str(TableName(table, None if schema == "main" else schema)) for schema, table in found]
+
+
+def has_schema(connection: duckdb.DuckDBPyConnection, schema: str) -> bool:
+    """Whether a schema of this name exists."""
+    query = "SELECT 1 FROM duckdb_schemas() WHERE database_name = current_database() AND lower(schema_name) = lower(?)"
+    return bool(connection.execute(query, [schema]).fetchall())
+
+
+def _schema(connection: duckdb.DuckDBPyConnection, table: TableName) -> str:
+    query = "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database() AND "
+    if table.schema is None:
+        found = connection.execute(f"{query} schema_name = current_schema()").fetchone()
+    else:
+        found = connection.execute(f"{query} lower(schema_name) = lower(?)", [table.schema]).fetchone()
+    return str(found[0]) if found else ""
+
+
+def _records(
+    connection: duckdb.DuckDBPyConnection, query: str, schema: str, table: TableName
+) -> list[Mapping[str, Any]]:
+    found = connection.execute(query, [schema, table.table])
+    names = [column[0] for column in found.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def _names(expressions: object) -> list[str]:
+    """The columns of an index; its expressions come as one text: [a, '"B c"']."""
+    parts = [plain or text.replace("''", "'") for text, plain in _INDEXED.findall(str(expressions))]
+    return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts]
+
+
+def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[Rule]:
+    rules = []
+    for one in constraints:
+        kind, said, columns = one["constraint_type"], one["constraint_text"], tuple(one["constraint_column_names"])
+        if kind == "CHECK":
+            rules.append(Rule(kind, said, columns, expression=one["expression"]))
+        elif kind == "FOREIGN KEY":
+            other = TableName(one["referenced_table"], schema)
+            rules.append(Rule(kind, said, columns, refers_to=other.sql, found_as=tuple(one["referenced_column_names"])))
+    return rules
+
+
+def upserts(
+    table: TableName, shape: DuckdbShape, columns: Mapping[str, str], key: Sequence[str], mode: Mode
+) -> list[str]:
+    """The statements that make rows the table's own; `columns` holds the expression that reads each.
+
+    A row that would not change is left alone. Where other rows refer to it, what can be changed in place is changed on
+    its own: DuckDB refuses to move such a row, even for a value that is the same.
+    """
+    if not key:
+        return [_insert(table, columns)]
+    parts = {part.lower() for part in key}
+    others = [name for name in columns if name.lower() not in parts]
+    if mode.on_conflict == "ignore":
+        others = []
+    compared = {*parts, *([mode.newer.lower()] if mode.newer else [])}
+    for name in [name for name in columns if name.lower() in compared]:
+        # A value that comes as a text or a float would be compared as one, and be equal to others.
+        columns = {**columns, name: f"CAST({columns[name]} AS {shape.types([name], fold_name)[0]})"}
+    groups = [others]
+    if shape.referred_to:
+        groups = [
+            group
+            for moved in (False, True)
+            if (group := [name for name in others if (name.lower() in shape.moved) is moved])
+        ] or [[]]
+    if mode.newer and len(groups) > 1:  # rows are compared by it until the last statement
+        first, last = groups
+        newer = [name for name in first if name.lower() == mode.newer.lower()]
+        groups = [[name for name in first if name not in newer], [*last, *newer]]
+    return [_upsert(table, columns, key, group, mode) for group in groups]
+
+
+def _upsert(
+    table: TableName, columns: Mapping[str, str], key: Sequence[str], changed: Sequence[str], mode: Mode
+) -> str:
+    own = quoted(table.table)
+    action = "NOTHING"
+    if changed:
+        action = "UPDATE SET " + ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changed)
+        action += " WHERE " + (
+            mode.is_newer(own)
+            if mode.newer
+            else " OR ".join(f"{own}.{quoted(name)} IS DISTINCT FROM excluded.{quoted(name)}" for name in changed)
+        )
+    return f"{_insert(table, columns)} ON CONFLICT ({listed(key)}) DO {action}"
+
+
+def _insert(table: TableName, columns: Mapping[str, str]) -> str:
+    return f"INSERT INTO {table.sql} ({listed(columns)}) SELECT {', '.join(columns.values())} FROM redrive_rows"
+
+
+def faults(shape: DuckdbShape, columns: Mapping[str, str], number: str) -> tuple[str, list[str]]:
+    """The query for rows that will be refused: the number of each, of its fault, and a value; and the faults in words.
+
+    It is about `redrive_rows`, whose column `number` holds the numbers.
+    """
+    types = dict(zip(columns, shape.types(list(columns), fold_name), strict=True))
+    raw = {name: f'"redrive raw {at}"' for at, name in enumerate(columns)}
+    conditions: list[tuple[str, str, str]] = []  # what is wrong, in SQL and in words, and the value to show
+    for name, kind in types.items():
+        wrong = f"{raw[name]} IS NOT NULL AND {quoted(name)} IS NULL"
+        conditions.append((wrong, f"{name}: could not convert {{}} to {kind}", raw[name]))
+    conditions += [
+        (f"{raw[name]} IS NULL", f"NOT NULL constraint failed: {name}", "NULL")
+        for name in columns
+        if name.lower() in shape.not_null
+    ]
+    at_hand = {name.lower() for name in columns}
+    for rule in shape.rules:
+        if not {name.lower() for name in rule.columns} <= at_hand:
+            continue
+        if rule.kind == "CHECK":
+            conditions.append((f"NOT ({rule.expression})", f"CHECK constraint failed: {rule.said}", "NULL"))
+        else:
+            conditions.append(_orphaned(rule))
+    cases = " ".join(f"WHEN {wrong} THEN {at}" for at, (wrong, _, _) in enumerate(conditions))
+    shown = " ".join(
+        f"WHEN {at} THEN CAST({value} AS VARCHAR)" for at, (_, _, value) in enumerate(conditions) if value != "NULL"
+    )
+    read = ", ".join(
+        f"{source} AS {raw[name]}, TRY_CAST({source} AS {types[name]}) AS {quoted(name)}"
+        for name, source in columns.items()
+    )
+    query = (
+        f'SELECT "redrive number", "redrive fault", CASE "redrive fault" {shown} END FROM ('
+        f'SELECT *, CASE {cases} END AS "redrive fault" FROM ('
+        f'SELECT {quoted(number)} AS "redrive number", {read} FROM redrive_rows) AS redrive_typed) '
+        f'WHERE "redrive fault" IS NOT NULL'
+    )
+    return query, [words for _, words, _ in conditions]
+
+
+def secondary(shape: DuckdbShape, columns: Mapping[str, str], key: Sequence[str]) -> list[Index]:
+    """The unique indexes beside the key, of columns that the rows have."""
+    at_hand, own = {name.lower(): name for name in columns}, {name.lower() for name in key}
+    found = [sorted(name.lower() for name in names) for names in shape.unique]
+    return [
+        Index(", ".join(at_hand[name] for name in names), tuple(at_hand[name] for name in names))
+        for names in found
+        if {*names} != own and {*names} <= {*at_hand}
+    ]
+
+
+def taken(table: TableName, typed: str, key: Sequence[str], index: Index) -> str:
+    """The query for rows whose value another row of the table has, and whether that one is in the batch, too."""
+    values = ", ".join(f"CAST(s.{quoted(name)} AS VARCHAR)" for name in index.columns)
+    same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
+    same_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key) or "false"
+    in_batch = " AND ".join(f"t.{quoted(name)} = b.{quoted(name)}" for name in key) or "false"
+    return (
+        f"WITH typed AS ({typed}) SELECT s.redrive_at, EXISTS (SELECT 1 FROM typed b WHERE {in_batch}), {values} "
+        f"FROM typed s JOIN {table.sql} t ON {same_value} WHERE NOT ({same_key})"
+    )
+
+
+def contested(typed: str, index: Index) -> str:
+    """The query for rows of which several bring the same value."""
+    names = listed(index.columns)
+    texts = ", ".join(f"CAST({quoted(name)} AS VARCHAR)" for name in index.columns)
+    given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in index.columns)
+    return (
+        f"WITH typed AS ({typed}) SELECT redrive_at, {texts} FROM typed WHERE {given} "
+        f"QUALIFY count(*) OVER (PARTITION BY {names}) > 1"
+    )
+
+
+def _orphaned(rule: Rule) -> tuple[str, str, str]:
+    same = " AND ".join(
+        f"redrive_other.{quoted(there)} = redrive_typed.{quoted(here)}"
+        for here, there in zip(rule.columns, rule.found_as, strict=True)
+    )
+    given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in rule.columns)
+    value = f"concat_ws(', ', {listed(rule.columns)})"
+    wrong = f"{given} AND NOT EXISTS (SELECT 1 FROM {rule.refers_to} AS redrive_other WHERE {same})"
+    return wrong, f"{rule.said} failed: {{}} is not present", value

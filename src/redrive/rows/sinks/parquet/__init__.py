@@ -1,0 +1,1 @@
+"""A directory of Parquet files as a sink."""

@@ -1,0 +1,211 @@
+"""The files of a Parquet dataset: what each holds, as far as its footer tells, and which rows of it have given keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redrive._internal.optional import needs
+from redrive.errors import SinkMismatch
+from redrive.rows.sinks.parquet.columns import conformed
+from redrive.rows.sinks.parquet.types import has_nulls, merged, plain_schema
+
+with needs("rows"):
+    import polars as pl
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    from pyarrow import types
+
+Range = tuple[Any, Any]
+
+_ROW = "number of the row"
+
+
+class Part(NamedTuple):
+    """One file."""
+
+    name: str
+    stamp: tuple[int, int, int]
+    """What tells it from a file that took its place."""
+    schema: pa.Schema
+    ranges: dict[str, Range]
+    """The smallest and the largest value of key columns, where the footer tells."""
+
+
+class Keys:
+    """The keys of a batch."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._schema = table.schema
+        self._frame = _frame(table)
+        self._ranges = {name: _smallest_and_largest(table.column(name)) for name in table.column_names}
+
+    @property
+    def columns(self) -> list[str]:
+        """Their columns."""
+        return list(self._schema.names)
+
+    def may_be_in(self, part: Part) -> bool:
+        """Whether the file could hold one of them, by what its footer tells."""
+        return all(_overlap(part.ranges.get(name), found) for name, found in self._ranges.items())
+
+    def others(self, table: pa.Table) -> Any:
+        """The numbers of the rows that have none of these keys."""
+        rows = _frame(conformed(table, self._schema)).with_row_index(_ROW)
+        left = rows.join(self._frame, on=self.columns, how="anti", maintain_order="left")
+        return left.get_column(_ROW).to_arrow()
+
+
+class Parts:
+    """The files that are there, known since they were last looked at."""
+
+    def __init__(self, path: Path, key: tuple[str, ...]) -> None:
+        self._path = path
+        self._key = key
+        self._parts: dict[str, Part] = {}
+        self.schema: pa.Schema | None = None
+
+    def look(self) -> None:
+        """See which files there are; only the footers of new ones are read."""
+        known, found = self._parts, {}
+        for name, stamp in self._files():
+            part = known.get(name)
+            found[name] = part if part is not None and part.stamp == stamp else self._read(name, stamp)
+        self._parts, self.schema = found, self._schema_of(found)
+
+    def exist(self) -> bool:
+        """Whether there are any."""
+        return bool(self._files())
+
+    def forget(self) -> None:
+        """Know nothing."""
+        self._parts, self.schema = {}, None
+
+    def named(self, name: str) -> Part | None:
+        """The file of this name."""
+        return self._parts.get(name)
+
+    def others(self, name: str) -> list[Part]:
+        """All files but the one of this name."""
+        return [part for part in self._parts.values() if part.name != name]
+
+    def hold(self, part: Part, keys: Keys) -> bool:
+        """Whether a file holds one of these keys."""
+        if not keys.may_be_in(part):
+            return False
+        return any(len(keys.others(piece)) < piece.num_rows for piece in self._read_pieces(part, keys.columns))
+
+    def without(self, part: Part, keys: Keys) -> Iterator[pa.Table]:
+        """The rows of a file that have none of these keys, piece by piece."""
+        for piece in self._read_pieces(part, None):
+            yield piece.take(keys.others(piece))
+
+    def _files(self) -> list[tuple[str, tuple[int, int, int]]]:
+        try:
+            with os.scandir(self._path) as entries:
+                found = [
+                    (entry.name, entry.stat())
+                    for entry in entries
+                    if entry.name.endswith(".parquet") and not entry.name.startswith((".", "_")) and entry.is_file()
+                ]
+        except FileNotFoundError:
+            return []
+        return sorted((name, (stat.st_ino, stat.st_size, stat.st_mtime_ns)) for name, stat in found)
+
+    def _read(self, name: str, stamp: tuple[int, int, int]) -> Part:
+        try:
+            with pa.OSFile(str(self._path / name)) as data:
+                file = pq.ParquetFile(data)
+                schema, metadata = plain_schema(file.schema_arrow), file.metadata
+        except (pa.ArrowInvalid, OSError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise
+            raise SinkMismatch(f"{self._path / name} is no Parquet file, or not a whole one: {error}") from error
+        missing = [one for one in self._key if one not in schema.names]
+        if missing:
+            raise SinkMismatch(f"{self._path / name} has no {', '.join(missing)}, which its rows should be known by")
+        ranges = {one: _range(metadata, one, schema.field(one).type) for one in self._key}
+        return Part(name, stamp, schema, {one: found for one, found in ranges.items() if found is not None})
+
+    def _schema_of(self, parts: dict[str, Part]) -> pa.Schema | None:
+        found: dict[str, Any] = {}
+        for part in parts.values():
+            for field in part.schema:
+                has = found.setdefault(field.name, field.type)
+                exact = has == field.type or has_nulls(has) or has_nulls(field.type)
+                kind = (merged(has, field.type) or merged(field.type, has)) if exact else None
+                if kind is None:
+                    raise SinkMismatch(
+                        f"{self._path} is not of one kind: {part.name} holds {field.name!r} as {field.type}, "
+                        f"other files as {has}"
+                    )
+                found[field.name] = kind
+        return pa.schema(list(found.items())) if parts else None
+
+    def _read_pieces(self, part: Part, columns: list[str] | None) -> Iterator[pa.Table]:
+        with closing(pa.OSFile(str(self._path / part.name))) as data:
+            file = pq.ParquetFile(data, pre_buffer=False)
+            for group in range(file.num_row_groups):
+                piece = file.read_row_group(group, columns=columns)
+                yield piece if columns is None else piece.select(columns)
+
+
+def see_that_they_are_plain(keys: pa.Schema) -> None:
+    """Raise where a key column holds lists or objects."""
+    for field in keys:
+        if types.is_nested(field.type):
+            raise SinkMismatch(f"column {field.name!r} is {field.type}, and a key is a plain value")
+
+
+def is_vague(part: Part, schema: pa.Schema) -> bool:
+    """Whether the file was written when some type was not known yet, so that readers take it for another."""
+    return any(has_nulls(field.type) and field.type != schema.field(field.name).type for field in part.schema)
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _smallest_and_largest(column: pa.ChunkedArray) -> Range | None:
+    try:
+        found = pc.min_max(column)
+        return found["min"].as_py(), found["max"].as_py()
+    except (pa.ArrowException, ValueError):  # a type without an order, or finer than Python's
+        return None
+
+
+def _range(metadata: Any, column: str, kind: pa.DataType) -> Range | None:
+    """From the statistics of the row groups; None where some have none, or they leave something out, as NaN."""
+    if types.is_floating(kind):
+        return None
+    names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    if column not in names:
+        return None
+    place = names.index(column)
+    smallest, largest = [], []
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(place).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        try:
+            smallest.append(statistics.min)
+            largest.append(statistics.max)
+        except ValueError:  # a text that was cut in the middle of a character, nanoseconds
+            return None
+    return (min(smallest), max(largest)) if smallest else None
+
+
+def _overlap(one: Range | None, other: Range | None) -> bool:
+    """Whether two ranges touch; what is not known may be anything."""
+    if one is None or other is None:
+        return True
+    try:
+        return bool(one[0] <= other[1] and other[0] <= one[1])
+    except TypeError:
+        return True

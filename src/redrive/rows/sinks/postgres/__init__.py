@@ -1,0 +1,1 @@
+"""PostgreSQL tables as a sink, by COPY and one upsert per batch."""

@@ -1,0 +1,1 @@
+"""Tables of any other database that SQLAlchemy supports."""

@@ -1,0 +1,332 @@
+"""Any database that SQLAlchemy knows: its own upsert where it has one, and bisection for the bad rows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from math import isfinite
+from typing import Any, cast
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy import URL, Connection, Engine, Executable, TableClause, event
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, StatementError
+
+from redrive._internal.masking import mask
+from redrive.classify.detail import error_detail
+from redrive.model.calls import Kind
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.bisection import isolate
+from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.columns import find_changes
+from redrive.rows.sinks.exact.decimals import column_digits
+from redrive.rows.sinks.infer_types import ColumnType, types_of
+from redrive.rows.sinks.keys import Ask, KeyKind
+from redrive.rows.sinks.sql_table import TransactedTable, is_row_fault
+from redrive.rows.sinks.sqlite.numbers import column_type, fit_numbers
+from redrive.rows.sinks.sqlite.sink import rules_of as sqlite_rules
+from redrive.rows.sinks.table_schema import Column, Shape, TableName
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
+from redrive.store.database import Database
+from redrive.store.dialects.dialect import Dialect
+
+_VALUES: Rules = {**NESTED, UUID: str}
+_TYPES: dict[ColumnType, sa.types.TypeEngine[Any]] = {
+    ColumnType.BOOLEAN: sa.Boolean(),
+    ColumnType.INTEGER: sa.BigInteger(),
+    ColumnType.HUGE: sa.Numeric(38, 0),
+    ColumnType.FLOAT: sa.Double(),
+    ColumnType.BYTES: sa.LargeBinary(),
+    ColumnType.DATE: sa.Date(),
+    ColumnType.TIME: sa.Time(),
+    ColumnType.TIMESTAMP: sa.DateTime(),
+    ColumnType.INSTANT: sa.DateTime(timezone=True),
+    ColumnType.JSON: sa.JSON(),
+}
+_JSON = "json"
+_OF_ANOTHER_TYPE = ("42804", "0A000", "42846")
+"""What PostgreSQL says of a statement that has a value of another type in it: the value may be one row's."""
+_LONGEST_KEY = 255  # some databases index no text without a limit
+_HAS_ON_CONFLICT = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+
+
+class _Engine:
+    """Of `Dialect`, what `Database` needs for its transactions."""
+
+    is_remote = True
+    reading: Mapping[str, Any] = {}
+    writing: Mapping[str, Any] = {}
+    errors: tuple[type[Exception], ...] = ()
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self.where = mask(url.render_as_string(hide_password=True))
+
+    def engine_key(self) -> Hashable:
+        return self  # what each sink listens to on its engine is its own
+
+    def engine(self) -> Engine:
+        try:
+            engine = sa.create_engine(self._url, hide_parameters=True)
+        except NoSuchModuleError:
+            known = "postgresql://, sqlite:///, duckdb:/// or a URL of SQLAlchemy's"
+            raise ValueError(f"no database is known as {self._url.drivername}; write {known}") from None
+        except ModuleNotFoundError as missing:
+            raise ImportError(
+                f"the driver of {self._url.drivername} is not installed: {missing}", name=missing.name
+            ) from None
+        if engine.dialect.is_async:
+            raise ValueError(f"{self._url.drivername} names an asynchronous driver; rows are written by a plain one")
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _leave_transactions_to_us)
+            event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        return engine
+
+    def collided(self, error: BaseException) -> bool:
+        return False
+
+    def advice(self, error: BaseException, kind: Kind) -> str | None:
+        return "check the user and the password of the table's URL" if kind is Kind.AUTH else None
+
+
+def _leave_transactions_to_us(connection: Any, _: object) -> None:
+    # The driver would begin a transaction at the first change, which is too late for a savepoint.
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+class GenericTable(TransactedTable):
+    """See `Sink`."""
+
+    def __init__(self, url: URL, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
+        database = Database(cast(Dialect, _Engine(url)), patience=patience)
+        super().__init__(database, table, key=key, create=create)
+
+    def _read_shape(self, connection: Connection) -> Shape | None:
+        look, name = sa.inspect(connection), (self._table.table, self._table.schema)
+        try:
+            columns, primary = look.get_columns(*name), look.get_pk_constraint(*name)
+        except NoSuchTableError:
+            return None
+        unique = [primary["constrained_columns"]]
+        with suppress(NotImplementedError):  # not every dialect looks for all of this
+            unique += [found["column_names"] for found in look.get_unique_constraints(*name)]
+        unique += [
+            [column for column in index["column_names"] if column is not None]
+            for index in look.get_indexes(*name)
+            if index["unique"] and _is_whole(index)
+        ]
+        found = tuple({frozenset(index) for index in unique if index})
+        made = tuple(_column(one, connection.dialect.name) for one in columns)
+        return Shape(made, found, kind="table" if found or not _is_view(look, *name) else "view")
+
+    def _other_tables(self, connection: Connection) -> list[str]:
+        schema = self._table.schema
+        return [str(TableName(name, schema)) for name in sa.inspect(connection).get_table_names(schema)]
+
+    def _make(self, connection: Connection, rows: Outgoing) -> None:
+        columns = [
+            sa.Column(name, self._type(connection, name, kind, rows), primary_key=name in self.key, autoincrement=False)
+            for name, kind in types_of(rows).items()
+        ]
+        sa.Table(self._table.table, sa.MetaData(), *columns, schema=self._table.schema).create(connection)
+
+    def _type(self, connection: Connection, name: str, kind: ColumnType, rows: Outgoing) -> sa.types.TypeEngine[Any]:
+        if kind is ColumnType.DECIMAL:
+            if connection.dialect.name == "sqlite":
+                return sa.Numeric() if column_type(rows.values(name)) == "NUMERIC" else sa.Text()
+            digits = column_digits(name, rows)
+            return sa.Numeric(*digits) if digits else sa.Text()
+        return _TYPES.get(kind) or (sa.String(_LONGEST_KEY) if name in self.key else sa.Text())
+
+    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
+        dialect = connection.dialect.name
+        tuples, bad = _adapted(dialect, rows, shape.types(rows.columns))
+        if dialect == "postgresql":
+            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+        table = sa.table(self._table.table, *map(sa.column, rows.columns), schema=self._table.schema)
+        alone = all(index == frozenset(self.key) for index in shape.unique)
+        statements = upsert(dialect, table, self.key, key_alone=alone)
+        places: Sequence[int] = [place for place in range(len(tuples)) if place not in bad]
+
+        def attempt(start: int, stop: int) -> Exception | None:
+            given = [{f"p{at}": value for at, value in enumerate(tuples[place])} for place in places[start:stop]]
+            return _attempt(connection, statements, given)
+
+        if not places or attempt(0, len(places)) is None:
+            return bad
+        while True:
+            errors = isolate(len(places), attempt)
+            if len(errors) == len(places) and all(_is_of_another_type(error) for _, error in errors):
+                raise errors[0][1]
+            found = {places[at]: _told(error) for at, error in errors}
+            # A row may refer to one behind it: once that is in, it may be, too.
+            if len(found) in (0, len(places)) or not self._refers_to_itself(connection):
+                return {**bad, **found}
+            places = sorted(found)
+
+    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+        """Only integers are known: how another database writes and compares anything else is not."""
+        if shape is None:
+            made = types_of(rows)
+            whole = {name for name in self.key if made[name] is ColumnType.INTEGER}
+        else:
+            types = zip(self.key, shape.types(self.key), strict=True)
+            whole = {name for name, kind in types if _is_integer(kind)}
+
+        def ask(some: Outgoing) -> Sequence[Sequence[Any]]:
+            return [
+                [_as_whole(value) for value in some.values(name)] if name in whole else some.values(name)
+                for name in some.columns
+            ]
+
+        return {name: KeyKind.INTEGER if name in whole else KeyKind.OTHER for name in self.key}, ask
+
+    def _refers_to_itself(self, connection: Connection) -> bool:
+        keys = sa.inspect(connection).get_foreign_keys(self._table.table, self._table.schema)
+        return any(key["referred_table"] == self._table.table for key in keys)
+
+
+def _adapted(dialect: str, rows: Outgoing, kinds: Sequence[str]) -> tuple[Sequence[tuple[Any, ...]], dict[int, str]]:
+    """The rows as the driver takes them, and those with a value that the table would change, by place."""
+    columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
+    bad = adapt_columns(columns, [_rules(dialect, kind, rows) for kind in kinds])
+    for at, (name, kind, values) in enumerate(zip(rows.columns, kinds, columns, strict=True)):
+        if dialect == "sqlite":
+            columns[at] = values if kind == _JSON else fit_numbers(name, kind, values, bad)
+            continue
+        for place, change in find_changes(values, Capacity.of(kind)):
+            bad.setdefault(place, f"{name}: {change}")
+    return list(zip(*columns, strict=True)), bad
+
+
+def _rules(dialect: str, kind: str, rows: Outgoing) -> Rules:
+    if kind == _JSON:
+        return {object: json_text, str: None if rows.of_text else json_of_str, type(None): None}
+    if dialect == "sqlite":
+        return sqlite_rules(kind)
+    capacity = Capacity.of(kind)
+    if _is_integer(kind):
+        return {**_VALUES, float: _whole, Decimal: _whole}
+    # Some drivers send a float with 15 digits, which is too few for an exact column.
+    exact: Rules = {float: _exact} if capacity is not None and capacity.family is Family.DECIMAL else {}
+    return {**_VALUES, **exact}
+
+
+def _exact(number: float) -> Decimal | float:
+    return Decimal(repr(number)) if isfinite(number) else number
+
+
+def _whole(number: float | Decimal) -> int:
+    """A number for a column of integers, for which the database would round it."""
+    if number != number // 1:
+        raise ValueError(f"{number} is no whole number")
+    return int(number)
+
+
+def _is_integer(kind: str) -> bool:
+    capacity = Capacity.of(kind)
+    return capacity is not None and capacity.family is Family.INTEGER
+
+
+def _as_whole(value: Any) -> Any:
+    """A key of a column of integers as one; a value that is not an integer as it is."""
+    try:
+        return _whole(value) if isinstance(value, float | Decimal) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        return value
+
+
+def _column(found: Mapping[str, Any], dialect: str) -> Column:
+    computed = found.get("computed") is not None or bool((found.get("identity") or {}).get("always"))
+    numbered = found.get("autoincrement") is True or found.get("identity") is not None
+    required = not found["nullable"] and found.get("default") is None and not computed and not numbered
+    return Column(found["name"], _kind(found["type"], dialect), required=required, computed=computed)
+
+
+def _kind(type_: Any, dialect: str) -> str:
+    """The type of a column, by a name that `Capacity` and SQLite know."""
+    if isinstance(type_, sa.JSON):
+        return _JSON
+    if dialect == "sqlite":
+        return str(type_)
+    if isinstance(type_, sa.Float):
+        return "real" if isinstance(type_, sa.REAL) else "double precision"
+    if isinstance(type_, sa.Numeric):
+        return "numeric" if type_.scale is None else f"numeric({type_.precision}, {type_.scale})"
+    zone = " with time zone" if getattr(type_, "timezone", False) else ""
+    # MySQL keeps whole seconds unless its type says otherwise.
+    places = f"({getattr(type_, 'fsp', None) or 0})" if dialect in ("mysql", "mariadb") else ""
+    for kind, name in (
+        (sa.Integer, "integer"),
+        (sa.Boolean, "boolean"),
+        (sa.Date, "date"),
+        (sa.DateTime, f"timestamp{places}{zone}"),
+        (sa.Time, f"time{places}{zone}"),
+    ):
+        if isinstance(type_, kind):
+            return name
+    return ""
+
+
+def _is_view(look: sa.Inspector, name: str, schema: str | None) -> bool:
+    try:
+        return name in look.get_view_names(schema)
+    except NotImplementedError:  # of a dialect that does not look for views
+        return False
+
+
+def _is_whole(index: Mapping[str, Any]) -> bool:
+    """Whether an index is over columns as they are, and over all rows."""
+    partial = any(option.endswith("_where") for option in index.get("dialect_options", {}))
+    return None not in index["column_names"] and not partial
+
+
+def upsert(dialect: str, table: TableClause, key: Sequence[str], *, key_alone: bool) -> list[Executable]:
+    """The statements that make rows the table's own, each to be run for every row: `p0`, `p1` … are its values.
+
+    `key_alone` says that the key is all that is unique in the table.
+    """
+    given: dict[str, Any] = {column.name: sa.bindparam(f"p{at}") for at, column in enumerate(table.columns)}
+    others = [name for name in given if name not in key]
+    if dialect in _HAS_ON_CONFLICT:
+        insert: Any = _HAS_ON_CONFLICT[dialect](table).values(given)
+        if not others:
+            return [insert.on_conflict_do_nothing(index_elements=list(key))]
+        changes = {name: insert.excluded[name] for name in others}
+        return [insert.on_conflict_do_update(index_elements=list(key), set_=changes)]
+    if dialect in ("mysql", "mariadb") and key_alone:  # it would take a row for the same by any unique index
+        insert = mysql.insert(table).values(given)
+        return [insert.on_duplicate_key_update({name: insert.inserted[name] for name in others or key})]
+    same = sa.and_(*(table.columns[name] == given[name] for name in key))
+    absent = ~sa.exists(sa.select(sa.literal(1)).select_from(table).where(same))
+    missing = sa.insert(table).from_select(list(given), sa.select(*given.values()).where(absent))
+    update = [sa.update(table).where(same).values({name: given[name] for name in others})] if others else []
+    return [*update, missing]
+
+
+def _attempt(connection: Connection, statements: Sequence[Executable], rows: list[dict[str, Any]]) -> Exception | None:
+    """Write rows as a whole; or none of them, and give the fault of the row that is why."""
+    try:
+        with connection.begin_nested():
+            for statement in statements:
+                connection.execute(statement, rows)
+    except (ValueError, OverflowError) as error:  # the driver cannot put a value into words
+        return error
+    except StatementError as error:
+        if not is_row_fault(error) and not _is_of_another_type(error):
+            raise
+        return error
+    return None
+
+
+def _is_of_another_type(error: Exception) -> bool:
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    return (getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)) in _OF_ANOTHER_TYPE
+
+
+def _told(error: Exception) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return error_detail(cause) or type(cause).__name__
