@@ -39,7 +39,7 @@ from redrive.errors import RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, Urgency
 from redrive.model.calls import Attempt, Event
 from redrive.model.runs import RunEnded, RunStatus
-from redrive.rows.ledger import Ledger
+from redrive.rows.checkpoint import Ledger
 from redrive.testing import FakeClock
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)  # of the week that counts

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import redrive
 from redrive.errors import PipelineError, SinkMismatch, StoreError
 from redrive.rows.batch import Outgoing
-from redrive.rows.ledger import Ledger
+from redrive.rows.checkpoint import Ledger
 from tests.support.examples import examples
 from tests.support.table_places import PLACES, place_of, postgresql, sqlite
 

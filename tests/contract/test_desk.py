@@ -18,7 +18,7 @@ from redrive.alerts.levels import Levels
 from redrive.alerts.settings import AlertSettings, Channel
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, SendStatus, Urgency
-from redrive.rows.ledger import Ledger
+from redrive.rows.checkpoint import Ledger
 from redrive.store.schema import runs, task_executors, task_runs, tasks
 from tests.support.alerts import watched
 from tests.support.flows import eventually

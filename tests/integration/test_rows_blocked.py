@@ -15,9 +15,9 @@ from sqlalchemy import make_url
 
 import redrive
 from redrive.model.calls import Kind
-from redrive.rows import write_thread
 from redrive.rows.sinks.sqlalchemy.sink import GenericTable
 from redrive.rows.sinks.table_schema import TableName
+from redrive.rows.write import thread
 
 TABLE = "CREATE TABLE t (id integer PRIMARY KEY, v integer)"
 COUNT, BATCH = 300, 100
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*Cursor.*deleted while still op
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch):
     """The grace period that a batch has to finish."""
-    monkeypatch.setattr(write_thread, "GRACE", 0.3)
+    monkeypatch.setattr(thread, "GRACE", 0.3)
 
 
 def execute(url, statement):
@@ -139,7 +139,7 @@ class TestBlockedWrite:
         load.check_rerun()
 
     def test_second_ctrl_c_skips_the_grace_period(self, load, monkeypatch):
-        monkeypatch.setattr(write_thread, "GRACE", 600.0)
+        monkeypatch.setattr(thread, "GRACE", 600.0)
 
         def twice():
             for _ in range(2):
@@ -160,7 +160,7 @@ class TestBlockedWrite:
         assert (report.status, report.written) == ("complete", COUNT)
 
     def test_batch_finished_within_the_grace_period_is_saved(self, load, monkeypatch):
-        monkeypatch.setattr(write_thread, "GRACE", 600.0)
+        monkeypatch.setattr(thread, "GRACE", 600.0)
         pipeline = load.pipeline()
         with pytest.raises(redrive.RunStopped, match="everything so far is written") as stopped:
             pipeline.run(watch=lambda progress: pipeline.stop("enough"))

@@ -20,7 +20,7 @@ from sqlalchemy import Engine, event
 import redrive
 from redrive.model.runs import RunStarted
 from redrive.rows import pipeline as pipelines
-from redrive.rows.ledger import Ledger
+from redrive.rows.checkpoint import Ledger
 from tests.support.killable import Doomed, serve, trace
 
 PIPELINE = "vendor"

@@ -6,7 +6,7 @@ import pytest
 
 from redrive._internal.masking import mask, mask_end, mask_start, mask_stream
 from redrive.alerts.safe_text import safe, safe_line
-from redrive.rows.checks.check import shown as shown_value
+from redrive.rows.validation.validator import shown as shown_value
 from redrive.tasks.fingerprint import TRACE_LENGTH, trace_of
 from redrive.tasks.live import LiveOutput
 from redrive.tasks.output import KEPT, Output

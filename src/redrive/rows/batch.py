@@ -46,7 +46,7 @@ class Received:
     def frame(self) -> pl.DataFrame:
         """The rows as a frame."""
         if self._frame is None:
-            from redrive.rows.frames import of_records
+            from redrive.rows.to_polars import of_records
 
             self._frame = of_records(self._records or ())
         return self._frame
@@ -62,7 +62,7 @@ class Received:
     def records(self) -> Sequence[Record]:
         """The rows as records."""
         if self._records is None:
-            from redrive.rows.frames import records_of
+            from redrive.rows.to_polars import records_of
 
             self._records = records_of(self.frame)
         return self._records
@@ -71,7 +71,7 @@ class Received:
         """One row, as it was received."""
         if self._records is not None:
             return self._records[place]
-        from redrive.rows.frames import records_of
+        from redrive.rows.to_polars import records_of
 
         return records_of(self.frame.slice(place, 1))[0]
 
@@ -186,7 +186,7 @@ class Outgoing:
     def tuples(self) -> Sequence[tuple[Any, ...]]:
         """The rows as tuples, in the order of `columns`."""
         if self._tuples is None:
-            from redrive.rows.frames import rows_of
+            from redrive.rows.to_polars import rows_of
 
             assert self._frame is not None
             self._tuples = rows_of(self._frame)
@@ -195,7 +195,7 @@ class Outgoing:
     def values(self, column: str) -> Sequence[Any]:
         """One column."""
         if self._frame is not None:
-            from redrive.rows.frames import values_of
+            from redrive.rows.to_polars import values_of
 
             return values_of(self._frame.get_column(column))
         place = self.columns.index(column)
@@ -204,7 +204,7 @@ class Outgoing:
     def records(self) -> list[Record]:
         """The rows as records."""
         if self._frame is not None:
-            from redrive.rows.frames import records_of
+            from redrive.rows.to_polars import records_of
 
             return records_of(self._frame)
         return [dict(zip(self.columns, row, strict=True)) for row in self.tuples]

@@ -17,20 +17,20 @@ from redrive.model.letters import Letter
 from redrive.model.runs import Progress, Report
 from redrive.policy import option_checks
 from redrive.policy.time_of_day import checked_sla
-from redrive.rows.checks.check import check_of
-from redrive.rows.faults import kind_of, sentence
+from redrive.rows.checkpoint import Begun, Ledger
+from redrive.rows.errors import kind_of, sentence
 from redrive.rows.gate import Gate
-from redrive.rows.job import Job
-from redrive.rows.ledger import Begun, Ledger
 from redrive.rows.prepare import OnDuplicate, Preparation
-from redrive.rows.reprocess import reprocess
+from redrive.rows.replay.reprocess import reprocess
 from redrive.rows.retries import PATIENCE
 from redrive.rows.run import Run, tell_of_refusal
+from redrive.rows.run_options import Job
 from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Replaceable, Source
-from redrive.rows.superseded import compared_texts
 from redrive.rows.transform import transform_of
-from redrive.rows.writer import Writer
+from redrive.rows.validation.validator import check_of
+from redrive.rows.write.superseded import compared_texts
+from redrive.rows.write.writer import Writer
 from redrive.store.store import Store, connect
 
 BATCH = 40_000

@@ -10,15 +10,15 @@ from redrive._internal.masking import mask
 from redrive.dlq.insert.row_builder import error_text, key_text
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts
-from redrive.rows import duplicates
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
-from redrive.rows.checks.check import Check, Checked, Unchecked
-from redrive.rows.checks.function import FunctionCheck
-from redrive.rows.columns import Columns
+from redrive.rows.schema_drift import Columns
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.transform import BadBatch, PerRow, Transform
+from redrive.rows.validation.function import FunctionCheck
+from redrive.rows.validation.validator import Check, Checked, Unchecked
+from redrive.rows.write import dedup
 
-OnDuplicate = duplicates.Rule
+OnDuplicate = dedup.Rule
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Prepared:
     """All that passed, several of one key included."""
     letters: list[NewLetter]
     counts: Counts
-    """All but what the sink is to decide: written, duplicates, and what it refuses."""
+    """All but what the sink is to decide: written, dedup, and what it refuses."""
     rejected: dict[int, NewLetter] = field(default_factory=dict)
     """The letters of rows, by their place in the batch: one that was split has one letter, not one for each part."""
     fields: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Preparation:
             rejected = rejected + transformed.rejected
             discarded += transformed.discarded
         if len(good):
-            kept, keyless = duplicates.keyless(good, self._key)
+            kept, keyless = dedup.keyless(good, self._key)
             rejected = rejected + _as_received(keyless, good)
             good = kept
         good.of_text = self._of_text

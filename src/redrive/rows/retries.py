@@ -19,7 +19,7 @@ from redrive.classify.signals import is_interrupt
 from redrive.errors import RunStopped
 from redrive.model.calls import Kind, Scope
 from redrive.policy import backoff
-from redrive.rows import write_thread
+from redrive.rows.write import thread
 
 T = TypeVar("T")
 
@@ -117,10 +117,10 @@ class Retries:
             if self._stopping.reason() is not None:
                 asked = asked or time.monotonic()
                 waited = time.monotonic() - asked
-                if waited >= write_thread.GRACE:
+                if waited >= thread.GRACE:
                     self._cancellation.cancel()
                 # A statement that is cancelled ends its step in an orderly way, within a moment.
-                if waited >= write_thread.GRACE + _TO_CANCEL and self._interrupt is not None:
+                if waited >= thread.GRACE + _TO_CANCEL and self._interrupt is not None:
                     self._interrupt.interrupt()
 
     def _sleep(self, seconds: float) -> None:

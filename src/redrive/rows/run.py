@@ -36,16 +36,16 @@ from redrive.model.runs import (
 )
 from redrive.policy.time_of_day import Daily
 from redrive.rows.batch import Batch
-from redrive.rows.checks.check import unmet
-from redrive.rows.columns import Columns
-from redrive.rows.faults import Fault, kind_of, sentence, stop_reason
-from redrive.rows.job import Job
-from redrive.rows.ledger import Begun, Ledger
+from redrive.rows.checkpoint import Begun, Ledger
+from redrive.rows.errors import Fault, kind_of, sentence, stop_reason
 from redrive.rows.prepare import Prepared, reason_of
 from redrive.rows.retries import Retries
+from redrive.rows.run_options import Job
+from redrive.rows.schema_drift import Columns
 from redrive.rows.sources.source import Reading, SetsFilesAside
-from redrive.rows.write_thread import WriteThread
-from redrive.rows.writer import Writer, Written
+from redrive.rows.validation.validator import unmet
+from redrive.rows.write.thread import WriteThread
+from redrive.rows.write.writer import Writer, Written
 
 T = TypeVar("T")
 

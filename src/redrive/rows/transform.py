@@ -11,7 +11,7 @@ from redrive.dlq.insert.row_builder import error_text
 from redrive.errors import PipelineError, RedriveError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
-from redrive.rows.checks.check import Checked, Sieve, blocking, copies, fault, owned, unusable
+from redrive.rows.validation.validator import Checked, Sieve, blocking, copies, fault, owned, unusable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -226,7 +226,7 @@ def _frame_of(rows: Outgoing) -> tuple[pl.DataFrame, Outgoing, list[Refused]]:
     """The rows as a frame; the rows that are in it, and those that have no place in one."""
     if rows.as_frame is not None:
         return rows.as_frame, rows, []
-    from redrive.rows.frames import framed
+    from redrive.rows.to_polars import framed
 
     frame, misfits = framed(rows.records(), one_kind=True)
     if not misfits:

@@ -11,7 +11,7 @@ from redrive.dlq.fingerprint import template
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing
-from redrive.rows.duplicates import Contest, keyless, reduce, twice
+from redrive.rows.write.dedup import Contest, keyless, reduce, twice
 
 COLUMNS = ("id", "day", "value")
 

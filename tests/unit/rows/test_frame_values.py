@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import redrive
-from redrive.rows.frames import of_records
+from redrive.rows.to_polars import of_records
 
 
 class TestTimeWithOffset:

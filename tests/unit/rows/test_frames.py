@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from redrive.rows.batch import Received
-from redrive.rows.frames import framed, of_records
+from redrive.rows.to_polars import framed, of_records
 
 WITHIN_ITSELF: list = []
 WITHIN_ITSELF += [WITHIN_ITSELF, WITHIN_ITSELF]

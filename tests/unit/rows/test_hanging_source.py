@@ -7,7 +7,8 @@ import time
 import pytest
 
 import redrive
-from redrive.rows import retries, write_thread
+from redrive.rows import retries
+from redrive.rows.write import thread as write_thread
 
 
 @pytest.fixture(autouse=True)

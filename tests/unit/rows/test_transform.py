@@ -15,8 +15,8 @@ from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows import per_frame
 from redrive.rows.batch import Outgoing, Received
-from redrive.rows.checks.check import check_of
 from redrive.rows.transform import BadBatch, transform_of
+from redrive.rows.validation.validator import check_of
 
 ORIGIN = [3, 5, 8, 13]
 ROWS = [("a", "1"), ("b", "x"), ("c", "3"), ("d", "4")]

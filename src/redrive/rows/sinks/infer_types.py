@@ -91,7 +91,7 @@ def _of_value(value: Any) -> ColumnType:
 
 
 def _of_series(series: pl.Series) -> ColumnType:
-    from redrive.rows.frames import has_nanoseconds
+    from redrive.rows.to_polars import has_nanoseconds
 
     kind = _of_dtype(series.dtype)
     if kind is ColumnType.JSON or not has_nanoseconds(series.dtype) or not (series.to_physical() % 1_000 != 0).any():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.rows.checks.casts import fitted, of_values, type_name
+from redrive.rows.validation.casts import fitted, of_values, type_name
 
 BERLIN = ZoneInfo("Europe/Berlin")
 JUNK = st.sampled_from(

@@ -16,10 +16,10 @@ import redrive
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Received
-from redrive.rows.checks.check import Check, check_of, copied, fault, shown
-from redrive.rows.checks.function import FunctionCheck
-from redrive.rows.checks.model import ModelCheck
-from redrive.rows.checks.schema import SchemaCheck
+from redrive.rows.validation.function import FunctionCheck
+from redrive.rows.validation.model import ModelCheck
+from redrive.rows.validation.schema import SchemaCheck
+from redrive.rows.validation.validator import Check, check_of, copied, fault, shown
 
 
 class Delivery(pydantic.BaseModel):
@@ -130,7 +130,7 @@ def test_a_function_needs_none_of_the_libraries_that_other_checks_are_made_of():
     program = """
 import sys
 from redrive.rows.batch import Received
-from redrive.rows.checks.check import check_of
+from redrive.rows.validation.validator import check_of
 from redrive.rows.transform import transform_of
 checked = check_of(lambda record: None)(Received([{"a": 1}]))
 assert len(transform_of(dict.copy)(checked.good).good) == 1

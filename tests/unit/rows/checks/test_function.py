@@ -6,7 +6,7 @@ import pytest
 import redrive
 from redrive.errors import PipelineError
 from redrive.rows.batch import Received
-from redrive.rows.checks.check import check_of
+from redrive.rows.validation.validator import check_of
 
 ROWS = [{"id": 1, "fee": 5}, {"id": 2, "fee": -5}, {"id": 3, "fee": 7}]
 

@@ -21,7 +21,7 @@ import redrive
 from redrive.dlq.fingerprint import template
 from redrive.errors import PipelineError
 from redrive.rows.batch import Received
-from redrive.rows.checks.check import check_of
+from redrive.rows.validation.validator import check_of
 
 
 class Delivery(BaseModel):

@@ -6,7 +6,7 @@ import pytest
 
 import redrive
 from redrive.rows.batch import Received
-from redrive.rows.checks.check import check_of
+from redrive.rows.validation.validator import check_of
 
 A, B, TEXT, LIST = pl.col("a"), pl.col("b"), pl.col("text"), pl.col("list")
 

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter, WrapSeriali
 
 import redrive
 from redrive.rows.batch import Received
-from redrive.rows.checks.check import check_of
-from redrive.rows.checks.serializers import has_serializers
+from redrive.rows.validation.serializers import has_serializers
+from redrive.rows.validation.validator import check_of
 
 Masked = Annotated[str, PlainSerializer(lambda value: "***" + value[-4:])]
 

@@ -23,10 +23,11 @@ from sqlalchemy import text as sql_text
 
 import redrive
 from redrive.errors import SourceError
-from redrive.rows import query, write_thread
+from redrive.rows import query
 from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.keyset import Keyset
 from redrive.rows.sources.query.watermark import given_back, kept, stepped_back
+from redrive.rows.write import thread
 
 _serial = itertools.count()
 
@@ -916,7 +917,7 @@ class TestBlockedSource:
             release.join()
 
     def test_a_deadline_cancels_the_statement(self, server, copy, monkeypatch):
-        monkeypatch.setattr(write_thread, "GRACE", 0.2)
+        monkeypatch.setattr(thread, "GRACE", 0.2)
         with self.locked(server), pytest.raises(redrive.RunStopped, match="deadline") as stopped:
             copy.run(deadline=0.5)
         assert stopped.value.report.status == "stopped"
@@ -933,7 +934,7 @@ class TestBlockedSource:
         copy.stop()
 
     def test_a_request_to_stop_cancels_the_statement(self, server, copy, monkeypatch):
-        monkeypatch.setattr(write_thread, "GRACE", 0.2)
+        monkeypatch.setattr(thread, "GRACE", 0.2)
         stop = threading.Thread(target=self.stop_when_blocked, args=(server, copy))
         with self.locked(server):
             stop.start()

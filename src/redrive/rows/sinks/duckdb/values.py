@@ -10,7 +10,6 @@ from uuid import UUID
 
 from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
-from redrive.rows.frames import has_nanoseconds, values_of
 from redrive.rows.sinks.duckdb.catalog import is_nested
 from redrive.rows.sinks.duckdb.nested import changes_in_texts, fitted, has_members, is_same
 from redrive.rows.sinks.duckdb.types import is_own, own_rules, text_rules, variant_rules
@@ -18,6 +17,7 @@ from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.table_schema import quoted
 from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt_columns, json_of_str, json_text
+from redrive.rows.to_polars import has_nanoseconds, values_of
 
 with needs("rows"):
     import polars as pl

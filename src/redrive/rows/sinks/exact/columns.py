@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redrive._internal.optional import needs
-from redrive.rows.frames import values_of
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.values import NOT_TIMES, TIMES, change_of, unchecked
+from redrive.rows.to_polars import values_of
 
 with needs("rows"):
     import polars as pl

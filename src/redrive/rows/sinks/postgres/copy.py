@@ -13,7 +13,6 @@ from uuid import UUID
 
 from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
-from redrive.rows.frames import values_of
 from redrive.rows.sinks.exact.capacity import Capacity
 from redrive.rows.sinks.exact.columns import find_changes, is_no_time
 from redrive.rows.sinks.exact.decimals import number_of
@@ -29,6 +28,7 @@ from redrive.rows.sinks.values import (
     native,
     not_signaling,
 )
+from redrive.rows.to_polars import values_of
 
 with needs("rows"):
     import polars as pl

@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from redrive._internal.optional import needs
-from redrive.rows.frames import values_of
 from redrive.rows.sinks.exact.capacity import Capacity
 from redrive.rows.sinks.exact.values import change_of, unchecked
 from redrive.rows.sinks.values import is_foreign, native
+from redrive.rows.to_polars import values_of
 
 with needs("rows"):
     import polars as pl

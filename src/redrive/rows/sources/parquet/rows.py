@@ -9,7 +9,6 @@ from typing import Any
 
 from redrive._internal.optional import needs
 from redrive.rows.batch import Received, Unreadable
-from redrive.rows.frames import values_of
 from redrive.rows.sources.parquet.unfit_values import (
     MAPS,
     REASONS,
@@ -19,6 +18,7 @@ from redrive.rows.sources.parquet.unfit_values import (
     maps_with_repeated_keys,
     texts_not_utf_8,
 )
+from redrive.rows.to_polars import values_of
 
 with needs("rows"):
     import polars as pl

@@ -159,7 +159,7 @@ class Records:
         made = self._iterable() if callable(self._iterable) else self._iterable
         frame = None if made is self._iterable else frame_of(made)
         if frame is not None:
-            from redrive.rows.frames import iter_records
+            from redrive.rows.to_polars import iter_records
 
             return _Stream(iter_records(frame))
         if not isinstance(made, Iterable):

@@ -24,8 +24,8 @@ from redrive.classify.signals import is_interrupt
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record
-from redrive.rows.checks.check import Checked, Sieve, joined, listed, own_key, owned, shown, unmet
-from redrive.rows.checks.serializers import dump_with, has_serializers
+from redrive.rows.validation.serializers import dump_with, has_serializers
+from redrive.rows.validation.validator import Checked, Sieve, joined, listed, own_key, owned, shown, unmet
 
 with needs("rows"):
     import pydantic

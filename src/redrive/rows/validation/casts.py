@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Literal
 
 from redrive._internal.optional import needs
-from redrive.rows.frames import values_of
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.exact.values import change_of
+from redrive.rows.to_polars import values_of
 
 with needs("rows"):
     import polars as pl

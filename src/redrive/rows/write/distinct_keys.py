@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection, select
 
 from redrive.rows.batch import Outgoing
-from redrive.rows.keys_seen import digest_of
+from redrive.rows.write.dedup_store import digest_of
 from redrive.store.database import Database
 from redrive.store.schema import run_key_blocks
 

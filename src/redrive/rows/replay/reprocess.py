@@ -14,16 +14,16 @@ from redrive.dlq.replay.target import Outcomes, note_rows
 from redrive.errors import Discard, SinkMismatch, SourceError, Superseded
 from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, Letter
-from redrive.rows import portions
 from redrive.rows.batch import Outgoing, Received, Record, Refused
-from redrive.rows.columns import unite
-from redrive.rows.duplicates import Contest, Rounds
-from redrive.rows.effect import LEFT_OUT, Effect, apply
 from redrive.rows.prepare import Preparation
+from redrive.rows.replay import portions
+from redrive.rows.schema_drift import unite
 from redrive.rows.sinks.mode import Mode
 from redrive.rows.sinks.sink import Appends, ComparesKeys, Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import BadBatch
+from redrive.rows.write.dedup import Contest, Rounds
+from redrive.rows.write.effect import LEFT_OUT, Effect, apply
 from redrive.store.encoding import encode
 
 _classifier = Classifier()

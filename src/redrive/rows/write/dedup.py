@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.checks.check import shown, unmet
+from redrive.rows.validation.validator import shown, unmet
 
 if TYPE_CHECKING:
     import polars as pl

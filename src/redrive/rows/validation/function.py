@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Received, Record
-from redrive.rows.checks.check import Checked, Sieve, blocking, own_key, owned, unusable
+from redrive.rows.validation.validator import Checked, Sieve, blocking, own_key, owned, unusable
 
 
 class FunctionCheck:

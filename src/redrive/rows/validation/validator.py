@@ -69,7 +69,7 @@ def check_of(validate: object) -> Check:
     if isinstance(validate, type):
         # Known by their names: a library that the user's program does not use is not imported.
         if "dataframely.Schema" in names:
-            from redrive.rows.checks.schema import SchemaCheck
+            from redrive.rows.validation.schema import SchemaCheck
 
             return SchemaCheck(validate)
         modelled = "pydantic.BaseModel" in names and hasattr(validate, "model_fields")
@@ -79,10 +79,10 @@ def check_of(validate: object) -> Check:
     elif "pydantic.TypeAdapter" not in names:
         if not callable(validate) or "pydantic.BaseModel" in names:
             raise TypeError(f"{_WANTED}, not {shown(validate) or 'a ' + type(validate).__name__}")
-        from redrive.rows.checks.function import FunctionCheck
+        from redrive.rows.validation.function import FunctionCheck
 
         return FunctionCheck(validate)
-    from redrive.rows.checks.model import ModelCheck
+    from redrive.rows.validation.model import ModelCheck
 
     return ModelCheck(validate)
 
@@ -166,7 +166,7 @@ def fault(error: Exception) -> str | None:
     if is_interrupt(error):
         raise error
     if "pydantic_core.ValidationError" in type_names(type(error)):
-        from redrive.rows.checks.model import in_words
+        from redrive.rows.validation.model import in_words
 
         return in_words(error)
     if isinstance(error, ExceptionGroup):
@@ -191,7 +191,7 @@ def _faults(group: ExceptionGroup[Exception]) -> str | None:
 def owned(rows: Received, sieve: Sieve) -> Iterator[tuple[int, Record]]:
     """Each row with its place, as a record of its own: what is done to it leaves the row as it was received."""
     if rows.is_frame:
-        from redrive.rows.frames import values_of
+        from redrive.rows.to_polars import values_of
 
         # Column by column, and each record made when its turn comes: 20,000 that live at once take twice the time.
         names = rows.frame.columns

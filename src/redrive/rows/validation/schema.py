@@ -11,10 +11,10 @@ from redrive._internal.optional import needs
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
-from redrive.rows.checks.casts import fitted, of_values, type_name
-from redrive.rows.checks.check import Checked, joined, listed, own_key, shown, unmet
-from redrive.rows.checks.row_rules import looks_at_other_rows
-from redrive.rows.frames import Misfit, framed
+from redrive.rows.to_polars import Misfit, framed
+from redrive.rows.validation.casts import fitted, of_values, type_name
+from redrive.rows.validation.row_rules import looks_at_other_rows
+from redrive.rows.validation.validator import Checked, joined, listed, own_key, shown, unmet
 
 with needs("rows"):
     import dataframely as dy

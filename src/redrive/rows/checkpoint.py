@@ -26,7 +26,7 @@ from redrive.errors import PipelineError, RunStopped
 from redrive.model.calls import Kind, in_words
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.time_of_day import Daily, due_at
-from redrive.rows.faults import Fault
+from redrive.rows.errors import Fault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.files.files import with_new_files

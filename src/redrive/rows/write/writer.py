@@ -24,19 +24,19 @@ from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts, Tier
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.distinct_keys import DistinctKeys, Hashes
-from redrive.rows.duplicates import Contest, Rounds, twice
-from redrive.rows.effect import Rehearse, left_out
-from redrive.rows.faults import kind_of
-from redrive.rows.job import Job
-from redrive.rows.keys_seen import KeysSeen
-from redrive.rows.keys_seen import digest_of as digest_of_key
-from redrive.rows.ledger import Begun, Ledger
+from redrive.rows.checkpoint import Begun, Ledger
+from redrive.rows.errors import kind_of
 from redrive.rows.prepare import Preparation, Prepared, reason_of
+from redrive.rows.run_options import Job
 from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransactions
 from redrive.rows.sources.records.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
-from redrive.rows.superseded import OpenLetters, Order, Place, compared_texts, place_of
+from redrive.rows.write.dedup import Contest, Rounds, twice
+from redrive.rows.write.dedup_store import KeysSeen
+from redrive.rows.write.dedup_store import digest_of as digest_of_key
+from redrive.rows.write.distinct_keys import DistinctKeys, Hashes
+from redrive.rows.write.effect import Rehearse, left_out
+from redrive.rows.write.superseded import OpenLetters, Order, Place, compared_texts, place_of
 from redrive.store.store import Store
 
 _NUMBER = re.compile(r"\d+")

@@ -1,0 +1,1 @@
+"""Replay of rejected rows through a pipeline."""
