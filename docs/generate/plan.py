@@ -30,9 +30,9 @@ from redrive.store.repositories.services import EndpointSums, ServiceLog, Servic
 from redrive.store.repositories.tasks import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskLog, TaskRow
 from redrive.store.retention.finished import StorePurged
 from redrive.store.store import StoreInfo
-from redrive.tasks.cancel import TasksCancelled
 from redrive.tasks.flow import Task
-from redrive.tasks.people import Decided
+from redrive.tasks.operator.actions import Decided
+from redrive.tasks.operator.cancel import TasksCancelled
 
 
 @dataclass(frozen=True, slots=True)

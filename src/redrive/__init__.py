@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from redrive.rows.pipeline import Pipeline
     from redrive.store.store import Store, connect
     from redrive.tasks.flow import Flow
-    from redrive.tasks.killable_call import run_with_timeout
+    from redrive.tasks.killable.call import run_with_timeout
 
 __version__ = "0.1.0"
 
@@ -129,7 +129,7 @@ _HOMES = {
     "connect": "store.store",
     "on_event": "events.bus",
     "retry": "calls.retry",
-    "run_with_timeout": "tasks.killable_call",
+    "run_with_timeout": "tasks.killable.call",
 }
 
 

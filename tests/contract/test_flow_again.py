@@ -5,8 +5,8 @@ import pytest
 import redrive
 from redrive.errors import FlowError
 from redrive.model.tasks import FlowStatus
-from redrive.tasks.cancel import cancel_tasks
-from redrive.tasks.rerun import rerun
+from redrive.tasks.operator.cancel import cancel_tasks
+from redrive.tasks.operator.rerun import rerun
 from redrive.testing import set_testing
 from tests.support.flows import Beside, eventually, states, stopped
 from tests.support.worker_pool import importable

@@ -10,7 +10,7 @@ from redrive.errors import FlowError
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.schema import task_changes, tasks
-from redrive.tasks.results import Results
+from redrive.tasks.state.results import Results
 from redrive.testing import set_testing
 from tests.support.flows import stopped, stopped_at_a_retry
 

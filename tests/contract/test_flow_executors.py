@@ -16,7 +16,7 @@ from sqlalchemy import update
 import redrive
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.schema import task_attempts, task_executors, tasks
-from redrive.tasks.executor import Executor
+from redrive.tasks.executor.executor import Executor
 from redrive.testing import set_testing
 from tests.support.flows import PATIENCE, Beside, attempts_made, eventually, stopped, stopped_at_a_retry
 from tests.support.warm_python import warm_python

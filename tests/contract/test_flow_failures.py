@@ -10,7 +10,7 @@ import redrive
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, GroupHeld, State, TaskFailed, TasksDead
 from redrive.policy.breaker import Breaker
-from redrive.tasks.states import TRANSITIONS
+from redrive.tasks.state.states import TRANSITIONS
 from redrive.testing import set_testing
 from tests.support.flows import states, stopped
 

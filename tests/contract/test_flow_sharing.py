@@ -17,8 +17,8 @@ from redrive.errors import FlowStopped
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.dialects import postgres
 from redrive.store.schema import task_executors, tasks
-from redrive.tasks.executor import Executor
-from redrive.tasks.ledger import Ledger, Start
+from redrive.tasks.executor.executor import Executor
+from redrive.tasks.state.executor_lease import Ledger, Start
 from tests.support.flows import PATIENCE, Beside, attempts_made, eventually
 
 SUSPENDED = """
@@ -26,7 +26,7 @@ SUSPENDED = """
     from sqlalchemy import text
     from redrive.store import postgres
     from redrive.tasks import ledger
-    from redrive.tasks.turn import Turn
+    from redrive.tasks.executor.store_cycle import Turn
 
     postgres.SILENCE = "2s" if sys.argv[2] == "idle" else "0"
     ledger._OF_THE_LEASE = 0.1

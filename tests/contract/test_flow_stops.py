@@ -14,7 +14,7 @@ import redrive
 from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus, State, TaskRetried
-from redrive.tasks import people
+from redrive.tasks.operator import actions
 from redrive.testing import set_testing
 from tests.support.flows import PATIENCE, Beside, stopped, stopped_at_a_retry
 
@@ -114,7 +114,7 @@ def test_cancel_stops_the_executor_and_is_final(flow, task, store):
     begun, cancelled = threading.Event(), threading.Event()
     beside = Beside(flow.run)
     assert begun.wait(PATIENCE)
-    people.cancel(store, "settlement", note="wrong day")
+    actions.cancel(store, "settlement", note="wrong day")
     error = beside.join().error  # the task is left behind: nothing can end a thread
     cancelled.set()
     assert "stopped: it was cancelled: wrong day" in str(error)

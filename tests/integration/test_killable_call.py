@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import redrive
-from redrive.tasks import processes
+from redrive.tasks.workers import processes
 from redrive.testing import Answer, FaultyServer
 from tests.support import slow_calls
 from tests.support.worker_pool import is_alive, wait_until

@@ -10,7 +10,7 @@ import pytest
 
 import redrive
 from redrive.store import schema
-from redrive.tasks.output import KEPT, Output
+from redrive.tasks.workers.output import KEPT, Output
 from redrive.testing import FaultyServer
 from tests.support import planted_secrets as planted
 from tests.support.planted_secrets import found_in, marker

@@ -18,8 +18,9 @@ import pytest
 
 import redrive
 from redrive.model.tasks import FlowStatus, State
-from redrive.tasks import executor, people
-from redrive.tasks.ledger import Ledger
+from redrive.tasks.executor import executor
+from redrive.tasks.operator import actions
+from redrive.tasks.state.executor_lease import Ledger
 from tests.oracles.effects import EffectLedger
 from tests.support.worker_pool import importable
 
@@ -76,7 +77,7 @@ def main():
     ballast.unlink(missing_ok=True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     for cause in store.tasks.causes(run.run_id):
-        people.retry(store, run.run_id, cause=cause.cause)
+        actions.retry(store, run.run_id, cause=cause.cause)
     heard["freed"] = told(lambda: flow.run(store=store, run_id=run.run_id))
     heard["result"] = store.tasks.get(run.run_id, "measure").result
     heard["runs"] = len(store.tasks.runs())
@@ -194,7 +195,7 @@ class Half:
         with pytest.raises(redrive.FlowStopped) as held:
             self.run()
         self.run_id = held.value.report.run_id
-        people.retry(self.store, self.run_id, ["gate"])
+        actions.retry(self.store, self.run_id, ["gate"])
         (directory / "open").touch()
 
     def run(self):
@@ -259,7 +260,7 @@ def test_a_task_whose_argument_is_a_spoiled_file_is_a_dead_letter_until_the_file
     (cause,) = run.store.tasks.causes(run.run_id)
     assert cause.error.startswith(f"the argument 'large' of task 'use' is in {path}, which cannot be read: ")
     path.write_bytes(content)
-    people.retry(run.store, run.run_id, cause=cause.cause)
+    actions.retry(run.store, run.run_id, cause=cause.cause)
     assert run.go_on() == "complete"
     assert run.store.tasks.get(run.run_id, "end").result == [100, 1, 2, 3]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from redrive.model.calls import Kind
-from redrive.tasks.work import Ended
+from redrive.tasks.workers.messages import Ended
 from tests.support.worker_pool import HEAD, Workshop, is_alive, wait_until
 
 HANGS = """
@@ -336,8 +336,8 @@ def test_a_task_that_closes_everything_is_ended_and_told_why(workshop):
 
 PROGRAM = """
 import selectors
-from redrive.tasks.pool import Pool
-from redrive.tasks.work import Job
+from redrive.tasks.workers.pool import Pool
+from redrive.tasks.workers.messages import Job
 from redrive.store.encoding import encode
 
 if __name__ == "__main__":

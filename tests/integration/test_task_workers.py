@@ -8,8 +8,8 @@ import pytest
 
 import redrive
 from redrive.model.tasks import FlowStatus, State
-from redrive.tasks import processes
-from redrive.tasks.launch import launched
+from redrive.tasks.workers import processes
+from redrive.tasks.workers.fork_server_client import launched
 from tests.support.terminal import on_a_terminal
 from tests.support.worker_pool import importable, wait_until
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from redrive.model.tasks import State
-from redrive.tasks.decide import LOST_IN_A_ROW
+from redrive.tasks.executor.decide import LOST_IN_A_ROW
 
 CAUSES = {
     "transient": "down@a:1",

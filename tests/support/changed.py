@@ -34,8 +34,8 @@ WHOLE = "redrive.*"
 DYNAMIC = {
     "redrive.cli.app": ("redrive.cli.*", "imports the module of a command by the command's name"),
     "redrive.store.migrate": ("redrive.store.migrations.*", "Alembic runs the files of the directory"),
-    "redrive.tasks.launch": ("redrive.tasks.forkserver", "starts it as a program"),
-    "redrive.tasks.killable_call": ("redrive.tasks.call_worker", "starts it as a program"),
+    "redrive.tasks.workers.fork_server_client": ("redrive.tasks.workers.fork_server", "starts it as a program"),
+    "redrive.tasks.killable.call": ("redrive.tasks.killable.worker", "starts it as a program"),
     "redrive.alerts.channels.by_apprise": ("redrive.alerts.channels.apprise_process", "starts it as a program"),
     "tests.support.warm_python": ("redrive.cli.app", "most programs that it starts are the command line"),
     "tests.support.rows_worker": ("redrive.rows.*", "takes every name of redrive.rows"),

@@ -10,9 +10,9 @@ from sqlalchemy import Engine, event
 
 import redrive
 from redrive.model.tasks import FlowStarted
-from redrive.tasks import decide
-from redrive.tasks import executor as executors
-from redrive.tasks.ledger import Ledger
+from redrive.tasks.executor import decide
+from redrive.tasks.executor import executor as executors
+from redrive.tasks.state.executor_lease import Ledger
 from tests.support import tasks_flow, tasks_targets
 from tests.support.killable import Doomed, serve, trace
 

@@ -36,7 +36,12 @@ LIBRARIES = (
     *("rich.live", "rich.progress", "rich.table", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite"),
     *("dataframely", "duckdb", "polars", "pyarrow.parquet"),
 )
-SIDE_EFFECTS = ("redrive.cli.__main__", "redrive.demo.programs", "redrive.store.migrations", "redrive.tasks.forkserver")
+SIDE_EFFECTS = (
+    "redrive.cli.__main__",
+    "redrive.demo.programs",
+    "redrive.store.migrations",
+    "redrive.tasks.workers.fork_server",
+)
 """Modules that act when they are imported."""
 FIRST_FREE_FILE = 200
 """Attached files are moved above this number first, so that none overwrites another."""

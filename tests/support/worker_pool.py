@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from redrive.store.encoding import decode, encode
-from redrive.tasks.pool import Pool
-from redrive.tasks.work import Job, Outcome
+from redrive.tasks.workers.messages import Job, Outcome
+from redrive.tasks.workers.pool import Pool
 
 PATIENCE = 60.0
 """Seconds after which a test gives up hope; nothing here takes a tenth of it."""

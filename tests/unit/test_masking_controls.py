@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redrive._internal.masking import mask
-from redrive.tasks.output import Output
+from redrive.tasks.workers.output import Output
 
 PASSWORD = "Tr0ub4dor-Correct-91"
 

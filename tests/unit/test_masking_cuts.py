@@ -7,9 +7,9 @@ import pytest
 from redrive._internal.masking import mask, mask_end, mask_start, mask_stream
 from redrive.alerts.safe_text import safe, safe_line
 from redrive.rows.validation.validator import shown as shown_value
-from redrive.tasks.fingerprint import TRACE_LENGTH, trace_of
-from redrive.tasks.live import LiveOutput
-from redrive.tasks.output import KEPT, Output
+from redrive.tasks.workers.fingerprint import TRACE_LENGTH, trace_of
+from redrive.tasks.workers.live_output import LiveOutput
+from redrive.tasks.workers.output import KEPT, Output
 
 PASSWORD = "Tr0ub4dor-Correct-Horse-91"
 LONG = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dE3fG5hJ7k"

@@ -198,7 +198,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _broken(where: str, error: BaseException) -> BrokenModule:
-    from redrive.tasks.importing import why_not
+    from redrive.tasks.workers.import_flow import why_not
 
     return BrokenModule(why_not(where, error))
 

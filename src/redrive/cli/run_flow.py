@@ -52,7 +52,7 @@ class Ended:
 def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -> Ended:
     """Run it, with a view of its tasks on the terminal."""
     from redrive.cli.flow_view import watched
-    from redrive.tasks.launch import launched
+    from redrive.tasks.workers.fork_server_client import launched
 
     with ExitStack() as around:
         around.enter_context(launched(flow))

@@ -99,7 +99,7 @@ _OF_TASKS = tuple(Column(title=title) for title in ("kind", "tasks", "succeeded"
 
 
 def _columns(found: Sequence[Report | FlowReport], out: Output) -> Sequence[Column]:
-    """Programs get the numbers of both kinds; people, where there are flows, what each run did in words."""
+    """Programs get the numbers of both kinds; actions, where there are flows, what each run did in words."""
     if not out.terminal:
         return (*_COLUMNS, *_OF_ROWS, *_OF_TASKS)
     if not any(isinstance(one, FlowReport) for one in found):
@@ -338,10 +338,10 @@ def cancel(
 
     Examples: redrive runs cancel c94c0e1a --note "wrong day"; redrive runs cancel settlement --note "superseded"
     """
-    from redrive.tasks import people
+    from redrive.tasks.operator import actions
 
     with session.opened() as store:
-        cancelled = people.cancel(store, run, note=note)
+        cancelled = actions.cancel(store, run, note=note)
     if session.out.json:
         session.out.document({"run_id": str(cancelled), "status": str(FlowStatus.ABANDONED)})
     session.out.say(f"cancelled run {str(cancelled)[:8]}; who is running it stops within a second or so")

@@ -20,7 +20,7 @@ from redrive.model.tasks import FlowStatus
 from redrive.policy import option_checks
 from redrive.store.schema import task_runs
 from redrive.store.store import Store
-from redrive.tasks.same_work import NO_PARAMS, spellings, written
+from redrive.tasks.parameters import NO_PARAMS, spellings, written
 
 if TYPE_CHECKING:
     from redrive.tasks.flow import Flow

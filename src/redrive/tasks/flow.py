@@ -19,9 +19,9 @@ from redrive.policy import option_checks
 from redrive.policy.retry import Retry
 from redrive.policy.time_of_day import checked_sla
 from redrive.tasks.binding import bind
-from redrive.tasks.decisions import Decisions
+from redrive.tasks.executor.concurrency import Group, WhenOpen
 from redrive.tasks.graph import Graph, Node, Sensing
-from redrive.tasks.groups import Group, WhenOpen
+from redrive.tasks.operator.decisions import Decisions
 from redrive.tasks.options import (
     TIMEOUT,
     as_run_id,
@@ -35,13 +35,13 @@ from redrive.tasks.options import (
     cores,
     with_known_options,
 )
-from redrive.tasks.rules import RunWhen
 from redrive.tasks.task import Task, Upstream, name_of, name_of_task, names_of
+from redrive.tasks.trigger_rules import RunWhen
 
 if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
     from redrive.store.store import Store
-    from redrive.tasks.executor import Executor
-    from redrive.tasks.run_sensor import OnFailure
+    from redrive.tasks.executor.executor import Executor
+    from redrive.tasks.executor.run_sensor import OnFailure
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -309,7 +309,7 @@ class Flow(Decisions):
         after       tasks that must succeed first
         name        where the function's own will not do
         """
-        from redrive.tasks.run_sensor import RunSensor
+        from redrive.tasks.executor.run_sensor import RunSensor
 
         def add(function: Callable[..., Any]) -> Task[..., Any]:
             name_of_task(function, name)
@@ -391,12 +391,12 @@ class Flow(Decisions):
             raise TypeError(f"watch needs a function that takes the progress, not {type(watch).__name__}")
         limit = self.deadline if deadline is None else option_checks.seconds("deadline", deadline, above=0)
         values, wanted = self._given(params or {}), as_run_id(run_id)
-        from redrive.tasks.launch import launched
+        from redrive.tasks.workers.fork_server_client import launched
 
         with launched(self):
             # SQLAlchemy comes with these imports, and takes as long as the fork server does to import the flow.
-            from redrive.tasks.executor import Executor
-            from redrive.tasks.ledger import Start
+            from redrive.tasks.executor.executor import Executor
+            from redrive.tasks.state.executor_lease import Start
 
             start = Start.RESTART if restart else Start.NEW if new_run else Start.RESUME
             executor = Executor(self, store, params=values, run_id=wanted, start=start, deadline=limit, watch=watch)

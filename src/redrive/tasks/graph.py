@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.errors import FlowError
 from redrive.policy.retry import Retry
 from redrive.tasks.binding import Binding
-from redrive.tasks.rules import RunWhen
+from redrive.tasks.trigger_rules import RunWhen
 
 if TYPE_CHECKING:
     from redrive.classify.classifier import Classifier

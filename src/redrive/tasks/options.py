@@ -15,7 +15,7 @@ from redrive.policy import option_checks
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.tasks.binding import KEY, Binding
-from redrive.tasks.rules import RunWhen
+from redrive.tasks.trigger_rules import RunWhen
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,8 +12,8 @@ from redrive.explain.words import HEALS, ROWS, TASKS, people
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.rows.run import SMALLEST
-from redrive.tasks.decide import Past, decide
-from redrive.tasks.work import Ended, Outcome
+from redrive.tasks.executor.decide import Past, decide
+from redrive.tasks.workers.messages import Ended, Outcome
 
 
 def after(kind, failures):

@@ -280,12 +280,12 @@ def test_what_was_given_back_unbegun_is_no_attempt(sky, flow):
 
 
 def test_nobody_pays_for_attempts_that_nobody_hears_of(flow, monkeypatch):
-    from redrive.tasks import news
+    from redrive.tasks.executor import events
 
     def refuse(**values):
         raise AssertionError("it was made")
 
-    monkeypatch.setattr(news, "TaskEnded", refuse)
+    monkeypatch.setattr(events, "TaskEnded", refuse)
     flow.task(lambda: 1, name="load", in_thread=True)
     assert everywhere == []
     assert flow.run().status is FlowStatus.COMPLETE

@@ -11,9 +11,9 @@ from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.policy.retry import FLOOR_JITTER, Retry
 from redrive.tasks.binding import Binding
-from redrive.tasks.decide import Past, decide
+from redrive.tasks.executor.decide import Past, decide
 from redrive.tasks.graph import Node, Sensing
-from redrive.tasks.work import Ended, Outcome
+from redrive.tasks.workers.messages import Ended, Outcome
 
 HEALS = [Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED]
 SUSPECT = [Kind.AMBIGUOUS, Kind.RESOURCE]

@@ -8,7 +8,14 @@ import traceback
 
 import pytest
 
-from redrive.tasks.fingerprint import ERROR_LENGTH, TRACE_LENGTH, fingerprint, one_line, trace_of, with_status
+from redrive.tasks.workers.fingerprint import (
+    ERROR_LENGTH,
+    TRACE_LENGTH,
+    fingerprint,
+    one_line,
+    trace_of,
+    with_status,
+)
 
 
 class Own(Exception):

@@ -7,8 +7,8 @@ import pytest
 import redrive
 from redrive.model.calls import Kind, Verdict
 from redrive.policy.breaker import Breaker
-from redrive.tasks.groups import Group, Turnstile
-from redrive.tasks.work import Ended, Outcome
+from redrive.tasks.executor.concurrency import Group, Turnstile
+from redrive.tasks.workers.messages import Ended, Outcome
 from redrive.testing import FakeClock
 
 GOOD = Outcome(ticket=1, ended=Ended.RETURNED, seconds=0.1)

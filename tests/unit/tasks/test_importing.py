@@ -13,8 +13,8 @@ import pytest
 from redrive.cli.loading import load
 from redrive.errors import FlowError, PolicyWarning
 from redrive.tasks.flow import Flow
-from redrive.tasks.importing import refuse_within_import
-from redrive.tasks.pool import Pool
+from redrive.tasks.workers.import_flow import refuse_within_import
+from redrive.tasks.workers.pool import Pool
 from tests.support.worker_pool import Workshop, importable, is_alive, wait_until
 
 pytestmark = pytest.mark.process
@@ -34,9 +34,9 @@ RUN = """
 def run():
     import selectors
     from redrive.store.encoding import decode
-    from redrive.tasks.importing import refuse_within_import
-    from redrive.tasks.pool import Pool
-    from redrive.tasks.work import Job
+    from redrive.tasks.workers.import_flow import refuse_within_import
+    from redrive.tasks.workers.pool import Pool
+    from redrive.tasks.workers.messages import Job
 
     refuse_within_import()
     selector = selectors.DefaultSelector()
@@ -159,7 +159,7 @@ def test_a_flow_may_be_run_where_nothing_is_imported():
 
 def test_a_task_cannot_run_a_flow(tmp_path):
     source = """
-    from redrive.tasks.importing import refuse_within_import
+    from redrive.tasks.workers.import_flow import refuse_within_import
 
     @flow.task
     def runs():

@@ -25,14 +25,14 @@ from redrive.model.tasks import FlowStatus, State
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_changes, tasks
-from redrive.tasks import people
-from redrive.tasks.cancel import cancel_tasks
-from redrive.tasks.executor import Executor
-from redrive.tasks.ledger import Start
-from redrive.tasks.rerun import rerun
-from redrive.tasks.scribe import Bell
-from redrive.tasks.states import TRANSITIONS
-from redrive.tasks.work import Ended, Outcome
+from redrive.tasks.executor.db_thread import Bell
+from redrive.tasks.executor.executor import Executor
+from redrive.tasks.operator import actions
+from redrive.tasks.operator.cancel import cancel_tasks
+from redrive.tasks.operator.rerun import rerun
+from redrive.tasks.state.executor_lease import Start
+from redrive.tasks.state.states import TRANSITIONS
+from redrive.tasks.workers.messages import Ended, Outcome
 from redrive.testing import set_testing
 from tests.oracles.flow_states import ACCEPTED_ITEMS, CAUSES, Drawn, Model
 from tests.support.stores import StoreSlots
@@ -270,14 +270,14 @@ def decide(stage: Stage, model: Model, run_id: Any, wish: tuple[str, int]) -> No
     if action in ("retry", "accept", "rerun"):
         model.reset_below(place[0], {(one.node, one.child): one.attempt for one in rows})
     if action in ("retry", "rerun"):
-        {"retry": people.retry, "rerun": rerun}[action](stage.store, run_id, [name])
+        {"retry": actions.retry, "rerun": rerun}[action](stage.store, run_id, [name])
         model.forgiven[place] = row.attempt
         model.decided.pop(place, None)
     elif action == "accept":
-        people.accept(stage.store, run_id, [name], note="known", result=list(range(ACCEPTED_ITEMS)))
+        actions.accept(stage.store, run_id, [name], note="known", result=list(range(ACCEPTED_ITEMS)))
         model.decided[place] = State.SUCCESS
     else:
-        {"fail": people.fail, "cancel": cancel_tasks}[action](stage.store, run_id, [name], note="given up")
+        {"fail": actions.fail, "cancel": cancel_tasks}[action](stage.store, run_id, [name], note="given up")
         model.decided[place] = State.FAILED
 
 

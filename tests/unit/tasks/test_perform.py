@@ -15,8 +15,8 @@ import redrive
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
 from redrive.tasks.flow import Flow
-from redrive.tasks.perform import perform
-from redrive.tasks.work import LARGEST, Ended, Job
+from redrive.tasks.workers.messages import LARGEST, Ended, Job
+from redrive.tasks.workers.run_task import perform
 
 
 def attempt(function, *, fans_out=False, arguments=(), params=(), result_file="", key=None, files=(), **options):

@@ -14,9 +14,9 @@ import pytest
 from redrive.errors import FlowError, FlowStopped
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode
-from redrive.tasks import pool as pools
-from redrive.tasks.pool import Pool
-from redrive.tasks.work import Ended, Job
+from redrive.tasks.workers import pool as pools
+from redrive.tasks.workers.messages import Ended, Job
+from redrive.tasks.workers.pool import Pool
 from tests.support.worker_pool import Workshop, importable, is_alive, wait_until
 
 pytestmark = pytest.mark.process

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from redrive.tasks import processes
+from redrive.tasks.workers import processes
 from tests.support.worker_pool import is_alive, wait_until
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ import pytest
 
 import redrive
 from redrive.model.tasks import SlaAtRisk
-from redrive.tasks.slas import WHOLE_RUN, Slas
+from redrive.tasks.executor.slas import WHOLE_RUN, Slas
 from tests.support.flows import PATIENCE, eventually
 from tests.support.worker_pool import importable
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.tasks.storm import PATIENCE, Counted, Siblings
+from redrive.tasks.executor.sibling_limiter import PATIENCE, Counted, Siblings
 
 BAD = "ValueError@parse:7"
 

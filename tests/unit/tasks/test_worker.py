@@ -11,8 +11,8 @@ import pytest
 
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
-from redrive.tasks.output import KEPT
-from redrive.tasks.work import LARGEST, Ended, Job
+from redrive.tasks.workers.messages import LARGEST, Ended, Job
+from redrive.tasks.workers.output import KEPT
 from tests.support.worker_pool import Workshop
 
 pytestmark = pytest.mark.process

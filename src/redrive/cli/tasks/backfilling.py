@@ -91,7 +91,7 @@ def _values(given: list[str]) -> list[dict[str, Any]]:
 
 
 def _foresee(session: Session, plan: Backfill, store: Store) -> None:
-    from redrive.tasks.same_work import written
+    from redrive.tasks.parameters import written
 
     done = plan.complete(store)
     for params in plan.params:
@@ -103,7 +103,7 @@ def _foresee(session: Session, plan: Backfill, store: Store) -> None:
 
 
 def _report(session: Session, flow: str, ended: list[Backfilled]) -> None:
-    from redrive.tasks.decide import RECOVERS
+    from redrive.tasks.executor.decide import RECOVERS
 
     out = session.out
     bad = [one for one in ended if one.status is not FlowStatus.COMPLETE]

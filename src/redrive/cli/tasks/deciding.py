@@ -20,7 +20,7 @@ from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport
-    from redrive.tasks.people import Decided
+    from redrive.tasks.operator.actions import Decided
 
 _Names = Annotated[
     list[str] | None,
@@ -129,7 +129,7 @@ def reopen(
 
     Examples: redrive tasks reopen 'settle[2]'; redrive tasks reopen report --run settlement --note "wrong figure"
     """
-    from redrive.tasks.reopen import reopen as reopened
+    from redrive.tasks.operator.reopen import reopen as reopened
 
     with session.opened() as store:
         run_id = run_of(store, run).run_id
@@ -152,16 +152,16 @@ def fail(
 
 
 def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: Any) -> Decided:
-    from redrive.tasks import people
+    from redrive.tasks.operator import actions
 
     if not which.names and which.cause is None:
         raise Refused(f"say which tasks to {verb}: by their names, or by --cause; `redrive tasks ls` shows both")
     with session.opened() as store:
         run_id = run_of(store, which.run).run_id
         if not yes:
-            states = people.CAN_RETRY if verb == "retry" else people.WRONG
-            _ask(session, verb, which, people.concerned(store, run_id, which.names, cause=which.cause, states=states))
-        decided: Decided = getattr(people, verb)(store, run_id, which.names, cause=which.cause, **said)
+            states = actions.CAN_RETRY if verb == "retry" else actions.WRONG
+            _ask(session, verb, which, actions.concerned(store, run_id, which.names, cause=which.cause, states=states))
+        decided: Decided = getattr(actions, verb)(store, run_id, which.names, cause=which.cause, **said)
         report = store.tasks.run(run_id)
     _report(session, decided, verb)
     say_how_to_go_on(session, report)

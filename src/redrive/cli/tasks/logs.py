@@ -16,7 +16,7 @@ from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import in_words
 from redrive.model.tasks import State
-from redrive.tasks.live import live_file, read_live
+from redrive.tasks.workers.live_output import live_file, read_live
 
 if TYPE_CHECKING:
     from redrive.cli.output import Output

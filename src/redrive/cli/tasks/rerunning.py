@@ -33,7 +33,7 @@ def rerun(
 
     Examples: redrive tasks rerun report --dry-run; redrive tasks rerun 'settle[2]' --run settlement --note "new rate"
     """
-    from redrive.tasks.rerun import rerun as rerun_tasks
+    from redrive.tasks.operator.rerun import rerun as rerun_tasks
 
     out, names = session.out, tuple(dict.fromkeys(tasks))
     with session.opened() as store:
@@ -73,7 +73,7 @@ def cancel(
 
     Examples: redrive tasks cancel settle --note "wrong file"; redrive tasks cancel 'settle[2]' --note "stuck"
     """
-    from redrive.tasks.cancel import cancel_tasks
+    from redrive.tasks.operator.cancel import cancel_tasks
 
     out = session.out
     with session.opened() as store:

@@ -17,7 +17,7 @@ from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.cli.wording import at, in_a_line
 from redrive.model.calls import in_words
-from redrive.tasks.dumps import split
+from redrive.tasks.workers.thread_dump import split
 
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport

@@ -1,0 +1,151 @@
+"""The processes of one call that can be killed: a fork server with a single worker, which makes the call.
+
+The fork server runs nothing of the user's, so that it can always kill: at the limit, or when the caller is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+import sys
+import traceback
+from functools import partial
+from inspect import iscoroutine
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from redrive.tasks.killable import call as killable_call
+from redrive.tasks.killable.call import LENGTH, RAISED, REBUILT, RETURNED
+from redrive.tasks.killable.watch import CallWatch
+from redrive.tasks.workers import processes
+from redrive.tasks.workers.fork_server import ForkServer, open_control, serve
+
+if TYPE_CHECKING:
+    from redrive.calls.effects.in_flight import Known
+
+
+def main(descriptor: int) -> NoReturn:
+    """Fork the worker, and watch over it until the caller is gone."""
+    control, launch = open_control(descriptor)
+    server = ForkServer(control, launch["executor"], partial(_work, launch, os.getpid()), takes=1)
+    server.fork(1, [launch["connection"]])
+    serve(server)
+
+
+def _work(launch: dict[str, Any], parent: int, connection: int) -> int:
+    """Make the call that comes by the connection, and answer."""
+    os.setsid()  # so that it can be killed with all its children
+    processes.die_with_parent(parent)
+    processes.adopt_orphans()
+    pid = os.getpid()
+    with socket.socket(fileno=connection) as caller:
+        caller.setblocking(True)
+        caller.set_inheritable(False)
+        job = _receive(caller)
+        watch = CallWatch(caller, launch["watched_until"])
+        watch.start()
+        answer = _answer(launch["home"], job)
+        if os.getpid() != pid:
+            return 0  # a child that the function forked, and let return from it
+        _tidy_up()
+        watch.answer(answer)
+    return 0
+
+
+def _receive(caller: socket.socket) -> bytes:
+    data = bytearray()
+    while chunk := caller.recv(1 << 20):
+        data += chunk
+        if len(data) >= LENGTH.size and len(data) == LENGTH.size + LENGTH.unpack_from(data)[0]:
+            return bytes(data[LENGTH.size :])
+    os._exit(0)  # the caller is gone
+
+
+def _answer(home: dict[str, Any] | None, job: bytes) -> bytes:
+    name = "the function"
+    try:
+        name, function, args, kwargs = _load(home, job)
+        result = function(*args, **kwargs)
+        if iscoroutine(result):
+            import asyncio
+
+            result = asyncio.run(result)
+    except BaseException as error:
+        return _raised(error)
+    try:
+        return pickle.dumps((RETURNED, result))
+    except Exception as error:
+        what = f"the result of {name}, a {type(result).__name__}, cannot be sent back from its process"
+        advice = "Return plain data, or write it to a file and return its path."
+        return pickle.dumps((RAISED, [], TypeError(f"{what} ({error}). {advice}")))
+
+
+def _load(home: dict[str, Any] | None, job: bytes) -> Any:
+    if home is not None:
+        from redrive.tasks.workers import import_flow
+
+        import_flow.becomes("import")
+        killable_call.is_importing = True
+        import_flow.Home(**home).load()
+        killable_call.is_importing = False
+        import_flow.becomes("call")
+    name, call = pickle.loads(job)
+    try:
+        return name, *pickle.loads(call)
+    except Exception as error:
+        raise TypeError(
+            f"the process for {name} cannot load it or its arguments ({type(error).__name__}: {error}). Define what it "
+            "needs at the top of a module that can be imported."
+        ) from error
+
+
+def _raised(error: BaseException) -> bytes:
+    own, sent = error.__traceback__, _sent(error)
+    shown = "".join(traceback.format_exception(type(error), error, own and own.tb_next))
+    with contextlib.suppress(Exception):
+        error.add_note(f"in its own process:\n{shown.rstrip()}")
+    try:
+        answer = pickle.dumps((RAISED, sent, error))
+        pickle.loads(answer)
+    except Exception:  # many classes cannot be made from their own `args`
+        return _rebuilt(error, sent, shown)
+    return answer
+
+
+def _sent(error: BaseException) -> list[Known]:
+    """The requests behind an error that must not be repeated: its frames, which tell of them, stay in this process."""
+    with contextlib.suppress(Exception):
+        from redrive.calls.effects.repeatable import effects_of
+
+        return effects_of(error)
+    return []
+
+
+def _rebuilt(error: BaseException, sent: list[Known], shown: str) -> bytes:
+    """Take apart an error that cannot be unpickled: what of it can be sent is."""
+    state = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
+    args = tuple(one if _can_be_sent(one) else repr(one) for one in error.args)
+    if _can_be_sent(type(error)):
+        return pickle.dumps((REBUILT, sent, type(error), args, state))
+    return pickle.dumps((RAISED, sent, RuntimeError(f"{shown.rstrip()}\n(an error whose class cannot be pickled)")))
+
+
+def _can_be_sent(value: object) -> bool:
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:
+        return False
+    return True
+
+
+def _tidy_up() -> None:
+    """Do what a program does at its end: the process is killed once it has answered."""
+    import atexit
+
+    atexit._run_exitfuncs()
+    if (recording := sys.modules.get("redrive.calls.metrics.publisher")) is not None:
+        recording.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

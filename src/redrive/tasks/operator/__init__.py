@@ -1,0 +1,1 @@
+"""What an operator decides about tasks: retry, accept, skip, fail, reopen, cancel, rerun."""

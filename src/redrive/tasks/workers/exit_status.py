@@ -1,0 +1,95 @@
+"""What became of an attempt whose process is dead: by whose hand, in words, and what that means."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+
+from redrive.model.calls import Kind, Verdict
+from redrive.tasks.executor.decide import LOST
+from redrive.tasks.workers.connection import Link
+from redrive.tasks.workers.messages import Ended, Job, Outcome
+from redrive.tasks.workers.thread_dump import tidy
+
+_WORDS: dict[int, str] = {
+    signal.SIGKILL: "killed by SIGKILL, probably for want of memory (the OOM killer)",
+    signal.SIGSEGV: "segmentation fault (SIGSEGV)",
+    signal.SIGBUS: "bus error (SIGBUS)",
+    signal.SIGFPE: "arithmetic error in machine code (SIGFPE)",
+    signal.SIGILL: "illegal instruction (SIGILL)",
+    signal.SIGABRT: "aborted by its own code (SIGABRT)",
+    signal.SIGXCPU: "out of the processor time it is allowed (SIGXCPU)",
+    signal.SIGXFSZ: "wrote a larger file than it is allowed to (SIGXFSZ)",
+    signal.SIGTERM: "ended from outside (SIGTERM)",
+}
+# Somebody's wish, not the work of the task.
+_FROM_OUTSIDE: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
+
+_STOPPED = (Ended.STOPPED, Kind.TRANSIENT, "ended with its executor", "stopped")
+
+
+def how(status: int) -> str:
+    """How a process ended, by what `waitpid` says."""
+    return how_process(os.waitstatus_to_exitcode(status))
+
+
+def how_process(code: int | None) -> str:
+    """The same by an exit code, negative for a signal."""
+    if code is None:
+        return "it is gone"
+    if code >= 0:
+        return f"its process exited with status {code}"
+    return _WORDS.get(-code, f"killed by {_name(-code)}")
+
+
+def is_from_outside(code: int | None) -> bool:
+    """Whether a process was ended from outside, by an exit code: by an operator, or for want of memory."""
+    return code is not None and -code in _FROM_OUTSIDE | {signal.SIGKILL}
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def outcome(link: Link, status: int | None, seconds: float) -> Outcome:
+    """Of the attempt that the dead worker was making; without a status, it died with the fork server."""
+    job, output = link.job, tidy(link.last_output())
+    assert job is not None
+    ended = partial(_outcome, job, seconds, output)
+    if link.ending is Ended.STOPPED:
+        return ended(*_STOPPED)
+    if link.ending is Ended.TIMED_OUT:
+        error = f"ran longer than its limit of {job.timeout:g} s"
+        return ended(Ended.TIMED_OUT, Kind.TRANSIENT, error, "timeout")
+    if status is None:
+        error = "the process that workers are forked from died, and its workers with it"
+        return ended(Ended.LOST, Kind.TRANSIENT, error, LOST)  # as if its executor had: not the task's doing
+    code = os.waitstatus_to_exitcode(status)
+    if link.ending is Ended.DIED and code == -signal.SIGKILL:  # by us, since nothing more could be heard of it
+        error = "it closed the connection to its executor, or wrote into it: let tasks close only what they opened"
+        return ended(Ended.DIED, Kind.AMBIGUOUS, error, "connection")
+    cause = f"exit:{code}" if code >= 0 else f"signal:{_name(-code)}"
+    kind = Kind.TRANSIENT if code < 0 and -code in _FROM_OUTSIDE else Kind.AMBIGUOUS
+    return ended(Ended.DIED, kind, how(status), cause)
+
+
+def never_begun(job: Job) -> Outcome:
+    """Of a job that no worker had when its executor was to end."""
+    return replace(_outcome(job, 0.0, "", *_STOPPED), never_begun=True)
+
+
+def _outcome(job: Job, seconds: float, output: str, ended: Ended, kind: Kind, error: str, cause: str) -> Outcome:  # noqa: PLR0917 - it is the outcome's own fields
+    return Outcome(
+        ticket=job.ticket,
+        ended=ended,
+        seconds=seconds,
+        verdict=Verdict(kind, error, "worker"),
+        error=error,
+        fingerprint=cause,
+        output=output,
+    )

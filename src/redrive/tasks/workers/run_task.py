@@ -1,0 +1,262 @@
+"""One attempt of a task, here and now: its arguments, the call, what it returned or raised."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import time
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Collection, ItemsView, Iterator, KeysView, Set, ValuesView
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from redrive._internal.private_files import make_directory, open_new, scratch_beside
+from redrive.classify.classifier import Classifier
+from redrive.classify.signals import is_stop_signal
+from redrive.errors import TaskTimeout
+from redrive.model.calls import Kind, Verdict
+from redrive.model.tasks import Branch
+from redrive.store.encoding import decode, encode
+from redrive.tasks.binding import KEY
+from redrive.tasks.graph import Node
+from redrive.tasks.workers.fingerprint import (
+    ERROR_LENGTH,
+    cut,
+    fingerprint,
+    one_line,
+    storable,
+    trace_of,
+    with_status,
+)
+from redrive.tasks.workers.messages import LARGEST, Ended, Job, Outcome
+
+_HERE = __file__
+_CLASSIFIER = Classifier()
+_SIMPLE = frozenset({str, int, float, bool, list, dict, NoneType})
+_LISTED = (tuple, Set, range, deque, Iterator, KeysView, ValuesView, ItemsView)
+
+
+class Refused(Exception):
+    """What a task returned cannot be its result."""
+
+
+class Unreadable(Exception):
+    """What a task is to be given is not there any more, or is broken."""
+
+
+class Ending:
+    """Whether this process was told to end: then a `TaskTimeout` is no error of the task's own."""
+
+    is_told = False
+
+
+ENDING = Ending()
+
+
+def perform(node: Node, job: Job, *, fans_out: bool = False, followers: Collection[str] = ()) -> Outcome:
+    """Attempt the task once. Whatever it raises is part of the outcome, but for being told to end.
+
+    `fans_out` says that other tasks run for each item of the result: it has to be a list. Where it is a fan-out itself,
+    they run for each of its children, and what one of these returns is an item. `followers` are the names of the tasks
+    that come directly after it.
+    """
+    began = time.monotonic()
+    branch: tuple[str, ...] | None = None
+    try:
+        value = _call(node, _arguments(node, job))
+        if isinstance(value, Branch):
+            branch, value = _chosen(node, value, followers), value.result
+        if fans_out and node.each is None and (value or not node.sensing):
+            value = _as_list(node, value)
+        truth = bool(value) if node.sensing or type(value) in _SIMPLE else True
+        text = None if value is None else _text(node, value)
+        in_file = text is not None and len(text) > LARGEST // 4 and _put_into(job.result_file, text)
+    except BaseException as error:
+        if ENDING.is_told and isinstance(error, TaskTimeout):
+            raise
+        return _failed(node, job, error, time.monotonic() - began)
+    return Outcome(
+        ticket=job.ticket,
+        ended=Ended.RETURNED,
+        seconds=time.monotonic() - began,
+        result=None if in_file else text,
+        in_file=in_file,
+        truth=truth,
+        branch=branch,
+    )
+
+
+def _arguments(node: Node, job: Job) -> dict[str, Any]:
+    arguments = {name: decode(text) for name, text in job.arguments.items()}
+    for name, path in job.files.items():
+        try:
+            arguments[name] = decode(Path(path).read_bytes())
+        except (ValueError, FileNotFoundError, IsADirectoryError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise Unreadable(
+                f"the argument {name!r} of task {node.name!r} is in {path}, which cannot be read: {why}"
+            ) from None
+    if node.binding.wants_key:
+        arguments[KEY] = job.identity if node.key is None else str(node.key(**arguments))
+    return arguments
+
+
+def _call(node: Node, arguments: dict[str, Any]) -> Any:
+    value = node.function(**arguments)
+    # By what it returns: a coroutine function hides well behind a partial or a `__call__`.
+    if type(value) in _SIMPLE:
+        return value
+    if inspect.isawaitable(value):
+        value = _run(_awaited(value))
+    return _run(_collected(value)) if isinstance(value, AsyncIterator) else value
+
+
+def _run(work: Any) -> Any:
+    import asyncio
+
+    return asyncio.run(work)
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+async def _collected(values: AsyncIterator[Any]) -> list[Any]:
+    return [value async for value in values]
+
+
+def _chosen(node: Node, branch: Branch, followers: Collection[str]) -> tuple[str, ...]:
+    if node.each is not None or node.sensing is not None:
+        what = "a child of a fan-out" if node.each else "a sensor"
+        raise Refused(f"task {node.name!r} returned a Branch, and {what} cannot choose what runs: let a task after it")
+    for name in branch.followers:
+        if name not in followers:
+            raise Refused(f"task {node.name!r} returned Branch({name!r}), and no task {name!r} comes directly after it")
+    return branch.followers
+
+
+def _as_list(node: Node, value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    if isinstance(value, _LISTED):
+        return list(value)
+    raise Refused(
+        f"task {node.name!r} returned {_named(value)}, and other tasks run for each item of its result: return a list"
+    )
+
+
+def _text(node: Node, value: Any) -> str:
+    lost: list[str] = []
+    text = encode(value, lost=lost)
+    if not lost:
+        return text
+    what = lost[0] if lost[0] == _named(value) else f"{_named(value)} that holds {lost[0]}"
+    raise Refused(
+        f"task {node.name!r} returned {what}, which JSON cannot hold: return plain data, or write it to a file and "
+        "return its path"
+    )
+
+
+def _named(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = "None" if value is None else type(value).__name__
+    return name if value is None else f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def _put_into(path: str, text: str) -> bool:
+    """Write a result that is too large for a message, so that the file is there whole or not at all."""
+    data = text.encode()
+    if len(data) <= LARGEST or not path:
+        return False
+    scratch = scratch_beside(path)
+    try:
+        make_directory(os.path.dirname(path))
+        with open(open_new(scratch), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(scratch)
+        raise
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return True
+
+
+def _failed(node: Node, job: Job, error: BaseException, seconds: float) -> Outcome:
+    try:
+        return _described(node, job, error, seconds)
+    except BaseException as raised:  # no memory even for this, or an error that cannot be looked at
+        if ENDING.is_told and isinstance(raised, TaskTimeout):
+            raise
+        with contextlib.suppress(Exception):
+            traceback.clear_frames(error.__traceback__)
+        kind = type(error).__name__
+        verdict = Verdict(Kind.AMBIGUOUS, f"{kind}, which could not be looked into", "task")
+        return Outcome(
+            ticket=job.ticket, ended=Ended.RAISED, seconds=seconds, verdict=verdict, error=kind, fingerprint=kind
+        )
+
+
+def _described(node: Node, job: Job, error: BaseException, seconds: float) -> Outcome:
+    cause = fingerprint(error, skip=_HERE, home=getattr(node.function, "__module__", None))
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)  # what filled the memory hangs there
+    trace: str | None = None
+    if isinstance(error, Refused):
+        said, cause = str(error), f"result@{node.name}"
+        verdict = Verdict(Kind.PERMANENT, "its result cannot be kept", "task result")
+    elif isinstance(error, Unreadable):
+        said, cause = str(error), f"argument@{node.name}"
+        verdict = Verdict(Kind.PERMANENT, "what it needs cannot be read", "task argument")
+    elif isinstance(error, TaskTimeout):
+        said, trace = f"the task itself raised {one_line(error)}", trace_of(error, skip=_HERE)
+        verdict = Verdict(Kind.TRANSIENT, "the task itself raised TaskTimeout", "task")
+    elif is_stop_signal(error):
+        said, trace = _ended_itself(node, error), trace_of(error, skip=_HERE)
+        verdict = Verdict(Kind.AMBIGUOUS, "the task tried to end its program", "task")
+    else:
+        said, trace = one_line(error), trace_of(error, skip=_HERE)
+        verdict = _storable((node.classifier or _CLASSIFIER).classify(error, "task"))
+        cause = with_status(cause, verdict.status)
+    return Outcome(
+        ticket=job.ticket,
+        ended=Ended.RAISED,
+        seconds=seconds,
+        verdict=verdict,
+        error=storable(cut(said, ERROR_LENGTH)),
+        fingerprint=storable(cause),
+        trace=trace,
+    )
+
+
+def _ended_itself(node: Node, error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else str(error.code)
+        did = f"called sys.exit({cut(code, 200)})"
+    else:
+        did = f"raised {type(error).__name__}, which is a signal to stop"
+    return f"task {node.name!r} {did}: let it return, or raise an exception that says what is wrong"
+
+
+def _storable(verdict: Verdict) -> Verdict:
+    reason, detail = verdict.reason, verdict.detail
+    if reason.isascii() and (detail is None or detail.isascii()) and "\0" not in f"{reason}{detail}":
+        return verdict
+    return Verdict(
+        verdict.kind,
+        storable(reason),
+        verdict.rule,
+        verdict.retry_after,
+        None if detail is None else storable(detail),
+        verdict.status,
+    )

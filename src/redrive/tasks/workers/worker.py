@@ -1,0 +1,170 @@
+"""A worker: takes a job from its socket, attempts it, answers; over and over, until the socket is closed."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+from redrive.calls.metrics import publisher
+from redrive.errors import TaskTimeout
+from redrive.tasks.flow import Flow
+from redrive.tasks.graph import followers_of
+from redrive.tasks.workers import processes
+from redrive.tasks.workers.process_state import Surroundings, disown_exit_functions
+from redrive.tasks.workers.protocol import Frames, answer_frame, frame, read_job
+from redrive.tasks.workers.run_task import ENDING, perform
+
+_CHUNK = 1 << 18
+_ZOMBIES = 200  # attempts before it is seen whether there are dead children, adopted ones perhaps, nobody waits for
+
+
+def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int | None) -> int:
+    """Be a worker for as long as one is wanted; the status to exit with."""
+    os.setsid()  # so that it can be killed with all its children
+    processes.die_with_parent(parent)
+    processes.adopt_orphans()
+    run_exit_functions = disown_exit_functions()
+    worker = Worker(flow, socket.socket(fileno=connection), output, max_rss)
+    timed_out = False
+    try:
+        worker.serve()
+    except TaskTimeout:
+        timed_out = True
+    except ConnectionError:
+        pass  # the executor is gone
+    if timed_out:
+        publisher.flush()  # this is no end that `atexit` knows of
+        _end_by(signal.SIGTERM)
+    if os.getpid() == worker.pid:
+        run_exit_functions()
+    publisher.flush()
+    return 0
+
+
+def _end_by(number: signal.Signals) -> NoReturn:
+    """End as if the signal had not been caught, so that whoever looks at the status sees why."""
+    _flush()
+    faulthandler.unregister(number)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.pause()
+    os._exit(1)
+
+
+class Worker:
+    """The tasks of one flow, one attempt at a time."""
+
+    def __init__(self, flow: Flow, connection: socket.socket, output: int, max_rss: int | None) -> None:
+        self.pid = os.getpid()
+        self._connection = connection
+        connection.setblocking(True)
+        connection.set_inheritable(False)
+        self._nodes = flow.graph.nodes
+        self._fanned_out = {node.each for node in self._nodes.values() if node.each is not None}
+        self._followers = followers_of(self._nodes)
+        self._max_rss = max_rss
+        self._statm = _open("/proc/self/statm") if max_rss is not None else None
+        self._attempts = 0
+        self._output = self._redirect(output)
+        self._streams = sys.stdout, sys.stderr
+        self._stdin = sys.stdin
+        faulthandler.enable(self._output)
+        self._take_signals()
+        _fork_ordinary_processes()
+        self._surroundings = Surroundings(self._output)
+        numpy: Any = sys.modules.get("numpy.random")
+        if numpy is not None:
+            numpy.seed()  # or all workers would draw the same numbers; Python's own see to that themselves
+
+    def serve(self) -> None:
+        """Attempt what is sent, until nothing more is."""
+        frames = Frames()
+        self._connection.sendall(frame(os.getpid()))
+        while data := self._connection.recv(_CHUNK):
+            for document in frames.feed(data):
+                job = read_job(document)
+                fans_out, followers = job.task in self._fanned_out, self._followers[job.task]
+                outcome = perform(self._nodes[job.task], job, fans_out=fans_out, followers=followers)
+                _flush()
+                if os.getpid() != self.pid:
+                    os._exit(0)  # a child that the task forked, and let return from it
+                self._connection.sendall(answer_frame(outcome, retire=not self._restored()))
+
+    def _redirect(self, output: int) -> int:
+        """Everything that is written, by whomever in this process, goes into the pipe; a copy is faulthandler's."""
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, nothing), (1, output), (2, output)):
+            os.dup2(source, target)
+        os.close(nothing)
+        os.set_inheritable(output, False)
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            stream = getattr(sys, name)
+            if stream is None or getattr(stream, "closed", False):
+                stream = open(number, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+                setattr(sys, name, stream)
+        return output
+
+    def _take_signals(self) -> None:
+        """Told to end, show where it stands, also from within a call into C; then let what is `finally` be done."""
+        faulthandler.unregister(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, _end)
+        faulthandler.register(signal.SIGTERM, self._output, all_threads=True, chain=True)
+
+    def _restored(self) -> bool:
+        """Put back what a task may have changed for the next one; whether this worker is fit for another."""
+        if signal.getsignal(signal.SIGTERM) is not _end:
+            self._take_signals()
+        sys.stdout, sys.stderr = self._streams
+        sys.stdin = self._stdin
+        if not self._surroundings.restore() or any(getattr(stream, "closed", False) for stream in self._streams):
+            return False
+        self._attempts += 1
+        if self._attempts % _ZOMBIES == 0 and processes.has_zombie():
+            return False
+        return self._max_rss is None or processes.resident_bytes(self._statm) <= self._max_rss
+
+
+def _fork_ordinary_processes() -> None:
+    """Let what a task forks end by SIGTERM as any process does, instead of by the exception that ends a task.
+
+    The signal is blocked meanwhile: one that comes before the child has its own handler would be lost in it.
+    """
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def reset() -> None:
+        if signal.getsignal(signal.SIGTERM) is _end:
+            faulthandler.unregister(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
+
+
+def _end(number: int, where: FrameType | None) -> None:
+    ENDING.is_told = True
+    raise TaskTimeout("its time is up")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # whatever a task has put there; a context manager would cost more than all the rest
+            continue
+
+
+def _open(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
