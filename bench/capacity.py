@@ -24,8 +24,8 @@ from rejects import given, new_letters
 from sqlalchemy import Table, insert, make_url
 
 import redrive
-from redrive.alerts.levels import Levels
-from redrive.alerts.watch import Watch
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.watch.watch import Watch
 from redrive.observe.prometheus import render
 from redrive.store.schema import pipelines, runs
 

@@ -21,11 +21,11 @@ from typing import Any
 from incidents import Message, hours, messages_of
 
 import redrive
-from redrive.alerts.days_off import DaysOff
-from redrive.alerts.desk import Desk
-from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings, Thresholds
-from redrive.alerts.watch import Watch
+from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings, Thresholds
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.days_off import DaysOff
+from redrive.alerts.service import Desk
+from redrive.alerts.watch.watch import Watch
 from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped
 from redrive.model.alerts import Urgency

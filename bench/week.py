@@ -30,10 +30,10 @@ import measure
 from record import Figure, Table, record
 
 import redrive
-from redrive.alerts.desk import Desk
-from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings, PipelineSettings, Quiet
-from redrive.alerts.watch import Watch
+from redrive.alerts.config.settings import AlertSettings, PipelineSettings, Quiet
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.service import Desk
+from redrive.alerts.watch.watch import Watch
 from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, Urgency

@@ -15,7 +15,7 @@ from docstrings import parse
 
 import redrive
 from redrive import errors
-from redrive.alerts.desk import Desk
+from redrive.alerts.service import Desk
 from redrive.calls.attempts import Attempts, Block
 from redrive.calls.metrics.counters import Stats
 from redrive.dlq.filters import Filter

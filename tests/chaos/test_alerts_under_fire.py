@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 import redrive
-from redrive.alerts.ledger import AlertLedger
-from redrive.alerts.sender import Sender
+from redrive.alerts.delivery.sender import Sender
+from redrive.alerts.lifecycle.repository import AlertLedger
 from redrive.model.alerts import AlertStatus, SendStatus, What
 from tests.support.alerts_worker import CHANNELS, SETTINGS, is_over
 from tests.support.killable_workers import workers_of

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import update
 
 import redrive
-from redrive.alerts import outbox as outboxes
-from redrive.alerts.channels import DeliveryFailed
-from redrive.alerts.ledger import AlertLedger
-from redrive.alerts.outbox import Outbox
-from redrive.alerts.sender import Sender
-from redrive.alerts.settings import Quiet
+from redrive.alerts.config.settings import Quiet
+from redrive.alerts.delivery import outbox as outboxes
+from redrive.alerts.delivery.channels import DeliveryFailed
+from redrive.alerts.delivery.outbox import Outbox
+from redrive.alerts.delivery.sender import Sender
+from redrive.alerts.lifecycle.repository import AlertLedger
 from redrive.model.alerts import SendStatus, Urgency, What
 from redrive.store.schema import alert_sends
 from tests.support.alerts import (
@@ -107,8 +107,8 @@ def test_a_claim_whose_holder_fell_silent_is_free_and_what_it_says_later_changes
 CLAIMS_AND_DIES = """
 import os, sys, redrive
 from datetime import datetime
-from redrive.alerts.outbox import Outbox
-from redrive.alerts.settings import AlertSettings, Channel
+from redrive.alerts.delivery.outbox import Outbox
+from redrive.alerts.config.settings import AlertSettings, Channel
 store = redrive.connect(sys.argv[1])
 channels = {"slack": Channel(name="slack", kind="slack", target="https://hooks.example/x", timeout=0.2)}
 claim = Outbox(store.database, AlertSettings(channels=channels)).claim("slack", now=datetime.fromisoformat(sys.argv[2]))

@@ -5,10 +5,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.channels import DeliveryFailed
-from redrive.alerts.desk import Desk
-from redrive.alerts.sender import Sender
-from redrive.alerts.settings import PipelineSettings, Quiet
+from redrive.alerts.config.settings import PipelineSettings, Quiet
+from redrive.alerts.delivery.channels import DeliveryFailed
+from redrive.alerts.delivery.sender import Sender
+from redrive.alerts.service import Desk
 from redrive.model.alerts import Urgency
 from tests.support.alerts import NOON, P1, P2, P3, Recorder, after, finding, judgement, raising, settings, watched
 

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import select
 
 from redrive._internal.masking import mask
-from redrive.alerts.desk import Desk
-from redrive.alerts.message import compose
-from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings
-from redrive.alerts.stored_key import StoredKeys
+from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings
+from redrive.alerts.delivery.message import compose
+from redrive.alerts.lifecycle.keys import StoredKeys
+from redrive.alerts.service import Desk
 from redrive.model.alerts import AlertStatus, Facts, Urgency, What
 from redrive.store.schema import alert_sends, alert_silences, alerts
 

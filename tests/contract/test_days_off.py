@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from redrive.alerts.days_off import DaysOff
-from redrive.alerts.settings import PipelineSettings
+from redrive.alerts.config.settings import PipelineSettings
+from redrive.alerts.facts.days_off import DaysOff
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books, levels_of
 
 WEEKDAYS = frozenset(range(5))

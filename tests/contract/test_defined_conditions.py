@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from redrive.alerts.desk import Desk
-from redrive.alerts.settings import AlertSettings, Channel, ConditionSettings
+from redrive.alerts.config.settings import AlertSettings, Channel, ConditionSettings
+from redrive.alerts.service import Desk
 from redrive.model.alerts import AlertStatus, Urgency
 from tests.support.alerts import NOON
 from tests.support.run_history import levels_of

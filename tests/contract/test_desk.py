@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import select, update
 
 import redrive
-from redrive.alerts.desk import Desk
-from redrive.alerts.judging import RunName, picture_of
-from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings, Channel
+from redrive.alerts.config.settings import AlertSettings, Channel
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.runs import RunName, picture_of
+from redrive.alerts.service import Desk
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, SendStatus, Urgency
 from redrive.rows.checkpoint import Ledger

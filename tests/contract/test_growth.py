@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import update
 
-from redrive.alerts.growth_rules import old_letters, sizes
-from redrive.alerts.settings import AlertSettings, Thresholds
+from redrive.alerts.config.settings import AlertSettings, Thresholds
+from redrive.alerts.rules.growth import old_letters, sizes
 from redrive.observe import prometheus
 from redrive.store.schema import letters
 from tests.support.run_history import levels_of

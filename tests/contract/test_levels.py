@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy.schema import DropTable
 
 import redrive
-from redrive.alerts.ledger import AlertLedger
-from redrive.alerts.picture import Window
-from redrive.alerts.promises import Promises
-from redrive.alerts.settings import AlertSettings, PipelineSettings
-from redrive.alerts.watch_rules import freshness
+from redrive.alerts.config.settings import AlertSettings, PipelineSettings
+from redrive.alerts.facts.sla import Promises
+from redrive.alerts.facts.snapshot import Window
+from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.rules.watch import freshness
 from redrive.model.alerts import Subject
 from redrive.policy.time_of_day import Daily
 from redrive.store.schema import runs, service_minutes, service_rollups

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, select, text
 
-from redrive.alerts.desk import Desk
-from redrive.alerts.errands import Errands
-from redrive.alerts.lag import BadProbe, Lag, probes
-from redrive.alerts.settings import AlertSettings, WatchedTable
+from redrive.alerts.config.settings import AlertSettings, WatchedTable
+from redrive.alerts.facts.lag import BadProbe, Lag, probes
+from redrive.alerts.facts.probes import Errands
+from redrive.alerts.service import Desk
 from redrive.store.schema import gauges
 from redrive.testing import FakeClock
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, QUICK, Books, levels_of, statements

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 import redrive
-from redrive.alerts.desk import Desk
-from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
-from redrive.alerts.watch import Watch
+from redrive.alerts.config.settings import AlertSettings, PipelineSettings, Thresholds
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.service import Desk
+from redrive.alerts.watch.watch import Watch
 from redrive.model.alerts import AlertStatus
 from redrive.model.runs import RunEnded
 from redrive.policy.time_of_day import Daily

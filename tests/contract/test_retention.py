@@ -10,7 +10,9 @@ import pytest
 from sqlalchemy import select, update
 
 import redrive
-from redrive.alerts import cases, expected, judging
+from redrive.alerts.facts import runs as judging
+from redrive.alerts.facts import sla_calendar
+from redrive.alerts.lifecycle import open_alerts
 from redrive.calls.metrics.publisher import Batch
 from redrive.calls.metrics.window import Book
 from redrive.errors import FlowError, LetterError, PipelineError, RunStopped, StoreError
@@ -510,5 +512,5 @@ def test_rubbish_is_refused_and_nothing_is_removed(store, few, older_than, says)
 
 def test_as_much_is_kept_as_the_rules_look_at():
     assert finished.NEWEST >= judging._REMEMBERED
-    assert expected.KNOWN + timedelta(days=expected.BACK) <= finished.LEARNED
-    assert finished.UNTOLD >= cases._REMEMBERED
+    assert sla_calendar.KNOWN + timedelta(days=sla_calendar.BACK) <= finished.LEARNED
+    assert finished.UNTOLD >= open_alerts._REMEMBERED

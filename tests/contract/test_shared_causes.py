@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 import redrive
-from redrive.alerts.desk import Desk
-from redrive.alerts.settings import AlertSettings, Channel, PipelineSettings
+from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings
+from redrive.alerts.service import Desk
 from redrive.model.alerts import AlertStatus, Urgency
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.examples import examples

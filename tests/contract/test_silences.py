@@ -5,11 +5,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.channels import DeliveryFailed
-from redrive.alerts.desk import Desk
-from redrive.alerts.outbox import Outbox
-from redrive.alerts.sender import Sender
-from redrive.alerts.settings import Maintenance, Quiet
+from redrive.alerts.config.settings import Maintenance, Quiet
+from redrive.alerts.delivery.channels import DeliveryFailed
+from redrive.alerts.delivery.outbox import Outbox
+from redrive.alerts.delivery.sender import Sender
+from redrive.alerts.service import Desk
 from redrive.errors import AlertError
 from redrive.model.alerts import AlertFilter, AlertStatus, Facts, SendStatus, Subject, What
 from tests.support.alerts import NOON, P1, P3, Recorder, after, finding, judgement, raising, settings, watched

@@ -14,12 +14,12 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.schema import DropTable
 
 import redrive
-from redrive.alerts.desk import Desk
-from redrive.alerts.judging import RunName
-from redrive.alerts.levels import Levels
-from redrive.alerts.picture import Judgement
-from redrive.alerts.settings import AlertSettings, PipelineSettings, WatchedTable
-from redrive.alerts.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
+from redrive.alerts.config.settings import AlertSettings, PipelineSettings, WatchedTable
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.runs import RunName
+from redrive.alerts.facts.snapshot import Judgement
+from redrive.alerts.service import Desk
+from redrive.alerts.watch.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
 from redrive.model.alerts import AlertStatus, Finding, Subject, Urgency, What
 from redrive.policy.time_of_day import Daily
 from redrive.store import lease

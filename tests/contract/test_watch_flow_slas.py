@@ -2,11 +2,11 @@
 
 import pytest
 
-from redrive.alerts.desk import Desk
-from redrive.alerts.judging import RunName
-from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings
-from redrive.alerts.watch import Watch
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.runs import RunName
+from redrive.alerts.service import Desk
+from redrive.alerts.watch.watch import Watch
 from redrive.testing import FakeClock
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books
 

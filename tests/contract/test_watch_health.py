@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from redrive.alerts.desk import Desk
-from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings, WatchedTable
-from redrive.alerts.watch import Watch
+from redrive.alerts.config.settings import AlertSettings, WatchedTable
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.service import Desk
+from redrive.alerts.watch.watch import Watch
 from redrive.errors import StoreError
 from redrive.observe import prometheus
 from redrive.observe.figures import Reader

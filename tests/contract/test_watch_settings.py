@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from redrive.alerts.desk import Desk
-from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings, Channel, ConditionSettings, PipelineSettings, WatchedTable
-from redrive.alerts.watch import LEASE, SettingsDiffer, Watch
-from redrive.alerts.watchers import describe
+from redrive.alerts.config.settings import AlertSettings, Channel, ConditionSettings, PipelineSettings, WatchedTable
+from redrive.alerts.facts.collector import Levels
+from redrive.alerts.service import Desk
+from redrive.alerts.watch.watch import LEASE, SettingsDiffer, Watch
+from redrive.alerts.watch.watchers import describe
 from redrive.model.alerts import AlertStatus, Urgency
 from redrive.policy.time_of_day import Daily
 from redrive.testing import Answer, FakeClock, FaultyServer

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from redrive import __version__
-from redrive.alerts.channels import DeliveryFailed, deliver
-from redrive.alerts.message import compose, compose_many
-from redrive.alerts.settings import Channel
+from redrive.alerts.config.settings import Channel
+from redrive.alerts.delivery.channels import DeliveryFailed, deliver
+from redrive.alerts.delivery.message import compose, compose_many
 from redrive.model.alerts import Subject, Urgency, What
 from redrive.testing import Answer, FaultyServer
 from tests.oracles.channel_payloads import check_pagerduty, check_slack

@@ -13,9 +13,9 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from redrive.alerts.channels import DeliveryFailed, deliver
-from redrive.alerts.message import compose
-from redrive.alerts.settings import Channel
+from redrive.alerts.config.settings import Channel
+from redrive.alerts.delivery.channels import DeliveryFailed, deliver
+from redrive.alerts.delivery.message import compose
 from redrive.model.alerts import Facts, Urgency, What
 from redrive.testing import Answer, FaultyServer
 from tests.support.sample_alerts import SETTINGS, an_alert, over

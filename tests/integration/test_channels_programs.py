@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from redrive.alerts.channels import DeliveryFailed, deliver
-from redrive.alerts.message import compose, compose_many
-from redrive.alerts.settings import Channel
+from redrive.alerts.config.settings import Channel
+from redrive.alerts.delivery.channels import DeliveryFailed, deliver
+from redrive.alerts.delivery.message import compose, compose_many
 from redrive.model.alerts import Facts, Subject, Urgency, What
 from tests.support.sample_alerts import SETTINGS, an_alert
 

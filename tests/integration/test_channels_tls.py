@@ -10,9 +10,9 @@ import threading
 import pytest
 import trustme
 
-from redrive.alerts.channels import DeliveryFailed, deliver
-from redrive.alerts.message import compose
-from redrive.alerts.settings import Channel
+from redrive.alerts.config.settings import Channel
+from redrive.alerts.delivery.channels import DeliveryFailed, deliver
+from redrive.alerts.delivery.message import compose
 from redrive.model.alerts import What
 from tests.oracles.channel_payloads import check_slack
 from tests.support.sample_alerts import SETTINGS, an_alert

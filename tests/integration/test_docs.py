@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 
 import redrive
-from redrive.alerts.reading import read
+from redrive.alerts.config.read import read
 from redrive.cli.app import app
 from redrive.config import load
 from tests.support.docs_pages import PAGES, ROOT, chapters

@@ -8,9 +8,17 @@ from typing import Any
 from uuid import UUID
 
 import redrive
-from redrive.alerts.picture import Judgement, LevelPicture, Minute, PastRun, RunPicture, ServicePicture, Window
-from redrive.alerts.rules import of_levels, of_run
-from redrive.alerts.settings import AlertSettings, Thresholds
+from redrive.alerts.config.settings import AlertSettings, Thresholds
+from redrive.alerts.facts.snapshot import (
+    Judgement,
+    LevelPicture,
+    Minute,
+    PastRun,
+    RunPicture,
+    ServicePicture,
+    Window,
+)
+from redrive.alerts.rules.registry import of_levels, of_run
 from redrive.model.alerts import Finding, Subject
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from redrive.alerts import state
-from redrive.alerts.picture import Judgement
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.facts.snapshot import Judgement
+from redrive.alerts.lifecycle import state_machine
 from redrive.model.alerts import Finding, Subject, Urgency
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
@@ -36,7 +36,7 @@ class Books:
         judged = frozenset({*judged, *(one.evidence for one in findings)})
         judgement = Judgement(findings=findings, judged=judged, judged_under=frozenset(under))
         now = after(at)
-        changes = state.judged(
+        changes = state_machine.judged(
             self.cases,
             judgement,
             now,
@@ -48,7 +48,9 @@ class Books:
 
     def pass_time(self, at):
         now = after(at)
-        return self._take({key: state.passed(case, now, self.settings) for key, case in self.cases.items()}, now)
+        return self._take(
+            {key: state_machine.passed(case, now, self.settings) for key, case in self.cases.items()}, now
+        )
 
     def decide(self, key, step, at, **options):
         now = after(at)
@@ -63,14 +65,14 @@ class Books:
         same = [one for one in self.over if (one.key, one.condition) == (found.key, found.condition)]
         return found.key not in self.cases and any(
             one.facts.run_id == found.facts.run_id
-            or (found.condition == state.RECOVERED and one.opened_at >= now - timedelta(days=1))
+            or (found.condition == state_machine.RECOVERED and one.opened_at >= now - timedelta(days=1))
             for one in same
         )
 
     def _came_back(self, key, now):
         last = next((one for one in reversed(self.over) if one.key == key and one.opened_at is not None), None)
         lately = now - timedelta(seconds=self.settings.thresholds.flap_seconds)
-        if last is None or last.resolution != state.NO_LONGER or last.resolved_at < lately:
+        if last is None or last.resolution != state_machine.NO_LONGER or last.resolved_at < lately:
             return 0
         return self._returns[last.id] + 1
 
@@ -81,7 +83,7 @@ class Books:
             self.cases.pop(key, None)
             if case is None:
                 continue
-            if case.alert.id == state.UNTOLD:
+            if case.alert.id == state_machine.UNTOLD:
                 self._serial += 1
                 case = replace(case, alert=replace(case.alert, id=self._serial))
             if case.alert.is_over:

@@ -12,9 +12,9 @@ from itertools import count
 from uuid import UUID
 
 import redrive
-from redrive.alerts import state
-from redrive.alerts.picture import Minute, Window
-from redrive.alerts.service_levels import FEW, SPAN, last_hour, usual_windows
+from redrive.alerts.facts.services import FEW, SPAN, last_hour, usual_windows
+from redrive.alerts.facts.snapshot import Minute, Window
+from redrive.alerts.lifecycle import state_machine
 from redrive.calls.metrics.publisher import Record
 from redrive.calls.metrics.window import MINUTES_KEPT, Book
 from redrive.model.alerts import AlertStatus, What
@@ -140,7 +140,9 @@ class World:
         for key, case in list(self.books.cases.items()):
             alert = case.alert
             if alert.status is AlertStatus.OPEN and now - alert.opened_at >= 20 * MINUTE:
-                self.books.decide(key, state.acknowledged, self.elapsed.total_seconds(), by="on-call", note=None)
+                self.books.decide(
+                    key, state_machine.acknowledged, self.elapsed.total_seconds(), by="on-call", note=None
+                )
 
     def _take(self, judgement):
         under = judgement.judged_under

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
-from redrive.alerts.picture import Judgement
-from redrive.alerts.settings import AlertSettings, Channel
+from redrive.alerts.config.settings import AlertSettings, Channel
+from redrive.alerts.facts.snapshot import Judgement
 from redrive.model.alerts import Finding, Subject, Urgency
 from redrive.store import lease
 from redrive.store.process_identity import begin_work, ourselves

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import redrive
-from redrive.alerts.desk import Desk
-from redrive.alerts.ledger import AlertLedger
-from redrive.alerts.outbox import Outbox
-from redrive.alerts.picture import Judgement
-from redrive.alerts.sender import Sender
-from redrive.alerts.settings import AlertSettings, Channel
-from redrive.alerts.watch import Watch
+from redrive.alerts.config.settings import AlertSettings, Channel
+from redrive.alerts.delivery.outbox import Outbox
+from redrive.alerts.delivery.sender import Sender
+from redrive.alerts.facts.snapshot import Judgement
+from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.service import Desk
+from redrive.alerts.watch.watch import Watch
 from redrive.model.alerts import Finding, Subject, Urgency
 from tests.support.killable import Doomed, serve, trace
 

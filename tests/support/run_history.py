@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Engine, Table, event, insert
 
 import redrive
-from redrive.alerts.levels import Levels
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.facts.collector import Levels
 from redrive.store.schema import pipelines, runs, task_runs
 
 DAY = timedelta(days=1)

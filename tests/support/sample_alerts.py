@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from redrive.alerts.settings import AlertSettings, PipelineSettings
+from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.model.alerts import Alert, AlertStatus, Facts, Subject, Urgency
 from redrive.policy.time_of_day import Daily
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from redrive.alerts.safe_text import safe, safe_line
-from redrive.alerts.sentences import TITLE_LENGTH
+from redrive.alerts.delivery.format import TITLE_LENGTH
+from redrive.alerts.delivery.safe_text import safe, safe_line
 from redrive.model.alerts import Facts, Finding, Subject, Urgency
 
 _ERROR_LENGTH = 2_000

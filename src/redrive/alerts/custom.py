@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from redrive._internal.masking import mask_all
 from redrive._internal.tracing import trace_id
-from redrive.alerts.safe_text import safe_line
-from redrive.alerts.sentences import TITLE_LENGTH
+from redrive.alerts.delivery.format import TITLE_LENGTH
+from redrive.alerts.delivery.safe_text import safe_line
 from redrive.model.alerts import Facts, Finding, Subject, Urgency
 
 CUSTOM = "custom"

@@ -23,8 +23,8 @@ from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus, Urgency, 
 
 if TYPE_CHECKING:
     from redrive.alerts.conditions import Condition
-    from redrive.alerts.desk import Desk
-    from redrive.alerts.settings import AlertSettings, ConditionSettings
+    from redrive.alerts.config.settings import AlertSettings, ConditionSettings
+    from redrive.alerts.service import Desk
 
 app = noun("Alerts: what people were told, what became of it, and whether they can be told.", bare="ls")
 
@@ -103,7 +103,7 @@ def show(
     alert_id: Annotated[int, typer.Argument(metavar="ID", help="The alert.", show_default=False, min=1, max=_LARGEST)],
 ) -> None:
     """One alert: everything that was told of it, and what became of each message."""
-    from redrive.alerts.message import compose
+    from redrive.alerts.delivery.message import compose
 
     with session.opened() as store, _in_a_sentence():
         alert = store.alerts.get(alert_id)
@@ -230,8 +230,8 @@ def send_test(
 
     An incident that it opens, as at PagerDuty, is closed after a minute.
     """
-    from redrive.alerts.outbox import TEST_LASTS
-    from redrive.alerts.reading import check_channels
+    from redrive.alerts.config.read import check_channels
+    from redrive.alerts.delivery.outbox import TEST_LASTS
 
     tier = _urgency(urgency)
     if not check_channels(session.settings).enabled:

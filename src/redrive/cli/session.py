@@ -89,7 +89,7 @@ class Session:
 
     def problem(self) -> str | None:
         """Return why commands that open the store reject these settings; None where they do not."""
-        from redrive.alerts.reading import read
+        from redrive.alerts.config.read import read
 
         try:
             _check_redaction(self.settings)

@@ -25,7 +25,7 @@ from redrive.cli.wording import in_a_line, in_json, one_line
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
-    from redrive.alerts.watch import News, Watch
+    from redrive.alerts.watch.watch import News, Watch
     from redrive.model.alerts import Alert
     from redrive.store.store import Store
 
@@ -87,10 +87,10 @@ def watch(
 def _made(
     session: Session, store: Store, status: _Status, *, every: str | None, textfile: str | None, once: bool
 ) -> Watch:
-    from redrive.alerts.lag import probes
-    from redrive.alerts.levels import PATIENCE, Levels
-    from redrive.alerts.reading import check_channels
-    from redrive.alerts.watch import Watch
+    from redrive.alerts.config.read import check_channels
+    from redrive.alerts.facts.collector import PATIENCE, Levels
+    from redrive.alerts.facts.lag import probes
+    from redrive.alerts.watch.watch import Watch
     from redrive.cli.loading import load
     from redrive.config.value_kinds import DAY
 
@@ -174,7 +174,7 @@ class _Status:
 
     def tell(self, news: News) -> None:
         """Say it."""
-        from redrive.alerts.watch import Leading, Moved, SettingsDiffer, StandingBy, Trouble, Unconfigured
+        from redrive.alerts.watch.watch import Leading, Moved, SettingsDiffer, StandingBy, Trouble, Unconfigured
 
         match news:
             case Moved(what, alert):

@@ -18,7 +18,7 @@ or the one that REDRIVE_CONFIG names:
     letters = "30d"                         # REDRIVE_RETENTION_LETTERS; of those reprocessed or discarded
     files = "/mnt/share/results"            # REDRIVE_RETENTION_FILES, where `Flow(files=…)` names a directory
 
-    [alerts]                                # REDRIVE_ALERTS=off for none; `redrive.alerts.reading` has the rest
+    [alerts]                                # REDRIVE_ALERTS=off for none; `redrive.alerts.config.read` has the rest
 """
 
 from redrive.config.discovery import FILE, find

@@ -42,7 +42,7 @@ class Settings:
     alerts_on: bool | None = None
     """What the environment says of alerts; None where it says nothing, and the file counts."""
     alerts: Mapping[str, Located] = field(default_factory=dict)
-    """The file's tables about alerts, as they stand there; `redrive.alerts.reading` makes settings of them."""
+    """The file's tables about alerts, as they stand there; `redrive.alerts.config.read` makes settings of them."""
     file: Path | None = None
     """The file that was read."""
 
@@ -111,7 +111,7 @@ def load(
 ) -> Settings:
     """The settings that hold in a directory; what is given by name, and is not None, holds before all else.
 
-    What the file says of alerts is kept for `redrive.alerts.reading`.
+    What the file says of alerts is kept for `redrive.alerts.config.read`.
     """
     environ = os.environ if environ is None else environ
     file = find(directory, environ)

@@ -31,8 +31,8 @@ from redrive.store.repositories.services import ServiceLog
 from redrive.store.repositories.tasks import TaskLog
 
 if TYPE_CHECKING:
-    from redrive.alerts.desk import Desk
-    from redrive.alerts.settings import AlertSettings
+    from redrive.alerts.config.settings import AlertSettings
+    from redrive.alerts.service import Desk
     from redrive.store.retention.finished import StorePurged
 
 DEFAULT = ".redrive/redrive.db"
@@ -95,8 +95,8 @@ class Store:
     @cached_property
     def alerts(self) -> Desk:
         """Whom to tell, and who was told."""
-        from redrive.alerts.desk import Desk
-        from redrive.alerts.settings import AlertSettings
+        from redrive.alerts.config.settings import AlertSettings
+        from redrive.alerts.service import Desk
 
         return Desk(self.database, self._alert_settings or AlertSettings())
 
@@ -218,7 +218,7 @@ def _alerts(settings: config.Settings, *, may_lack_secrets: bool) -> AlertSettin
     """What is set about alerts: what cannot be used is refused now, not when somebody is to be woken."""
     if not settings.alerts and settings.alerts_on is None:
         return None  # most programs: these modules are loaded when a run has ended
-    from redrive.alerts.reading import read
+    from redrive.alerts.config.read import read
 
     return read(settings, may_lack_secrets=may_lack_secrets)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.alerts.expected import KNOWN, Turn, day_of, is_expected, last_deadline, last_expected, meant
+from redrive.alerts.facts.sla_calendar import KNOWN, Turn, day_of, is_expected, last_deadline, last_expected, meant
 from redrive.policy.time_of_day import Daily
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.alerts.grouping import Group, groups, sendable
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.delivery.batching import Group, groups, sendable
 from redrive.model.alerts import Send, SendStatus, Urgency, What
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.picture import DeadTasks, DueRun, Lag, PendingLetters, Slot, TableRows
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.facts.snapshot import DeadTasks, DueRun, Lag, PendingLetters, Slot, TableRows
 from redrive.model.alerts import Subject, Urgency
 from redrive.policy.time_of_day import Daily
 from tests.support.alert_snapshots import (

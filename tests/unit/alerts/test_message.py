@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.message import VERSION, compose, compose_many, compose_plain
-from redrive.alerts.message_facts import moment
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.delivery.facts import moment
+from redrive.alerts.delivery.message import VERSION, compose, compose_many, compose_plain
 from redrive.model.alerts import AlertStatus, Facts, Subject, Urgency, What
 from tests.support.sample_alerts import FACTS, MORNING, SETTINGS, an_alert, over
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.alerts.reading import check_channels, read
-from redrive.alerts.settings import (
+from redrive.alerts.config.read import check_channels, read
+from redrive.alerts.config.settings import (
     AlertSettings,
     Channel,
     ChannelKind,
@@ -593,7 +593,7 @@ def test_channels_that_can_be_used_pass_the_closer_look(say, tmp_path):
 def test_reading_loads_neither_apprise_nor_anything_else_that_only_channels_need(tmp_path):
     (tmp_path / "redrive.toml").write_text("[channels.x]\napprise = 'mailto://u:p@h'\n[routes]\nP1 = 'x'\n")
     program = (
-        "import sys; from redrive.config import load; from redrive.alerts.reading import read; read(load());"
+        "import sys; from redrive.config import load; from redrive.alerts.config.read import read; read(load());"
         "print(*[name for name in ('apprise', 'sqlalchemy', 'difflib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)

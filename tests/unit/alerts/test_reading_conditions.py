@@ -2,8 +2,8 @@
 
 import pytest
 
-from redrive.alerts.reading import check_channels, read
-from redrive.alerts.settings import ConditionSettings
+from redrive.alerts.config.read import check_channels, read
+from redrive.alerts.config.settings import ConditionSettings
 from redrive.config import ConfigError, load
 from redrive.model.alerts import Subject, Urgency
 

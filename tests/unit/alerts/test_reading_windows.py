@@ -5,9 +5,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.days_off import DaysOff
-from redrive.alerts.reading import check_channels, read
-from redrive.alerts.settings import Maintenance, Quiet
+from redrive.alerts.config.read import check_channels, read
+from redrive.alerts.config.settings import Maintenance, Quiet
+from redrive.alerts.facts.days_off import DaysOff
 from redrive.config import ConfigError, load
 from redrive.model.alerts import AlertFilter
 

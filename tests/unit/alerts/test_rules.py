@@ -12,7 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from typer.main import get_command
 
-from redrive.alerts.picture import (
+from redrive.alerts.config.settings import AlertSettings, PipelineSettings, Thresholds
+from redrive.alerts.facts.snapshot import (
     DeadTasks,
     DueRun,
     DueTask,
@@ -29,9 +30,8 @@ from redrive.alerts.picture import (
     TableRows,
     Window,
 )
-from redrive.alerts.rules import CONDITIONS, RUN_RULES, of_levels, of_run
-from redrive.alerts.settings import AlertSettings, PipelineSettings, Thresholds
-from redrive.alerts.watchers import Watchers
+from redrive.alerts.rules.registry import CONDITIONS, RUN_RULES, of_levels, of_run
+from redrive.alerts.watch.watchers import Watchers
 from redrive.cli.app import app
 from redrive.model.alerts import Subject, Urgency
 from redrive.model.calls import Kind

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from redrive.alerts.picture import DeadTasks
+from redrive.alerts.facts.snapshot import DeadTasks
 from redrive.model.alerts import Urgency
 from tests.support.alert_snapshots import (
     RUN,

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.days_off import DaysOff
-from redrive.alerts.settings import AlertSettings, PipelineSettings
+from redrive.alerts.config.settings import AlertSettings, PipelineSettings
+from redrive.alerts.facts.days_off import DaysOff
 from redrive.model.alerts import Subject, Urgency
 from redrive.model.calls import Kind
 from redrive.policy.time_of_day import Daily

@@ -10,12 +10,12 @@ from datetime import timedelta
 import pytest
 
 import redrive
-from redrive.alerts import dispatch
-from redrive.alerts.channels import DeliveryFailed
-from redrive.alerts.ledger import AlertLedger
-from redrive.alerts.outbox import Outbox
-from redrive.alerts.sender import Sender
-from redrive.alerts.settings import AlertSettings, Channel
+from redrive.alerts.config.settings import AlertSettings, Channel
+from redrive.alerts.delivery import dispatcher
+from redrive.alerts.delivery.channels import DeliveryFailed
+from redrive.alerts.delivery.outbox import Outbox
+from redrive.alerts.delivery.sender import Sender
+from redrive.alerts.lifecycle.repository import AlertLedger
 from redrive.errors import StoreError
 from redrive.model.alerts import Facts, SendStatus, Urgency
 from redrive.store.database import Database
@@ -99,7 +99,7 @@ def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, stor
 
         def deliver(channel, message):
             if channel.name in ("down", "gone"):
-                from redrive.alerts.channels import deliver as really
+                from redrive.alerts.delivery.channels import deliver as really
 
                 really(channel, message)
             else:
@@ -186,7 +186,7 @@ def test_the_thread_ends_when_there_is_nothing_to_wait_for_and_the_next_ring_beg
 
 def test_a_try_that_failed_is_made_again_by_itself(sending, monkeypatch):
     monkeypatch.setattr("redrive.alerts.outbox.BASE", 0.01)
-    monkeypatch.setattr(dispatch, "REST", 0.01)
+    monkeypatch.setattr(dispatcher, "REST", 0.01)
     recorder, failures = Recorder(), iter([DeliveryFailed("503")] * 3)
 
     def deliver(channel, message):
@@ -216,7 +216,7 @@ def test_after_a_failure_a_channel_is_left_alone_whatever_else_is_due_to_it(send
 
 
 def test_how_long_a_channel_rests_is_no_matter_of_the_databases_clock(sending, store, monkeypatch):
-    monkeypatch.setattr(dispatch, "REST", 0.01)
+    monkeypatch.setattr(dispatcher, "REST", 0.01)
     now = type(store.database.dialect).now
     slow = lambda dialect, connection: now(dialect, connection) - timedelta(minutes=10)  # noqa: E731
     monkeypatch.setattr(type(store.database.dialect), "now", slow)
@@ -257,7 +257,7 @@ def test_what_hangs_for_ever_costs_a_few_threads_and_not_one_for_every_try(sendi
     ledger.apply(judgement(*many(10)), now=after(0))
     for minute in range(6):
         sender.send_due(now=after(60 * minute))
-    assert len(threads("redrive-to-slack")) == dispatch.MOST_LEFT_BEHIND
+    assert len(threads("redrive-to-slack")) == dispatcher.MOST_LEFT_BEHIND
     gate.opened.set()
     recorder.failing.clear()
     eventually(lambda: threads("redrive-to-slack") == [])

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 import redrive
-from redrive.alerts.ledger import AlertLedger
-from redrive.alerts.sender import Sender
-from redrive.alerts.settings import AlertSettings
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.delivery.sender import Sender
+from redrive.alerts.lifecycle.repository import AlertLedger
 from tests.support.alerts import Recorder, settings
 from tests.support.warm_python import warm_python
 
@@ -32,8 +32,8 @@ def store(url):
 PROGRAM = """
 import os, sys, threading, time, redrive
 sys.path.insert(0, {root!r})
-from redrive.alerts.ledger import AlertLedger
-from redrive.alerts.sender import Sender
+from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.delivery.sender import Sender
 from tests.support.alerts import finding, judgement, many, settings
 
 chosen = settings("slack", exit_wait={exit_wait})

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.alerts.picture import Window
-from redrive.alerts.settings import AlertSettings, Thresholds
+from redrive.alerts.config.settings import AlertSettings, Thresholds
+from redrive.alerts.facts.snapshot import Window
 from redrive.model.alerts import Subject, Urgency
 from tests.support.alert_snapshots import (
     DAY,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from redrive.alerts.picture import DueTask
+from redrive.alerts.facts.snapshot import DueTask
 from redrive.policy.time_of_day import Daily
 from tests.support.alert_snapshots import (
     HOUR,

@@ -8,7 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from redrive.alerts import state
+from redrive.alerts.lifecycle import state_machine
 from redrive.model.alerts import AlertStatus, Urgency, What
 from tests.support.alert_state import SETTINGS, Books, after, finding
 
@@ -94,7 +94,7 @@ class Life(RuleBasedStateMachine):
     def person(self, key, closes):
         case = self.books.cases.get(key)
         if case is not None and (closes or case.is_told):
-            step = state.closed if closes else state.acknowledged
+            step = state_machine.closed if closes else state_machine.acknowledged
             if closes:
                 self.holds = {one: since for one, since in self.holds.items() if one not in case.alert.evidence}
             self.books.decide(key, step, self.now, by="ann", note="x")

@@ -11,9 +11,9 @@ from sqlalchemy import update
 
 import redrive
 from redrive.alerts.conditions import CONDITIONS
-from redrive.alerts.picture import Judgement
-from redrive.alerts.reading import read
-from redrive.alerts.settings import AlertSettings, Thresholds
+from redrive.alerts.config.read import read
+from redrive.alerts.config.settings import AlertSettings, Thresholds
+from redrive.alerts.facts.snapshot import Judgement
 from redrive.config import load
 from redrive.model.alerts import Facts, Finding, Subject, Urgency
 from redrive.store.schema import alert_sends, alerts

@@ -1,0 +1,1 @@
+"""The settings of alerts in `redrive.toml`, read and checked."""

@@ -1,0 +1,390 @@
+"""What `redrive.toml` says of alerts, checked to the last word.
+
+    [alerts] [alerts.thresholds]    when somebody is told, and when again
+    [channels.NAME]                 where messages go
+    [routes]                        which channels are told of P1, P2 and P3
+    [pipelines.NAME]                what is special about one pipeline or flow
+    [[tables]]                      tables whose rows are counted
+    [conditions.NAME]               conditions of one's own; see `redrive.alerts.config.conditions`
+    [[maintenance]]                 when alerts are not sent; see `redrive.alerts.config.windows`
+
+Whoever cannot be reached because of a slip in the file learns of it when the file is read, not in the night in which it
+matters: whatever is not understood is a `ConfigError` that names file, line and key. Addresses are secrets: they are in
+none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import Field, fields, replace
+from functools import partial
+from typing import Any
+
+from redrive.alerts.config import addresses
+from redrive.alerts.config.conditions import CONDITION_KEYS, check_metrics, read_condition
+from redrive.alerts.config.settings import (
+    LOG_CHANNEL,
+    AlertSettings,
+    Channel,
+    ChannelKind,
+    ConditionSettings,
+    PipelineSettings,
+    Quiet,
+    Thresholds,
+    WatchedTable,
+)
+from redrive.alerts.config.windows import check_calendars, read_holidays, read_maintenance
+from redrive.config import Settings
+from redrive.config.located import Located, dotted, listed, nearest, shown
+from redrive.config.times import time_of_day, weekdays, zone
+from redrive.config.value_kinds import duration, duration_or_never, number, share, size, switch, text, texts, whole
+from redrive.model.alerts import Urgency
+from redrive.policy.time_of_day import Daily
+
+_ADVICE = "set it, or REDRIVE_ALERTS=off to do without alerts here"
+_KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {
+    "apprise": addresses.apprise,
+    "webhook": addresses.web,
+    "slack": addresses.web,
+    "pagerduty": addresses.pagerduty,
+}
+_KIND_NAMES = (*_KINDS, "command", "log")
+_SLOWEST = 60.0  # seconds: no service takes longer to take a message in
+_OF_WEBHOOKS = ("bearer", "headers", "signing_key")
+_CHANNEL_KEYS = (*_KIND_NAMES, "timeout", *_OF_WEBHOOKS)
+_PIPELINE_KEYS = ("sla", "fresh_within", "days", "holidays", "runbook", "links", "routes")
+_LONGEST_KEPT = 3_650
+# What a threshold is measured in; the others are counts.
+_MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
+    ("down_seconds", "flap_seconds", "lag_seconds", "silence", "auth_silence", "letter_age"): duration,
+    ("sla_grace", "duration_least"): partial(duration, zero=True),
+    ("row_drop", "few_rows", "down_share", "calls_failed"): share,
+    ("slot_bytes", "letters_bytes", "store_bytes"): size,
+    ("too_long", "slow", "growing_rise", "retries_rise"): number,
+    ("retries_least", "retries_spreads"): partial(number, zero=True),
+}
+
+# The thresholds that a service may have of its own. Those of flapping are for all, since an alert may be of several.
+OF_SERVICES = (
+    *("down_seconds", "down_share", "down_faults", "silence", "auth_silence", "client_errors", "server_errors"),
+    *("calls_failed", "calls_failed_least", "retries_rise", "retries_spreads", "retries_least", "retries_calls"),
+)
+
+Tables = Mapping[str, Located]
+
+
+def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings:
+    """The settings for alerts; a `ConfigError` about the first thing in the file that cannot be used.
+
+    Where alerts are off, a variable that the file names may be missing: nothing is sent, and no server is asked. So it
+    may be for the commands of an operator: a channel without its address is known by name, and not delivered to.
+    """
+    tables = settings.alerts
+    if not tables:
+        return AlertSettings(enabled=settings.alerts_on is not False)
+    alerts = tables["alerts"].table((*_ALERTS, "slots", "heartbeat", "holidays")) if "alerts" in tables else {}
+    found = {name: _ALERTS[name](one) for name, one in alerts.items() if name in _ALERTS}
+    if settings.alerts_on is not None:
+        found["enabled"] = settings.alerts_on
+    on = found.get("enabled", True) and not may_lack_secrets
+    channels = {name: _channel(name, one, needed=on) for name, one in _named(tables, "channels", _CHANNEL_KEYS).items()}
+    routes = _routes(tables["routes"], channels) if "routes" in tables else {}
+    named = _named(tables, "pipelines", _PIPELINE_KEYS)
+    pipelines = {name: _pipeline(one, channels, needed=on) for name, one in named.items()}
+    if "holidays" in alerts:
+        found["holidays"] = read_holidays(alerts["holidays"], needed=on)
+    conditions = {
+        name: read_condition(name, one, channels=partial(_channel_names, channels=channels), needed=on)
+        for name, one in _named(tables, "conditions", CONDITION_KEYS).items()
+    }
+    _check_that_people_are_told(tables, routes, pipelines, conditions)
+    return AlertSettings(
+        **found,
+        channels=channels,
+        routes=routes,
+        pipelines=pipelines,
+        tables=_tables(tables["tables"], needed=on) if "tables" in tables else (),
+        slots=_slots(alerts["slots"], needed=on) if "slots" in alerts else (),
+        conditions=conditions,
+        services=_services(tables, found.get("thresholds", Thresholds())),
+        maintenance=read_maintenance(tables["maintenance"], conditions) if "maintenance" in tables else (),
+        heartbeat=_target(alerts["heartbeat"], addresses.web, needed=on) if "heartbeat" in alerts else "",
+    )
+
+
+def check_channels(settings: Settings) -> AlertSettings:
+    """The same as `read`, with channels looked at more closely than every run has time for.
+
+    Apprise reads its own URLs, programs must be there, and calendars of holidays known.
+    """
+    read_so_far = read(settings)
+    for name, channel in read_so_far.channels.items():
+        if channel.kind in {"apprise", "command"} and channel.target:
+            at = settings.alerts["channels"].at(name).at(channel.kind)
+            addresses.check_fully(at, channel.target)
+    tables = settings.alerts
+    named = tables["pipelines"].table().values() if "pipelines" in tables else ()
+    for one in (*([tables["alerts"]] if "alerts" in tables else ()), *named):
+        if "holidays" in one.table():
+            check_calendars(one.at("holidays"))
+    if "conditions" in tables:
+        check_metrics(tables["conditions"])
+    return read_so_far
+
+
+# ── [alerts] ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _repeat(at: Located) -> Mapping[Urgency, float | None]:
+    said = {Urgency(name): duration_or_never(one) for name, one in _by_tier(at).items()}
+    return {**AlertSettings().repeat, **said}
+
+
+def _quiet(at: Located) -> Quiet:
+    found = at.table(("from", "until", "zone"))
+    begins, ends = (time_of_day(_needed(at, found, name)) for name in ("from", "until"))
+    if begins == ends:
+        raise found["until"].wrong("is the same as from, so that it would be always quiet or never")
+    return Quiet(begins, ends, zone(_needed(at, found, "zone")))
+
+
+def _links(at: Located) -> Mapping[str, str]:
+    return {name: addresses.template(one) for name, one in _with_names(at.table()).items()}
+
+
+def _environment(at: Located) -> tuple[str, ...]:
+    entries = at.entries('names of environment variables, as in ["AIRFLOW_CTX_DAG_ID"]')
+    return tuple(addresses.variable(entry) for entry in entries)
+
+
+def _lags(at: Located) -> tuple[str, ...]:
+    return tuple(addresses.probe(one) for one in at.entries('probes, as in ["probes.py:billing"]'))
+
+
+def _exit_wait(at: Located) -> float:
+    return duration_or_never(at) or 0.0
+
+
+def _slots(at: Located, *, needed: bool) -> tuple[str, ...]:
+    found = (_target(one, addresses.server, needed=needed) for one in at.entries("URLs of PostgreSQL servers"))
+    return tuple(url for url in found if url)
+
+
+def _thresholds(at: Located) -> Thresholds:
+    return Thresholds(**{name: _READERS[name](one) for name, one in at.table(_READERS).items()})
+
+
+def _services(tables: Tables, thresholds: Thresholds) -> Mapping[str, Thresholds]:
+    """The thresholds of services that have their own; what one does not say is as for all."""
+    return {
+        name: replace(thresholds, **{key: _READERS[key](value) for key, value in one.table().items()})
+        for name, one in _named(tables, "services", OF_SERVICES).items()
+    }
+
+
+def _reader_of(threshold: Field[Any]) -> Callable[[Located], Any]:
+    for names, reader in _MEASURES.items():
+        if threshold.name in names:
+            return reader
+    return whole
+
+
+_READERS: Mapping[str, Callable[[Located], Any]] = {one.name: _reader_of(one) for one in fields(Thresholds)}
+_ALERTS: Mapping[str, Callable[[Located], Any]] = {
+    "enabled": switch,
+    "persist": duration,
+    "recovery": duration,
+    "repeat": _repeat,
+    "cause_window": duration,
+    "storm": whole,
+    "storm_window": duration,
+    "quiet": _quiet,
+    "exit_wait": _exit_wait,
+    "every": duration,
+    "keep_days": partial(whole, most=_LONGEST_KEPT),
+    "links": _links,
+    "environment": _environment,
+    "lags": _lags,
+    "thresholds": _thresholds,
+}
+
+
+# ── [channels.NAME] and [routes] ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _channel(name: str, at: Located, *, needed: bool) -> Channel:
+    found = at.table()
+    said = [kind for kind in _KIND_NAMES if kind in found]
+    if len(said) != 1:
+        has = listed(said) if said else "none"
+        raise at.wrong(f"must have exactly one of {listed(_KIND_NAMES, last='or')}; it has {has}")
+    (kind,) = said
+    if name == LOG_CHANNEL and kind != "log":
+        raise at.wrong(f"must have another name: {LOG_CHANNEL!r} is always the log")
+    target: str | tuple[str, ...] = ""
+    if kind == "log":
+        _must_be_true(found["log"])
+    elif kind == "command":
+        target = addresses.command(found["command"])
+    else:
+        target = _target(found[kind], _KINDS[kind], needed=needed)
+        if kind == "apprise" and needed:
+            addresses.check_installed(found[kind])
+        elif kind == "apprise" and not addresses.is_installed():
+            target = ""
+    made = Channel(name=name, kind=kind, target=target)
+    if any(one in found for one in _OF_WEBHOOKS):
+        made = _with_headers(made, found, needed=needed)
+    return replace(made, timeout=duration(found["timeout"], most=_SLOWEST)) if "timeout" in found else made
+
+
+def _with_headers(channel: Channel, found: Mapping[str, Located], *, needed: bool) -> Channel:
+    """A webhook with what its requests have beside the document. Without one of its secrets it is not delivered to."""
+    if channel.kind != "webhook":
+        (name, *_) = (one for one in _OF_WEBHOOKS if one in found)
+        raise found[name].wrong("is for webhooks only")
+    listed_headers = found["headers"].table() if "headers" in found else {}
+    said = [*listed_headers.values(), *(found[name] for name in ("bearer", "signing_key") if name in found)]
+    if not needed and any(one.unset() for one in said):
+        return replace(channel, target="")
+    headers = {name: addresses.header(name, one.filled(advice=_ADVICE)) for name, one in listed_headers.items()}
+    if "bearer" in found:
+        if any(name.lower() == "authorization" for name in headers):
+            raise found["bearer"].wrong("is a header Authorization, and there is another one")
+        headers["Authorization"] = f"Bearer {addresses.header('Authorization', found['bearer'].filled(advice=_ADVICE))}"
+    key = addresses.signing_key(found["signing_key"].filled(advice=_ADVICE)) if "signing_key" in found else b""
+    return replace(channel, headers=headers, signing_key=key)
+
+
+def _must_be_true(at: Located) -> None:
+    if not switch(at):
+        raise at.wrong("must be true; leave the channel out where nothing is to be logged")
+
+
+def _target(at: Located, check: Callable[[Located], str], *, needed: bool) -> str:
+    return "" if not needed and at.unset() else check(at.filled(advice=_ADVICE))
+
+
+def _by_tier(at: Located) -> dict[str, Located]:
+    return at.table([one.value for one in Urgency], called="is no tier")
+
+
+def _routes(at: Located, channels: Collection[str]) -> Mapping[Urgency, tuple[str, ...]]:
+    return {Urgency(name): _channel_names(one, channels) for name, one in _by_tier(at).items()}
+
+
+def _channel_names(at: Located, channels: Collection[str]) -> tuple[str, ...]:
+    entries = [at] if isinstance(at.value, str) else at.entries("names of channels")
+    known = {*channels, LOG_CHANNEL}
+    names = [text(one) for one in entries]
+    if not names:
+        raise at.wrong(f'names no channel; write "{LOG_CHANNEL}" where the log is enough')
+    for one, name in zip(entries, names, strict=True):
+        if "://" in name:
+            raise one.wrong("must name a channel; its address belongs in a table of its own, [channels.NAME]")
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"there {'are' if channels else 'is'} {listed(sorted(known))}"
+            raise one.wrong(f"names an unknown channel {shown(name)}; {hint}")
+        if names.count(name) > 1:
+            raise at.wrong(f"names the channel {name!r} more than once")
+    return tuple(names)
+
+
+def _check_that_people_are_told(
+    tables: Tables,
+    routes: Mapping[Urgency, Any],
+    pipelines: Mapping[str, PipelineSettings],
+    conditions: Mapping[str, ConditionSettings],
+) -> None:
+    """What is not routed goes to the log; where channels are named, that is seldom what was meant."""
+    unrouted = [tier for tier in Urgency if tier not in routes and any(tier.outranks(other) for other in routes)]
+    if unrouted:
+        raise tables["routes"].wrong(
+            f'has no channel for {unrouted[0]}, which is more urgent than what it has; write "{LOG_CHANNEL}" for none'
+        )
+    channels = tables["channels"].table() if "channels" in tables else {}
+    routed = any(one.routes for one in pipelines.values()) or any(one.channels for one in conditions.values())
+    if channels and not routes and not routed:
+        name, first = next(iter(channels.items()))
+        raise first.wrong(f"is in no route, so that nobody is told; add [routes] with P1 = [{shown(name)}]")
+
+
+# ── [pipelines.NAME] and [[tables]] ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _pipeline(at: Located, channels: Collection[str], *, needed: bool) -> PipelineSettings:
+    read_each: Mapping[str, Callable[[Located], Any]] = {
+        "sla": _sla,
+        "fresh_within": duration,
+        "days": weekdays,
+        "holidays": partial(read_holidays, needed=needed),
+        "runbook": _runbook,
+        "links": _links,
+        "routes": partial(_routes, channels=channels),
+    }
+    return PipelineSettings(**{name: read_each[name](one) for name, one in at.table().items()})
+
+
+def _sla(at: Located) -> Daily:
+    clock, _, place = text(at).partition(" ")
+    if not place:
+        raise at.wrong(f'must be a time of day and a time zone, as in "06:30 Asia/Kolkata", not {shown(at.value)}')
+    by = time_of_day(replace(at, value=clock))
+    return Daily(by.hour, by.minute, zone(replace(at, value=place)))
+
+
+def _runbook(at: Located) -> tuple[str, ...]:
+    if isinstance(at.value, list):
+        return texts(at, "steps, each a text")
+    return tuple(step.strip() for step in text(at).splitlines() if step.strip())
+
+
+def _tables(at: Located, *, needed: bool) -> tuple[WatchedTable, ...]:
+    found: dict[str, WatchedTable] = {}
+    for one in at.entries("tables: write [[tables]] above each"):
+        keys = one.table(("name", "url", "pipeline", "time_column", "fresh_within"))
+        name = text(_needed(one, keys, "name"))
+        if name in found:
+            raise keys["name"].wrong(f"is {shown(name)} for a second time; every table has a name of its own")
+        url = _target(_needed(one, keys, "url"), addresses.database, needed=needed)
+        pipeline = text(keys["pipeline"]) if "pipeline" in keys else None
+        if ("time_column" in keys) is not ("fresh_within" in keys):
+            (alone,) = (key for key in ("time_column", "fresh_within") if key in keys)
+            raise keys[alone].wrong("needs the other one: time_column and fresh_within go together")
+        found[name] = WatchedTable(
+            name=name,
+            url=url,
+            pipeline=pipeline,
+            time_column=text(keys["time_column"]) if "time_column" in keys else None,
+            fresh_within=duration(keys["fresh_within"]) if "fresh_within" in keys else None,
+        )
+    return tuple(table for table in found.values() if table.url)
+
+
+# ── what they share ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _named(tables: Tables, group: str, known: Collection[str]) -> dict[str, Located]:
+    """The tables [group.NAME], each with these keys."""
+    found = _with_names(tables[group].table()) if group in tables else {}
+    for name, one in found.items():
+        for inner, value in one.value.items() if isinstance(one.value, dict) else ():
+            if inner not in known and isinstance(value, dict):
+                meant = dotted((group, f"{name}.{inner}"))
+                raise one.at(inner).wrong(f"means nothing here; a name with a dot is quoted: [{meant}]")
+        one.table(known)
+    return found
+
+
+def _with_names(found: dict[str, Located]) -> dict[str, Located]:
+    for name, one in found.items():
+        if not name.strip() or not name.isprintable():
+            raise one.wrong("has an empty name" if not name.strip() else "has a name that cannot be shown")
+    return found
+
+
+def _needed(at: Located, found: Mapping[str, Located], name: str) -> Located:
+    if name not in found:
+        raise at.wrong(f"has no {name}")
+    return found[name]

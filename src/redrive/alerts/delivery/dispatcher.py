@@ -1,0 +1,303 @@
+"""Messages on their way: one at a time to each channel, each channel in a thread of its own, none longer than it may.
+
+A delivery that does not come back in time counts as a try that failed, and its thread is left behind: what hangs holds
+up nobody else. It may still succeed, and then the message arrives twice: that is the price of not waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from redrive.alerts.config.settings import AlertSettings, Channel
+from redrive.alerts.delivery.outbox import Claim, Due, Outbox
+from redrive.alerts.delivery.safe_text import safe_line
+from redrive.classify.signals import is_interrupt
+from redrive.errors import StoreError
+from redrive.policy import backoff
+
+if TYPE_CHECKING:
+    from redrive.alerts.delivery.message import Message
+
+LOG = logging.getLogger("redrive.alerts.sending")
+
+Deliver = Callable[[Channel, "Message"], None]
+
+BEYOND = 1.0
+"""Seconds by which a delivery may exceed its channel's own time before it is left behind."""
+MOST_LEFT_BEHIND = 3
+"""Deliveries to one channel that hang, after which none is begun until one has come back."""
+HELD = 5.0
+"""Seconds after which is looked again for what is due and may not be sent yet: a storm, or another one is sending."""
+REST, LONGEST_REST = 2.0, 60.0
+"""Seconds for which a channel that failed is left alone, whatever else is due to it; the ramp and its end."""
+
+
+class Ended:
+    """A delivery is over: what a hand puts into the bell."""
+
+    def __init__(self, claim: Claim, error: BaseException | None) -> None:
+        self.claim, self.error = claim, error
+
+
+Bell = SimpleQueue["Ended | None"]
+
+
+class Hand:
+    """A thread that delivers to one channel."""
+
+    def __init__(self, channel: Channel, deliver: Callable[[Claim], None], bell: Bell) -> None:
+        self._deliver, self._bell = deliver, bell
+        self._claims: SimpleQueue[Claim | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"redrive-to-{channel.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still delivers, or waits for something to deliver."""
+        return self._thread.is_alive()
+
+    def take(self, claim: Claim) -> None:
+        """Have this delivered."""
+        self._claims.put(claim)
+
+    def let_go(self) -> None:
+        """End when what it has in hand is done."""
+        self._claims.put(None)
+
+    def _run(self) -> None:
+        while (claim := self._claims.get()) is not None:
+            self._bell.put(delivered(claim, self._deliver))
+
+
+def delivered(claim: Claim, deliver: Callable[[Claim], None]) -> Ended:
+    """Deliver, and say how that ended."""
+    try:
+        deliver(claim)
+    except BaseException as error:  # a channel may do anything, and this thread is its own
+        return Ended(claim, error)
+    return Ended(claim, None)
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    claim: Claim
+    hand: Hand | None
+    until: float
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A channel that failed."""
+
+    failures: int
+    until: float
+    """By the clock of `_moment`."""
+
+
+class Dispatch:
+    """Everything that is on its way. Used by one thread at a time; its hands are threads of their own.
+
+    The time is given with every call, or with none of them.
+    """
+
+    def __init__(self, outbox: Outbox, settings: AlertSettings, deliver: Deliver | None) -> None:
+        self.bell: Bell = SimpleQueue()
+        self._outbox, self._settings, self._deliver = outbox, settings, deliver
+        self._hands: dict[str, Hand] = {}
+        self._under_way: dict[str, _UnderWay] = {}
+        self._left_behind: defaultdict[str, list[Hand]] = defaultdict(list)
+        self._troubled: dict[str, _Trouble] = {}
+        self._unmarked: list[Callable[[], None]] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is on its way."""
+        return bool(self._under_way)
+
+    def open_hands(self) -> None:
+        """Have a thread for every channel: one that ends its work while the program ends can start none."""
+        for name in self._outbox.channels:
+            self._hand(name)
+
+    def let_go(self) -> None:
+        """End the threads that have nothing to do."""
+        for name in [name for name in self._hands if name not in self._under_way]:
+            self._hands.pop(name).let_go()
+
+    # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, *, now: datetime | None = None, alert_id: int | None = None) -> float | None:
+        """Claim what is due to channels that are free, and hand it over; the seconds after which to look again, None
+        where nothing waits."""
+        while self._unmarked:
+            _write_down(self._unmarked[0])
+            del self._unmarked[0]
+        due = self._outbox.due(now=now, alert_id=alert_id)
+        for name, at in due.channels.items():
+            # What a person waits for is sent to a channel that rests, too.
+            if at <= due.now and self._is_free(name) and (alert_id is not None or self._rest(name, now) <= 0):
+                claim = self._outbox.claim(name, now=now, alert_id=alert_id)
+                if claim is not None:
+                    self._hand_over(claim)
+        return self._next_look(due, now)
+
+    def _rest(self, name: str, now: datetime | None) -> float:
+        """Seconds for which a channel is still left alone."""
+        return self._troubled[name].until - _moment(now) if name in self._troubled else 0.0
+
+    def _is_free(self, name: str) -> bool:
+        if name in self._under_way:
+            return False
+        hanging = self._left_behind[name] = [hand for hand in self._left_behind[name] if hand.is_alive]
+        return len(hanging) < MOST_LEFT_BEHIND
+
+    def _hand_over(self, claim: Claim) -> None:
+        channel = claim.channel
+        hand = self._hand(channel.name)
+        self._under_way[channel.name] = _UnderWay(claim, hand, time.monotonic() + channel.timeout + BEYOND)
+        if hand is not None:
+            hand.take(claim)
+        else:  # the program ends, and no thread can be begun
+            self.bell.put(delivered(claim, self._say))
+
+    def _hand(self, name: str) -> Hand | None:
+        if name not in self._hands:
+            try:
+                self._hands[name] = Hand(self._outbox.channels[name], self._say, self.bell)
+            except RuntimeError:
+                return None
+        return self._hands[name]
+
+    def _say(self, claim: Claim) -> None:
+        from redrive.alerts.delivery import channels
+
+        (self._deliver or channels.deliver)(claim.channel, self._message(claim))
+
+    def _message(self, claim: Claim) -> Message:
+        """Return what is told. What cannot be shown is not the channel's failure, and would never get there: it is
+        told of in plain words."""
+        from redrive.alerts.delivery.message import compose, compose_many, compose_plain
+
+        kind = claim.group.kind
+        try:
+            if kind == "one":
+                message = compose(*claim.told[0], self._settings)
+            else:
+                message = compose_many(kind, claim.told, self._settings)
+            json.dumps([message.document(), message.slack()], ensure_ascii=False).encode()
+            message.markdown(), message.plain()
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            number, reason = claim.told[0][1].id, safe_line(f"{type(error).__name__}: {error}", 300)
+            LOG.error("alert %s cannot be shown in full: %s", number, reason)
+            return compose_plain(kind, claim.told)
+        return message
+
+    def _next_look(self, due: Due, now: datetime | None = None) -> float | None:
+        waits: list[float] = []
+        for name, at in due.channels.items():
+            if name not in self._under_way:  # it is looked at again when that has ended
+                wait = max((at - due.now).total_seconds(), self._rest(name, now))
+                waits.append(wait if wait > 0 else HELD)
+        return min(waits, default=None)
+
+    # ── back ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait(self, seconds: float | None, *, now: datetime | None = None) -> int:
+        """Wait until something has ended, the bell is rung, or so many seconds have passed; how many messages got
+        there meanwhile."""
+        ends = [one.until for one in self._under_way.values()]
+        if seconds is not None:
+            ends.append(time.monotonic() + seconds)
+        arrived = 0
+        try:
+            rung = self.bell.get(timeout=max(0.0, min(ends) - time.monotonic()) if ends else None)
+            arrived += self._end(rung, now)
+            while True:
+                arrived += self._end(self.bell.get_nowait(), now)
+        except Empty:
+            pass
+        for name, one in list(self._under_way.items()):
+            if one.until <= time.monotonic():
+                self._leave_behind(name, one, now)
+        return arrived
+
+    def _end(self, rung: Ended | None, now: datetime | None) -> int:
+        if rung is None:
+            return 0
+        name = rung.claim.channel.name
+        under_way = self._under_way.get(name)
+        if under_way is None or under_way.claim is not rung.claim:
+            return 0  # it was left behind, and is tried again
+        del self._under_way[name]
+        if rung.error is not None:
+            self._failed(rung.claim, rung.error, now)
+            return 0
+        self._troubled.pop(name, None)
+        self._mark(lambda: self._outbox.sent(rung.claim, now=now))
+        return 1
+
+    def _leave_behind(self, name: str, one: _UnderWay, now: datetime | None) -> None:
+        del self._under_way[name]
+        self._hands.pop(name, None)
+        if one.hand is not None:
+            one.hand.let_go()
+            self._left_behind[name].append(one.hand)
+        self._failed(one.claim, TimeoutError(f"no answer within {one.claim.channel.timeout + BEYOND:g} s"), now)
+
+    def _failed(self, claim: Claim, error: BaseException, now: datetime | None) -> None:
+        from redrive.alerts.delivery.channels import DeliveryFailed
+
+        reason, permanent, retry_after = f"{type(error).__name__}: {error}", False, None
+        if isinstance(error, DeliveryFailed):
+            reason, permanent, retry_after = error.reason, error.permanent, error.retry_after
+        elif isinstance(error, TimeoutError):
+            reason = str(error) or "no answer in time"
+        self._mark(lambda: self._outbox.failed(claim, reason, permanent=permanent, retry_after=retry_after, now=now))
+        name = claim.channel.name
+        if permanent:  # it is this message that the channel does not take
+            LOG.error("channel %s does not take a message: %s", name, safe_line(reason, 300))
+            return
+        failures = self._troubled[name].failures + 1 if name in self._troubled else 1
+        if failures == 1:
+            LOG.warning("channel %s cannot be reached, and is tried again: %s", name, safe_line(reason, 300))
+        longest = backoff.ceiling(failures, base=REST, multiplier=2, cap=LONGEST_REST)
+        self._troubled[name] = _Trouble(failures, _moment(now) + random.uniform(0, longest))
+
+    def _mark(self, mark: Callable[[], None]) -> None:
+        """Write down what became of a message; while the store cannot be reached, before anything else is sent."""
+        try:
+            _write_down(mark)
+        except StoreError as error:
+            LOG.warning("what became of a message could not be stored yet: %s", error)
+            self._unmarked.append(mark)
+
+
+def _write_down(mark: Callable[[], None]) -> None:
+    """Mark a message. What goes wrong there, but for the store, would go wrong each time, and holds up nobody: the
+    message is free again when its claim ends."""
+    try:
+        mark()
+    except StoreError:
+        raise
+    except Exception as error:
+        if is_interrupt(error):
+            raise
+        LOG.error("what became of a message cannot be stored: %s", safe_line(f"{type(error).__name__}: {error}", 300))
+
+
+def _moment(now: datetime | None) -> float:
+    """Seconds by the clock that is given; else by this machine's own, which nobody can set: the database's clock may be
+    another, and how long a channel rests is a matter of this process."""
+    return time.monotonic() if now is None else now.timestamp()

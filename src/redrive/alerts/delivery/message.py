@@ -1,0 +1,316 @@
+"""What is told of an alert: composed once, as one structure, and rendered for whoever reads it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Literal
+
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.delivery import plain_text, slack
+from redrive.alerts.delivery.batching import GroupKind
+from redrive.alerts.delivery.facts import Line, details, error_of, links_of, moment, of_pipeline, story, zone_of
+from redrive.alerts.delivery.safe_text import safe, safe_document, safe_line
+from redrive.model.alerts import Alert, AlertStatus, Subject, Urgency, What
+
+VERSION = 1
+"""Of the JSON document; it grows with every change that could break a reader."""
+
+Kind = Literal["alert", "summary", "digest"]
+
+HEADLINE = 250
+_COMMAND = 500
+_MOST_COMMANDS = 6
+_STEP = 500
+_MOST_STEPS = 20
+_SQL = 2_000
+_MOST_TITLES = 10
+_MOST_GROUPS = 20
+_MOST_IN_GROUP = 5
+_MOST_ALERTS = 50
+
+# A run that recovered is over when it is told of, and is no less to be told for that.
+_TOLD_WHEN_OVER = "recovered"
+
+_BEFORE_TITLE = {
+    What.OPENED: "{urgency}",
+    What.ESCALATED: "{urgency} (more urgent now)",
+    What.REPEATED: "{urgency} (still open)",
+    What.RESOLVED: "Resolved ({urgency})",
+    What.ACKNOWLEDGED: "Acknowledged ({urgency})",
+    What.TEST: "Test ({urgency})",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One alert of a message about many."""
+
+    what: What
+    key: str
+    urgency: Urgency
+    subject: Subject
+    headline: str
+    """The title with what it is about."""
+    title: str
+    since: datetime
+    resolved_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is told, in the order in which a person at three in the morning wants it. All text is safe to show."""
+
+    kind: Kind
+    what: What
+    urgency: Urgency
+    key: str
+    """The cause, by which a receiver that keeps state knows what belongs together."""
+    subject: Subject | None
+    """None where it is about many."""
+    headline: str
+    condition: str
+    since: datetime
+    lines: tuple[Line, ...] = ()
+    error: str | None = None
+    next_step: str | None = None
+    """What the automation does next, or that it waits for a person."""
+    commands: tuple[str, ...] = ()
+    sql: str | None = None
+    steps: tuple[str, ...] = ()
+    """The runbook."""
+    links: tuple[Line, ...] = ()
+    details: tuple[Line, ...] = ()
+    parts: tuple[Part, ...] = ()
+    """Of a message about many, all of them."""
+    alerts: tuple[dict[str, Any], ...] = ()
+    """As JSON documents; of very many, the first."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of what it tells of is still the case."""
+        return self.what is What.RESOLVED
+
+    def plain(self, *, headline: bool = True) -> str:
+        """For mail and terminals; without the headline where that is shown elsewhere, as a mail's subject is."""
+        return plain_text.plain(self, headline=headline)
+
+    def markdown(self, *, headline: bool = True) -> str:
+        """For services that read Markdown."""
+        return plain_text.markdown(self, headline=headline)
+
+    def slack(self) -> dict[str, Any]:
+        """The payload of a Slack incoming webhook."""
+        return slack.payload(self)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it, for programs."""
+        return {
+            "version": VERSION,
+            "kind": self.kind,
+            "what": self.what.value,
+            "urgency": self.urgency.value,
+            "key": self.key,
+            "subject": None if self.subject is None else {"kind": self.subject.kind, "name": self.subject.name},
+            "condition": self.condition,
+            "headline": self.headline,
+            "lines": [line._asdict() for line in self.lines],
+            "error": self.error,
+            "next_step": self.next_step,
+            "commands": list(self.commands),
+            "sql": self.sql,
+            "runbook": list(self.steps),
+            "links": [{"text": link.label, "href": link.value} for link in self.links],
+            "details": [line._asdict() for line in self.details],
+            "alerts": list(self.alerts),
+        }
+
+
+def compose(what: What, alert: Alert, settings: AlertSettings) -> Message:
+    """What is told of one alert."""
+    facts, own = alert.facts, of_pipeline(alert, settings)
+    needs_hands = what in (What.OPENED, What.ESCALATED, What.REPEATED, What.TEST)
+    subject = Subject(kind=alert.subject.kind, name=safe_line(alert.subject.name, 200))
+    return Message(
+        kind="alert",
+        what=what,
+        urgency=alert.urgency,
+        key=safe_line(alert.key, 1_000),
+        subject=subject,
+        headline=f"{_BEFORE_TITLE[what].format(urgency=alert.urgency)} {_title(alert)}",
+        condition=safe_line(alert.condition, 100),
+        since=alert.since,
+        lines=tuple(line for line in story(what, alert, zone_of(alert, settings)) if line.value),
+        error=error_of(alert) if needs_hands else None,
+        next_step=_next(what, alert),
+        commands=tuple(_to_type(what, alert)) if needs_hands else (),
+        sql=safe(facts.sql, _SQL) if facts.sql and needs_hands else None,
+        steps=tuple(safe(step, _STEP) for step in own.runbook[:_MOST_STEPS]) if needs_hands else (),
+        links=links_of(alert, settings),
+        details=tuple(details(what, alert, settings)),
+        alerts=(safe_document(alert.document()),),
+    )
+
+
+def compose_many(
+    kind: Literal["digest", "summary"], items: Sequence[tuple[What, Alert]], settings: AlertSettings
+) -> Message:
+    """What is told of many alerts at once; of a single one, the same as if it were told by itself."""
+    if not items:
+        raise ValueError("a message needs at least one alert")
+    latest = {alert.id: (_as_it_stands(what, alert), alert) for what, alert in items}
+    # Of a key that is open again, only the newer alert is told of: that an older one is over says nothing of it.
+    still = {alert.key: number for number, (what, alert) in sorted(latest.items()) if not _is_over(what)}
+    latest = {
+        number: (what, alert)
+        for number, (what, alert) in latest.items()
+        if not _is_over(what) or number > still.get(alert.key, 0)
+    }
+    if len(latest) == 1:
+        return compose(*next(iter(latest.values())), settings)
+    chosen = sorted(latest.values(), key=lambda item: (_is_over(item[0]), item[1].urgency, item[1].since, item[1].id))
+    parts = tuple(_part(what, alert) for what, alert in chosen)
+    return Message(
+        kind=kind,
+        what=What.RESOLVED if all(_is_over(part.what) for part in parts) else What.OPENED,
+        urgency=parts[0].urgency,
+        key=f"{kind}:{min(latest)}-{max(latest)}",
+        subject=None,
+        headline=_counted(kind, parts),
+        condition=kind,
+        since=min(part.since for part in parts),
+        lines=tuple(_by_pipeline(parts) if kind == "digest" else _first_titles(parts)),
+        commands=tuple(_commands(chosen)),
+        parts=parts,
+        alerts=tuple(safe_document(alert.document()) for _, alert in chosen[:_MOST_ALERTS]),
+    )
+
+
+def compose_plain(kind: GroupKind, items: Sequence[tuple[What, Alert]]) -> Message:
+    """What is told where the whole cannot be shown: that there is an alert, and where to look."""
+    what, alert = items[0]
+    if kind == "one":
+        headline = f"{_BEFORE_TITLE[what].format(urgency=alert.urgency)} {_title(alert)}"
+        subject, look = Subject(kind=alert.subject.kind, name=safe_line(alert.subject.name, 200)), f"show {alert.id}"
+        key, condition = safe_line(alert.key, 1_000), safe_line(alert.condition, 100)
+    else:
+        is_over = all(_is_over(_as_it_stands(*item)) for item in items)
+        what, subject, look = What.RESOLVED if is_over else What.OPENED, None, "ls"
+        headline, condition = f"{alert.urgency}, {len(items):,} messages about alerts", kind
+        numbers = [one.id for _, one in items]
+        key = f"{kind}:{min(numbers)}-{max(numbers)}"
+    return Message(
+        kind="alert" if kind == "one" else kind,
+        what=what,
+        urgency=min(one.urgency for _, one in items),
+        key=key,
+        subject=subject,
+        headline=headline,
+        condition=condition,
+        since=min(one.since for _, one in items),
+        lines=(Line("Details", "cannot be shown in a message"),),
+        commands=(f"redrive alerts {look}",),
+    )
+
+
+# ── one ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _title(alert: Alert) -> str:
+    """The title, with what it is about in front unless it says so itself."""
+    says_so = re.search(rf"(?<!\w){re.escape(alert.subject.name)}(?!\w)", alert.title)
+    return safe_line(alert.title if says_so else f"{alert.subject}: {alert.title}", HEADLINE - 40)
+
+
+def _next(what: What, alert: Alert) -> str | None:
+    if what is What.TEST:
+        return "This is a test of the route: nothing is wrong. An incident that it opens is closed after a minute."
+    if what in (What.RESOLVED, What.ACKNOWLEDGED) or not alert.facts.next_step:
+        return None
+    return safe(alert.facts.next_step, 1_000)
+
+
+def _to_type(what: What, alert: Alert) -> Iterable[str]:
+    for command in alert.facts.commands[: _MOST_COMMANDS - 1]:
+        yield safe_line(command, _COMMAND)
+    if what is not What.TEST and alert.status is AlertStatus.OPEN:
+        yield f"redrive alerts ack {alert.id}"
+
+
+# ── many ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _as_it_stands(what: What, alert: Alert) -> What:
+    """An alert that was to be told of and is over meanwhile is told of as over."""
+    return What.RESOLVED if alert.is_over and alert.condition != _TOLD_WHEN_OVER else what
+
+
+def _is_over(what: What) -> bool:
+    return what is What.RESOLVED
+
+
+def _part(what: What, alert: Alert) -> Part:
+    return Part(
+        what=what,
+        key=safe_line(alert.key, 1_000),
+        urgency=alert.urgency,
+        subject=Subject(kind=alert.subject.kind, name=safe_line(alert.subject.name, 200)),
+        headline=_title(alert),
+        title=safe_line(alert.title, HEADLINE - 40),
+        since=alert.since,
+        resolved_at=alert.resolved_at,
+    )
+
+
+def _counted(kind: Kind, parts: Sequence[Part]) -> str:
+    by_urgency = Counter(part.urgency for part in parts if not _is_over(part.what))
+    told = [f"{by_urgency[urgency]:,} {urgency}" for urgency in sorted(by_urgency)]
+    if over := sum(_is_over(part.what) for part in parts):
+        told.append(f"{over:,} resolved" + (" meanwhile" if kind == "digest" else ""))
+    number = f"{len(parts):,} alerts"
+    if kind == "digest":
+        subjects = len({part.subject for part in parts})
+        return f"Digest of {number} about {subjects:,} subject{'' if subjects == 1 else 's'}: {', '.join(told)}"
+    return f"{parts[0].urgency}, {number} at once: {', '.join(told)}"
+
+
+def _first_titles(parts: Sequence[Part]) -> Iterable[Line]:
+    for part in parts[:_MOST_TITLES]:
+        yield Line("Resolved" if _is_over(part.what) else part.urgency.value, part.headline)
+    if (more := len(parts) - _MOST_TITLES) > 0:
+        yield Line("More", f"{more:,} others")
+
+
+def _by_pipeline(parts: Sequence[Part]) -> Iterable[Line]:
+    """Those of which something is open come first."""
+    order = {part.subject: place for place, part in reversed(list(enumerate(parts)))}
+    groups = groupby(sorted(parts, key=lambda part: order[part.subject]), key=lambda part: part.subject)
+    for place, (subject, found) in enumerate(groups):
+        if place == _MOST_GROUPS:
+            yield Line("More", f"{len(order) - _MOST_GROUPS:,} other subjects")
+            return
+        told = [_entry(part) for part in found]
+        more = [f"and {len(told) - _MOST_IN_GROUP:,} more"] if len(told) > _MOST_IN_GROUP else []
+        yield Line(safe_line(str(subject), 100), "\n".join([*told[:_MOST_IN_GROUP], *more]))
+
+
+def _entry(part: Part) -> str:
+    if not _is_over(part.what):
+        return f"{part.urgency} {part.title}"
+    when = "" if part.resolved_at is None else f" {moment(part.resolved_at)}"
+    return f"resolved{when}: {part.title}"
+
+
+def _commands(chosen: Sequence[tuple[What, Alert]]) -> Iterable[str]:
+    """The most useful one of each that is open, and the one that shows them all."""
+    found = dict.fromkeys(
+        safe_line(alert.facts.commands[0], _COMMAND)
+        for what, alert in chosen
+        if not _is_over(what) and alert.facts.commands
+    )
+    yield from list(found)[: _MOST_COMMANDS - 1]
+    yield "redrive alerts ls"

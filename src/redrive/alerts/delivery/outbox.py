@@ -1,0 +1,408 @@
+"""Messages that are to be delivered: stored with the alert, kept until a channel has taken them.
+
+A message is claimed before it is delivered and marked when it was. Several processes may do so at once: a claim is a
+lease of whoever made it, is fenced by a name of its own, and is free again when its holder died. Who is killed between
+the delivery and the mark has sent a message that the store does not know of, and it is sent once more: at least once is
+what can be promised. PagerDuty knows an alert by its key, and takes no harm from that.
+
+Silences are checked when a message is claimed, too: a message may wait for its channel, or for the end of quiet hours,
+when its alert is silenced. It is sent when the silence ends, or dropped if the alert was acknowledged or resolved
+before that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from redrive.alerts.config.settings import LOG_CHANNEL, AlertSettings, Channel
+from redrive.alerts.delivery.batching import KEEPS_STATE, Group, groups, overtaken, sendable
+from redrive.alerts.delivery.safe_text import safe_line
+from redrive.alerts.lifecycle.rows import alert_of, send_of
+from redrive.alerts.lifecycle.silences import Silenced, read_silenced
+from redrive.alerts.lifecycle.state_machine import SILENCED
+from redrive.clock import Random
+from redrive.model.alerts import Alert, Send, SendStatus, Urgency, What
+from redrive.policy import backoff
+from redrive.store.database import Database
+from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.schema import alert_sends, alerts
+from redrive.store.sql import among
+
+BASE, CAP = 15.0, 900.0
+"""Seconds: the ramp of the waits between tries, with full jitter."""
+PATIENCE = {
+    Urgency.P1: timedelta(days=1),
+    Urgency.P2: timedelta(hours=12),
+    Urgency.P3: timedelta(hours=6),
+}
+"""How long a message is tried, from when it could first be sent; there is one last try at the end."""
+GRACE = 60.0
+"""Seconds by which a claim outlasts the longest delivery: to mark it, a store that restarts is waited for."""
+TEST_LASTS = timedelta(seconds=60)
+"""How long a test stays open where it opens an incident: long enough to ring."""
+
+CLAIMING = "alert sends"
+_REASON = 500
+_OPENING = (What.OPENED, What.ESCALATED)
+_sends = alert_sends.c
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A message that is ours to deliver."""
+
+    owner: str
+    channel: Channel
+    group: Group
+    told: tuple[tuple[What, Alert], ...]
+    """What is said of which alert, in the order of `group.sends`."""
+
+
+class Due(NamedTuple):
+    """What waits."""
+
+    now: datetime
+    channels: dict[str, datetime]
+    """From when on something may be sent, by the names of channels."""
+
+
+def known(settings: AlertSettings) -> dict[str, Channel]:
+    """The channels that a process with these settings can deliver to.
+
+    None where alerts are off, and none whose address is not known here: their messages wait for a process that has it.
+    The log is always there.
+    """
+    if not settings.enabled:
+        return {}
+    usable = {name: channel for name, channel in settings.channels.items() if channel.kind == "log" or channel.target}
+    return {LOG_CHANNEL: Channel(name=LOG_CHANNEL, kind="log"), **usable}
+
+
+class Outbox:
+    """The messages of one store, for a process with these settings."""
+
+    def __init__(self, database: Database, settings: AlertSettings, *, chance: Random | None = None) -> None:
+        self.channels = known(settings)
+        self._database, self._settings = database, settings
+        self._chance = random.Random() if chance is None else chance
+
+    # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(self, connection: Connection, alert: Alert, what: What, now: datetime) -> None:
+        """Note whom to tell. It is called in the transaction that stores the alert: no alert without its messages."""
+        self._database.dialect.lock(connection, CLAIMING)  # what is replaced must not be on its way
+        rows = connection.execute(select(alert_sends).where(_sends.alert_id == alert.id).order_by(_sends.id)).all()
+        for channel, urgency in self._receivers(alert, what, rows):
+            if what is What.REPEATED and self._was_sent_after_silence(connection, alert, channel, rows, now):
+                continue
+            unheard = [row for row in rows if row.channel == channel and row.status == SendStatus.WAITING]
+            if self._said_already(connection, unheard, what, now):
+                continue
+            # What is over when it is told of would stay open for ever where it is known by its key.
+            messages = [self._when(what, urgency, now)]
+            if alert.is_over and self._keeps_state(channel):
+                if what is What.OPENED:
+                    messages.append(self._when(What.RESOLVED, urgency, now))
+                elif what is What.TEST:
+                    messages.append({**messages[0], "what": What.RESOLVED.value, "due_at": now + TEST_LASTS})
+            addressed = {"alert_id": alert.id, "channel": channel, "urgency": urgency.value}
+            for message in messages:
+                connection.execute(insert(alert_sends).values(**addressed, **message))
+
+    def _when(self, what: What, urgency: Urgency, now: datetime) -> dict[str, Any]:
+        quiet = None
+        if self._settings.quiet is not None and urgency is Urgency.P3 and what is not What.TEST:
+            quiet = self._settings.quiet.until(now)
+        return {
+            "what": what.value,
+            "status": SendStatus.WAITING.value,
+            "digest": int(quiet is not None),
+            "created_at": now,
+            "due_at": quiet or now,
+        }
+
+    def _was_sent_after_silence(
+        self, connection: Connection, alert: Alert, channel: str, rows: Sequence[Row[Any]], now: datetime
+    ) -> bool:
+        """Return whether a message that a silence had held back was sent when the silence ended.
+
+        The end of a silence repeats what was sent before it. This channel has just received its first message.
+        """
+        sent = [row.sent_at for row in rows if row.channel == channel and row.sent_at is not None]
+        ended = self._silenced(connection, now).ended_at(alert)
+        if not sent or ended is None or max(sent) < ended:
+            return False
+        every = self._settings.repeat.get(alert.urgency)
+        return every is None or now - max(sent) < timedelta(seconds=every)
+
+    def _said_already(self, connection: Connection, unheard: Sequence[Row[Any]], what: What, now: datetime) -> bool:
+        """Take out what need not be said any more; whether what is left says it all.
+
+        Who is told now that it is urgent need not be told before that it was less so. Who is to hear in the morning
+        that something opened, and that it is over, hears the second.
+        """
+        idle = [row.id for row in unheard if not _is_taken(row, now)]
+        if what is What.ESCALATED:
+            connection.execute(delete(alert_sends).where(among(_sends.id, idle)))
+        elif what is What.RESOLVED:
+            for row in unheard:
+                if row.digest and row.id in idle:
+                    connection.execute(update(alert_sends).where(_sends.id == row.id).values(what=what.value))
+                    return True
+        return False
+
+    def _receivers(self, alert: Alert, what: What, rows: Sequence[Row[Any]]) -> Iterator[tuple[str, Urgency]]:
+        """Return the channels that get a message, each with the urgency that it shows."""
+        if what in (*_OPENING, What.TEST):
+            for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject, alert.condition)):
+                yield name, alert.urgency
+            return
+        for name in dict.fromkeys(row.channel for row in rows if row.what in SILENCED):
+            told = [row for row in rows if row.channel == name]
+            if what is What.REPEATED:
+                # A message that still waits will be sent; one that could not be delivered is tried once more.
+                is_waiting = any(row.status == SendStatus.WAITING for row in told)
+                if not is_waiting and self._is_repeated_to(name, alert):
+                    yield name, alert.urgency
+            elif all(row.status == SendStatus.FAILED for row in told):
+                continue  # it never got there: nobody there would know what is over
+            elif what is What.RESOLVED or self._keeps_state(name):
+                yield name, Urgency(min(row.urgency for row in told))
+
+    def _is_repeated_to(self, name: str, alert: Alert) -> bool:
+        """Return whether the routes in force lead to a channel that was sent the alert, at whatever severity.
+
+        A channel that these settings do not have may be in those of another process, which sends what waits for it.
+        """
+        if not self._settings.has_channel(name):
+            return True
+        return any(name in self._settings.channels_for(one, alert.subject, alert.condition) for one in Urgency)
+
+    def put_first(self, connection: Connection, alert: Alert, channels: Iterable[str], now: datetime) -> None:
+        """Store the first message about an open alert for channels that have none yet."""
+        for name in channels:
+            message = self._when(What.OPENED, alert.urgency, now)
+            values = {"alert_id": alert.id, "channel": name, "urgency": alert.urgency.value, **message}
+            connection.execute(insert(alert_sends).values(values))
+
+    def _keeps_state(self, name: str) -> bool:
+        channel = self._settings.channels.get(name)
+        return channel is not None and channel.kind in KEEPS_STATE
+
+    # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, name: str, *, now: datetime | None = None, alert_id: int | None = None) -> Claim | None:
+        """Take what is to be delivered next to a channel, so that nobody else does; None where nothing is due."""
+        channel, owner = self.channels[name], ourselves()
+        begin_work(owner)
+
+        def work(connection: Connection) -> Claim | None:
+            moment = self._begin(connection, now)
+            group = self._next(connection, channel, moment, alert_id)
+            if group is None:
+                return None
+            until = moment + timedelta(seconds=channel.timeout + 1 + GRACE)
+            ids = [send.id for send in group.sends]
+            connection.execute(update(alert_sends).where(among(_sends.id, ids)).values(owner=owner, owner_until=until))
+            return Claim(owner, channel, group, tuple(_told(connection, group.sends)))
+
+        def is_ours(connection: Connection, claim: Claim | None) -> bool:
+            ours = select(func.count()).where(_sends.owner == owner)
+            return claim is not None and connection.execute(ours).scalar_one() > 0
+
+        claim: Claim | None = None
+        try:
+            claim = self._database.write(work, done=is_ours)
+            return claim
+        finally:
+            if claim is None:
+                end_work(owner)
+
+    def _begin(self, connection: Connection, now: datetime | None) -> datetime:
+        """One at a time: who claims must not take for dead whose claim is being marked."""
+        self._database.dialect.lock(connection, CLAIMING)
+        return self._database.dialect.now(connection) if now is None else now
+
+    def _next(self, connection: Connection, channel: Channel, now: datetime, alert_id: int | None) -> Group | None:
+        of_channel = select(alert_sends, alerts.c.key).join(alerts, alerts.c.id == _sends.alert_id)
+        is_waiting = (_sends.channel == channel.name) & (_sends.status == SendStatus.WAITING)
+        waiting = connection.execute(of_channel.where(is_waiting)).all()
+        taken = {row.id for row in waiting if _is_taken(row, now)}
+        keys = {row.alert_id: row.key for row in waiting}
+        silenced = self._silenced(connection, now)
+        affected = _alerts_of(connection, waiting) if silenced else {}
+        settled = {alert.id for alert in affected.values() if silenced.is_settled(alert)}
+        unwanted = _unwanted(connection, channel, waiting, taken, settled)
+        sends = [_held(send_of(row), affected, silenced) for row in waiting if row.id not in unwanted]
+        unwanted |= overtaken(sends, now, taken=taken, keys=keys)
+        if unwanted:
+            connection.execute(delete(alert_sends).where(among(_sends.id, unwanted)))
+        free = sendable((send for send in sends if send.id not in unwanted), now, taken=taken, keys=keys)
+        if alert_id is not None:
+            free = [send for send in free if send.alert_id == alert_id]
+        if not free:
+            return None
+        since = now - timedelta(seconds=self._settings.storm_window)
+        # Each message has an owner of its own, however many alerts it tells of.
+        sent = select(_sends.owner).where(_sends.channel == channel.name, _sends.sent_at > since).distinct()
+        messages = {*connection.execute(sent).scalars(), *(row.owner for row in waiting if row.id in taken)}
+        found = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind, keys=keys)
+        return found[0] if found else None
+
+    def due(self, *, now: datetime | None = None, alert_id: int | None = None) -> Due:
+        """When there is something to deliver, to which of the channels that are known here."""
+
+        def work(connection: Connection) -> Due:
+            moment = self._database.dialect.now(connection) if now is None else now
+            waiting = select(alert_sends).where(
+                _sends.status == SendStatus.WAITING, _sends.channel.in_(list(self.channels))
+            )
+            if alert_id is not None:
+                waiting = waiting.where(_sends.alert_id == alert_id)
+            rows = connection.execute(waiting).all()
+            silenced = self._silenced(connection, moment)
+            affected = _alerts_of(connection, rows) if silenced else {}
+            found: dict[str, datetime] = {}
+            for row in rows:
+                due_at = _held(send_of(row), affected, silenced).due_at
+                at = max(due_at, row.owner_until) if _is_taken(row, moment) else due_at
+                found[row.channel] = min(at, found.get(row.channel, at))
+            return Due(moment, found)
+
+        return self._database.read(work)
+
+    def _silenced(self, connection: Connection, now: datetime) -> Silenced:
+        return read_silenced(connection, self._settings.maintenance, now)
+
+    # ── marking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def sent(self, claim: Claim, *, now: datetime | None = None) -> None:
+        """It was delivered."""
+
+        def work(connection: Connection) -> None:
+            moment = self._begin(connection, now)
+            # The owner stays: by it the messages of a window are counted.
+            connection.execute(
+                _ours(claim).values(
+                    status=SendStatus.SENT.value,
+                    sent_at=moment,
+                    attempts=_sends.attempts + 1,
+                    error=None,
+                    owner_until=None,
+                )
+            )
+            # The channel takes messages again: what waits for its next attempt goes out in its order, not by the end
+            # of waits that were drawn while the channel was down.
+            waits = (_sends.channel == claim.channel.name) & (_sends.status == SendStatus.WAITING.value)
+            delayed = waits & (_sends.attempts > 0) & (_sends.due_at > moment)
+            connection.execute(update(alert_sends).where(delayed).values(due_at=moment))
+
+        self._database.write(work)
+        end_work(claim.owner)
+
+    def failed(
+        self,
+        claim: Claim,
+        reason: str,
+        *,
+        permanent: bool = False,
+        retry_after: float | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """It could not be delivered: it is due again, or is given up."""
+        said = safe_line(reason, _REASON) or "it failed without a word"
+
+        def work(connection: Connection) -> None:
+            moment = self._begin(connection, now)
+            wait = self._wait(max(send.attempts for send in claim.group.sends) + 1, retry_after)
+            silenced = self._silenced(connection, moment)
+            for send, (_, alert) in zip(claim.group.sends, claim.told, strict=True):
+                ends = self._ends(send, silenced.ended_at(alert))
+                given_up = permanent or send.what is What.TEST or moment >= ends
+                values = {
+                    "status": (SendStatus.FAILED if given_up else SendStatus.WAITING).value,
+                    "due_at": send.due_at if given_up else min(moment + wait, ends),
+                    "attempts": _sends.attempts + 1,
+                    "error": said,
+                    "owner": None,
+                    "owner_until": None,
+                }
+                connection.execute(_ours(claim).where(_sends.id == send.id).values(values))
+
+        self._database.write(work)
+        end_work(claim.owner)
+
+    def _wait(self, tries: int, retry_after: float | None) -> timedelta:
+        drawn = backoff.wait(
+            tries, base=BASE, multiplier=2.0, cap=CAP, jitter="full", previous=None, random=self._chance
+        )
+        # A channel may ask for more than a century.
+        asked = min(retry_after or 0.0, max(PATIENCE.values()).total_seconds())
+        return timedelta(seconds=max(drawn, asked))
+
+    def _ends(self, send: Send, silence_ended_at: datetime | None) -> datetime:
+        quiet = self._settings.quiet.until(send.created_at) if send.digest and self._settings.quiet else None
+        return max(quiet or send.created_at, silence_ended_at or send.created_at) + PATIENCE[send.urgency]
+
+
+def _is_taken(row: Row[Any], now: datetime) -> bool:
+    """Whether somebody who lives has it in hand."""
+    return row.owner is not None and row.owner_until is not None and row.owner_until > now and not is_dead(row.owner)
+
+
+def _ours(claim: Claim) -> Any:
+    return update(alert_sends).where(_sends.owner == claim.owner, _sends.status == SendStatus.WAITING.value)
+
+
+def _held(send: Send, affected: Mapping[int, Alert], silenced: Silenced) -> Send:
+    """Return the message, due when the silence of its alert ends.
+
+    An alert that is settled is not held back: its messages are dropped when they are claimed.
+    """
+    alert = affected.get(send.alert_id)
+    if alert is None or send.what not in SILENCED or silenced.is_settled(alert):
+        return send
+    return replace(send, due_at=max(send.due_at, silenced.until(alert) or send.due_at))
+
+
+def _unwanted(
+    connection: Connection,
+    channel: Channel,
+    waiting: Sequence[Row[Any]],
+    taken: Collection[int],
+    settled: Collection[int],
+) -> set[int]:
+    """Return the ids of messages that a silence has made unnecessary: their alerts were settled before it ended.
+
+    A channel that knows of the alert still receives that it was acknowledged or resolved.
+    """
+    if not settled:
+        return set()
+    sent = (_sends.channel == channel.name) & (_sends.status == SendStatus.SENT.value)
+    known = set(connection.execute(select(_sends.alert_id).where(sent, among(_sends.alert_id, settled))).scalars())
+    # An attempt that failed may have opened an incident, which nothing else would close.
+    tried = channel.kind in KEEPS_STATE
+    known |= {row.alert_id for row in waiting if row.id in taken or row.what == What.TEST or (tried and row.attempts)}
+    return {
+        row.id
+        for row in waiting
+        if row.alert_id in settled and row.id not in taken and (row.alert_id not in known or row.what in SILENCED)
+    }
+
+
+def _alerts_of(connection: Connection, sends: Iterable[Send | Row[Any]]) -> dict[int, Alert]:
+    ids = {send.alert_id for send in sends}
+    return {row.id: alert_of(row) for row in connection.execute(select(alerts).where(among(alerts.c.id, ids)))}
+
+
+def _told(connection: Connection, sends: Collection[Send]) -> Iterator[tuple[What, Alert]]:
+    found = _alerts_of(connection, sends)
+    for send in sends:
+        # As urgent as it was when there was something to tell: it may have become less so without a word.
+        yield send.what, replace(found[send.alert_id], urgency=send.urgency)

@@ -1,0 +1,164 @@
+"""Sends what is in the outbox, beside whatever the program does: a run neither waits for a channel nor fails by one."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from datetime import datetime
+
+from redrive._internal.masking import mask
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.delivery.dispatcher import LOG, Deliver, Dispatch
+from redrive.alerts.delivery.outbox import Outbox
+from redrive.errors import StoreError
+from redrive.policy import backoff
+from redrive.store.database import Database
+
+LONGEST_PAUSE = 60.0
+"""Seconds between two tries to reach a store that is lost."""
+
+_senders: weakref.WeakSet[Sender] = weakref.WeakSet()
+"""All that somebody has, or whose thread still runs. Who forgets a store without closing it has it no more."""
+_closed_at_exit: set[int] = set()
+"""The processes that close them when they end: this one, and those it was forked from."""
+
+
+class Sender:
+    """Delivers messages to the channels that these settings know.
+
+    A thread does so from when it is rung until nothing waits any more. What it has not sent when the program ends is in
+    the store, for the next one or for `redrive watch`.
+
+    deliver  takes a message to a channel; else as the channel's kind demands
+    """
+
+    def __init__(self, database: Database, settings: AlertSettings, *, deliver: Deliver | None = None) -> None:
+        self._outbox = Outbox(database, settings)
+        self._settings, self._deliver = settings, deliver
+        self._begin_anew()
+        _senders.add(self)
+
+    def _begin_anew(self) -> None:
+        """Nothing is on its way, and no thread is there: at first, and in a forked child, whose parent goes on."""
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._background = Dispatch(self._outbox, self._settings, self._deliver)
+        self._foreground = Dispatch(self._outbox, self._settings, self._deliver)
+        self._turn = threading.Lock()
+        self._ends_at: float | None = None
+
+    def ring(self) -> None:
+        """There may be something to send. Takes no time, and never fails."""
+        try:
+            with self._lock:
+                self._ends_at = None
+                if self._thread is None or not self._thread.is_alive():
+                    self._background.open_hands()
+                    self._thread = threading.Thread(target=self._run, name="redrive-alerts", daemon=True)
+                    self._thread.start()
+                self._background.bell.put(None)
+            _close_at_exit()
+        except Exception as error:  # no thread can be started: a run must not fail by that
+            self._thread = None
+            LOG.warning("messages wait for another process: %s", mask(str(error)))
+
+    def send_due(self, *, now: datetime | None = None, alert_id: int | None = None) -> int:
+        """Send what is due, of one alert where one is named, and wait for that; how many messages got there.
+
+        Each channel is given its time, all at once. One that fails is left alone for a while, and so is what else is
+        due to it.
+        """
+        arrived, dispatch = 0, self._foreground
+        with self._turn:
+            try:
+                dispatch.begin(now=now, alert_id=alert_id)
+                while dispatch.is_busy:
+                    arrived += dispatch.wait(None, now=now)
+                    dispatch.begin(now=now, alert_id=alert_id)
+            except StoreError:
+                while dispatch.is_busy:  # the store is lost, and what is on its way is not
+                    dispatch.wait(None, now=now)
+                raise
+            finally:
+                dispatch.let_go()
+        return arrived
+
+    def close(self) -> None:
+        """Wait for what is due now, `exit_wait` seconds at most, and end."""
+        self._wind_up()()
+
+    def _wind_up(self) -> Callable[[], None]:
+        """Begin to end; how to wait for that."""
+        with self._lock:
+            thread = self._thread
+            ends_at = self._ends_at = time.monotonic() + self._settings.exit_wait
+            self._background.bell.put(None)
+
+        def wait() -> None:
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, ends_at - time.monotonic()))
+
+        return wait
+
+    # ── the thread ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        failures = 0
+        again: float | None = 0.0
+        while not self._is_done(again):
+            try:
+                self._background.wait(again)
+                again = None if self._is_late() else self._background.begin()
+                failures = 0
+            except Exception as error:  # of whatever kind: what is stored is not lost
+                failures += 1
+                if failures == 1:
+                    said = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+                    LOG.warning("messages cannot be sent now, and wait: %s", mask(said))
+                again = random.uniform(0, backoff.ceiling(failures, base=1, multiplier=2, cap=LONGEST_PAUSE))
+
+    def _is_late(self) -> bool:
+        """Whether the program has waited for long enough: what is on its way may arrive, nothing more is begun."""
+        with self._lock:
+            return self._ends_at is not None and time.monotonic() >= self._ends_at
+
+    def _is_done(self, again: float | None) -> bool:
+        """Whether nothing is to be waited for: then the thread ends, and the next ring begins another one."""
+        with self._lock:
+            if self._background.is_busy or not self._background.bell.empty():
+                return False
+            if again is not None and self._ends_at is None:
+                return False
+            self._background.let_go()
+            self._thread = None
+            return True
+
+
+def _close_at_exit() -> None:
+    if os.getpid() in _closed_at_exit:
+        return
+    _closed_at_exit.add(os.getpid())
+    atexit.unregister(_close_all)  # a forked child has it of its parent
+    atexit.register(_close_all)
+    # A worker of multiprocessing ends without what `atexit` has, but with this.
+    if (finalizers := sys.modules.get("multiprocessing.util")) is not None:
+        finalizers.Finalize(None, _close_all, exitpriority=0)
+
+
+def _close_all() -> None:
+    for wait in [sender._wind_up() for sender in list(_senders)]:  # all at once: their channels may all hang
+        wait()
+
+
+def _after_fork() -> None:
+    for sender in list(_senders):
+        sender._begin_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork)

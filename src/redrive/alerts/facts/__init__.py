@@ -1,0 +1,1 @@
+"""Facts that rules look at: snapshots of runs, services, tables, deadlines and letters."""

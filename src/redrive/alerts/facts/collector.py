@@ -1,0 +1,205 @@
+"""What is a level, gathered at one moment: what is due, what runs, services, letters, tables, slots, lags.
+
+The store is asked few questions, which its indexes and sums answer however much it holds. Others are asked beside that,
+and waited for only so long. What cannot be measured is said to be unknown, and nothing is concluded from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, case, func, select
+
+from redrive._internal.masking import mask
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.facts.condition_values import ConditionFigures
+from redrive.alerts.facts.external_databases import read_slots, server_of, slots_of
+from redrive.alerts.facts.freshness import read_freshness
+from redrive.alerts.facts.lag import Probe
+from redrive.alerts.facts.probes import Errands, Unanswered, read_bounded, why
+from redrive.alerts.facts.runs import under_way
+from redrive.alerts.facts.services import services
+from redrive.alerts.facts.sla import Promises
+from redrive.alerts.facts.snapshot import Lag, LevelPicture, PendingLetters, Slot, TableRows
+from redrive.alerts.facts.table_counts import TableCounts
+from redrive.alerts.facts.table_freshness import TableFreshness
+from redrive.classify.signals import is_interrupt
+from redrive.errors import StoreError
+from redrive.model.calls import Kind
+from redrive.store.database import Database
+from redrive.store.schema import cause_hours, causes
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds for which others are waited for in one look; who answers later is heard at the next."""
+_DAY = timedelta(days=1)
+_DOWN = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
+
+
+class Levels:
+    """The levels of one store, and of what its settings name beside it.
+
+    probes         for the lag of consumers, by name; see `redrive.alerts.facts.lag`
+    figure_probes  for conditions of the settings that name one, by `FILE_OR_MODULE:NAME`
+    patience       seconds for which others are waited for
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: AlertSettings,
+        *,
+        probes: Mapping[str, Probe] | None = None,
+        figure_probes: Mapping[str, Callable[[], object]] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._database, self._settings = database, settings
+        self._patience = patience
+        self._probes = {f"lags:{name}": probe for name, probe in (probes or {}).items()}
+        self._promises = Promises(database, settings)
+        self._tables = TableCounts(database, settings.tables)
+        self._ages = TableFreshness(settings.tables)
+        self._conditions = ConditionFigures(database, settings.defined, figure_probes or {})
+        self._servers = self._slot_servers()
+        self._errands = Errands()
+
+    def picture(self, now: datetime | None = None) -> LevelPicture:
+        """Everything, as it is now; by the database's clock, where no moment is given."""
+        now = self._database.read(self._database.dialect.now) if now is None else now
+        unknown: dict[str, str] = {}
+        counting = self._measured("tables", lambda: self._tables.to_count(now), unknown) or {}
+        asking = {**counting, **self._ages.to_ask(now), **self._conditions.to_ask(now)}
+        self._errands.send({**self._servers, **self._probes, **asking})
+        until, read = time.monotonic() + self._patience, partial(read_bounded, self._database)
+        due, given_up = self._measured("due", lambda: self._promises.due(now), unknown) or ([], [])
+        unknown |= self._promises.unknown
+        fresh = self._measured("fresh", lambda: read_freshness(self._database, self._settings, now), unknown)
+        running = self._measured("running", lambda: read(partial(under_way, now=now)), unknown)
+        called = self._measured("services", lambda: read(partial(services, now=now)), unknown)
+        letters = self._measured("letters", lambda: read(partial(pending, now=now)), unknown) or []
+        sizes = self._measured("size", lambda: read(self._sizes), unknown) or (None, None)
+        answers = self._errands.back(until=until)
+        tables = self._measured("tables", lambda: self._counted(answers, now, unknown), unknown)
+        figures = self._measured("conditions", lambda: self._conditions.figures(answers, now, unknown), unknown)
+        return LevelPicture(
+            now=now,
+            due=tuple(due),
+            given_up=tuple(given_up),
+            fresh=tuple(fresh or ()),
+            table_ages=tuple(self._ages.ages(answers, now, unknown)),
+            running=tuple(running or ()),
+            services=tuple(called or ()),
+            letters=tuple(letters),
+            pending_total=sum(one.pending for one in letters),
+            store_bytes=sizes[0],
+            letters_bytes=sizes[1],
+            tables=tuple(tables or ()),
+            slots=tuple(self._slots(answers, unknown)),
+            lags=tuple(self._lags(answers, unknown)),
+            figures=tuple(figures or ()),
+            unknown=unknown,
+        )
+
+    # ── the store ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _measured(self, name: str, measure: Callable[[], T], unknown: dict[str, str]) -> T | None:
+        """What was measured. What cannot be keeps nothing else from being so, unless the store says nothing at all."""
+        try:
+            return measure()
+        except Exception as error:
+            if is_interrupt(error) or (isinstance(error, StoreError) and error.kind in _DOWN):
+                raise
+            unknown[name] = why(error)
+            return None
+
+    def _sizes(self, connection: Connection) -> tuple[int, int | None]:
+        dialect = self._database.dialect
+        return dialect.size(connection), dialect.letters_size(connection)
+
+    def _counted(self, answers: Mapping[str, Any], now: datetime, unknown: dict[str, str]) -> list[TableRows]:
+        own = {name: answer for name, answer in answers.items() if name.startswith("tables:")}
+        self._tables.keep(own, now)
+        found, not_counted = self._tables.compared(now, own)
+        unknown.update(not_counted)
+        return found
+
+    # ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _slot_servers(self) -> dict[str, Callable[[], list[Slot]]]:
+        """Whom to ask for replication slots: each server once, whichever of its databases is named."""
+        found: dict[str, Callable[[], list[Slot]]] = {}
+        if self._database.dialect.is_remote:
+            found[f"slots:{server_of(self._database.name)}"] = partial(read_bounded, self._database, read_slots)
+        for url in self._settings.slots:
+            found.setdefault(f"slots:{server_of(url)}", partial(slots_of, url))
+        return found
+
+    def _slots(self, answers: Mapping[str, Any], unknown: dict[str, str]) -> list[Slot]:
+        """The slots of all servers, by a name that tells the servers apart where there are several."""
+        found = []
+        for name in self._servers:
+            server, answer = name.removeprefix("slots:"), answers[name]
+            if isinstance(answer, Unanswered):
+                unknown[name] = answer.reason
+            elif len(self._servers) == 1:
+                found += answer
+            else:
+                found += [replace(slot, name=f"{slot.name} on {server}") for slot in answer]
+        return found
+
+    def _lags(self, answers: Mapping[str, Any], unknown: dict[str, str]) -> list[Lag]:
+        found: list[Lag] = []
+        for name in self._probes:
+            if isinstance(answers[name], Unanswered):
+                unknown[name] = answers[name].reason
+            else:
+                found += answers[name]
+        return found
+
+
+def pending(connection: Connection, *, now: datetime) -> list[PendingLetters]:
+    """Open letters by pipeline, from the sums by cause and hour; and what most of them are about.
+
+    An escalated letter counts like a pending one: a replay that failed has solved nothing.
+    """
+    column = cause_hours.c
+    is_open = column.pending + column.escalated
+    # The hour that the day before cuts is counted whole.
+    today = (now - _DAY).replace(minute=0, second=0, microsecond=0)
+    summed = (
+        select(
+            column.pipeline_name,
+            column.fingerprint,
+            func.sum(is_open).label("pending"),
+            func.sum(case((column.hour >= today, is_open), else_=0)).label("today"),
+            func.min(column.hour, type_=column.hour.type).label("oldest"),
+        )
+        .where(is_open > 0)
+        .group_by(column.pipeline_name, column.fingerprint)
+    )
+    by_pipeline = defaultdict(list)
+    for row in connection.execute(summed):
+        by_pipeline[row.pipeline_name].append(row)
+    main = {
+        name: max(rows, key=lambda row: (row.pending, row.fingerprint)).fingerprint
+        for name, rows in by_pipeline.items()
+    }
+    described = select(causes.c.fingerprint, causes.c.template).where(causes.c.fingerprint.in_(set(main.values())))
+    words = {row.fingerprint: mask(row.template) for row in connection.execute(described)} if main else {}
+    return [
+        PendingLetters(
+            pipeline=name,
+            pending=sum(int(row.pending) for row in rows),
+            new_today=sum(int(row.today) for row in rows),
+            cause=words.get(main[name]),
+            oldest=min(row.oldest for row in rows),
+        )
+        for name, rows in sorted(by_pipeline.items())
+    ]

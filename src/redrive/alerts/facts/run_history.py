@@ -1,0 +1,158 @@
+"""What is known of a run, for who has to act on it; and what is usual for its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from statistics import median
+from uuid import UUID
+
+from redrive.alerts.config.settings import WEEKEND, AlertSettings
+from redrive.alerts.delivery.format import command, letters_sql, short, text, wall, whole
+from redrive.alerts.facts.snapshot import DueRun, PastRun, RunPicture
+from redrive.model.alerts import Facts
+from redrive.model.runs import share_of
+from redrive.policy.time_of_day import Daily
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """How long complete runs took."""
+
+    median: float
+    p95: float
+
+
+def usual(history: Sequence[PastRun], least: int) -> Usual | None:
+    """What is usual, where there were enough complete runs to say so."""
+    took = sorted(past.seconds for past in history if past.status == "complete")
+    if len(took) < max(1, least):
+        return None
+    place = 0.95 * (len(took) - 1)  # between two runs, as far along as PostgreSQL's percentile_cont has it
+    below = int(place)
+    above = min(below + 1, len(took) - 1)
+    return Usual(median(took), took[below] + (took[above] - took[below]) * (place - below))
+
+
+def due_by(run: RunPicture, settings: AlertSettings) -> datetime | None:
+    """When the run was to be done: by `redrive.toml`, else by what its program said when it began.
+
+    On a day off it has no deadline to keep.
+    """
+    own = settings.pipelines.get(run.subject.name)
+    due = own.sla.after(run.started_at) if own is not None and own.sla is not None else run.sla
+    zone = zone_of(run, settings)
+    if due is None or zone is None:
+        return due
+    on_weekends = not run.history or any(one.started_at.astimezone(zone).weekday() in WEEKEND for one in run.history)
+    off = settings.days_off(run.subject.name, on_weekends=on_weekends)
+    return None if due.astimezone(zone).date() in off else due
+
+
+def zone_of(one: RunPicture | DueRun, settings: AlertSettings) -> tzinfo | None:
+    """The place on whose wall its deadline stands."""
+    daily = daily_of(one, settings)
+    return None if daily is None else daily.zone
+
+
+def daily_of(one: RunPicture | DueRun, settings: AlertSettings) -> Daily | None:
+    """Return the time of day of its deadline: by `redrive.toml`, else by what its program said."""
+    own = settings.pipelines.get(one.subject.name)
+    return own.sla if own is not None and own.sla is not None else one.daily
+
+
+def facts_of(
+    run: RunPicture,
+    settings: AlertSettings,
+    now: datetime,
+    *,
+    next_step: str,
+    commands: Sequence[str] = (),
+    sql: str | None = None,
+    measured: Mapping[str, float] | None = None,
+) -> Facts:
+    """Everything that is known of the run, with what to do about it."""
+    is_flow = run.subject.kind == "flow"
+    sla = due_by(run, settings)
+    known = usual(run.history, settings.thresholds.history_least)
+    tasks = {"tasks done": run.tasks_done, "tasks": run.tasks_total} if is_flow and run.tasks_total else {}
+    return Facts(
+        status="lost" if run.lost else run.status,
+        run_id=run.run_id,
+        error=run.reason,
+        error_type=run.error_type or run.error_kind,
+        impact=stale(run, sla, zone_of(run, settings), now),
+        sla=sla,
+        rows_done=None if is_flow else run.written,
+        rows_total=None if is_flow else run.read,
+        source_share=None if run.status == "complete" else share_of(run.source_done, run.source_total),
+        detail=run.detail,
+        trace_id=run.trace_id,
+        environment=run.environment,
+        checkpoint=run.checkpoint,
+        letters=run.pending or run.rejected or None,
+        rate=run.rejected / run.read if run.read and run.rejected else None,
+        cause=run.cause,
+        seconds=run.seconds,
+        usual_seconds=None if known is None else known.median,
+        measured={**(measured or {}), **tasks},
+        affected=(run.subject.name,),
+        commands=(*commands, *looking_at(run)),
+        sql=sql,
+        next_step=next_step,
+    )
+
+
+def stale(one: RunPicture | DueRun, sla: datetime | None, zone: tzinfo | None, now: datetime) -> str:
+    """Which data is stale since when, and which promise is at stake."""
+    what = one.target or f"what {one.subject.name} makes"
+    since = one.last_complete
+    if isinstance(one, RunPicture):
+        since = (one.ended_at or now) if one.status == "complete" else one.last_of_all
+    is_old = isinstance(one, RunPicture) and one.status not in ("complete", "running")
+    age = "stale since" if is_old else "as of"
+    said = f"{what} has never been complete" if since is None else f"{what} is {age} {whole(since)}"
+    if sla is None:
+        return said
+    return f"{said}; it {'was due' if sla < now else 'is due'} by {wall(sla, zone, now)}"
+
+
+# ── what to type ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def looking_at(run: RunPicture) -> tuple[str, ...]:
+    """The commands that show the run."""
+    run_id = short_id(run.run_id)
+    shown = command("runs", "show", run_id)
+    return (command("tasks", "ls", "--run", run_id), shown) if run.subject.kind == "flow" else (shown,)
+
+
+def short_id(run_id: UUID) -> str:
+    """Return the beginning of a run's id, which commands accept."""
+    return str(run_id)[:8]
+
+
+def about_letters(run: RunPicture) -> tuple[str, ...]:
+    """The commands that show the run's letters, and send them back."""
+    return (
+        command("dlq", "causes", "--run", short_id(run.run_id)),
+        command("dlq", "replay", "--run", short_id(run.run_id)),
+    )
+
+
+def sql_of_letters(run_id: UUID) -> str:
+    """The letters of a run."""
+    return letters_sql(f"run_id = {text(run_id)}")
+
+
+def goes_on(run: RunPicture) -> str:
+    """What running it again does."""
+    name = short(run.subject.name)
+    if run.subject.kind == "flow":
+        if run.status in ("running", "stopped"):
+            return f"running {name} again goes on where it stands"
+        return f"running {name} again resumes this run and tries again what failed; dead letters wait for a decision"
+    if run.read:
+        return f"running {name} again goes on from its checkpoint"
+    return f"running {name} again begins anew"

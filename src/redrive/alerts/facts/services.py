@@ -1,0 +1,219 @@
+"""Services of late, from the sums that all processes add to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+)
+
+from redrive.alerts.facts.snapshot import Minute, ServicePicture, Window
+from redrive.alerts.lifecycle.state_machine import NO_LONGER
+from redrive.calls.metrics.window import MINUTES_KEPT, QUARTER
+from redrive.store.schema import alerts, breakers, runs, service_minutes, service_rollups
+
+_MINUTES = timedelta(seconds=MINUTES_KEPT)
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+SPAN = _HOUR + timedelta(seconds=QUARTER)  # four full quarters, and the one that is under way
+_DAYS = 7
+"""Days before, whose same hours the last hour is compared with."""
+FEW = 500
+"""Successes in the same hours below which all hours of these days are compared: a service is new, or seldom called."""
+_ABOUT_FAULTS = ("down", "5xx", "retries")
+"""How keys of alerts end that are about failures of a service; older versions kept the last two apart."""
+
+_FAILED = (
+    service_rollups.c.calls_failed
+    - sum((service_rollups.c[name] for name in ("permanent", "row", "resource", "failed_auth")), start=literal(0))
+).label("failed")
+"""Calls that failed because of the service. What is not repeatable ends its call, so it is as many calls."""
+
+Quarters = Iterable[tuple[datetime, Window]]
+"""Quarters of an hour, each with its beginning."""
+Span = tuple[datetime, datetime]
+
+
+def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
+    """Return every service that did anything within a day: its last hour, what is usual, its last minutes."""
+    names = _names(connection)
+    if not names:
+        return []
+    column = service_rollups.c
+    hour = last_hour(now)
+    sums: dict[str, ColumnElement[Any]] = {
+        **{
+            name: _sum(column[name], column.at >= hour)
+            for name in ("failed_4xx", "failed_404", "streaks_5xx", "failed_auth")
+        },
+        "last_auth_failure": _last(column.failed_auth > 0),
+        "last_success": _last(column.successes > 0),
+    }
+    summed = (
+        select(column.service, *(one.label(name) for name, one in sums.items()))
+        .where(column.service.in_(names), column.at >= hour - _DAY)
+        .group_by(column.service)
+        .order_by(column.service)
+    )
+    minutes, suffering = _minutes(connection, names, now), _suffering(connection, now)
+    probes = next_probes(connection, names, now)
+    compared, troubles = _compared(connection, names, hour), _troubles(connection, now)
+    found = []
+    for row in connection.execute(summed).all():
+        values = dict(row._mapping)
+        name = values.pop("service")
+        for moment in ("last_auth_failure", "last_success"):
+            began = values.pop(moment)
+            values[moment] = None if began is None else began + timedelta(seconds=QUARTER)
+        quarters = compared.get(name, [])
+        usual = usual_windows(quarters, hour, troubles.get(name, ()))
+        if quarters and quarters[-1][0] >= hour and sum(one.successes for one in usual) < FEW:
+            usual = usual_windows(_all_hours(connection, name, hour), hour, troubles.get(name, ()))
+        found.append(
+            ServicePicture(
+                name=name,
+                minutes=minutes.get(name, ()),
+                used_by=suffering.get(name, ()),
+                next_probe=probes.get(name),
+                quarters=tuple(window for at, window in quarters if at >= hour),
+                usual=usual,
+                **values,
+            )
+        )
+    return found
+
+
+def next_probes(connection: Connection, names: Collection[str], now: datetime) -> dict[str, datetime]:
+    """When the open circuits of these services let the next probe through, by service."""
+    column = breakers.c
+    soonest = (
+        select(column.service, func.min(column.retry_at))
+        .where(column.service.in_(names), column.state == "open", column.retry_at > now)
+        .group_by(column.service)
+    )
+    return {service: at for service, at in connection.execute(soonest) if at is not None}
+
+
+def last_hour(now: datetime) -> datetime:
+    """When the last hour begins: four full quarters before the one that is under way."""
+    return now.replace(minute=now.minute // 15 * 15, second=0, microsecond=0) - _HOUR
+
+
+def usual_windows(quarters: Quarters, hour: datetime, troubles: Collection[Span]) -> tuple[Window, ...]:
+    """Return one window for each earlier day, the newest first, without quarters in which an alert stood.
+
+    What an alert rests on are the figures of an hour: the hour before it began is left out as well.
+
+    hour      when the last hour begins
+    troubles  when alerts about the service began and ended
+    """
+    days: defaultdict[int, Window] = defaultdict(Window)
+    quarter = timedelta(seconds=QUARTER)
+    for at, window in quarters:
+        if at < hour and not any(at < ends and at + quarter > begins - SPAN for begins, ends in troubles):
+            days[(hour - at + SPAN - quarter) // _DAY] += window
+    return tuple(days[day] for day in sorted(days))
+
+
+def _compared(connection: Connection, names: list[str], hour: datetime) -> dict[str, list[tuple[datetime, Window]]]:
+    """Return the quarters of the last hour, and of the same hours of the days before, by service."""
+    at = service_rollups.c.at
+    before = (and_(at >= hour - day * _DAY, at < hour - day * _DAY + SPAN) for day in range(1, _DAYS + 1))
+    wanted = _quarters().where(service_rollups.c.service.in_(names), or_(at >= hour, *before))
+    found = defaultdict(list)
+    for row in connection.execute(wanted):
+        found[row.service].append(_window(row))
+    return found
+
+
+def _all_hours(connection: Connection, name: str, hour: datetime) -> list[tuple[datetime, Window]]:
+    at = service_rollups.c.at
+    wanted = _quarters().where(service_rollups.c.service == name, at >= hour - _DAYS * _DAY, at < hour)
+    return [_window(row) for row in connection.execute(wanted)]
+
+
+def _quarters() -> Select[Any]:
+    column = service_rollups.c
+    return select(column.service, column.at, column.calls, _FAILED, column.successes, column.retries).order_by(
+        column.at
+    )
+
+
+def _window(row: Row[Any]) -> tuple[datetime, Window]:
+    figures = Window(calls=row.calls, failed=max(0, row.failed), successes=row.successes, retries=row.retries)
+    return row.at, figures
+
+
+def _troubles(connection: Connection, now: datetime) -> dict[str, list[Span]]:
+    """Return when alerts about the failures of services stood, by service.
+
+    An alert that an operator has closed does not count: what the service did then is accepted, and usual from now on.
+    """
+    column = alerts.c
+    stood = select(column.key, column.since, column.resolved_at).where(
+        column.key.startswith("service:", autoescape=True),
+        column.opened_at.is_not(None),
+        or_(column.resolved_at.is_(None), column.resolved_at >= now - (_DAYS + 1) * _DAY),
+        or_(column.resolution.is_(None), column.resolution == NO_LONGER),
+    )
+    found = defaultdict(list)
+    for key, since, resolved_at in connection.execute(stood):
+        name, _, what = key.removeprefix("service:").rpartition(":")
+        if what in _ABOUT_FAULTS:
+            found[name].append((since, resolved_at or now))
+    return found
+
+
+def _names(connection: Connection) -> list[str]:
+    """The services there are, each by one step along the index: their windows of months need not be read for that."""
+    first = select(func.min(service_rollups.c.service).label("name")).cte("names", recursive=True)
+    beyond = select(func.min(service_rollups.c.service)).where(service_rollups.c.service > first.c.name)
+    each = first.union_all(select(beyond.scalar_subquery()).where(first.c.name.is_not(None)))
+    return list(connection.execute(select(each.c.name).where(each.c.name.is_not(None))).scalars())
+
+
+def _minutes(connection: Connection, names: list[str], now: datetime) -> dict[str, tuple[Minute, ...]]:
+    column = service_minutes.c
+    late = select(service_minutes).where(column.service.in_(names), column.at >= now - _MINUTES).order_by(column.at)
+    found = defaultdict(list)
+    for row in connection.execute(late):
+        found[row.service].append(Minute(at=row.at, attempts=row.attempts, faults=row.faults))
+    return {name: tuple(listed) for name, listed in found.items()}
+
+
+def _suffering(connection: Connection, now: datetime) -> dict[str, tuple[str, ...]]:
+    """The pipelines whose runs of the last day a service has ended."""
+    column = runs.c
+    ended = (
+        select(column.error_service, column.pipeline_name)
+        .where(column.started_at >= now - _DAY, column.error_service.is_not(None))
+        .distinct()
+        .order_by(column.error_service, column.pipeline_name)
+    )
+    found = defaultdict(list)
+    for service, pipeline in connection.execute(ended):
+        found[service].append(pipeline)
+    return {service: tuple(listed) for service, listed in found.items()}
+
+
+def _sum(column: ColumnElement[int], within: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(case((within, column), else_=0)), 0).cast(BigInteger)
+
+
+def _last(where: ColumnElement[bool]) -> ColumnElement[datetime]:
+    at = service_rollups.c.at
+    return func.max(case((where, at)), type_=at.type)

@@ -1,0 +1,231 @@
+"""What is to be done by when, and whether it is: of all that has ever run, and of what only the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Table, select
+
+from redrive.alerts.config.settings import WEEKEND, AlertSettings
+from redrive.alerts.facts.probes import read_bounded, why
+from redrive.alerts.facts.sla_calendar import (
+    BACK,
+    KNOWN,
+    Turn,
+    day_of,
+    last_deadline,
+    last_expected,
+    meant,
+    with_days_off,
+)
+from redrive.alerts.facts.snapshot import DueRun
+from redrive.model.alerts import Subject
+from redrive.policy.time_of_day import Daily
+from redrive.store.database import Database
+from redrive.store.schema import gauges, pipelines, runs, task_runs
+
+_MANY = 500  # runs
+_EVERY_DAY = frozenset(range(7))
+_COMPLETE = "complete"
+_MOMENT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Promise:
+    subject: Subject
+    sla: Daily
+    days: frozenset[int] | None
+    since: datetime
+    """From when on it is to be kept."""
+    last_started: datetime | None = None
+
+    @property
+    def table(self) -> Table:
+        return task_runs if self.subject.kind == "flow" else runs
+
+    @property
+    def ours(self) -> ColumnElement[bool]:
+        """Its runs."""
+        name = self.table.c.flow_name if self.subject.kind == "flow" else self.table.c.pipeline_name
+        return name == self.subject.name
+
+
+@dataclass(slots=True)
+class _Promised:
+    """What is promised here, and who promises nothing."""
+
+    kept_by: list[_Promise] = field(default_factory=list)
+    free: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    """Under which names what is set is to be remembered."""
+    unknown: dict[str, str] = field(default_factory=dict)
+    """What cannot be read, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deadline:
+    """The last deadline that was expected to be kept."""
+
+    last: datetime
+    """The one that has passed last, whether or not it was."""
+    since: datetime
+    at: datetime | None
+    counts_from: datetime
+    """What began before this was for an earlier one."""
+
+
+class Promises:
+    """The promises of a store. What was kept stays so, and is not asked for again: a quiet look is two queries."""
+
+    def __init__(self, database: Database, settings: AlertSettings) -> None:
+        self._database, self._settings = database, settings
+        self._deadlines: dict[Subject, _Deadline] = {}
+        self._kept: dict[Subject, DueRun] = {}
+        self.unknown: Mapping[str, str] = {}
+        """At the last look, whose promise could not be read, as `due:IDENT`, and why: nothing is concluded of it."""
+
+    def due(self, now: datetime) -> tuple[list[DueRun], list[str]]:
+        """The last deadline of each that was expected to keep one, and whether it has; and who is not waited for."""
+        promised = read_bounded(self._database, lambda connection: self._read(connection, now))
+        self.unknown = promised.unknown
+        if promised.new:
+            values = [{"name": name, "at": now, "value": 0.0} for name in promised.new]
+            put = self._database.dialect.insert(gauges).on_conflict_do_nothing()
+            self._database.write(lambda connection: connection.execute(put, values))
+        found = read_bounded(
+            self._database,
+            lambda connection: {one.subject.ident: self._due(connection, one, now) for one in promised.kept_by},
+        )
+        given_up = [*promised.free, *(ident for ident, due in found.items() if due is None)]
+        return [due for due in found.values() if due is not None], given_up
+
+    # ── what is promised ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, connection: Connection, now: datetime) -> _Promised:
+        """What is set holds before what a program says, and only from when it was first seen here."""
+        known = {_subject(row): row for row in connection.execute(select(pipelines))}
+        set_here = [_noted(name, own.sla) for name, own in self._settings.pipelines.items() if own.sla is not None]
+        noted = select(gauges.c.name, gauges.c.at).where(gauges.c.name.in_(set_here))
+        seen: Mapping[str, datetime] = {row.name: row.at for row in connection.execute(noted)} if set_here else {}
+        flows = {subject.name for subject in known if subject.kind == "flow"}
+        found = _Promised(new=[name for name in set_here if name not in seen])
+        named = {Subject(kind="pipeline", name=name) for name in self._settings.pipelines}
+        for subject in sorted({*known, *named}, key=lambda one: one.ident):
+            row, own = known.get(subject), self._settings.pipelines.get(subject.name)
+            days = None if own is None else own.days
+            if row is None and subject.name in flows:
+                found.free.append(subject.ident)  # what is set means the flow, which had not run yet
+            elif own is not None and own.sla is not None:
+                # Nothing is known of one that never ran: it is waited for every day.
+                days = _EVERY_DAY if days is None and row is None else days
+                since = seen.get(_noted(subject.name, own.sla), now)
+                found.kept_by.append(_promise(subject, row, own.sla, days, since))
+            elif row is not None and row.sla is not None:
+                try:
+                    sla = Daily.of("sla", row.sla)
+                except ValueError as error:  # whoever wrote it knew a time zone that this machine does not
+                    found.unknown[f"due:{subject.ident}"] = why(error)
+                else:
+                    found.kept_by.append(_promise(subject, row, sla, days, row.first_seen))
+            else:
+                found.free.append(subject.ident)
+        return found
+
+    # ── whether it was kept ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _due(self, connection: Connection, promise: _Promise, now: datetime) -> DueRun | None:
+        deadline = self._deadline(connection, promise, now)
+        if deadline.at is None:
+            return None
+        kept = self._kept.get(promise.subject)
+        if kept is not None and kept.sla == deadline.at:
+            return kept
+        due = _looked_up(connection, promise, deadline.at, deadline.counts_from)
+        if due.done_at is not None:
+            self._kept[promise.subject] = due
+        return due
+
+    def _deadline(self, connection: Connection, promise: _Promise, now: datetime) -> _Deadline:
+        last, known = last_deadline(promise.sla, now), self._deadlines.get(promise.subject)
+        if known is None or (known.last, known.since) != (last, promise.since):
+            known = self._deadlines[promise.subject] = _deadline(connection, promise, last, self._settings)
+        return known
+
+
+def _deadline(connection: Connection, promise: _Promise, last: datetime, settings: AlertSettings) -> _Deadline:
+    sla, began = promise.sla, _turns(connection, promise, last)
+    on_weekends = promise.days is None or not promise.days.isdisjoint(WEEKEND)
+    if promise.days is None and began:
+        on_weekends = any(day_of(sla, sla.after(turn.at)).weekday() in WEEKEND for turn in began)
+    off = settings.days_off(promise.subject.name, on_weekends=on_weekends)
+    turns = meant(sla, promise.days, began, promise.since, off=off)
+    ran = with_days_off({day_of(sla, deadline) for _, deadline in turns}, off, day_of(sla, last))
+    at = last_expected(sla, promise.days, ran, promise.since, last, off=off)
+    begins = last_deadline(sla, (last if at is None else at) - _MOMENT)
+    made_up = [turn.at + _MOMENT for turn, deadline in turns if deadline <= begins <= turn.at]
+    return _Deadline(last=last, since=promise.since, at=at, counts_from=max([begins, *made_up]))
+
+
+def _turns(connection: Connection, promise: _Promise, last: datetime) -> list[Turn]:
+    """When it began in the weeks before; of one that runs every few minutes, once for each deadline."""
+    table, began = promise.table, promise.table.c.started_at
+    since = last - KNOWN - timedelta(days=BACK)
+    columns = select(began, table.c.ended_at, table.c.status).where(promise.ours)
+    found = connection.execute(columns.where(began >= since).order_by(began.desc()).limit(_MANY)).all()
+    if len(found) >= _MANY:
+        found, deadline = [], last
+        while deadline > since:
+            before = last_deadline(promise.sla, deadline - _MOMENT)
+            once = columns.where(began >= before, began < deadline).order_by(began).limit(1)
+            found += connection.execute(once).all()
+            deadline = before
+    turns = [Turn(row.started_at, row.ended_at if row.status == _COMPLETE else None) for row in found]
+    again = promise.last_started  # which may be when an earlier run was gone on with
+    if again is not None and again >= since and all(turn.at != again for turn in turns):
+        turns.append(Turn(again))
+    return turns
+
+
+def _looked_up(connection: Connection, promise: _Promise, deadline: datetime, counts_from: datetime) -> DueRun:
+    table, newest_first = promise.table, promise.table.c.started_at.desc()
+    complete = select(table.c.run_id, table.c.ended_at).where(promise.ours, table.c.status == _COMPLETE)
+    last = connection.execute(complete.order_by(newest_first).limit(1)).first()
+    kept = connection.execute(
+        complete.where(table.c.started_at >= counts_from).order_by(table.c.started_at).limit(1)
+    ).first()
+    again = promise.last_started is not None and promise.last_started >= counts_from
+    if kept is None and again:  # one of an earlier day, that was gone on with
+        gone_on = complete.where(table.c.ended_at >= promise.last_started).order_by(newest_first)
+        kept = connection.execute(gone_on.limit(1)).first()
+    newest = connection.execute(select(table).where(promise.ours).order_by(newest_first).limit(1)).first()
+    started = kept is not None or again or (newest is not None and newest.started_at >= counts_from)
+    shown = kept or (newest if started else None)
+    return DueRun(
+        subject=promise.subject,
+        sla=deadline,
+        done_at=None if kept is None else kept.ended_at,
+        started=started,
+        run_id=None if shown is None else shown.run_id,
+        last_complete=None if last is None else last.ended_at,
+        target=None if newest is None or promise.subject.kind == "flow" else newest.sink,
+        daily=promise.sla,
+    )
+
+
+def _promise(
+    subject: Subject, row: Row[Any] | None, sla: Daily, days: frozenset[int] | None, since: datetime
+) -> _Promise:
+    return _Promise(
+        subject=subject, sla=sla, days=days, since=since, last_started=None if row is None else row.last_started
+    )
+
+
+def _subject(row: Row[Any]) -> Subject:
+    return Subject(kind=row.kind, name=row.name)
+
+
+def _noted(name: str, sla: Daily) -> str:
+    return f"promise:{name}:{sla}"

@@ -1,0 +1,1 @@
+"""The life of an alert: opened, updated, acknowledged, silenced, resolved; one transaction per step."""

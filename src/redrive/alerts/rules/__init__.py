@@ -1,0 +1,1 @@
+"""Rules: what a snapshot means, as conditions with a severity. Pure."""

@@ -1,0 +1,364 @@
+"""What can be said of everything that is a level, but for the services: see `service_rules`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from fractions import Fraction
+
+from redrive.alerts.conditions import found
+from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.delivery.format import (
+    command,
+    counted,
+    gigabytes,
+    letters_sql,
+    percent,
+    short,
+    span,
+    text,
+    wall,
+)
+from redrive.alerts.facts.run_history import facts_of, goes_on, stale, zone_of
+from redrive.alerts.facts.snapshot import (
+    DueRun,
+    Judgement,
+    Lag,
+    LevelPicture,
+    PendingLetters,
+    RunPicture,
+    Slot,
+    TableRows,
+)
+from redrive.alerts.rules.runs import dead, duration
+from redrive.model.alerts import Facts, Finding, Subject
+
+_DAY = timedelta(days=1)
+_OFTEN = 3  # times that a run failed or died and was gone on with
+_SLOTS = (
+    "SELECT slot_name, active, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) AS behind "
+    "FROM pg_replication_slots ORDER BY restart_lsn"
+)
+
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def deadlines(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Deadlines that have passed without a complete run; what came late is late no more when it is there.
+
+    Only what is due today, and what nobody waits for any more, is looked at: Friday's run that never came is not there
+    on Saturday either, although nothing is due on that day. Within the grace period nothing is certain: what was missed
+    the day before is still missed.
+    """
+    if "due" in picture.unknown:
+        return Judgement()
+    due = [one for one in picture.due if picture.knows("due", one.subject.ident)]
+    grace = timedelta(seconds=settings.thresholds.sla_grace)
+    is_there = {
+        one.subject.ident
+        for one in due
+        if one.done_at is not None or (one.last_complete is not None and one.last_complete > one.sla)
+    }
+    missed = [one for one in due if picture.now > one.sla + grace and one.subject.ident not in is_there]
+    # A flow without a time of day may have runs with SLAs of their own: see `sla_rules.under_way`.
+    given_up = {ident for ident in picture.given_up if picture.knows("running", ident)}
+    names = is_there | {one.subject.ident for one in missed} | given_up
+    return Judgement(
+        findings=tuple(_missed(one, picture, settings) for one in missed),
+        judged=frozenset({f"sla:{name}" for name in names} | {f"sla_risk:{name}" for name in given_up}),
+    )
+
+
+def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Finding:
+    name, zone, now = short(due.subject.name), zone_of(due, settings), picture.now
+    run = next((one for one in picture.running if one.run_id == due.run_id), None)
+    ago = (now - due.sla).total_seconds()
+    at = wall(due.sla, zone, now)
+    measured = {"late by": ago, "threshold": settings.thresholds.sla_grace}
+    if run is not None:
+        title, facts = _under_way(run, at, settings, picture)
+        facts = replace(facts, measured={**facts.measured, **measured})
+    else:
+        kind = "--flow" if due.subject.kind == "flow" else "--pipeline"
+        title = (
+            f"{name} is not done, and it was due at {at}"
+            if due.started
+            else f"{name}: nothing has run, and it was due at {at}"
+        )
+        facts = Facts(
+            status="not done" if due.started else "not started",
+            run_id=due.run_id,
+            measured=measured,
+            affected=(due.subject.name,),
+            commands=(command("runs", "ls", kind, due.subject.name),),
+            next_step=(
+                "nothing starts it but your scheduler: see why that did not, and run it"
+                if not due.started
+                else "it does not go on by itself: see why it ended, and run it again"
+            ),
+        )
+    facts = replace(facts, impact=stale(due, due.sla, zone, now), sla=due.sla)
+    return found(
+        "sla_missed",
+        due.subject,
+        title,
+        facts,
+        key=f"sla:{due.subject.ident}",
+        evidence=f"sla:{due.subject.ident}",
+        since=due.sla + timedelta(seconds=settings.thresholds.sla_grace),
+    )
+
+
+def _under_way(run: RunPicture, at: str, settings: AlertSettings, picture: LevelPicture) -> tuple[str, Facts]:
+    name = short(run.subject.name)
+    if run.status == "running" and not run.lost:
+        title, step = f"{name} still runs, and it was due at {at}", "it goes on until it is complete"
+    else:
+        how = "is lost" if run.lost else f"is {run.status}"
+        title, step = (
+            f"{name} {how}, and it was due at {at}",
+            f"nothing but your scheduler starts it again: {goes_on(run)}",
+        )
+    return title, facts_of(run, settings, picture.now, next_step=step)
+
+
+def lost(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Runs that say they run, and that no process is behind, or one that will die as those before it did."""
+    runs = _running(picture)
+    findings = [_lost(run, picture, settings) for run in runs if run.lost or _is_looping(run)]
+    return Judgement(findings=tuple(findings)) + picture.judged("running", "level:lost:", (run.ident for run in runs))
+
+
+def _is_looping(run: RunPicture) -> bool:
+    """Whether it runs only until it ends in the middle once more: it does not recover by being gone on with."""
+    return run.status == "running" and run.failures >= _OFTEN
+
+
+def _lost(run: RunPicture, picture: LevelPicture, settings: AlertSettings) -> Finding:
+    name = short(run.subject.name)
+    done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
+    done = done or f"{counted(run.written, 'row')} written"
+    if run.lost:
+        title = f"{name} has died while it ran: no process is behind it any more ({done})"
+        step = f"nothing but your scheduler starts it again: {goes_on(run)}"
+    else:
+        title = f"{name} has failed or died {run.failures:,} times, and runs once more ({done})"
+        step = "it goes on until it is complete, or ends as it did before: see what kills it, memory first"
+    return found(
+        "retries_exhausted",
+        run.subject,
+        title,
+        facts_of(run, settings, picture.now, next_step=step, measured={"failures": run.failures}),
+        key=f"run:{run.ident}",
+        evidence=f"level:lost:{run.ident}",
+        persist=settings.recovery,
+    )
+
+
+def durations(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Runs that take longer than is usual, while they run."""
+    runs = _running(picture)
+    findings = [
+        duration(run, settings, picture.now, evidence=f"level:duration:{run.subject.ident}", persist=settings.persist)
+        for run in runs
+        if run.status == "running" and not run.lost
+    ]
+    judged = picture.judged("running", "level:duration:", (run.subject.ident for run in runs))
+    return Judgement(findings=tuple(one for one in findings if one is not None)) + judged
+
+
+def dead_tasks(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Tasks that wait for a person, in all flows that are not over."""
+    of_runs = sum((dead(run, settings, picture.now) for run in _running(picture)), Judgement())
+    return of_runs + picture.judged("running", "dead:", ())
+
+
+def _running(picture: LevelPicture) -> list[RunPicture]:
+    return [run for run in picture.running if picture.knows("running", run.subject.ident)]
+
+
+# ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_KEPT = "they are kept until somebody decides: replay them when the cause is mended, or discard them with a note"
+
+
+def pending(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Pipelines with many open letters that were rejected within a day."""
+    limit = settings.thresholds.pending_day
+    findings = [
+        _pending(one, picture, settings)
+        for one in picture.letters
+        if one.new_today >= max(1, limit) and picture.knows("letters", one.pipeline)
+    ]
+    judged = picture.judged("letters", "level:pending:", (one.pipeline for one in picture.letters))
+    return Judgement(findings=tuple(findings)) + judged
+
+
+def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings) -> Finding:
+    name = one.pipeline
+    cause = f": {one.cause}" if one.cause else ""
+    since = picture.now - _DAY
+    facts = Facts(
+        letters=one.pending,
+        cause=one.cause,
+        measured={"open letters of the last day": one.new_today, "threshold": settings.thresholds.pending_day},
+        affected=(name,),
+        commands=(
+            command("dlq", "causes", "--pipeline", name, "--since", "1d"),
+            command("dlq", "replay", "--pipeline", name),
+        ),
+        sql=letters_sql(f"pipeline_name = {text(name)} AND rejected_at >= {text(since.isoformat())}"),
+        next_step=_KEPT,
+    )
+    return found(
+        "pending_day",
+        Subject(kind="pipeline", name=name),
+        f"{short(name)}: {counted(one.new_today, 'open letter')} of the last day, {one.pending:,} in all{cause}",
+        facts,
+        key=f"letters:{name}",
+        evidence=f"level:pending:{name}",
+        persist=settings.persist,
+    )
+
+
+def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Open letters over all pipelines."""
+    if "letters" in picture.unknown:
+        return Judgement()
+    evidence, limit = "level:pending_total", settings.thresholds.pending_total
+    if picture.pending_total < max(1, limit):
+        return Judgement(judged=frozenset({evidence}))
+    most = sorted(picture.letters, key=lambda one: -one.pending)[:5]
+    facts = Facts(
+        letters=picture.pending_total,
+        measured={"open letters": picture.pending_total, "threshold": limit},
+        affected=tuple(one.pipeline for one in most),
+        commands=(command("dlq", "causes"),),
+        sql=(
+            "SELECT pipeline_name, error_type, count(*) AS letters FROM pipeline.dead_letter_queue "
+            "WHERE status IN ('pending', 'escalated') GROUP BY pipeline_name, error_type ORDER BY letters DESC LIMIT 50"
+        ),
+        next_step=_KEPT,
+    )
+    first = f", {most[0].pending:,} of them of {short(most[0].pipeline)}" if most else ""
+    finding = found(
+        "pending_total",
+        Subject(kind="store", name="letters"),
+        f"{counted(picture.pending_total, 'open letter')} in all ({limit:,} are too many){first}",
+        facts,
+        key="letters:*",
+        evidence=evidence,
+        persist=settings.persist,
+    )
+    return Judgement(findings=(finding,), judged=frozenset({evidence}))
+
+
+# ── beside the store ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def row_counts(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Tables with fewer rows than at this hour a week ago; where that is not known, nothing is concluded."""
+    tables = [one for one in picture.tables if picture.knows("tables", one.name)]
+    unknown = {one.name for one in tables} - {one.name for one in tables if one.week_ago is not None}
+    findings = [finding for one in tables if (finding := _shrunk(one, settings)) is not None]
+    judged = picture.judged("tables", "level:rows:", (one.name for one in picture.tables), leaving=unknown)
+    return Judgement(findings=tuple(findings)) + judged
+
+
+def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
+    limit = settings.thresholds.row_drop
+    if not table.week_ago:
+        return None
+    drop = Fraction(table.week_ago - table.rows, table.week_ago)
+    if drop <= Fraction(str(limit)):
+        return None
+    by = () if table.pipeline is None else (table.pipeline,)
+    facts = Facts(
+        impact=f"whoever reads {table.name} misses {counted(table.week_ago - table.rows, 'row')}",
+        rows_done=table.rows,
+        rows_total=table.week_ago,
+        measured={"down by": float(drop), "threshold": limit},
+        affected=by,
+        commands=tuple(command("runs", "ls", "--pipeline", name) for name in by),
+        sql=f"SELECT count(*) FROM {table.name}",
+        next_step="nothing brings them back by itself: see whether rows were deleted, or a load did not bring them",
+    )
+    return found(
+        "row_count",
+        Subject(kind="table", name=table.name),
+        f"{short(table.name)} has {counted(table.rows, 'row')}, {percent(float(drop))} fewer than the "
+        f"{table.week_ago:,} of this hour last week",
+        facts,
+        key=f"rows:{table.name}",
+        evidence=f"level:rows:{table.name}",
+        persist=settings.persist,
+    )
+
+
+def slots(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Replication slots that lag."""
+    limit = settings.thresholds.slot_bytes
+    findings = [
+        _lagging(one, settings) for one in picture.slots if one.lag_bytes > limit and picture.knows("slots", one.name)
+    ]
+    judged = picture.judged("slots", "level:slot:", (one.name for one in picture.slots))
+    return Judgement(findings=tuple(findings)) + judged
+
+
+def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
+    limit = settings.thresholds.slot_bytes
+    reads = "its consumer is too slow" if slot.active else "nobody reads from it"
+    facts = Facts(
+        impact="the server keeps all of its log since then, and stops when its disk is full",
+        measured={"behind by bytes": slot.lag_bytes, "threshold": limit},
+        sql=_SLOTS,
+        next_step="nothing frees it but its consumer: start that again, or drop the slot if nobody needs it",
+    )
+    return found(
+        "slot_lag",
+        Subject(kind="slot", name=slot.name),
+        f"replication slot {short(slot.name)} is {gigabytes(slot.lag_bytes)} behind ({gigabytes(limit)} is the limit), "
+        f"and {reads}",
+        facts,
+        key=f"slot:{slot.name}",
+        evidence=f"level:slot:{slot.name}",
+        persist=settings.persist,
+    )
+
+
+def consumers(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Consumers that are behind."""
+    lags = [one for one in picture.lags if picture.knows("lags", one.consumer)]
+    said = {one.consumer for one in lags if one.messages is not None or one.seconds is not None}
+    unknown = {one.consumer for one in lags} - said
+    findings = [finding for one in lags if (finding := _behind(one, settings)) is not None]
+    judged = picture.judged("lags", "level:lag:", (one.consumer for one in picture.lags), leaving=unknown)
+    return Judgement(findings=tuple(findings)) + judged
+
+
+def _behind(lag: Lag, settings: AlertSettings) -> Finding | None:
+    limits = settings.thresholds
+    said: list[str] = []
+    measured: dict[str, float] = {}
+    if lag.messages is not None and lag.messages > limits.lag_messages:
+        said.append(f"by {counted(lag.messages, 'message')} ({limits.lag_messages:,} is the limit)")
+        measured |= {"messages": lag.messages, "threshold": limits.lag_messages}
+    if lag.seconds is not None and lag.seconds > limits.lag_seconds:
+        said.append(f"by {span(lag.seconds)} ({span(limits.lag_seconds)} is the limit)")
+        measured |= {"seconds": lag.seconds, "threshold of seconds": limits.lag_seconds}
+    if not said:
+        return None
+    facts = Facts(
+        measured=measured,
+        commands=() if lag.look is None else (lag.look,),
+        next_step="it goes on to read; if it does not catch up, see whether it runs, and whether it is fast enough",
+    )
+    return found(
+        "consumer_lag",
+        Subject(kind="consumer", name=lag.consumer),
+        f"consumer {short(lag.consumer)} is behind {' and '.join(said)}",
+        facts,
+        key=f"lag:{lag.consumer}",
+        evidence=f"level:lag:{lag.consumer}",
+        persist=settings.persist,
+    )

@@ -1,0 +1,445 @@
+"""What can be said of the services that are called: down, refusing, complaining, or getting worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from math import sqrt
+
+from redrive.alerts.conditions import found
+from redrive.alerts.config.settings import AlertSettings, Thresholds
+from redrive.alerts.delivery.format import clock, command, counted, percent, short, span
+from redrive.alerts.facts.snapshot import Judgement, LevelPicture, Minute, ServicePicture, Window
+from redrive.calls.metrics.window import MINUTES_KEPT
+from redrive.model.alerts import Facts, Finding, Subject
+
+_MINUTE = timedelta(minutes=1)
+_WAITING = "runs that need it wait, or fail and go on from their checkpoints when they are started again"
+_RENEW = (
+    "calls that need it fail at once, and nothing renews it: put a valid credential in place, then run again what has "
+    "failed"
+)
+_FIGURES = 75 * 60.0
+"""Seconds that the figures of the last hour may reach back: the quarter of an hour under way, and four before it."""
+_FLAPPING = 0.25
+"""Share of the minutes with attempts that are bad in what is up and down in turn."""
+_WELL_AGAIN = 2.0
+"""What failed on and off and is seldom called is over after so many times `flap_seconds`."""
+_OUTAGE = timedelta(hours=2)
+"""How far back an outage is looked for: what fails on and off for days has other conditions that hold, too."""
+_SEEN_WELL = 30
+"""Good minutes with attempts after which no rhythm can have hidden the failures of a service from its callers."""
+_HYSTERESIS = 0.5
+"""Share of the way from the usual to its limit above which a service that needs more retries does not recover."""
+_LASTING = 3  # quarters of an hour
+_DAYS_LEAST = 3  # from which on it is known how much days differ
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Minutes in a row in which a service failed. Minutes without attempts neither break it nor prove it."""
+
+    begins: datetime
+    ends: datetime
+    """The end of the last minute that is known to be bad: what was not tried since may be well again, and where a
+    circuit is open, its probes are known minutes, too."""
+    last: datetime
+    """When the last of its minutes began."""
+    minutes: int
+    """The minutes of it with attempts."""
+    attempts: int
+    faults: int
+    unbroken: bool
+    """Nothing went well since."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it is known to have lasted."""
+        return (self.ends - self.begins).total_seconds()
+
+    def is_outage(self, limits: Thresholds) -> bool:
+        """Whether it lasted for more than so long, and was more than a retry or two."""
+        return self.seconds > limits.down_seconds and self.faults >= limits.down_faults
+
+
+def stretches(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> Iterator[Stretch]:
+    """The stretches of bad minutes, the oldest first."""
+    bad: list[Minute] = []
+    for one in sorted(minutes, key=lambda minute: minute.at):
+        if one.attempts <= 0 or one.at > now:
+            continue
+        silent = bad and (one.at - bad[-1].at - _MINUTE).total_seconds() > limits.silence
+        fails = one.faults > 0 and one.faults / one.attempts >= limits.down_share
+        if bad and (silent or not fails):
+            yield _stretch(bad, now, unbroken=False)
+            bad = []
+        if fails:
+            bad.append(one)
+    if bad:
+        yield _stretch(bad, now, unbroken=True)
+
+
+def _stretch(bad: list[Minute], now: datetime, *, unbroken: bool) -> Stretch:
+    return Stretch(
+        begins=bad[0].at,
+        ends=min(bad[-1].at + _MINUTE, now),
+        last=bad[-1].at,
+        minutes=len(bad),
+        attempts=sum(one.attempts for one in bad),
+        faults=sum(one.faults for one in bad),
+        unbroken=unbroken,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Stretches that are one outage: it is over when the service has not failed for `flap_seconds`."""
+
+    stretches: tuple[Stretch, ...]
+    attempts: int
+    """Attempts from its beginning to its end, those of good minutes included."""
+
+    @property
+    def begins(self) -> datetime:
+        """When the service failed first."""
+        return self.stretches[0].begins
+
+    @property
+    def ends(self) -> datetime:
+        """When it last failed, as far as is known."""
+        return self.stretches[-1].ends
+
+    @property
+    def faults(self) -> int:
+        """Attempts that failed in it."""
+        return sum(one.faults for one in self.stretches)
+
+    def title(self, name: str, now: datetime) -> str:
+        """What is wrong, in a line."""
+        last, times = self.stretches[-1], len(self.stretches)
+        since, share = clock(self.begins, now), f"{self.faults:,} of {counted(self.attempts, 'attempt')}"
+        if times > 1:
+            return f"{name} fails on and off: {times:,} times since {since}, last at {clock(self.ends, now)}: {share}"
+        if last.unbroken:
+            return f"{name} has failed for {span(last.seconds)}: {share} since {since}"
+        return f"{name} had failed for {span(last.seconds)} since {since}: {share}; it answers again"
+
+
+def outage(
+    minutes: Iterable[Minute], now: datetime, limits: Thresholds, *, within: timedelta = _OUTAGE
+) -> Outage | None:
+    """Return the last outage, if it still counts: the service is down, was so not long ago, or fails on and off.
+
+    A short stretch of which half went well is no part of it: of a service that is seldom called, that is one attempt
+    that failed and a retry that did not.
+    """
+    known = [one for one in minutes if one.attempts > 0 and now - within <= one.at <= now]
+    chain: list[Stretch] = []
+    for one in stretches(known, now, limits):
+        if not one.is_outage(limits) and 2 * one.faults <= one.attempts:
+            continue
+        if chain and (one.begins - chain[-1].ends).total_seconds() > limits.flap_seconds:
+            chain = []
+        chain.append(one)
+    if not chain:
+        return None
+    lasts = limits.silence if chain[-1].unbroken else limits.flap_seconds
+    if (now - chain[-1].ends).total_seconds() > lasts:
+        return None
+    if not any(one.is_outage(limits) for one in chain) and not _flaps(chain, known, limits):
+        return None
+    return Outage(tuple(chain), sum(one.attempts for one in known if chain[0].begins <= one.at <= chain[-1].last))
+
+
+def _flaps(chain: Sequence[Stretch], minutes: Iterable[Minute], limits: Thresholds) -> bool:
+    """Whether it failed `flap_times` in turn, and for a good part of the time between the first and the last."""
+    times, known = max(2, limits.flap_times), [one.at for one in minutes if one.attempts > 0]
+    for place in range(len(chain) - times + 1):
+        turns = chain[place : place + times]
+        between = sum(turns[0].begins <= at <= turns[-1].last for at in known)
+        bad, faults = sum(one.minutes for one in turns), sum(one.faults for one in turns)
+        if faults >= limits.down_faults and bad >= _FLAPPING * between:
+            return True
+    return False
+
+
+def _probes(service: ServicePicture, now: datetime) -> str:
+    when = "" if service.next_probe is None else f", the next at {clock(service.next_probe, now)}"
+    return f"its circuit breaker holds calls back and sends probes until it answers{when}; {_WAITING}"
+
+
+def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Services that have failed for minutes, or again and again, and have not been well for long since."""
+    now = picture.now
+    findings, left = [], set()
+    for service in _services(picture):
+        limits = settings.limits_of(service.name)
+        last = outage(service.minutes, now, limits)
+        if last is None:
+            if _may_fail_again(service, now, limits):
+                left.add(service.name)
+            continue
+        longest = max(one.seconds for one in last.stretches)
+        findings.append(
+            _found(
+                "service_down",
+                service,
+                picture,
+                last.title(short(service.name), now),
+                next_step=_probes(service, now),
+                measured={"failing for": longest, "threshold": limits.down_seconds, "times": len(last.stretches)},
+                since=last.begins,
+            )
+        )
+    return _judgement(picture, "down", findings, leaving=left)
+
+
+def _may_fail_again(service: ServicePicture, now: datetime, limits: Thresholds) -> bool:
+    """Whether it has failed on and off, and few calls were made since: an open alert stays open.
+
+    A service that is up and down every 11 minutes shows to a pipeline that runs every 10 for an hour, and then not for
+    more than an hour.
+    """
+    longer = replace(limits, flap_seconds=_WELL_AGAIN * limits.flap_seconds)
+    last = outage(service.minutes, now, longer, within=timedelta(seconds=MINUTES_KEPT))
+    if last is None or not _flaps(last.stretches, service.minutes, limits):
+        return False
+    return sum(last.ends <= one.at <= now and one.attempts > 0 for one in service.minutes) < _SEEN_WELL
+
+
+def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Services that refused a credential for good, and that have answered nothing well since.
+
+    Both are known by the quarter of an hour. Where both happened in the same one the refusal counts: a page too many is
+    better than a credential that only some processes have.
+    """
+    now = picture.now
+    findings = []
+    for service in _services(picture):
+        limits = settings.limits_of(service.name)
+        at = service.last_auth_failure or (now if service.failed_auth else None)
+        healed = at is not None and service.last_success is not None and service.last_success > at
+        if at is None or healed or (now - at).total_seconds() >= limits.auth_silence:
+            continue
+        often = f" {counted(service.failed_auth, 'time')} within the hour" if service.failed_auth else ""
+        findings.append(
+            _found(
+                "auth_refused",
+                service,
+                picture,
+                f"{short(service.name)} refused its credential{often}, last before {clock(min(at, now), now)}",
+                next_step=_RENEW,
+                measured={"refused within the hour": service.failed_auth},
+            )
+        )
+    return _judgement(picture, "auth", findings)
+
+
+def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Calls that a service has answered with a 4xx: a request that has to change.
+
+    That a resource is not there (404, 410) is routine, unless nothing else is there either.
+    """
+    refused_calls = {
+        service: service.failed_4xx + (0 if service.hour.successes else service.failed_404)
+        for service in _services(picture)
+    }
+    findings = [
+        _found(
+            "client_errors",
+            service,
+            picture,
+            f"{short(service.name)} answered {counted(count, 'call')} with a 4xx within the hour",
+            next_step="these calls are not repeated: the request, or what it asks for, has to change",
+            measured={"calls within the hour": count, "threshold": settings.limits_of(service.name).client_errors},
+        )
+        for service, count in refused_calls.items()
+        if count >= max(1, settings.limits_of(service.name).client_errors)
+    ]
+    return _judgement(picture, "4xx", findings)
+
+
+def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Services of which three calls in a row ended in an answer 5xx; an outage is reported as that."""
+    findings, explained = [], _explained(picture, settings)
+    for service in _services(picture):
+        limits = settings.limits_of(service.name)
+        if service.name not in explained and service.streaks_5xx >= max(1, limits.server_errors):
+            often = "" if service.streaks_5xx == 1 else f", {counted(service.streaks_5xx, 'time')} within the hour"
+            findings.append(
+                _found(
+                    "server_errors",
+                    service,
+                    picture,
+                    f"{short(service.name)} answered three calls in a row with a 5xx{often}",
+                    next_step="their retries are exhausted: run again what has failed, or replay its dead letters",
+                    measured={"times within the hour": service.streaks_5xx, "threshold": limits.server_errors},
+                )
+            )
+    return _judgement(picture, "5xx", findings, leaving=explained)
+
+
+def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Services of which more calls fail than is usual, retries and all; an outage is reported as that."""
+    findings, left = [], _explained(picture, settings)
+    for service in _services(picture):
+        limits = settings.limits_of(service.name)
+        calls, failed = service.hour.calls, service.hour.failed
+        if service.name in left or failed <= 0 or failed < limits.calls_failed * calls:
+            continue
+        if failed < limits.calls_failed_least:
+            left.add(service.name)
+            continue
+        share, usual = failed / max(1, calls), sum(service.usual, Window())
+        if usual.calls >= max(1, limits.retries_calls):
+            past = [(one.failed, one.calls) for one in service.usual]
+            if failed <= _chance(past, calls, limits.retries_spreads):
+                continue
+        findings.append(
+            _found(
+                "calls_failing",
+                service,
+                picture,
+                f"{short(service.name)} fails {percent(share)} of calls: {failed:,} of {counted(calls, 'call')} within "
+                "the hour",
+                next_step=(
+                    "retries do not suffice: these calls have failed for their callers. See what the service answers, "
+                    "then run again what has failed, or replay its dead letters"
+                ),
+                measured={"share of failed calls": share, "threshold": limits.calls_failed},
+                persist=settings.persist,
+            )
+        )
+    return _judgement(picture, "calls", findings, leaving=left)
+
+
+def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+    """Services that need more retries for a success than is usual at this hour, before calls begin to fail.
+
+    Retries of an outage are reported as that. Where many are needed, and there are too few calls to judge or nothing to
+    compare them with, nothing is concluded: an alert that is open stays open. So it does while there are fewer than it
+    takes to open it, but clearly more than usual: figures near the limit are now above it, now below.
+    """
+    findings, left = [], _explained(picture, settings)
+    for service in _services(picture):
+        limits = settings.limits_of(service.name)
+        now, usual = service.hour, sum(service.usual, Window())
+        least = max(1, limits.retries_calls)
+        if service.name in left or now.retries <= 0:
+            continue
+        is_many = now.retries >= limits.retries_least * now.successes
+        if now.successes < least or usual.successes < least:
+            if is_many:
+                left.add(service.name)
+            continue
+        mean, before = now.retries / now.successes, usual.retries / usual.successes
+        past = [(one.retries, one.successes) for one in service.usual]
+        limit = max(limits.retries_rise * before, _chance(past, now.successes, limits.retries_spreads) / now.successes)
+        if not is_many or mean <= limit or not _lasts(service.quarters, limits.retries_rise * before):
+            if mean - before > _HYSTERESIS * (max(limit, limits.retries_least) - before):
+                left.add(service.name)
+            continue
+        findings.append(
+            _found(
+                "retries_rising",
+                service,
+                picture,
+                f"{short(service.name)} takes {mean:.2f} retries for a success; {before:.2f} is usual at this hour",
+                next_step="retries suffice so far; calls fail once they need more than the retry budget allows",
+                measured={"retries per success": mean, "usual": before, "threshold": limit},
+                persist=settings.persist,
+            )
+        )
+    return _judgement(picture, "retries", findings, leaving=left)
+
+
+def _chance(past: Sequence[tuple[int, int]], total: int, spreads: float) -> float:
+    """Return how many events of a total may still be chance, by what they were on earlier days.
+
+    Counts vary by the root of what is expected, more where little is known of earlier days, and by as much as they did
+    from day to day. The last term is for small counts, which are lopsided: (√e + s/2)² = e + s·√e + s²/4.
+
+    past  for each day, how many events there were of what total
+    """
+    days = [(one, of) for one, of in past if of > 0]
+    known = sum(of for _, of in days)
+    usual = sum(one for one, _ in days) / known
+    expected, from_day_to_day = total * usual, 0.0
+    if len(days) >= _DAYS_LEAST:  # weighed by calls: a day of which a quarter of an hour is known says little
+        squares = sum(of * (one / of - usual) ** 2 for one, of in days) / known
+        from_day_to_day = total * sqrt(squares * len(days) / (len(days) - 1))
+    by_chance = sqrt(expected * (1 + total / known))
+    return expected + spreads * max(by_chance, from_day_to_day) + spreads**2 / 4
+
+
+def _lasts(quarters: Sequence[Window], limit: float) -> bool:
+    """Whether retries are above the limit for most of an hour, and not for one bad moment of it."""
+    called = [one for one in quarters if one.successes > 0]
+    return sum(one.retries > limit * one.successes for one in called) >= min(_LASTING, len(called))
+
+
+def _explained(picture: LevelPicture, settings: AlertSettings) -> set[str]:
+    """Services whose figures of the last hour are those of an outage, which is reported as that."""
+    now, found = picture.now, set()
+    for service in _services(picture):
+        limits = settings.limits_of(service.name)
+        last = outage(service.minutes, now, replace(limits, flap_seconds=max(limits.flap_seconds, _FIGURES)))
+        if last is not None and (now - last.ends).total_seconds() < _FIGURES:
+            found.add(service.name)
+    return found
+
+
+def _services(picture: LevelPicture) -> list[ServicePicture]:
+    return [one for one in picture.services if picture.knows("services", one.name)]
+
+
+# What an alert of each condition is about; in the key, all that is the service's failing is one cause.
+_ABOUT = {
+    "service_down": "down",
+    "auth_refused": "auth",
+    "client_errors": "4xx",
+    "server_errors": "5xx",
+    "calls_failing": "calls",
+    "retries_rising": "retries",
+}
+
+
+def _found(
+    condition: str,
+    service: ServicePicture,
+    picture: LevelPicture,
+    title: str,
+    *,
+    next_step: str,
+    measured: dict[str, float],
+    persist: float = 0.0,
+    since: datetime | None = None,
+) -> Finding:
+    suffering = {run.subject.name for run in picture.running if run.error_service == service.name}
+    facts = Facts(
+        measured=measured,
+        affected=tuple(sorted(suffering | set(service.used_by))),
+        commands=(command("services", "show", service.name),),
+        next_step=next_step,
+    )
+    what = _ABOUT[condition]
+    cause = what if what in ("auth", "4xx") else "down"
+    return found(
+        condition,
+        Subject(kind="service", name=service.name),
+        title,
+        facts,
+        key=f"service:{service.name}:{cause}",
+        evidence=f"level:{what}:{service.name}",
+        since=since,
+        persist=persist,
+    )
+
+
+def _judgement(
+    picture: LevelPicture, what: str, findings: list[Finding], *, leaving: set[str] | None = None
+) -> Judgement:
+    names = [service.name for service in picture.services]
+    judged = picture.judged("services", f"level:{what}:", names, leaving=leaving or ())
+    return Judgement(findings=tuple(findings)) + judged

@@ -1,0 +1,149 @@
+"""The watches of one store, each with the settings it was started with.
+
+One watch leads, and only its settings count. A watch that stands by with other settings would be void without a word:
+it compares its own with the leader's, and raises an alert on its own channels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from pathlib import PurePath
+from typing import Any
+
+from sqlalchemy import Connection, delete, select
+
+from redrive.alerts.conditions import found
+from redrive.alerts.config.settings import AlertSettings, ConditionSettings
+from redrive.alerts.delivery.format import counted, short
+from redrive.alerts.facts.external_databases import server_of
+from redrive.model.alerts import Facts, Finding, Subject
+from redrive.store import lease
+from redrive.store.dialects.dialect import Dialect
+from redrive.store.process_identity import begin_work, end_work, is_dead
+from redrive.store.schema import leases
+
+CONDITION = "settings_differ"
+_PREFIX = "watch settings:"
+_SHOWN = 5
+# What each process may set for itself, and what is described by name.
+_OWN = ("enabled", "every", "exit_wait", "heartbeat")
+_NAMED = (
+    *("pipelines", "tables", "channels", "slots", "lags", "routes", "thresholds", "conditions", "maintenance"),
+    "services",
+)
+
+
+class Watchers:
+    """The entry of one watch among those of its store."""
+
+    def __init__(self, dialect: Dialect, settings: AlertSettings, owner: str) -> None:
+        self._dialect, self._settings = dialect, settings
+        self._described = describe(settings)
+        self._entry = json.dumps({**json.loads(owner), "settings": self._described})
+
+    def register(self, connection: Connection, span: timedelta, *, now: datetime | None) -> None:
+        """Say with which settings this watch runs, for so long; and forget those who say so no more."""
+        begin_work(self._entry)
+        moment = self._dialect.now(connection) if now is None else now
+        connection.execute(delete(leases).where(leases.c.name.startswith(_PREFIX), leases.c.until <= moment))
+        lease.take(connection, self._dialect, _name(json.loads(self._entry)), self._entry, span, now=moment)
+
+    def leave(self, connection: Connection) -> None:
+        """Take the entry out."""
+        end_work(self._entry)
+        lease.give_back(connection, _name(json.loads(self._entry)), self._entry)
+
+    def differing(self, connection: Connection, leader: str, *, now: datetime | None) -> tuple[str, ...]:
+        """Return what this watch has set otherwise than the leader; nothing where the leader does not say."""
+        token = json.loads(leader)["token"]
+        theirs = [one for one in self._others(connection, now) if one["token"] == token]
+        return _differing(self._described, theirs[0]["settings"]) if theirs else ()
+
+    def void(self, connection: Connection, *, now: datetime | None) -> frozenset[str]:
+        """Return the evidence of all watches whose settings are not those of this one, which leads."""
+        others = [one["settings"] for one in self._others(connection, now)]
+        return frozenset(_evidence(one) for one in others if one != self._described)
+
+    def finding(self, names: Collection[str]) -> Finding:
+        """Return what is to be told of these settings, which do not count."""
+        who = json.loads(self._entry)
+        some = ", ".join(short(name) for name in list(names)[:_SHOWN])
+        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        evidence = _evidence(self._described)
+        return found(
+            CONDITION,
+            Subject(kind="monitor", name="settings"),
+            f"the watch on {short(who['host'])} stands by with other settings than the one that leads: {some}{more}",
+            Facts(
+                status="not watched",
+                impact=f"{counted(len(names), 'setting')} of its redrive.toml have no effect: deadlines, tables and "
+                f"lags that only this file names are not watched",
+                next_step="give all watches of this store the same redrive.toml and restart them, or give each team a "
+                "store of its own",
+                measured={"settings that differ": len(names)},
+            ),
+            key=evidence.removeprefix("level:"),
+            evidence=evidence,
+            persist=self._settings.persist,
+        )
+
+    def _others(self, connection: Connection, now: datetime | None) -> list[dict[str, Any]]:
+        moment = self._dialect.now(connection) if now is None else now
+        entries = select(leases.c.owner).where(leases.c.name.startswith(_PREFIX), leases.c.until > moment)
+        return [json.loads(one) for one in connection.execute(entries).scalars() if not is_dead(one)]
+
+
+def describe(settings: AlertSettings) -> dict[str, str]:
+    """Return a digest of every setting of the watch, by its name in `redrive.toml`.
+
+    Addresses are left out: they are secrets, and may differ from machine to machine.
+    """
+    parts: dict[str, Any] = {f"[pipelines.{name}]": own for name, own in settings.pipelines.items()}
+    parts |= {
+        f"[[tables]] {table.name}": (table.pipeline, table.time_column, table.fresh_within) for table in settings.tables
+    }
+    parts |= {f"[channels.{name}]": channel.kind for name, channel in settings.channels.items()}
+    parts |= {f"[alerts] slots of {server_of(url)}": "" for url in settings.slots}
+    parts |= {f"[alerts] lags {PurePath(name).name}": "" for name in settings.lags}
+    parts |= {f"[conditions.{name}]": _without_places(own) for name, own in settings.conditions.items()}
+    parts |= {f"[services.{name}]": own for name, own in settings.services.items()}
+    parts |= {"[[maintenance]]": settings.maintenance}
+    parts |= {"[routes]": settings.routes, "[alerts.thresholds]": settings.thresholds}
+    rest = (one.name for one in fields(settings) if one.name not in (*_OWN, *_NAMED))
+    parts |= {f"[alerts] {name}": getattr(settings, name) for name in rest}
+    return {name: _digest(value) for name, value in parts.items()}
+
+
+def _without_places(own: ConditionSettings) -> ConditionSettings:
+    return replace(own, url="", probe=None if own.probe is None else PurePath(own.probe).name)
+
+
+def _differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)))
+
+
+def _evidence(described: Mapping[str, str]) -> str:
+    return f"level:settings:{_digest(described)}"
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return f"{_PREFIX}{entry['token']}"
+
+
+def _digest(value: Any) -> str:
+    return blake2b(repr(_plain(value)).encode(errors="backslashreplace"), digest_size=6).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """The value, the same for the same settings in whatever order they are written."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(one.name, _plain(getattr(value, one.name))) for one in fields(value)]
+    if isinstance(value, Mapping):
+        return sorted((str(name), _plain(one)) for name, one in value.items())
+    if isinstance(value, frozenset | set):
+        return sorted(map(str, value))
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else repr(value)
