@@ -14,7 +14,7 @@ def grafana(session: Session) -> None:
 
     Examples: redrive observe grafana > dashboard.json; redrive observe grafana | jq .title
     """
-    from redrive.observe.dashboard import dashboard
+    from redrive.observe.grafana import dashboard
 
     session.out.document(dashboard())
 
@@ -25,7 +25,7 @@ def rules(session: Session) -> None:
 
     Examples: redrive observe rules > redrive-rules.yml; redrive observe rules --json
     """
-    from redrive.observe.dashboard import rules, rules_yaml
+    from redrive.observe.grafana import rules, rules_yaml
 
     if session.out.json:
         session.out.document(rules())

@@ -23,10 +23,10 @@ from redrive._internal.private_files import open_new, scratch_beside
 from redrive.config import ConfigError
 from redrive.errors import StoreError
 from redrive.model.calls import Kind
-from redrive.observe.bounds import bounded, most_names
 from redrive.observe.figures import Figures, Reader
-from redrive.observe.http import Answer, Server
 from redrive.observe.metric_families import families, up
+from redrive.observe.metrics_server import Answer, Server
+from redrive.observe.name_limit import bounded, most_names
 from redrive.store import migrate
 from redrive.store.database import Database
 

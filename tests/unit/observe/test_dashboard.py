@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import redrive
 from redrive.cli.app import app
 from redrive.observe import prometheus
-from redrive.observe.dashboard import dashboard, known_metrics, rules
+from redrive.observe.grafana import dashboard, known_metrics, rules
 
 
 @pytest.fixture(scope="module")

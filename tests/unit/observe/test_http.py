@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from redrive.config import ConfigError
-from redrive.observe import http as serving
-from redrive.observe.http import Answer, Server
+from redrive.observe import metrics_server as serving
+from redrive.observe.metrics_server import Answer, Server
 
 
 def say(path, accept):

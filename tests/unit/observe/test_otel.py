@@ -25,7 +25,8 @@ from redrive.calls.endpoints import MOST, OTHER
 from redrive.events.bus import everywhere
 from redrive.model.runs import BatchWritten, Counts, RunStarted
 from redrive.model.tasks import FlowEnded, FlowReport, FlowStarted, FlowStatus, TaskEnded
-from redrive.observe import otel, otel_spans
+from redrive.observe import otel
+from redrive.observe.otel import spans
 from redrive.policy.breaker import Breaker
 from redrive.testing import Answer, FaultyServer, set_testing
 
@@ -355,7 +356,7 @@ def test_a_pipeline_within_another_one_ends_nothing_but_itself(sky):
 
 
 def test_only_so_many_runs_stay_open(sky, monkeypatch):
-    monkeypatch.setattr(otel_spans, "MOST_OPEN", 3)
+    monkeypatch.setattr(spans, "MOST_OPEN", 3)
     for n in range(5):
         tell(began(f"p{n}"))
     assert [span.name for span in sky.spans()] == ["run p0", "run p1"]

@@ -13,24 +13,12 @@ from datetime import datetime
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.facts.snapshot import Judgement, LevelPicture, RunPicture
-from redrive.alerts.rules import (
-    conditions as condition_rules,
-)
-from redrive.alerts.rules import (
-    growth as growth_rules,
-)
-from redrive.alerts.rules import (
-    levels as level_rules,
-)
-from redrive.alerts.rules import (
-    services as service_rules,
-)
-from redrive.alerts.rules import (
-    sla as sla_rules,
-)
-from redrive.alerts.rules import (
-    watch as watch_rules,
-)
+from redrive.alerts.rules import conditions as condition_rules
+from redrive.alerts.rules import growth as growth_rules
+from redrive.alerts.rules import levels as level_rules
+from redrive.alerts.rules import services as service_rules
+from redrive.alerts.rules import sla as sla_rules
+from redrive.alerts.rules import watch as watch_rules
 from redrive.alerts.rules.runs import dead, errors, exited, few_rows, growing, late, recovered, rejects, took
 from redrive.alerts.rules.sla import at_risk, late_tasks
 

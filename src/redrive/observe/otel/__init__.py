@@ -8,8 +8,8 @@ import redrive
 from redrive._internal.optional import needs
 from redrive._internal.tracing import register
 from redrive.events.bus import on_event
-from redrive.observe.otel_metrics import Meters
-from redrive.observe.otel_spans import Spans
+from redrive.observe.otel.metrics import Meters
+from redrive.observe.otel.spans import Spans
 
 with needs("otel"):
     from opentelemetry.metrics import MeterProvider, get_meter

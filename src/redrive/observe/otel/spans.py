@@ -38,7 +38,7 @@ from redrive.model.tasks import (
     TaskRetried,
     TasksDead,
 )
-from redrive.observe.otel_calls import CallSpans, lose, plain
+from redrive.observe.otel.calls import CallSpans, lose, plain
 
 with needs("otel"):
     from opentelemetry.context import Context
