@@ -11,12 +11,12 @@ from redrive.calls.failure_of import story_of
 from redrive.calls.remediation import advice_on
 from redrive.calls.retry_loop import is_a_fault
 from redrive.classify.classifier import Classifier
+from redrive.explain.consequences import ROWS, TASKS, people
+from redrive.explain.dry_call import Rehearsal, rehearse
 from redrive.explain.policy import Policy
-from redrive.explain.reading import Reading
-from redrive.explain.rehearse import Rehearsal, rehearse
+from redrive.explain.question import Reading
 from redrive.explain.schedule import Schedule, Span, fits, schedule
 from redrive.explain.unclear import Unclear
-from redrive.explain.words import ROWS, TASKS, people
 from redrive.model.calls import Kind, Scope, Verdict, in_words
 from redrive.policy.breaker import Breaker
 

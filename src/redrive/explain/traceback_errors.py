@@ -14,9 +14,8 @@ from typing import Any
 from redrive.classify.signals import is_stop_signal
 from redrive.classify.type_names import libraries
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted
-from redrive.explain import names
-from redrive.explain.reading import Reading
-from redrive.explain.standing_in import (
+from redrive.explain import exception_names
+from redrive.explain.fake_errors import (
     Answered,
     Given,
     aws_error,
@@ -28,6 +27,7 @@ from redrive.explain.standing_in import (
     put,
     sqlite_error,
 )
+from redrive.explain.question import Reading
 from redrive.explain.traceback_text import Told
 from redrive.explain.unclear import Unclear
 from redrive.model.calls import Failure, Kind, Verdict
@@ -83,7 +83,7 @@ def of_traceback(chain: tuple[Told, ...], given: Given | None = None) -> Reading
     last = chain[-1]
     if error is None or is_stop_signal(error):
         raise Unclear(f"{last.type} is a signal to stop: redrive lets it pass and never judges it")
-    path = names.path_of(type(error))
+    path = exception_names.path_of(type(error))
     before = [told.type for told in reversed(chain[:-1])]
     if (wrapped := _WRAPPED.match(last.message)) and wrapped["type"] not in before and "." in wrapped["type"]:
         before.insert(0, wrapped["type"])
@@ -103,7 +103,7 @@ def _note(chain: tuple[Told, ...]) -> str | None:
     story = next((told.story for told in reversed(chain) if told.story), None)
     if story is not None:
         return f"redrive has said: {story}"
-    if names.find_class(last.type) is None:
+    if exception_names.find_class(last.type) is None:
         return (
             f"the class {last.type} is not here; judged by the name and what led to it, not by what it derives from: "
             "ask for it as FILE.py:NAME to have that, too"
@@ -112,7 +112,7 @@ def _note(chain: tuple[Told, ...]) -> str | None:
 
 
 def _made(told: Told, given: Given | None) -> BaseException:
-    cls = names.find_class(told.type) or class_of(told.type)
+    cls = exception_names.find_class(told.type) or class_of(told.type)
     if told.parts and issubclass(cls, BaseExceptionGroup):
         parts = [made for told in told.parts if isinstance(made := _made(told, given), Exception)]
         return ExceptionGroup(told.message, parts or [Exception()])

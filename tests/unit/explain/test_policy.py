@@ -6,7 +6,7 @@ import pytest
 
 import redrive
 from redrive.explain.policy import DEFAULT, Policy
-from redrive.explain.policy_words import document, explain_policy, of_breaker, of_budget, of_keys, of_retry
+from redrive.explain.policy_text import document, explain_policy, of_breaker, of_budget, of_keys, of_retry
 from redrive.explain.schedule import Span, fits, schedule
 
 

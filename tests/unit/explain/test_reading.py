@@ -17,11 +17,11 @@ import pytest
 
 import redrive
 from redrive.classify.tables.types import TYPES
-from redrive.explain import names
+from redrive.explain import exception_names
 from redrive.explain.explanation import explain
+from redrive.explain.fake_errors import Given
 from redrive.explain.policy import DEFAULT
-from redrive.explain.reading import of_class, phrases, read
-from redrive.explain.standing_in import Given
+from redrive.explain.question import of_class, phrases, read
 from redrive.explain.unclear import Unclear
 
 
@@ -197,7 +197,7 @@ def test_several_questions_stand_in_one_line():
 def test_only_libraries_of_the_table_are_imported(tmp_path, monkeypatch):
     (tmp_path / "dangerous.py").write_text("raise SystemExit('it ran')\nclass Broken(Exception): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert names.find_class("dangerous.Broken") is None
+    assert exception_names.find_class("dangerous.Broken") is None
 
 
 CHANGED = [text for text in REAL if not text.startswith("redrive.")]
@@ -322,4 +322,4 @@ def test_lines_of_logs_are_understood(text, read_as):
 
 
 def test_no_class_of_another_library_is_suggested():
-    assert names.near("radis.exceptions.ConnectionError") == []
+    assert exception_names.near("radis.exceptions.ConnectionError") == []

@@ -8,9 +8,9 @@ import re
 import pytest
 
 import redrive
+from redrive.explain.dry_call import rehearse
+from redrive.explain.fake_errors import Answered, Given
 from redrive.explain.policy import DEFAULT, Policy
-from redrive.explain.rehearse import rehearse
-from redrive.explain.standing_in import Answered, Given
 from redrive.testing import FakeClock
 
 FAILURES = [

@@ -8,7 +8,7 @@ import pytest
 import redrive
 from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.rules.runs import HEALS as HEALS_IN_ALERTS
-from redrive.explain.words import HEALS, ROWS, TASKS, people
+from redrive.explain.consequences import HEALS, ROWS, TASKS, people
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.rows.run import SMALLEST

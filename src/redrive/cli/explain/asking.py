@@ -15,9 +15,9 @@ from redrive.cli.session import Session
 from redrive.cli.spans import seconds
 
 if TYPE_CHECKING:
+    from redrive.explain.fake_errors import Given
     from redrive.explain.policy import Policy
-    from redrive.explain.reading import Reading
-    from redrive.explain.standing_in import Given
+    from redrive.explain.question import Reading
     from redrive.model.calls import Scope
 
     Asked = Policy | Reading
@@ -67,8 +67,8 @@ def explain(
     attempts are made, and how long a call takes at best, on average and at worst. Nothing is called or sent.
     """
     from redrive.cli.explain.view import show
+    from redrive.explain.fake_errors import Given
     from redrive.explain.policy import DEFAULT
-    from redrive.explain.standing_in import Given
     from redrive.explain.unclear import Unclear
 
     given = Given(method=_method(method), retry_after=_patience(retry_after), body=body)
@@ -88,7 +88,7 @@ def explain(
 
 
 def _asked(words: list[str], given: Given) -> list[Asked]:
-    from redrive.explain.reading import phrases
+    from redrive.explain.question import phrases
 
     if not words and sys.stdin.isatty():
         raise Refused(_USAGE)
@@ -99,7 +99,7 @@ def _asked(words: list[str], given: Given) -> list[Asked]:
 
 
 def _found(phrase: str, given: Given) -> list[Asked]:
-    from redrive.explain.reading import is_coded, read
+    from redrive.explain.question import is_coded, read
     from redrive.explain.traceback_errors import of_traceback
     from redrive.explain.traceback_text import parse
     from redrive.explain.unclear import Unclear
@@ -125,7 +125,7 @@ def _loaded(target: str, given: Given, asked: str | None = None) -> Asked:
     """What a FILE:NAME is: an exception, or a policy."""
     from redrive.cli.loading import load
     from redrive.explain.policy import Policy
-    from redrive.explain.reading import of_class, of_error
+    from redrive.explain.question import of_class, of_error
 
     found = load(target)
     if isinstance(found, type) and issubclass(found, BaseException):

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from redrive._internal.masking import mask, mask_all
 from redrive.cli.output import Column, Output
 from redrive.cli.wording import in_a_line
-from redrive.explain import policy_words
+from redrive.explain import policy_text
 from redrive.explain.explanation import SCOPES, Explanation, document, explain, lasting
 from redrive.explain.policy import DEFAULT, Policy
-from redrive.explain.policy_words import PolicyExplanation, explain_policy
+from redrive.explain.policy_text import PolicyExplanation, explain_policy
 from redrive.explain.schedule import fits
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
-    from redrive.explain.reading import Reading
+    from redrive.explain.question import Reading
     from redrive.explain.schedule import Schedule, Span
     from redrive.model.calls import Scope
 
@@ -63,7 +63,7 @@ def show(
 
 
 def _document(found: Explanation | PolicyExplanation) -> dict[str, Any]:
-    return document(found) if isinstance(found, Explanation) else policy_words.document(found)
+    return document(found) if isinstance(found, Explanation) else policy_text.document(found)
 
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,16 +151,16 @@ def _tells_of_retries(found: PolicyExplanation) -> bool:
 def _policy_facts(found: PolicyExplanation) -> list[tuple[str, Any]]:
     policy, limit = found.policy, found.timeout
     parts = {
-        "Retry": ("retry", policy_words.of_retry(policy.retry)),
-        "Breaker": ("breaker", policy_words.of_breaker(policy.breaker)),
-        "RetryBudget": ("budget", policy_words.of_budget(policy.budget)),
-        "KeyPool": ("credentials", policy_words.of_keys(policy)),
-        "Token": ("credentials", policy_words.of_keys(policy)),
-        "Classifier": ("rules", policy_words.of_rules(policy)),
+        "Retry": ("retry", policy_text.of_retry(policy.retry)),
+        "Breaker": ("breaker", policy_text.of_breaker(policy.breaker)),
+        "RetryBudget": ("budget", policy_text.of_budget(policy.budget)),
+        "KeyPool": ("credentials", policy_text.of_keys(policy)),
+        "Token": ("credentials", policy_text.of_keys(policy)),
+        "Classifier": ("rules", policy_text.of_rules(policy)),
     }
     rows = [("policy", policy.name), *([parts[policy.name]] if policy.is_part else dict(parts.values()).items())]
     if not policy.is_part:
-        rows.append(("effects", policy_words.of_effects(policy)))
+        rows.append(("effects", policy_text.of_effects(policy)))
     if _tells_of_retries(found):
         rows += [
             ("timeout", "" if limit is None else f"{lasting(limit)} for each attempt"),

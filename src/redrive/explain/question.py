@@ -12,8 +12,8 @@ from redrive.classify.signals import is_stop_type
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL
 from redrive.errors import CircuitOpen
-from redrive.explain import names
-from redrive.explain.standing_in import (
+from redrive.explain import exception_names
+from redrive.explain.fake_errors import (
     TYPICAL_COOLDOWN,
     Answered,
     DatabaseError,
@@ -165,22 +165,22 @@ def _of_service(text: str, service: str, code: str) -> Reading:
 
 
 def _named(text: str, given: Given) -> list[Reading]:
-    if not names.is_name(text):
+    if not exception_names.is_name(text):
         return []
-    others = names.known_as(text)
-    if "." not in text and (cls := names.builtin(text)):
+    others = exception_names.known_as(text)
+    if "." not in text and (cls := exception_names.builtin(text)):
         beside = [one for one in others if one != text]
         note = f"the builtin is meant; there are also {', '.join(beside)}" if beside else None
         return [of_class(text, cls, given, note)]
     if "." in text:
-        cls = names.find_class(text)
+        cls = exception_names.find_class(text)
         return [of_class(text, cls, given)] if cls else [_absent(text, one, given) for one in others]
     found = [_installed_or_not(text, one, given) for one in others]
-    return found or [_installed_or_not(text, one, given) for one in names.find_everywhere(text)]
+    return found or [_installed_or_not(text, one, given) for one in exception_names.find_everywhere(text)]
 
 
 def _installed_or_not(text: str, name: str, given: Given) -> Reading:
-    cls = names.find_class(name)
+    cls = exception_names.find_class(name)
     return _absent(text, name, given) if cls is None else of_class(text, cls, given)
 
 
@@ -191,9 +191,9 @@ def of_class(text: str, cls: type[BaseException], given: Given, note: str | None
         note = f"as of a circuit that is open for another {in_words(TYPICAL_COOLDOWN)}; else say --retry-after"
     return Reading(
         what=text,
-        read_as=f"exception {names.path_of(cls)}",
+        read_as=f"exception {exception_names.path_of(cls)}",
         failure=instance_of(cls, given=given),
-        condition=names.path_of(cls),
+        condition=exception_names.path_of(cls),
         note=note,
     )
 
@@ -201,7 +201,7 @@ def of_class(text: str, cls: type[BaseException], given: Given, note: str | None
 def of_error(text: str, error: Exception) -> Reading:
     """An exception that somebody has made already."""
     _refuse_a_signal(type(error))
-    path = names.path_of(type(error))
+    path = exception_names.path_of(type(error))
     return Reading(what=text, read_as=f"exception {path}", failure=error, condition=path)
 
 
@@ -220,13 +220,13 @@ def _absent(text: str, name: str, given: Given) -> Reading:
 
 def _no_idea(text: str) -> str:
     shown = text if len(text) <= 60 else f"{mask_start(text, 57)}..."
-    close = names.near(text)
+    close = exception_names.near(text)
     if close:
         return f"nothing is known of {shown!r}; did you mean {_either(close)}?"
     if text.isdigit():
         others = f" or `MySQL {text}`" if _MYSQL.fullmatch(text) else ""
         return f"{shown!r} is no HTTP status and no SQLSTATE; say `errno {text}`{others}, if it is that"
-    if "." in text and names.is_name(text) and not names.is_installed(text):
+    if "." in text and exception_names.is_name(text) and not exception_names.is_installed(text):
         library = text.partition(".")[0]
         return f"{library!r} is not installed here, and no rule names {shown!r}; ask by its code, or its FILE.py:NAME"
     return (

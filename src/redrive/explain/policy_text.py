@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redrive.classify.classifier import Classifier
+from redrive.explain.dry_call import rehearse
 from redrive.explain.explanation import seconds, share_needed
 from redrive.explain.policy import Policy
-from redrive.explain.rehearse import rehearse
 from redrive.explain.schedule import TRANSIENT, Schedule, fits, schedule
 from redrive.model.calls import Kind, Verdict, in_words
 from redrive.policy.breaker import Breaker
