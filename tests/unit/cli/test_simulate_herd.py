@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from redrive.cli.simulate.herd import herd
-from redrive.simulate.herd import Scenario
+from redrive.simulate.herd.simulation import Scenario
 
 HERD = ("simulate", "herd")
 SMALL = (*HERD, "--clients", "60", "--every", "12", "--latency", "5", "--outage", "40", "--watch", "60")

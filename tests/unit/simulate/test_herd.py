@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redrive
-from redrive.simulate.herd import Scenario, Strategy, check_fit, simulate, strategies
-from redrive.simulate.herd_clients import Caller, Guarded, Policy, Request, stubborn
-from redrive.simulate.herd_report import figures, hold
-from redrive.simulate.herd_server import Fate, Server
+from redrive.simulate.herd.clients import Caller, Guarded, Policy, Request, stubborn
+from redrive.simulate.herd.report import figures, hold
+from redrive.simulate.herd.server import Fate, Server
+from redrive.simulate.herd.simulation import Scenario, Strategy, check_fit, simulate, strategies
 from tests.support.examples import examples
 
 DEFAULT = Policy.of(redrive.Service("default"))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redrive
-from redrive.simulate.herd_clients import Caller, Guarded, Policy, errors
-from redrive.simulate.herd_server import Fate
+from redrive.simulate.herd.clients import Caller, Guarded, Policy, errors
+from redrive.simulate.herd.server import Fate
 from redrive.testing import FakeClock
 from tests.support.examples import examples
 

@@ -20,8 +20,8 @@ from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
     from redrive.calls.service import Service
-    from redrive.simulate.herd import Scenario
-    from redrive.simulate.herd_report import Result
+    from redrive.simulate.herd.report import Result
+    from redrive.simulate.herd.simulation import Scenario
 
 _DEFAULT = "redrive's default policy"
 
@@ -83,9 +83,9 @@ def herd(
     Each client makes one call after another. The peak is what the service must live through once it is back.
     """
     from redrive.calls.service import Service
-    from redrive.simulate.herd import Scenario, check_fit, strategies
-    from redrive.simulate.herd_clients import Policy
-    from redrive.simulate.herd_report import figures, hold
+    from redrive.simulate.herd.clients import Policy
+    from redrive.simulate.herd.report import figures, hold
+    from redrive.simulate.herd.simulation import Scenario, check_fit, strategies
 
     check(plot)
     with refusing():
@@ -171,7 +171,7 @@ def _facts(one: Result) -> dict[str, Any]:
 
 
 def _document(scenario: Scenario, one: Result) -> dict[str, Any]:
-    from redrive.simulate.herd_report import per_second
+    from redrive.simulate.herd.report import per_second
 
     books = one.books
     series = {

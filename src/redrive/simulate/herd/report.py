@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import reduce
 
 from redrive.simulate.figure import Figure, Series
-from redrive.simulate.herd import Scenario, Strategy, simulate
-from redrive.simulate.herd_books import Books
-from redrive.simulate.herd_server import Fate
+from redrive.simulate.herd.buckets import Books
+from redrive.simulate.herd.server import Fate
+from redrive.simulate.herd.simulation import Scenario, Strategy, simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

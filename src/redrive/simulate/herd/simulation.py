@@ -16,9 +16,9 @@ from redrive._internal.garbage import without_collection
 from redrive.policy import option_checks
 from redrive.policy.backoff import ceiling
 from redrive.policy.retry import Retry
-from redrive.simulate.herd_books import Books
-from redrive.simulate.herd_clients import Caller, Guarded, Life, Policy, stubborn
-from redrive.simulate.herd_server import OutageKind, Server
+from redrive.simulate.herd.buckets import Books
+from redrive.simulate.herd.clients import Caller, Guarded, Life, Policy, stubborn
+from redrive.simulate.herd.server import OutageKind, Server
 
 MOST_CLIENTS = 1_000_000
 _MOST_REQUESTS = 100_000_000

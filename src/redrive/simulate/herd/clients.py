@@ -25,7 +25,7 @@ from redrive.model.calls import Decision, Kind, Stop, Verdict
 from redrive.policy.breaker import Breaker, Machine, Permit, State
 from redrive.policy.budget import Ledger, RetryBudget
 from redrive.policy.retry import Progress, Retry
-from redrive.simulate.herd_server import Fate
+from redrive.simulate.herd.server import Fate
 
 
 class Request(NamedTuple):

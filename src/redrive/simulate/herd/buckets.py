@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from redrive.simulate.herd_clients import Request
-from redrive.simulate.herd_server import Fate
+from redrive.simulate.herd.clients import Request
+from redrive.simulate.herd.server import Fate
 
 
 class Books:

@@ -1,0 +1,1 @@
+"""Many clients of one service that goes down and recovers, simulated in virtual time."""
