@@ -24,8 +24,9 @@ from typer.testing import CliRunner
 import redrive
 from redrive.cli.app import app
 from redrive.cli.demo import as_typed
-from redrive.demo import stage, world
-from redrive.demo.happened import look
+from redrive.demo import directory as stage
+from redrive.demo import world
+from redrive.demo.outcome import look
 
 ROWS, BAD = 2_000, 60
 DEMO = [sys.executable, "-W", "error", "-m", "redrive.cli", "demo", "--rows", str(ROWS)]

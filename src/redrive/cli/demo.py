@@ -43,7 +43,7 @@ def demo(
     from redrive._internal.optional import needs
     from redrive.cli.demo_play import Play, set_aside
     from redrive.cli.demo_story import Story
-    from redrive.demo.stage import NoStage, set_up
+    from redrive.demo.directory import NoStage, set_up
 
     if session.url is not None:
         raise Refused("the demo keeps a store of its own, so that yours is not touched; leave --store out")

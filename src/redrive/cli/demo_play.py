@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.cli.loading import load
 from redrive.cli.progress import shown
-from redrive.demo import happened, stage, world
-from redrive.demo.happened import Happened
+from redrive.demo import directory, outcome, world
+from redrive.demo.outcome import Happened
 from redrive.errors import FlowStopped
 from redrive.model.tasks import FlowReport, FlowStatus
 from redrive.store.store import connect
@@ -130,7 +130,7 @@ class Play:
         from redrive.testing import FaultyServer
 
         story = self._story
-        with _logged(stage.LOG), FaultyServer() as partner, FaultyServer() as bank_server:
+        with _logged(directory.LOG), FaultyServer() as partner, FaultyServer() as bank_server:
             bank = world.Bank(bank_server)
             os.environ.update(PARTNER_URL=partner.url, BANK_URL=bank_server.url)
             story.partner(loaded := self._partner(partner), _happened())
@@ -138,7 +138,7 @@ class Play:
             story.settlement(self._settlement(), _happened())
             story.what_happened(before := _happened())
             rehearsal, replay = self._mend_the_vendor()
-            rows, keys = happened.in_the_table("vendor_deliveries")
+            rows, keys = outcome.in_the_table("vendor_deliveries")
             story.redriven(replay, sent=received.read, rows=rows, keys=keys)
             settled, report = self._mend_the_account()
             story.settled(settled, report, asked=bank.asked, paid=len(bank.paid))
@@ -219,7 +219,7 @@ class Play:
         return report
 
     def _mend_the_account(self) -> tuple[FlowReport, str]:
-        accounts = Path(stage.ACCOUNTS)
+        accounts = Path(directory.ACCOUNTS)
         before = accounts.read_text()
         world.write_accounts(accounts, **{world.MALFORMED: "DE8817"})
         self._story.mended(accounts.name, before, accounts.read_text())
@@ -235,4 +235,4 @@ class Play:
 
 def _happened() -> Happened:
     with connect() as store:
-        return happened.look(store)
+        return outcome.look(store)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from redrive.cli.runs import share
 from redrive.cli.wording import counted, in_a_line, lines
-from redrive.demo.happened import FLOW, Happened, Told
+from redrive.demo.outcome import FLOW, Happened, Told
 from redrive.model.alerts import Urgency
 from redrive.model.calls import in_words
 from redrive.model.tasks import FlowReport, State
