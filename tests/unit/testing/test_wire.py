@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.testing import Answer, FaultyServer
-from redrive.testing.wire import BadRequest, RequestParser
+from redrive.testing.faulty_server.http1 import BadRequest, RequestParser
 
 MALFORMED = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client

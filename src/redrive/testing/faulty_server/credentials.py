@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from redrive.testing.answer import Answer
-from redrive.testing.wire import Request
+from redrive.testing.faulty_server.answer import Answer
+from redrive.testing.faulty_server.http1 import Request
 
 TOKEN_PATH = "/token"
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from redrive.testing.answer import Answer, check_seconds
-from redrive.testing.connection import Connection, Decision
-from redrive.testing.gates import TOKEN_PATH, KeyGate, TokenGate
-from redrive.testing.listener import HOST, Listener
-from redrive.testing.routes import Handler, Routes, Step, matches
-from redrive.testing.wire import Message, Request
+from redrive.testing.faulty_server.answer import Answer, check_seconds
+from redrive.testing.faulty_server.connection import Connection, Decision
+from redrive.testing.faulty_server.credentials import TOKEN_PATH, KeyGate, TokenGate
+from redrive.testing.faulty_server.http1 import Message, Request
+from redrive.testing.faulty_server.listener import HOST, Listener
+from redrive.testing.faulty_server.routes import Handler, Routes, Step, matches
 
 
 class FaultyServer:

@@ -13,8 +13,8 @@ from email.utils import formatdate
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from redrive.testing.answer import Answer
-from redrive.testing.wire import BadRequest, Message, RequestParser
+from redrive.testing.faulty_server.answer import Answer
+from redrive.testing.faulty_server.http1 import BadRequest, Message, RequestParser
 
 # How much of later, pipelined requests is held while one is being answered.
 _MAX_PENDING = 1024 * 1024

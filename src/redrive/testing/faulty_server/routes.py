@@ -8,8 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from redrive.testing.answer import Answer
-from redrive.testing.wire import Request
+from redrive.testing.faulty_server.answer import Answer
+from redrive.testing.faulty_server.http1 import Request
 
 Handler = Callable[[Request], Answer]
 Step = Answer | Handler

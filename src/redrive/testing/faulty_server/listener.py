@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from redrive.testing.connection import Connection, Decide
+from redrive.testing.faulty_server.connection import Connection, Decide
 
 HOST = "127.0.0.1"
 # Hundreds of clients may connect at the same moment.
