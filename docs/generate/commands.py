@@ -10,7 +10,7 @@ from typing import Any
 from typer.main import get_command
 
 from redrive.cli.app import NOUNS, VERBS, app
-from redrive.cli.selecting import Selection
+from redrive.cli.letter_options import Selection
 from redrive.cli.session import Common
 
 INTRO = (

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 import redrive
-from redrive.cli.exits import exit_code
+from redrive.cli.exit_codes import exit_code
 from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus, State

@@ -20,7 +20,7 @@ import sqlalchemy.pool
 from sqlalchemy import make_url, text
 
 import redrive
-from redrive.cli import exits
+from redrive.cli import exit_codes
 from redrive.rows.sources.query.database import open_database, parsed
 from redrive.store import migrate
 from redrive.store.dialects import postgres
@@ -309,17 +309,17 @@ def upgrade_and_roll_back(url, as_owner, backup, restore):
     upgraded = ({"id": "D-1", "fee": "N/A"}, migrate.VERSION)
     make_older_store(as_owner)
     backup()
-    assert type_redrive(as_owner, "store", "migrate").returncode == exits.DONE
+    assert type_redrive(as_owner, "store", "migrate").returncode == exit_codes.DONE
     assert letters_and_version(url) == upgraded
     refused = type_redrive(url, "dlq", "ls", older=True)
-    assert refused.returncode == exits.FAILED
+    assert refused.returncode == exit_codes.FAILED
     assert f"has schema version {migrate.VERSION}, and this redrive knows none beyond {OLDER}" in refused.stderr
     assert "upgrade redrive (pip install --upgrade redrive), or restore a backup" in refused.stderr
     assert letters_and_version(url) == upgraded  # the refused program has changed nothing
     restore()
     info = type_redrive(url, "store", "info", "--json", older=True)
-    assert (info.returncode, f'"{OLDER}"' in info.stdout) == (exits.DONE, True), info
-    assert type_redrive(as_owner, "store", "migrate").returncode == exits.DONE
+    assert (info.returncode, f'"{OLDER}"' in info.stdout) == (exit_codes.DONE, True), info
+    assert type_redrive(as_owner, "store", "migrate").returncode == exit_codes.DONE
     assert letters_and_version(url) == upgraded
 
 

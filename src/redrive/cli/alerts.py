@@ -15,10 +15,10 @@ import typer
 
 from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
-from redrive.cli.exits import UNAVAILABLE, Refused
+from redrive.cli.exit_codes import UNAVAILABLE, Refused
+from redrive.cli.format import ago, at, in_a_line
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Limit, Session
-from redrive.cli.wording import ago, at, in_a_line
 from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus, Urgency, What
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from redrive._internal.interrupts import Terminated, interrupt_behind
-from redrive.cli import exits, say_interrupted
+from redrive.cli import exit_codes, say_interrupted
 from redrive.cli.command import root
-from redrive.cli.wording import in_a_line, one_line
+from redrive.cli.format import in_a_line, one_line
 
 VERBS = {
     "run": "Run a pipeline or a flow, or go on where it stopped.",
@@ -79,18 +79,18 @@ class Program(TyperGroup):
             logging.lastResort.addFilter(_is_no_interrupt)
         extra = {**extra, "prog_name": "redrive", "standalone_mode": False, "obj": {"words": words}}
         try:
-            code = super().main(words, **extra) or exits.DONE
+            code = super().main(words, **extra) or exit_codes.DONE
             sys.stdout.flush()
         except BrokenPipeError:
-            code = exits.on_broken_pipe()
+            code = exit_codes.on_broken_pipe()
         except (KeyboardInterrupt, typer.Abort):
-            code = exits.INTERRUPTED
+            code = exit_codes.INTERRUPTED
         except Exception as error:
             if (interrupt := interrupt_behind(error)) is not None:
                 raise interrupt from None
             code = _tell(error, debug="--debug" in words)
-            exits.drop_unwritable_output()
-        if code == exits.INTERRUPTED:
+            exit_codes.drop_unwritable_output()
+        if code == exit_codes.INTERRUPTED:
             say_interrupted(KeyboardInterrupt())
         sys.exit(code)
 
@@ -107,15 +107,15 @@ def _tell(error: Exception, *, debug: bool) -> int:
         context = getattr(error, "ctx", None)
         see = "" if context is None else f"{' See' if said.endswith('?') else '; see'} `{context.command_path} --help`"
         _say(f"{said[:1].lower()}{said[1:]}{see}")
-        return exits.USAGE
+        return exit_codes.USAGE
     if debug:
         import traceback
 
         from redrive._internal.masking import mask
 
         sys.stderr.write(mask("".join(traceback.format_exception(error))))
-    _say(in_a_line(exits.sentence(error)))
-    return exits.exit_code(error)
+    _say(in_a_line(exit_codes.sentence(error)))
+    return exit_codes.exit_code(error)
 
 
 def _as_a_clause(said: str) -> str:

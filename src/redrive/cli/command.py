@@ -18,8 +18,8 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 import redrive
-from redrive.cli.exits import CodeExited, on_broken_pipe
-from redrive.cli.selecting import Selection
+from redrive.cli.exit_codes import CodeExited, on_broken_pipe
+from redrive.cli.letter_options import Selection
 from redrive.cli.session import Common, Session
 
 F = TypeVar("F", bound=Callable[..., None])

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from redrive.cli.alerted import leave_alerts_to_the_report
 from redrive.cli.alerts import OFF, app
 from redrive.cli.command import command
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
+from redrive.cli.run_alerts import leave_alerts_to_the_report
 from redrive.cli.session import Session
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exits import FAILED, Refused
+from redrive.cli.exit_codes import FAILED, Refused
 from redrive.cli.session import Session
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -41,7 +41,7 @@ def demo(
     the store, the warehouse, what people were told.
     """
     from redrive._internal.optional import needs
-    from redrive.cli.demo_play import Play, set_aside
+    from redrive.cli.demo_acts import Play, set_aside
     from redrive.cli.demo_story import Story
     from redrive.demo.directory import NoStage, set_up
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
+from redrive.cli.format import counted, in_a_line, lines
 from redrive.cli.runs import share
-from redrive.cli.wording import counted, in_a_line, lines
 from redrive.demo.outcome import FLOW, Happened, Told
 from redrive.model.alerts import Urgency
 from redrive.model.calls import in_words
 from redrive.model.tasks import FlowReport, State
 
 if TYPE_CHECKING:
-    from redrive.cli.demo_play import CameTo
+    from redrive.cli.demo_acts import CameTo
     from redrive.cli.output import Output
     from redrive.model.letters import Cause, ReplayReport
     from redrive.model.runs import Report

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive._internal.masking import mask
-from redrive.cli.wording import counted, in_a_line, one_line
+from redrive.cli.format import counted, in_a_line, one_line
 from redrive.model.calls import in_words
 from redrive.model.tasks import FlowProgress, RunningTask, State, TaskFailed, TasksDead
 

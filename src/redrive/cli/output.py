@@ -15,7 +15,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any
 
-from redrive.cli.wording import in_json, lines, one_line
+from redrive.cli.format import in_json, lines, one_line
 
 _GAP = 2
 _MOST_LINES = 3

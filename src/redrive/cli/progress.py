@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from redrive.cli.format import counted, one_line
 from redrive.cli.runs import share
-from redrive.cli.wording import counted, one_line
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:

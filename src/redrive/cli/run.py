@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exits import NotThere, Refused
+from redrive.cli.durations import seconds
+from redrive.cli.exit_codes import NotThere, Refused
 from redrive.cli.session import Session
-from redrive.cli.spans import seconds
 
 if TYPE_CHECKING:
     from redrive.errors import RedriveError
@@ -105,7 +105,7 @@ def _run(
     quiet: bool,
 ) -> Ending:
     from redrive.cli import run_flow, run_rows
-    from redrive.cli.loading import is_flow
+    from redrive.cli.targets import is_flow
 
     if is_flow(found):
         if of_rows:
@@ -122,7 +122,7 @@ def _run(
 
 def found_target(wanted: str) -> Any:
     """The pipeline or the flow that is meant."""
-    from redrive.cli.loading import can_run, load_target
+    from redrive.cli.targets import can_run, load_target
 
     found = load_target(wanted)
     if not can_run(found):
@@ -132,7 +132,7 @@ def found_target(wanted: str) -> Any:
 
 def _remember_target(wanted: str, found: Any) -> None:
     """Let a pipeline store what it was loaded from, so that its letters can be replayed without naming it."""
-    from redrive.cli.loading import is_pipeline, target_of
+    from redrive.cli.targets import is_pipeline, target_of
 
     if is_pipeline(found):
         found.target = target_of(wanted, found)

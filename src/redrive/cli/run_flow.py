@@ -6,10 +6,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from redrive.cli.alerted import leave_alerts_to_the_report, say_alerts
 from redrive.cli.flow_report import say_what_to_do, show_data, show_outcome
+from redrive.cli.format import counted
+from redrive.cli.run_alerts import leave_alerts_to_the_report, say_alerts
 from redrive.cli.run_rows import leave_to_the_report
-from redrive.cli.wording import counted
 from redrive.errors import FlowStopped, RedriveError
 from redrive.model.tasks import FlowEnded, FlowStatus, State, TaskFailed, TasksDead
 

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from redrive.cli.alerted import leave_alerts_to_the_report, say_alerts
+from redrive.cli.format import counted
+from redrive.cli.run_alerts import leave_alerts_to_the_report, say_alerts
 from redrive.cli.runs import say_what_to_do, show_data, show_outcome
-from redrive.cli.wording import counted
 from redrive.errors import RunStopped
 from redrive.model.runs import GateJudged, RunEnded, Tier
 

@@ -13,10 +13,10 @@ import typer
 
 from redrive._internal.masking import mask, mask_all
 from redrive.cli.command import command, noun
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
+from redrive.cli.format import ago, at, counted, in_a_line
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Limit, Session
-from redrive.cli.wording import ago, at, counted, in_a_line
 from redrive.errors import PipelineError
 from redrive.model.calls import in_words
 from redrive.model.runs import Report, RunStatus, Tier

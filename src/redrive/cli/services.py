@@ -12,11 +12,11 @@ import typer
 
 from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
+from redrive.cli.format import ago, at, counted
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.service_chart import beginning, chart, share, span
 from redrive.cli.session import Session
-from redrive.cli.wording import ago, at, counted
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:

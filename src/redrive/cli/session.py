@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
 from redrive.cli.output import Output
 from redrive.config import ConfigError, Settings, load
 

@@ -9,10 +9,10 @@ import typer
 
 from redrive.cli.alerts import _LARGEST, _in_a_sentence, app
 from redrive.cli.command import command
+from redrive.cli.durations import seconds
+from redrive.cli.format import ago, at
 from redrive.cli.output import Column
 from redrive.cli.session import Limit, Session
-from redrive.cli.spans import seconds
-from redrive.cli.wording import ago, at
 
 if TYPE_CHECKING:
     from redrive.model.alerts import Silence

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redrive.cli.command import command, noun
-from redrive.cli.dlq.deciding import Yes, confirm
+from redrive.cli.dlq.resolve import Yes, confirm
+from redrive.cli.format import at, counted, megabytes
 from redrive.cli.output import Column
 from redrive.cli.session import Session
-from redrive.cli.wording import at, counted, megabytes
 from redrive.errors import SchemaMismatch
 
 if TYPE_CHECKING:

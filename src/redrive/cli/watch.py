@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redrive.cli.alerted import leave_alerts_to_the_report
 from redrive.cli.alerts import OFF, unconfigured
 from redrive.cli.command import command
-from redrive.cli.exits import Incomplete, Refused
+from redrive.cli.durations import seconds
+from redrive.cli.exit_codes import Incomplete, Refused
+from redrive.cli.format import in_a_line, in_json, one_line
 from redrive.cli.output import Output, iso
+from redrive.cli.run_alerts import leave_alerts_to_the_report
 from redrive.cli.session import Session
-from redrive.cli.spans import seconds
 from redrive.cli.store import left_behind
-from redrive.cli.wording import in_a_line, in_json, one_line
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _made(
     from redrive.alerts.facts.collector import PATIENCE, Levels
     from redrive.alerts.facts.lag import probes
     from redrive.alerts.watch.watch import Watch
-    from redrive.cli.loading import load
+    from redrive.cli.targets import load
     from redrive.config.value_kinds import DAY
 
     settings = check_channels(session.settings)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from redrive.dlq import queries as finding
 from redrive.dlq import retention, transfer
 from redrive.dlq.causes import find_causes
-from redrive.dlq.edit import edit as editing
+from redrive.dlq.edit import edit
 from redrive.dlq.edit.edit import MISSING
 from redrive.dlq.filters import Filter, moment
 from redrive.dlq.insert.digests import Digests
@@ -359,9 +359,9 @@ class DeadLetters:
         expression  a Python expression of `record` that gives the new record
         undo        back to the record as received
         """
-        change = editing.change_of(record, patch, expression, undo)
+        change = edit.change_of(record, patch, expression, undo)
         self._refuse_tasks(Filter.of(_now(), {"ids": (letter_id,)}), "edit")
-        made = editing.edit_one(
+        made = edit.edit_one(
             self._database,
             letter_id,
             change,
@@ -388,10 +388,10 @@ class DeadLetters:
         expression  a Python expression of `record` that gives the new record
         undo        back to the records as received
         """
-        change = editing.change_of(MISSING, patch, expression, undo)
+        change = edit.change_of(MISSING, patch, expression, undo)
         chosen = self._selection(filters, "edit")
         self._refuse_tasks(chosen, "edit")
-        return editing.edit_many(
+        return edit.edit_many(
             self._database,
             chosen,
             change,
@@ -523,7 +523,7 @@ class DeadLetters:
 
 
 def _edited(undo: bool) -> str:
-    return editing.UNDONE if undo else editing.EDITED
+    return edit.UNDONE if undo else edit.EDITED
 
 
 def _noted(note: str | None) -> str | None:

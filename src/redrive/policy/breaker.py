@@ -89,7 +89,8 @@ class Machine:
     A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
     about the service (a cancelled probe, a permanent 4xx). A report that comes after the state has changed is void.
 
-    What other processes say is heard by `hear_open`, `hear_closed` and `hear_reset`; `redrive.policy.consensus` knows when.
+    What other processes say is heard by `hear_open`, `hear_closed` and `hear_reset`; `redrive.policy.consensus`
+    knows when.
     """
 
     def __init__(self, options: Breaker, random: Random) -> None:

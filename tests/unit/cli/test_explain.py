@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from redrive.cli.explain import asking
+from redrive.cli.explain import command
 from tests.support.warm_python import warm_python
 
 VENDOR = """
@@ -217,7 +217,7 @@ def test_rubbish_on_stdin_is_refused_in_a_sentence(run, given, said):
 
 
 def test_an_endless_stdin_is_refused_once_it_is_too_much(run, monkeypatch):
-    monkeypatch.setattr(asking, "_MOST_BYTES", 1_000)
+    monkeypatch.setattr(command, "_MOST_BYTES", 1_000)
     answer = run("explain", input=b"no end\n" * 1_000)
     assert (answer.code, "stdin has more than" in answer.sentence) == (64, True)
 

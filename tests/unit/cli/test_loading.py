@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from redrive.cli import loading
-from redrive.cli.exits import BrokenModule, NotThere
-from redrive.cli.loading import load
+from redrive.cli import targets
+from redrive.cli.exit_codes import BrokenModule, NotThere
+from redrive.cli.targets import load
 from tests.support.patterns import modules
 
 
@@ -93,7 +93,7 @@ class TestFileNames:
         write(f"{name}.py", f"import {name}\npipeline = {name}.__file__\n")
         program = (
             f"import sys\nsys.path[:] = {[entry for entry in sys.path if entry]!r}\n"
-            f"from redrive.cli.loading import load\nprint(load('{name}.py:pipeline'))\n"
+            f"from redrive.cli.targets import load\nprint(load('{name}.py:pipeline'))\n"
             f"import {name}\nprint({name}.__file__)\n"
         )
         done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
@@ -108,7 +108,7 @@ class TestFileNames:
                     imported |= {alias.name.partition(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                     imported.add(node.module.partition(".")[0])
-        assert imported - set(sys.stdlib_module_names) <= loading._IMPORTED
+        assert imported - set(sys.stdlib_module_names) <= targets._IMPORTED
 
 
 @pytest.mark.parametrize("wanted", ["vendor.py", "vendor", ":pipeline", "vendor.py:", "vendor.py:a b", "a:b/c.py"])

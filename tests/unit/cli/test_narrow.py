@@ -9,7 +9,7 @@ import pytest
 
 from redrive.cli.demo_story import Story
 from redrive.cli.output import Column, Output
-from redrive.cli.tasks.showing import _end_of
+from redrive.cli.tasks.show import _end_of
 
 COLUMNS = (
     Column(title="cause"),

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from redrive.cli.format import ago, bars, counted, hexdump, lines, one_line
 from redrive.cli.output import Column, Output, datum
-from redrive.cli.wording import ago, bars, counted, hexdump, lines, one_line
 
 
 @pytest.fixture

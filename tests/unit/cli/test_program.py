@@ -11,7 +11,7 @@ import time
 import pytest
 
 import redrive
-from redrive.cli import exits
+from redrive.cli import exit_codes
 from redrive.cli.app import NOUNS
 from redrive.errors import LetterError, ReplayStopped, StoreError
 from redrive.model.calls import Kind
@@ -213,7 +213,7 @@ def test_a_missing_extra_is_one_sentence(here):
     ("error", "code"),
     [
         (LetterError("x"), 64),
-        (exits.Refused("x"), 64),
+        (exit_codes.Refused("x"), 64),
         (StoreError("x"), 70),
         (StoreError("x", kind=Kind.AUTH), 77),
         (StoreError("x", kind=Kind.TRANSIENT), 75),
@@ -229,7 +229,7 @@ def test_a_missing_extra_is_one_sentence(here):
     ],
 )
 def test_each_failure_has_the_exit_code_that_says_what_to_do(error, code):
-    assert exits.exit_code(error) == code
+    assert exit_codes.exit_code(error) == code
 
 
 @pytest.mark.process

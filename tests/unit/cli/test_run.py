@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli import exits
+from redrive.cli import exit_codes
 from redrive.cli.progress import in_figures
 from redrive.errors import (
     CircuitOpen,
@@ -440,7 +440,7 @@ def test_a_checkpoint_of_another_file_is_a_question_that_restart_answers(run, de
     ],
 )
 def test_each_end_of_a_run_has_the_exit_code_that_says_what_to_do(error, code):
-    assert exits.exit_code(error) == code
+    assert exit_codes.exit_code(error) == code
 
 
 @pytest.mark.parametrize("stopped", [RunStopped, ReplayStopped])
@@ -450,7 +450,7 @@ def test_a_service_that_is_down_is_69_and_one_that_asks_for_patience_is_75(stopp
     for kind, code in ((Kind.TRANSIENT, 69), (Kind.RATE_LIMITED, 75), (Kind.QUOTA, 77)):
         error = stopped("x", kind=kind)
         error.__cause__ = circuit
-        assert exits.exit_code(error) == code
+        assert exit_codes.exit_code(error) == code
 
 
 # ── wrong words ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -525,8 +525,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
 
 def test_every_exit_code_is_on_the_page():
     told = set(re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE))
-    codes = {str(code) for code in vars(exits).values() if isinstance(code, int)}
-    assert codes - told == {str(exits.BROKEN_PIPE)}
+    codes = {str(code) for code in vars(exit_codes).values() if isinstance(code, int)}
+    assert codes - told == {str(exit_codes.BROKEN_PIPE)}
 
 
 @pytest.mark.parametrize("code", ["", "0", "3"])

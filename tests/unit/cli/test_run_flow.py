@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from redrive.cli import exits
+from redrive.cli import exit_codes
 from redrive.errors import FlowError, FlowStopped
 from redrive.model.calls import Kind
 from redrive.store.schema import task_runs
@@ -258,7 +258,7 @@ def test_the_exit_code_says_whether_to_try_again(run, name, code, status):
     ],
 )
 def test_each_end_of_a_flow_has_the_exit_code_that_says_what_to_do(error, code):
-    assert exits.exit_code(error) == code
+    assert exit_codes.exit_code(error) == code
 
 
 def started(*words, **streams):

@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from redrive.cli.loading import load
+from redrive.cli.targets import load
 from redrive.errors import FlowError, PolicyWarning
 from redrive.tasks.flow import Flow
 from redrive.tasks.workers.import_flow import refuse_within_import

@@ -4,7 +4,8 @@
        │          └──► RESOLVED ◄──┘
        └──► forgotten: it went away before anybody was told
 
-Pure: every step takes what was, and gives what is now and what is to be told. `redrive.alerts.lifecycle.repository` stores it.
+Pure: every step takes what was, and gives what is now and what is to be told.
+`redrive.alerts.lifecycle.repository` stores it.
 """
 
 from __future__ import annotations

@@ -7,5 +7,5 @@ from redrive.cli.dlq.noun import app
 __all__ = ["app"]
 
 # In the order in which the help lists their commands.
-for _name in ("reading", "showing", "replaying", "editing", "deciding", "keeping"):
+for _name in ("list", "show", "replay", "edit", "resolve", "transfer"):
     import_module(f"redrive.cli.dlq.{_name}")

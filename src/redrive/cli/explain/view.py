@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive._internal.masking import mask, mask_all
+from redrive.cli.format import in_a_line
 from redrive.cli.output import Column, Output
-from redrive.cli.wording import in_a_line
 from redrive.explain import policy_text
 from redrive.explain.explanation import SCOPES, Explanation, document, explain, lasting
 from redrive.explain.policy import DEFAULT, Policy

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
+from redrive.cli.format import counted
 from redrive.cli.output import Column
 from redrive.cli.session import Session
 from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
-from redrive.cli.wording import counted
 from redrive.model.calls import in_words
 from redrive.policy.option_checks import shown
 

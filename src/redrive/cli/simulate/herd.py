@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exits import NotThere
+from redrive.cli.exit_codes import NotThere
+from redrive.cli.format import counted
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
 from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
-from redrive.cli.wording import counted
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _tell(out: Output, scenario: Scenario, results: Sequence[Result], *, premise
 
 def _service(wanted: str) -> Service:
     from redrive.calls.service import Service
-    from redrive.cli.loading import load
+    from redrive.cli.targets import load
 
     # What the user's code prints is not our answer.
     with redirect_stdout(sys.stderr):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import in_words

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redrive.cli.command import noun
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
 
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport

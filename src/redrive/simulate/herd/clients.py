@@ -134,8 +134,8 @@ class Policy:
 class Guarded:
     """One client with a policy: a process with a circuit and a retry budget of its own.
 
-    It takes the steps of `redrive.calls.retry_loop` with the same machine, ledger and retry in the same order, and none of
-    those that a simulation has no use for: locks, logs, events, exceptions, keys. A test holds the two together.
+    It takes the steps of `redrive.calls.retry_loop` with the same machine, ledger and retry in the same order, and none
+    of those that a simulation has no use for: locks, logs, events, exceptions, keys. A test holds the two together.
     """
 
     __slots__ = (

@@ -1,6 +1,7 @@
 """What processes share about the services they call: where each one's circuit stands, which keys are used up.
 
-See `redrive.policy.consensus` for what is said and believed, and `SharedState` in `redrive.calls.shared_state` for the contract.
+See `redrive.policy.consensus` for what is said and believed, and `SharedState` in `redrive.calls.shared_state` for
+the contract.
 """
 
 from __future__ import annotations

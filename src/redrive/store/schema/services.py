@@ -7,8 +7,8 @@ from sqlalchemy import BigInteger, Column, Float, Integer, PrimaryKeyConstraint,
 from redrive.store.column_types import Moment
 from redrive.store.schema.base import metadata
 
-# What each process last said of a service's circuit, by its own evidence (see `redrive.policy.consensus`); a reset by hand
-# is said by the host `*`. All times are by the database's clock.
+# What each process last said of a service's circuit, by its own evidence (see `redrive.policy.consensus`); a reset by
+# hand is said by the host `*`. All times are by the database's clock.
 breakers = Table(
     "breakers",
     metadata,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import redrive
 from redrive import Service, rows
-from redrive.cli.exits import exit_code
+from redrive.cli.exit_codes import exit_code
 from redrive.errors import SourceError
 from redrive.testing import Answer, set_testing
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exits import NotThere, Refused
+from redrive.cli.durations import seconds
+from redrive.cli.exit_codes import NotThere, Refused
 from redrive.cli.session import Session
-from redrive.cli.spans import seconds
 
 if TYPE_CHECKING:
     from redrive.explain.fake_errors import Given
@@ -123,7 +123,7 @@ def _found(phrase: str, given: Given) -> list[Asked]:
 
 def _loaded(target: str, given: Given, asked: str | None = None) -> Asked:
     """What a FILE:NAME is: an exception, or a policy."""
-    from redrive.cli.loading import load
+    from redrive.cli.targets import load
     from redrive.explain.policy import Policy
     from redrive.explain.question import of_class, of_error
 
@@ -139,7 +139,7 @@ def _loaded(target: str, given: Given, asked: str | None = None) -> Asked:
 
 
 def _policy(target: str) -> Policy:
-    from redrive.cli.loading import load
+    from redrive.cli.targets import load
     from redrive.explain.policy import Policy
 
     found = load(target)

@@ -11,10 +11,10 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
+from redrive.cli.format import ago, bars, counted, in_a_line
+from redrive.cli.letter_options import OPEN, Selection, statuses_of, what_is_there
 from redrive.cli.output import Column
-from redrive.cli.selecting import OPEN, Selection, statuses_of, what_is_there
 from redrive.cli.session import LARGEST_ID, Limit, Session
-from redrive.cli.wording import ago, bars, counted, in_a_line
 
 if TYPE_CHECKING:
     from redrive.cli.letter_view import LetterView
@@ -216,7 +216,7 @@ def history(
     records: Records = False,
 ) -> None:
     """What became of one source key, oldest first."""
-    from redrive.cli.exits import Refused
+    from redrive.cli.exit_codes import Refused
     from redrive.cli.letter_view import MOST_IN_LIST, LetterView
 
     with session.opened() as store:

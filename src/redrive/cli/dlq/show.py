@@ -11,9 +11,9 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
+from redrive.cli.format import at, hexdump, in_json, one_line
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
-from redrive.cli.wording import at, hexdump, in_json, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

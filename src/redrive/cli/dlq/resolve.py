@@ -9,10 +9,10 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
-from redrive.cli.exits import TEMPORARY, Refused
-from redrive.cli.selecting import OPEN, Selection, statuses_of
+from redrive.cli.exit_codes import TEMPORARY, Refused
+from redrive.cli.format import counted
+from redrive.cli.letter_options import OPEN, Selection, statuses_of
 from redrive.cli.session import Session
-from redrive.cli.wording import counted
 from redrive.errors import LetterError
 
 if TYPE_CHECKING:

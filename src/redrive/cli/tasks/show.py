@@ -12,10 +12,10 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.flow_report import where_it_is
+from redrive.cli.format import at, in_a_line
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.cli.wording import at, in_a_line
 from redrive.model.calls import in_words
 from redrive.tasks.workers.thread_dump import split
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
+from redrive.cli.format import counted
 from redrive.cli.run import found_target, read_value
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import app
-from redrive.cli.wording import counted
 from redrive.errors import FlowStopped
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
@@ -48,7 +48,7 @@ def backfill(
     Examples: redrive tasks backfill settlement.py:flow --param day=2026-01-01..2026-01-31 --parallel 4;
     redrive tasks backfill report.py:flow --param month=1..12 --param region=eu,us --dry-run
     """
-    from redrive.cli.loading import is_flow
+    from redrive.cli.targets import is_flow
     from redrive.tasks.backfill import Backfill
 
     values = _values(param)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.dlq.by_hand import edited_by_hand
+from redrive.cli.dlq.editor import edited_by_hand
 from redrive.cli.dlq.noun import app
-from redrive.cli.exits import FAILED, TEMPORARY, Refused
+from redrive.cli.exit_codes import FAILED, TEMPORARY, Refused
+from redrive.cli.format import counted
+from redrive.cli.letter_options import OPEN, Selection
 from redrive.cli.output import Column
-from redrive.cli.selecting import OPEN, Selection
 from redrive.cli.session import Session, in_words
-from redrive.cli.wording import counted
 from redrive.errors import LetterError
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exits import Refused
+from redrive.cli.exit_codes import Refused
 from redrive.cli.flow_report import did, document, in_words_again, say_how_to_decide, to_resume, where_it_is
+from redrive.cli.format import ago, in_a_line
 from redrive.cli.output import Column
 from redrive.cli.session import Limit, Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.cli.wording import ago, in_a_line
 from redrive.model.calls import in_words
 from redrive.model.tasks import FlowStatus, State
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.dlq.deciding import Yes, confirm
+from redrive.cli.dlq.resolve import Yes, confirm
+from redrive.cli.format import counted
 from redrive.cli.session import Session
-from redrive.cli.tasks.deciding import say_how_to_go_on
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.cli.wording import counted
+from redrive.cli.tasks.resolve import say_how_to_go_on
 
 _Names = Annotated[
     list[str],

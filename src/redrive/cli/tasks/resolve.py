@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.dlq.deciding import Yes, confirm
-from redrive.cli.exits import Refused
+from redrive.cli.dlq.resolve import Yes, confirm
+from redrive.cli.exit_codes import Refused
 from redrive.cli.flow_report import in_words_again
+from redrive.cli.format import counted
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.cli.wording import counted
 from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:

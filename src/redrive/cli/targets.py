@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from redrive.cli.exits import BrokenModule, NotThere
-from redrive.cli.wording import counted
+from redrive.cli.exit_codes import BrokenModule, NotThere
+from redrive.cli.format import counted
 
 _FORMS = "write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline or jobs.vendor:pipeline"
 

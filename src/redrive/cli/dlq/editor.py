@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redrive.cli.exits import Refused, Unwritten
+from redrive.cli.exit_codes import Refused, Unwritten
 
 if TYPE_CHECKING:
     from redrive.model.letters import Letter

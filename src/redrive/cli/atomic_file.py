@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from redrive._internal.private_files import FILE, open_new, scratch_beside
-from redrive.cli.exits import Refused, Unwritten
+from redrive.cli.exit_codes import Refused, Unwritten
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redrive.cli.loading import load
 from redrive.cli.progress import shown
+from redrive.cli.targets import load
 from redrive.demo import directory, outcome, world
 from redrive.demo.outcome import Happened
 from redrive.errors import FlowStopped

@@ -12,14 +12,14 @@ from typing import IO, Annotated, Any
 import typer
 
 from redrive._internal.paths import local_path
+from redrive.cli.atomic_file import whole_file
 from redrive.cli.command import command
-from redrive.cli.dlq.deciding import Yes, confirm
 from redrive.cli.dlq.noun import app
-from redrive.cli.exits import Refused
-from redrive.cli.selecting import Selection
+from redrive.cli.dlq.resolve import Yes, confirm
+from redrive.cli.exit_codes import Refused
+from redrive.cli.format import counted, in_json
+from redrive.cli.letter_options import Selection
 from redrive.cli.session import Session
-from redrive.cli.whole_file import whole_file
-from redrive.cli.wording import counted, in_json
 
 _REPORT_EVERY = 500
 

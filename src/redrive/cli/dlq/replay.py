@@ -15,11 +15,11 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
-from redrive.cli.exits import FAILED, BrokenModule, NotThere, exit_code
+from redrive.cli.exit_codes import FAILED, BrokenModule, NotThere, exit_code
+from redrive.cli.format import counted
+from redrive.cli.letter_options import OPEN, Selection, what_is_there
 from redrive.cli.output import Column
-from redrive.cli.selecting import OPEN, Selection, what_is_there
 from redrive.cli.session import MOST, Session
-from redrive.cli.wording import counted
 from redrive.errors import LetterError, RedriveError, ReplayStopped
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class _Done:
 
 
 def _replay(session: Session, selection: Selection, target: str | None, **options: Any) -> _Done:
-    from redrive.cli.loading import load_target
+    from redrive.cli.targets import load_target
     from redrive.model.letters import ReplayReport
 
     done = _Done()
@@ -160,7 +160,7 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
 
 def _loaded(name: str) -> Any:
     """Load a stored target, which may have moved since."""
-    from redrive.cli.loading import load_target
+    from redrive.cli.targets import load_target
 
     try:
         return load_target(name)
@@ -179,7 +179,7 @@ def _loaded(name: str) -> Any:
 @contextmanager
 def _directory_of(targets: Sequence[str]) -> Iterator[None]:
     """Work in the directory in which the targets ran: relative paths in their files are relative to it."""
-    from redrive.cli.loading import directory_of
+    from redrive.cli.targets import directory_of
 
     places = {(directory, os.path.dirname(name)) for name in targets if (directory := directory_of(name)) is not None}
     if len(places) > 1:
